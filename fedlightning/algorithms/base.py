@@ -1,0 +1,225 @@
+"""The contract of a federated algorithm.
+
+An algorithm says what a client and the server do with the gradient operator of the clients' objectives. It knows
+vectors only: the shared point ``z [d]``, a cohort's matrices ``[S, d]``, and an oracle that returns operators. It knows
+nothing of Lightning, of parameter names, or of how many clients fit into memory. A round goes, for each phase::
+
+    down      = algorithm.down(server)                         # what is sent to every client of the cohort
+    reply     = algorithm.client(down, rows, oracle)           # S clients at once; rows are their own states
+    server    = algorithm.server(server, mean of reply.up)     # what came up
+    z         = algorithm.point(server)                        # the model everyone sees
+
+``client`` and ``server`` never see each other's state, so the same class serves a simulation, several processes, and a
+real federation in which S = 1 on every client's machine.
+
+Minimisation and minimax are one thing here. With the operator ``g_i = (grad_x f_i, -grad_y f_i)`` a local step
+``w - lr * g_i(w)`` descends in the min block and ascends in the max block; without a max block it is plain descent.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from copy import copy
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar, Literal, TypeVar, get_type_hints
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from fedlightning.local.descent import Direction, descend
+from fedlightning.oracle.cohort import CohortOracle
+from fedlightning.space import ParameterSpace, PerBlock
+
+OptimizerCallable = Callable[[Iterable[Tensor]], Optimizer]
+"""Makes an optimizer over given tensors, e.g. ``torch.optim.Adam`` or a ``functools.partial`` of it."""
+
+AlgorithmT = TypeVar("AlgorithmT", bound="Algorithm")
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What the clients of a cohort return.
+
+    Attributes:
+        up: A dataclass of tensors ``[S, ...]``: the message to the server. The server gets the same dataclass with
+            every field averaged over the cohort, or, for fields made by :func:`over_all_clients`, summed over the
+            cohort and divided by the number N of all clients.
+        rows: The clients' new states (each field ``[S, ...]``), or None for a stateless algorithm. Never sent.
+        point: ``[S, d]``, the clients' local points after their steps, from which the drift is logged.
+        log: Further values to log, one a client, ``[S]``.
+    """
+
+    up: Any
+    rows: Any = None
+    point: Tensor | None = None
+    log: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Point:
+    """A message that is a single point.
+
+    Attributes:
+        z: ``[d]`` on the way down and after averaging, ``[S, d]`` on the way up.
+    """
+
+    z: Tensor
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One exchange between server and cohort; most algorithms have one a round.
+
+    Attributes:
+        down: Server state to message.
+        client: Message, client rows and oracle to reply.
+        server: Server state and averaged message to new server state.
+        data: ``minibatches``, or ``full`` if the clients need all their data at once (``oracle.full``).
+        steps: How many minibatches a client uses; None for as many as the data module deals.
+    """
+
+    down: Callable[[Any], Any]
+    client: Callable[[Any, Any, CohortOracle], Reply]
+    server: Callable[[Any, Any], Any]
+    data: Literal["minibatches", "full"] = "minibatches"
+    steps: int | None = None
+
+
+def over_all_clients() -> Any:
+    """A field of an upload that the server receives as (sum over the cohort) / N instead of the cohort's mean.
+
+    Accumulating such increments keeps a mean over *all* N clients exact when only some take part.
+    """
+    return field(metadata={"over": "all"})
+
+
+class Algorithm(ABC):
+    """Base of all algorithms: subclass as a frozen dataclass whose fields are the hyper-parameters."""
+
+    regularized: ClassVar[bool] = False
+    """Whether the algorithm solves composite problems (takes ``regularizer`` and ``max_regularizer``)."""
+
+    primal: ClassVar[bool] = True
+    """Whether the server holds the point itself, so that a server optimizer (Adam, momentum) may move it."""
+
+    personal_lr: float | Tensor = 0.0
+    """Step size of the personal block, set by :meth:`bind` from ``lr``."""
+
+    @abstractmethod
+    def init_server(self, z: Tensor) -> Any:
+        """The server's state at the start.
+
+        Args:
+            z: ``[d]``, the task's initial parameters.
+
+        Returns:
+            A frozen dataclass of tensors and numbers.
+        """
+
+    def init_client(self, z: Tensor) -> Any:  # noqa: ARG002
+        """One client's state before it is first sampled: a frozen dataclass of tensors, or None if there is none."""
+        return None
+
+    @abstractmethod
+    def down(self, server: Any) -> Any:
+        """The message sent to every client: a dataclass of tensors and numbers."""
+
+    @abstractmethod
+    def client(self, down: Any, rows: Any, oracle: CohortOracle) -> Reply:
+        """The local work of S clients.
+
+        Args:
+            down: The server's message.
+            rows: The clients' states, fields ``[S, ...]``; None for a stateless algorithm.
+            oracle: Operators and minibatches of these clients.
+        """
+
+    @abstractmethod
+    def server(self, server: Any, up: Any) -> Any:
+        """The new server state from the old one and the averaged uploads."""
+
+    def point(self, server: Any) -> Tensor:
+        """The model ``[d]`` a server state stands for."""
+        return server.z  # type: ignore[no-any-return]
+
+    def with_point(self, server: Any, z: Tensor) -> Any:
+        """The server state moved to the point ``z [d]``, where a server optimizer took it."""
+        return replace(server, z=z)
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """The exchanges of one round."""
+        return (Phase(self.down, self.client, self.server),)
+
+    def bind(self: AlgorithmT, space: ParameterSpace, like: Tensor) -> AlgorithmT:
+        """A copy whose per-block hyper-parameters are numbers or vectors ``[d]``, ready to compute with.
+
+        Args:
+            space: Names and blocks of the parameters.
+            like: Gives dtype and device of the vectors.
+
+        Raises:
+            ValueError: If a hyper-parameter names an unknown prefix or leaves a parameter uncovered.
+        """
+        bound = copy(self)
+        for name in per_block_fields(type(self)):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            object.__setattr__(bound, name, space.shared.spread(value, name, like))
+            if name == "lr" and space.personal.dim:
+                object.__setattr__(bound, "personal_lr", space.personal.spread(value, name, like))
+        return bound
+
+
+@dataclass(frozen=True, eq=False)
+class LocalGradientAlgorithm(Algorithm):
+    """Base of algorithms whose clients take K local steps ``w <- w - lr * direction``.
+
+    Args:
+        lr: Local step size eta > 0: one number, ``[min, max]`` or by name prefix.
+        local_optimizer: Elementwise torch optimizer in place of plain gradient steps (momentum, Adam, ...), fresh in
+            every round; its learning rate is ``lr``.
+    """
+
+    lr: PerBlock
+    local_optimizer: OptimizerCallable | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        require(self, "lr", above=0.0)
+
+    def local_steps(self, z: Tensor, oracle: CohortOracle, direction: Direction | None = None) -> Tensor:
+        """K steps of every client from ``z [d]``; see :func:`fedlightning.local.descent.descend`."""
+        lr: Any = self.lr
+        return descend(z, oracle, lr, direction=direction, optimizer=self.local_optimizer, personal_lr=self.personal_lr)
+
+
+def per_block_fields(algorithm: type[Any]) -> list[str]:
+    """Names of an algorithm's hyper-parameters that may differ by block."""
+    hints = get_type_hints(algorithm)
+    return [f.name for f in fields(algorithm) if hints[f.name] in (PerBlock, PerBlock | None)]
+
+
+def require(
+    algorithm: Algorithm,
+    name: str,
+    above: float | None = None,
+    at_least: float | None = None,
+    at_most: float | None = None,
+) -> None:
+    """Check a hyper-parameter's range, in every block.
+
+    Raises:
+        ValueError: Naming algorithm, hyper-parameter and value.
+    """
+    value = getattr(algorithm, name)
+    numbers = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else [value]
+    for number in numbers:
+        wanted = [
+            *([f"> {above:g}"] if above is not None and not number > above else []),
+            *([f">= {at_least:g}"] if at_least is not None and not number >= at_least else []),
+            *([f"<= {at_most:g}"] if at_most is not None and not number <= at_most else []),
+        ]
+        if wanted:
+            raise ValueError(f"{type(algorithm).__name__}({name}={value!r}): expected {' and '.join(wanted)}.")

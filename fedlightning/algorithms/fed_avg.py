@@ -1,0 +1,48 @@
+"""FedAvg (McMahan et al., AISTATS 2017) and its minimax form FedAvgGDA (Shen et al., FedMM, 2022, Algorithm 2).
+
+Client, K times:  w <- w - lr * g_i(w),  from w = z
+Server:           z <- mean(w)
+
+With a max block this is local gradient descent ascent. With K > 1 and heterogeneous clients its fixed point is not the
+saddle point: each client drifts towards its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from fedlightning.algorithms.base import LocalGradientAlgorithm, Point, Reply
+from fedlightning.oracle.cohort import CohortOracle
+
+
+@dataclass(frozen=True, eq=False)
+class FedAvg(LocalGradientAlgorithm):
+    """Federated averaging; FedAvgGDA when the task has a max block.
+
+    Args:
+        lr: Local step size eta > 0: one number, ``[min, max]`` or by name prefix.
+        local_optimizer: Elementwise torch optimizer for the local steps in place of plain gradient steps.
+    """
+
+    def init_server(self, z: Tensor) -> Point:
+        """The server holds the point alone."""
+        return Point(z)
+
+    def down(self, server: Point) -> Point:
+        """The point."""
+        return server
+
+    def client(self, down: Point, rows: Any, oracle: CohortOracle) -> Reply:  # noqa: ARG002
+        """K local steps from the received point."""
+        w = self.local_steps(down.z, oracle)
+        return Reply(Point(w), point=w)
+
+    def server(self, server: Point, up: Point) -> Point:  # noqa: ARG002
+        """The mean of the local points."""
+        return up
+
+
+FedAvgGDA = FedAvg

@@ -1,0 +1,44 @@
+"""FedProx (Li et al., MLSys 2020) and its minimax form FedProxGDA (Shen et al., FedMM, 2022, Algorithm 2).
+
+Client, K times:  w <- w - lr * (g_i(w) + mu * (w - z)),  from w = z
+Server:           z <- mean(w)
+
+The proximal term pulls both blocks towards the received point, so in operator form it has the same sign on both:
+f_i(x, y) + mu/2 |x - x_z|^2 - mu/2 |y - y_z|^2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from fedlightning.algorithms.base import Point, Reply, require
+from fedlightning.algorithms.fed_avg import FedAvg
+from fedlightning.oracle.cohort import CohortOracle
+from fedlightning.space import PerBlock
+
+
+@dataclass(frozen=True, eq=False)
+class FedProx(FedAvg):
+    """Federated averaging with a proximal term; FedProxGDA when the task has a max block.
+
+    Args:
+        lr: Local step size eta > 0: one number, ``[min, max]`` or by name prefix.
+        mu: Proximal weight mu >= 0: one number, ``[min, max]`` or by name prefix; 0 gives FedAvg.
+        local_optimizer: Elementwise torch optimizer for the local steps in place of plain gradient steps.
+    """
+
+    mu: PerBlock = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self, "mu", at_least=0.0)
+
+    def client(self, down: Point, rows: Any, oracle: CohortOracle) -> Reply:  # noqa: ARG002
+        """K local steps, each pulled back towards the received point."""
+        z, mu = down.z, self.mu
+        w = self.local_steps(z, oracle, lambda w, g: g + mu * (w - z))
+        return Reply(Point(w), point=w)
+
+
+FedProxGDA = FedProx

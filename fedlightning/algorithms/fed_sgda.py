@@ -1,0 +1,76 @@
+"""FedSGDA (Peng et al., ICLR 2020; Shen et al., FedMM, 2022, Algorithm 1), also called Parallel SGDA and FedSGD.
+
+Client:  g_i(z) on one minibatch
+Server:  z <- z - lr * mean(g_i(z))
+
+One step a round: no drift, and as many rounds as centralised training has steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from fedlightning.algorithms.base import Algorithm, Phase, Point, Reply, require
+from fedlightning.oracle.cohort import CohortOracle
+from fedlightning.space import PerBlock
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """An upload.
+
+    Attributes:
+        g: Operator at the received point, ``[S, d]``; averaged ``[d]``.
+    """
+
+    g: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class FedSGDA(Algorithm):
+    """Distributed stochastic gradient descent ascent; FedSGD when nothing is maximised.
+
+    Of the minibatches a data module deals, only the first is used.
+
+    Args:
+        lr: Step size eta > 0 of the server's step: one number, ``[min, max]`` or by name prefix.
+    """
+
+    lr: PerBlock
+
+    def __post_init__(self) -> None:
+        require(self, "lr", above=0.0)
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """One exchange with one minibatch a client."""
+        return (Phase(self.down, self.client, self.server, steps=1),)
+
+    def init_server(self, z: Tensor) -> Point:
+        """The server holds the point alone."""
+        return Point(z)
+
+    def down(self, server: Point) -> Point:
+        """The point."""
+        return server
+
+    def client(self, down: Point, rows: Any, oracle: CohortOracle) -> Reply:  # noqa: ARG002
+        """The operator at the received point; a personal block takes one step."""
+        w = down.z.expand(oracle.clients, -1)
+        batch = next(oracle.batches())
+        if oracle.personal is None:
+            return Reply(Gradient(oracle(w, batch)), point=w)
+        g, g_v = oracle(w, oracle.personal, batch)
+        oracle.personal = oracle.personal - self.personal_lr * g_v
+        return Reply(Gradient(g), point=w)
+
+    def server(self, server: Point, up: Gradient) -> Point:
+        """One step against the mean operator."""
+        return Point(server.z - self.lr * up.g)
+
+
+FedSGD = FedSGDA
+ParallelSGDA = FedSGDA

@@ -1,0 +1,102 @@
+"""SCAFFOLD (Karimireddy et al., ICML 2020, Algorithm 1, option II) and its minimax form SCAFFOLD-S.
+
+Client, K times:  w <- w - lr * (g_i(w) - c_i + c),  from w = z
+                  c_i' = c_i - c + (z - w) / (K * lr)
+Server:           z <- z + lr_server * mean(w - z)
+                  c <- c + (S/N) * mean(c_i' - c_i)
+
+c_i estimates the client's operator and c the mean operator. The increments of c are summed over the cohort and divided
+by N, so c = mean of c_i over all N clients at all times, whoever takes part. K is the number of steps the client took.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedlightning.algorithms.base import Algorithm, Reply, over_all_clients, require
+from fedlightning.local.descent import descend
+from fedlightning.oracle.cohort import CohortOracle
+from fedlightning.space import PerBlock
+
+
+@dataclass(frozen=True)
+class Server:
+    """Server state and download.
+
+    Attributes:
+        z: The point, ``[d]``.
+        c: Mean control variate over all N clients, ``[d]``.
+    """
+
+    z: Tensor
+    c: Tensor
+
+
+@dataclass(frozen=True)
+class Client:
+    """Client state.
+
+    Attributes:
+        c: Control variate c_i, ``[d]`` for one client, ``[S, d]`` for a cohort.
+    """
+
+    c: Tensor
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What a client sends.
+
+    Attributes:
+        dz: Move of the point, ``[S, d]``; the server receives its mean over the cohort.
+        dc: Change of the control variate, ``[S, d]``; the server receives the sum over the cohort, divided by N.
+    """
+
+    dz: Tensor
+    dc: Tensor = over_all_clients()
+
+
+@dataclass(frozen=True, eq=False)
+class SCAFFOLD(Algorithm):
+    """Stochastic controlled averaging; SCAFFOLD-S when the task has a max block.
+
+    Args:
+        lr: Local step size eta > 0: one number, ``[min, max]`` or by name prefix.
+        lr_server: Server step size eta_g > 0: one number, ``[min, max]`` or by name prefix.
+    """
+
+    lr: PerBlock
+    lr_server: PerBlock = 1.0
+
+    def __post_init__(self) -> None:
+        require(self, "lr", above=0.0)
+        require(self, "lr_server", above=0.0)
+
+    def init_server(self, z: Tensor) -> Server:
+        """The point, and no knowledge of operators yet."""
+        return Server(z, torch.zeros_like(z))
+
+    def init_client(self, z: Tensor) -> Client:
+        """No knowledge of the client's operator yet."""
+        return Client(torch.zeros_like(z))
+
+    def down(self, server: Server) -> Server:
+        """Point and mean control variate."""
+        return server
+
+    def client(self, down: Server, rows: Client, oracle: CohortOracle) -> Reply:
+        """K corrected local steps; the new control variate is the mean operator met on the way."""
+        z, c, c_i, lr = down.z, down.c, rows.c, self.lr
+        w = descend(z, oracle, lr, lambda _, g: g - c_i + c, personal_lr=self.personal_lr)
+        c_new = c_i - c + (z - w) / (oracle.steps[:, None] * lr)
+        return Reply(Upload(dz=w - z, dc=c_new - c_i), Client(c_new), point=w, log={"dual_norm": c_new.norm(dim=1)})
+
+    def server(self, server: Server, up: Upload) -> Server:
+        """A step along the mean move, and the exact mean of all control variates."""
+        return Server(server.z + self.lr_server * up.dz, server.c + up.dc)
+
+
+SCAFFOLDS = SCAFFOLD

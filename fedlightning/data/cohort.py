@@ -1,0 +1,271 @@
+"""The batches of federated training: one round's cohorts, and the minibatches dealt to their clients."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedlightning.nested import map_tensors
+from fedlightning.oracle.cohort import Minibatch
+from fedlightning.seeding import derive_seed
+
+Transform = Callable[[Any], Any]
+"""Maps a gathered batch (leaves ``[..., B, ...]``) to the batch the objective sees, on the device."""
+
+
+class Source(ABC):
+    """Where samples come from, by index into one pooled data set."""
+
+    @abstractmethod
+    def place(self, device: torch.device, dtype: torch.dtype) -> Source:
+        """A source whose samples arrive on ``device``, real numbers in ``dtype``."""
+
+    @abstractmethod
+    def deal(self, index: Tensor, keep: bool = False) -> Callable[[int], Any]:
+        """Samples of C clients.
+
+        Args:
+            index: ``[C, K, B]``, one minibatch of B samples in each of K steps.
+            keep: Deal the same clients once more afterwards.
+
+        Returns:
+            A function of the step k that gives leaves ``[C, B, ...]``.
+        """
+
+
+class TensorSource(Source):
+    """Samples held as tensors ``[n, ...]`` in any nesting of dicts, lists and tuples; gathered by index."""
+
+    def __init__(self, tensors: Any, transform: Transform | None = None) -> None:
+        """Hold tensors, with an optional transform of gathered batches (scaling of bytes, say)."""
+        self.tensors = tensors
+        self.transform = transform
+        self._placed: dict[tuple[torch.device, torch.dtype], TensorSource] = {}
+
+    def place(self, device: torch.device, dtype: torch.dtype) -> TensorSource:
+        """A copy on the device, made once."""
+        key = (device, dtype)
+        if key not in self._placed:
+            moved = map_tensors(lambda t: t.to(device, dtype if t.is_floating_point() else t.dtype), self.tensors)
+            self._placed = {key: TensorSource(moved, self.transform)}  # one device at a time
+        return self._placed[key]
+
+    def deal(self, index: Tensor, keep: bool = False) -> Callable[[int], Any]:  # noqa: ARG002
+        """Gather step by step: a step's samples stay in the caches until they are used."""
+        return lambda k: self.gather(index[:, k])
+
+    def gather(self, index: Tensor) -> Any:
+        """Samples at ``index [...]``, leaves ``[..., *sample]``."""
+        flat = index.reshape(-1)
+        batch = map_tensors(lambda t: t.index_select(0, flat).view(*index.shape, *t.shape[1:]), self.tensors)
+        return batch if self.transform is None else self.transform(batch)
+
+
+class LoadedSource(Source):
+    """Samples that a ``DataLoader`` brings, one client's round at a time, in the order they are asked for."""
+
+    def __init__(
+        self, items: Iterator[Any], device: torch.device | None = None, dtype: torch.dtype | None = None
+    ) -> None:
+        """Take ``items``: for every client of every cohort, its samples of the round with leaves ``[K * B, ...]``."""
+        self._items = items
+        self._kept: deque[Any] = deque()
+        self._device = device
+        self._dtype = dtype
+
+    def place(self, device: torch.device, dtype: torch.dtype) -> LoadedSource:
+        """The same items, moved as they arrive."""
+        self._device, self._dtype = device, dtype
+        return self
+
+    def deal(self, index: Tensor, keep: bool = False) -> Callable[[int], Any]:
+        """Draw the next C items; the index was dealt to the loader beforehand and tells the shape only."""
+        clients, steps, batch = index.shape
+        drawn = [self._kept.popleft() if self._kept else next(self._items) for _ in range(clients)]
+        if keep:
+            self._kept.extendleft(reversed(drawn))
+
+        def stack(*leaves: Tensor) -> Tensor:
+            return self._place(torch.stack([_padded(leaf.unflatten(0, (-1, batch)), steps) for leaf in leaves]))
+
+        data = map_tensors(stack, *drawn)
+        return lambda k: map_tensors(lambda t: t[:, k], data)
+
+    def _place(self, tensor: Tensor) -> Tensor:
+        dtype = self._dtype if tensor.is_floating_point() else None
+        return tensor.to(self._device, dtype, non_blocking=True)
+
+
+@dataclass(frozen=True)
+class Deal:
+    """One client's part in one phase of a round.
+
+    Attributes:
+        id: Client.
+        index: Its minibatches, ``[K, B]`` positions in the pooled data; all its samples as ``[1, n]`` in a phase that
+            wants full data.
+        size: Number n of its samples.
+    """
+
+    id: int
+    index: Tensor
+    size: int
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """The clients of one phase of one round, or one process's part of them.
+
+    Attributes:
+        deals: The clients with their samples; clients of equal shape of samples stand together.
+        source: Gives the samples.
+        clients: N, clients of the federation.
+        samples: All samples of the federation.
+        seed: Seed of this cohort's randomness.
+        dtype: Dtype of the numbers of steps.
+        device: Where indices lie.
+    """
+
+    deals: tuple[Deal, ...]
+    source: Source
+    clients: int
+    samples: int
+    seed: int
+    dtype: torch.dtype = torch.float32
+    device: torch.device = torch.device("cpu")
+
+    def __len__(self) -> int:
+        return len(self.deals)
+
+    def place(self, device: torch.device, dtype: torch.dtype) -> Cohort:
+        """The cohort with its samples on ``device``."""
+        source = self.source.place(device, dtype)
+        wide = torch.promote_types(dtype, torch.float32)  # counts must be exact, also beside 16-bit parameters
+        return Cohort(self.deals, source, self.clients, self.samples, self.seed, wide, device)
+
+    def steps(self) -> int:
+        """Minibatches of the client that has most."""
+        return max(len(deal.index) for deal in self.deals)
+
+    def preview(self, clients: int) -> Chunk:
+        """Up to so many of the first clients, which :meth:`chunks` will deal again."""
+        return next(self._chunks(clients, keep=True))
+
+    def chunks(self, size: int) -> Iterator[Chunk]:
+        """The cohort in pieces of at most ``size`` clients whose minibatches have one shape."""
+        return self._chunks(size, keep=False)
+
+    def _chunks(self, size: int, keep: bool) -> Iterator[Chunk]:
+        start = 0
+        while start < len(self.deals):
+            width = self.deals[start].index.shape[1]
+            stop = start
+            while stop < len(self.deals) and stop - start < size and self.deals[stop].index.shape[1] == width:
+                stop += 1
+            yield Chunk(self.deals[start:stop], self, keep)
+            start = stop
+
+
+class Chunk:
+    """Some clients of a cohort that are computed together.
+
+    Attributes:
+        ids: Clients.
+        steps: Minibatches of each, ``[C]``.
+        sizes: Samples of each, ``[C]``.
+    """
+
+    def __init__(self, deals: Sequence[Deal], cohort: Cohort, keep: bool = False) -> None:
+        """Take ``deals`` of ``cohort``; with ``keep``, leave them to be taken again."""
+        self.ids = [deal.id for deal in deals]
+        counts = [len(deal.index) for deal in deals]
+        self.steps = torch.tensor(counts, dtype=cohort.dtype, device=cohort.device)
+        self.sizes = torch.tensor([deal.size for deal in deals], dtype=cohort.dtype, device=cohort.device)
+        self._longest = max(counts)
+        self._ragged = min(counts) < self._longest
+        self._index = torch.stack([_padded(deal.index, self._longest) for deal in deals]).to(cohort.device)
+        self._deal = cohort.source.deal(self._index, keep)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def minibatches(self) -> Iterator[Minibatch]:
+        """K minibatches, the clients with fewer marked at the end."""
+        for k in range(self._longest):
+            yield Minibatch(self._deal(k), self.steps > k if self._ragged else None)
+
+    def full(self) -> Iterator[tuple[Tensor, Any]]:
+        """All data of the clients; they have equally many samples, or the cohort would have parted them."""
+        index = self._index[:, 0]
+        if index.shape[1] != self.sizes[0] or (self.sizes != self.sizes[0]).any():
+            raise ValueError(
+                "oracle.full needs all data of a client, but this phase deals minibatches. "
+                "Declare the phase with data='full', or set batch_size to null."
+            )
+        yield torch.arange(len(self), device=self.steps.device), self._deal(0)
+
+
+class RoundBatch:
+    """What the train loader yields: one communication round.
+
+    Not a dataclass: Lightning would copy its tensors.
+
+    Attributes:
+        index: Round, from 0.
+        cohorts: One a phase of the algorithm.
+    """
+
+    def __init__(self, index: int, cohorts: tuple[Cohort, ...]) -> None:
+        """Join the phases' cohorts."""
+        self.index = index
+        self.cohorts = cohorts
+
+    def place(self, device: torch.device, dtype: torch.dtype) -> RoundBatch:
+        """The round with its samples on ``device``, real numbers in ``dtype``."""
+        return RoundBatch(self.index, tuple(cohort.place(device, dtype) for cohort in self.cohorts))
+
+
+def deal_minibatches(indices: Tensor, batch_size: int | None, steps: int | None, epochs: int, seed: int) -> Tensor:
+    """One client's minibatches of a round: epochs of its data, each in a new order without replacement.
+
+    A minibatch that the end of an epoch would leave short is filled from the beginning of the next epoch, so all have
+    ``batch_size`` samples; a client with fewer samples than that meets some of them twice in a minibatch.
+
+    Args:
+        indices: ``[n]``, positions of the client's samples.
+        batch_size: Samples B of a minibatch; None for all n, every time.
+        steps: Minibatches K; None for as many as ``epochs`` take.
+        epochs: Local epochs, if ``steps`` is None: K = ceil(epochs * n / B).
+        seed: Seed of the order.
+
+    Returns:
+        ``[K, B]`` positions.
+    """
+    n = len(indices)
+    if batch_size is None:
+        return indices.expand(epochs if steps is None else steps, n)
+    steps = math.ceil(epochs * n / batch_size) if steps is None else steps
+    generator = torch.Generator().manual_seed(seed)
+    needed = steps * batch_size
+    orders = [torch.randperm(n, generator=generator) for _ in range(math.ceil(needed / n))]
+    return indices[torch.cat(orders)[:needed]].view(steps, batch_size)
+
+
+def client_seed(seed: int, round_index: int, phase: int, client: int) -> int:
+    """Seed of one client's minibatches: independent of who else is in the cohort."""
+    return derive_seed(seed, round_index, phase, 1, client)
+
+
+def _padded(minibatches: Tensor, steps: int) -> Tensor:
+    """``[K, ...]`` with the last one repeated to K = ``steps``; the repeats are marked inactive."""
+    missing = steps - len(minibatches)
+    if missing == 0:
+        return minibatches
+    return torch.cat([minibatches, minibatches[-1:].expand(missing, *minibatches.shape[1:])])

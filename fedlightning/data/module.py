@@ -1,0 +1,366 @@
+"""Federated data as a ``LightningDataModule``: one train batch is one communication round."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningDataModule
+from torch import Tensor
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, TensorDataset
+from torch.utils.data import Sampler as TorchSampler
+
+from fedlightning.algorithms.base import Phase
+from fedlightning.data.cohort import (
+    Cohort,
+    Deal,
+    LoadedSource,
+    RoundBatch,
+    Source,
+    TensorSource,
+    Transform,
+    client_seed,
+    deal_minibatches,
+)
+from fedlightning.data.partition import Partition
+from fedlightning.nested import flatten, map_tensors
+from fedlightning.participation import Full, Participation
+from fedlightning.seeding import derive_seed
+
+
+@dataclass(frozen=True)
+class TensorData(Dataset[Any]):
+    """Samples held as tensors, in any nesting; the fast path of federated training.
+
+    Attributes:
+        tensors: Leaves ``[n, ...]``.
+        transform: Applied to every batch after gathering, on the device (bytes to real numbers, say).
+    """
+
+    tensors: Any
+    transform: Transform | None = None
+
+    def __len__(self) -> int:
+        return len(flatten(self.tensors)[0][0])
+
+    def __getitem__(self, index: Any) -> Any:
+        """A sample, or a batch for a slice or an index tensor."""
+        item = map_tensors(lambda t: t[index], self.tensors)
+        return item if self.transform is None else self.transform(item)
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Data sets of a federation.
+
+    Attributes:
+        train: All clients' samples, pooled.
+        partition: Which of them each client holds.
+        val: Validation data; None for no validation.
+        test: Test data.
+        predict: Data to predict; the test data if None.
+    """
+
+    train: Dataset[Any]
+    partition: Partition
+    val: Dataset[Any] | None = None
+    test: Dataset[Any] | None = None
+    predict: Dataset[Any] | None = None
+
+
+class FederatedDataModule(LightningDataModule):
+    """Base of all federated data: a subclass says what the data are, this class deals them.
+
+    Tensors (:class:`TensorData`, ``TensorDataset``) are gathered by index on the device; other data sets go through
+    ``DataLoader`` workers. Cohorts and minibatches are pure functions of seed, round, phase and client, so a resumed
+    run deals the same cards.
+    """
+
+    def __init__(
+        self,
+        batch_size: int | None = 32,
+        local_steps: int | None = None,
+        local_epochs: int = 1,
+        participation: Participation | None = None,
+        rounds_per_epoch: int = 10,
+        eval_batch_size: int = 256,
+        num_workers: int = 0,
+        seed: int = 0,
+    ) -> None:
+        """Say how data are dealt.
+
+        Args:
+            batch_size: Samples B of a local minibatch; null for the client's whole data.
+            local_steps: Local steps K a round. Null: as many as ``local_epochs`` take.
+            local_epochs: Passes over the client's data a round, if ``local_steps`` is null.
+            participation: Who takes part; null for all.
+            rounds_per_epoch: Communication rounds that Lightning counts as one epoch.
+            eval_batch_size: Batch size of validation, test and prediction.
+            num_workers: Worker processes for data sets that are not tensors.
+            seed: Seed of cohorts and minibatches (and, in most data sets, of the partition).
+        """
+        super().__init__()
+        for name in ("batch_size", "local_steps"):
+            value = locals()[name]
+            if value is not None and value < 1:
+                raise ValueError(f"{name}={value}: expected at least 1, or null.")
+        for name in ("local_epochs", "rounds_per_epoch", "eval_batch_size"):
+            if locals()[name] < 1:
+                raise ValueError(f"{name}={locals()[name]}: expected at least 1.")
+        self.batch_size = batch_size
+        self.local_steps = local_steps
+        self.local_epochs = local_epochs
+        self.participation = Full() if participation is None else participation
+        self.rounds_per_epoch = rounds_per_epoch
+        self.eval_batch_size = eval_batch_size
+        self.num_workers = num_workers
+        self.seed = seed
+        self._federation: Federation | None = None
+
+    @abstractmethod
+    def build(self) -> Federation:
+        """Make the data sets; called once."""
+
+    @classmethod
+    def from_datasets(  # type: ignore[override]
+        cls,
+        train: Sequence[Dataset[Any]],
+        val: Dataset[Any] | None = None,
+        test: Dataset[Any] | None = None,
+        **dealing: Any,
+    ) -> FederatedDataModule:
+        """Federated data from one data set a client.
+
+        Args:
+            train: One data set a client.
+            val: Validation data of the global model.
+            test: Test data of the global model.
+            dealing: Arguments of :class:`FederatedDataModule`: ``batch_size``, ``local_steps``, ``participation``,
+                ``seed``, ...
+        """
+        return ClientDatasets(train, val, test, **dealing)
+
+    @property
+    def federation(self) -> Federation:
+        """The data sets, built on first use."""
+        if self._federation is None:
+            self._federation = self.build()
+        return self._federation
+
+    @property
+    def num_clients(self) -> int:
+        """N, the number of clients."""
+        return len(self.federation.partition)
+
+    def setup(self, stage: str | None = None) -> None:
+        """Build the data sets and check that cohorts fit."""
+        if stage in ("fit", None):
+            self.participation.check(self.num_clients)
+
+    def train_dataloader(self) -> RoundLoader:
+        """Rounds, from where the trainer stands."""
+        trainer: Any = self.trainer
+        if trainer is None:
+            return RoundLoader(self)
+        algorithm = getattr(trainer.lightning_module, "algorithm", None)
+        phases = (_ONE_PHASE,) if algorithm is None else algorithm.phases
+        start = (lambda: 0) if trainer.overfit_batches else (lambda: trainer.global_step)
+        return RoundLoader(self, phases, start, trainer.global_rank, trainer.world_size)
+
+    def val_dataloader(self) -> DataLoader[Any] | list[Any]:
+        """Validation data."""
+        return self._evaluation(self.federation.val)
+
+    def test_dataloader(self) -> DataLoader[Any] | list[Any]:
+        """Test data."""
+        return self._evaluation(self.federation.test)
+
+    def predict_dataloader(self) -> DataLoader[Any] | list[Any]:
+        """Data to predict."""
+        federation = self.federation
+        return self._evaluation(federation.test if federation.predict is None else federation.predict)
+
+    def _evaluation(self, dataset: Dataset[Any] | None) -> DataLoader[Any] | list[Any]:
+        if dataset is None:
+            return []
+        tensors = as_tensor_data(dataset)
+        if tensors is None:
+            return DataLoader(dataset, batch_size=self.eval_batch_size, num_workers=self.num_workers)
+        return DataLoader(_Batches(tensors, self.eval_batch_size), batch_size=None)
+
+
+class ClientDatasets(FederatedDataModule):
+    """One data set a client, as :meth:`FederatedDataModule.from_datasets` makes it."""
+
+    def __init__(
+        self,
+        clients: Sequence[Dataset[Any]],
+        val_dataset: Dataset[Any] | None = None,
+        test_dataset: Dataset[Any] | None = None,
+        **dealing: Any,
+    ) -> None:
+        """Take the clients' data sets; ``dealing`` are arguments of :class:`FederatedDataModule`."""
+        super().__init__(**dealing)
+        self.clients = list(clients)
+        self.val_dataset = val_dataset
+        self.test_dataset = test_dataset
+
+    def build(self) -> Federation:
+        """Pool the clients' samples."""
+        sizes = torch.tensor([0, *(len(client) for client in self.clients)])  # type: ignore[arg-type]
+        partition = Partition(torch.arange(int(sizes.sum())), sizes.cumsum(0))
+        return Federation(_pooled(self.clients), partition, self.val_dataset, self.test_dataset)
+
+
+_ONE_PHASE = Phase(None, None, None)  # type: ignore[arg-type]
+
+
+class RoundLoader:
+    """Yields one :class:`RoundBatch` a round, as a pure function of (seed, round).
+
+    An epoch is ``rounds_per_epoch`` rounds; the round to begin with is asked for when iteration starts, after Lightning
+    has restored it, so no position has to be stored.
+    """
+
+    def __init__(
+        self,
+        data: FederatedDataModule,
+        phases: Sequence[Phase] = (_ONE_PHASE,),
+        start: Callable[[], int] = lambda: 0,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        """Deal ``data`` to the cohorts of ``phases``; each of ``world_size`` processes gets its part of a cohort."""
+        self._data = data
+        self._phases = phases
+        self._start = start
+        self._rank = rank
+        self._world_size = world_size
+        self._tensors = _as_source(data.federation.train)
+
+    def __len__(self) -> int:
+        return self._data.rounds_per_epoch
+
+    def __iter__(self) -> Iterator[RoundBatch]:
+        start = self._start()
+        source: Source | None = self._tensors
+        if source is None:
+            loader = DataLoader(
+                self._data.federation.train,
+                batch_sampler=_ClientOrder(self, start),
+                num_workers=self._data.num_workers,
+                persistent_workers=False,
+            )
+            source = LoadedSource(iter(loader))
+        for round_index in range(start, start + len(self)):
+            yield RoundBatch(
+                round_index,
+                tuple(self._cohort(round_index, phase, source) for phase in range(len(self._phases))),
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: the round is the state."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing to restore."""
+
+    def deals(self, round_index: int, phase: int) -> tuple[Deal, ...]:
+        """This process's clients of one phase of one round and their samples."""
+        data, partition = self._data, self._data.federation.partition
+        ids = data.participation.cohort(len(partition), data.seed, round_index, phase)
+        ids = self._own(ids)
+        full = self._phases[phase].data == "full"
+        deals = []
+        for client in ids:
+            indices = partition[client]
+            index = (
+                indices[None]
+                if full
+                else deal_minibatches(
+                    indices,
+                    data.batch_size,
+                    data.local_steps if self._phases[phase].steps is None else self._phases[phase].steps,
+                    data.local_epochs,
+                    client_seed(data.seed, round_index, phase, client),
+                )
+            )
+            deals.append(Deal(client, index, len(indices)))
+        return tuple(sorted(deals, key=lambda deal: deal.index.shape[1]))
+
+    def _cohort(self, round_index: int, phase: int, source: Source) -> Cohort:
+        partition = self._data.federation.partition
+        return Cohort(
+            self.deals(round_index, phase),
+            source,
+            clients=len(partition),
+            samples=len(partition.order),
+            seed=derive_seed(self._data.seed, round_index, phase, 2),
+        )
+
+    def _own(self, ids: list[int]) -> list[int]:
+        if len(ids) < self._world_size:
+            raise ValueError(
+                f"A cohort of {len(ids)} clients cannot be split over {self._world_size} processes: "
+                "use as many clients a round as processes, or fewer devices."
+            )
+        cuts = [round(i * len(ids) / self._world_size) for i in range(self._world_size + 1)]
+        return ids[cuts[self._rank] : cuts[self._rank + 1]]
+
+
+class _ClientOrder(TorchSampler[list[int]]):
+    """Sample positions, one list a client, in the order rounds, phases and cohorts will ask for them."""
+
+    def __init__(self, rounds: RoundLoader, start: int) -> None:
+        self._rounds = rounds
+        self._start = start
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for round_index in range(self._start, self._start + len(self._rounds)):
+            for phase in range(len(self._rounds._phases)):
+                for deal in self._rounds.deals(round_index, phase):
+                    yield deal.index.flatten().tolist()
+
+
+@dataclass(frozen=True)
+class _Batches(Dataset[Any]):
+    """Batches of tensor data as items, so that nothing is collated sample by sample."""
+
+    data: TensorData
+    size: int
+
+    def __len__(self) -> int:
+        return -(-len(self.data) // self.size)
+
+    def __getitem__(self, index: int) -> Any:
+        if index >= len(self):
+            raise IndexError(index)
+        return self.data[index * self.size : (index + 1) * self.size]
+
+
+def as_tensor_data(dataset: Dataset[Any]) -> TensorData | None:
+    """The data set as tensors, if it is made of tensors."""
+    if isinstance(dataset, TensorData):
+        return dataset
+    if isinstance(dataset, TensorDataset):
+        return TensorData(tuple(dataset.tensors))
+    return None
+
+
+def _as_source(dataset: Dataset[Any]) -> TensorSource | None:
+    data = as_tensor_data(dataset)
+    return None if data is None else TensorSource(data.tensors, data.transform)
+
+
+def _pooled(clients: Sequence[Dataset[Any]]) -> Dataset[Any]:
+    parts = [as_tensor_data(client) for client in clients]
+    if any(part is None or part.transform is not None for part in parts):
+        return ConcatDataset(clients)
+
+    def join(*leaves: Tensor) -> Tensor:
+        return torch.cat(leaves)
+
+    return TensorData(map_tensors(join, *(part.tensors for part in parts if part is not None)))

@@ -1,0 +1,217 @@
+"""Who holds which samples."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+class Partition(Sequence[Tensor]):
+    """Samples of every client: ``partition[i]`` holds the positions ``[n_i]`` of client i's samples.
+
+    Stored as one order of all samples and N + 1 offsets into it, so a million clients cost little more than their
+    samples.
+    """
+
+    def __init__(self, order: Tensor, offsets: Tensor) -> None:
+        """Client i holds ``order[offsets[i]:offsets[i + 1]]``.
+
+        Raises:
+            ValueError: If a client is empty or a sample belongs to two clients.
+        """
+        self.order = order
+        self.offsets = offsets
+        sizes = self.sizes
+        if (sizes == 0).any():
+            empty = (sizes == 0).nonzero().flatten()
+            raise ValueError(
+                f"Client {int(empty[0])} has no samples ({len(empty)} of {len(sizes)} clients are empty). "
+                "Use fewer clients, a larger alpha or min_size in Dirichlet, or leave such clients out."
+            )
+        if len(torch.unique(order)) < len(order):
+            values, counts = torch.unique(order, return_counts=True)
+            raise ValueError(
+                f"Sample {int(values[counts > 1][0])} belongs to more than one client. Partition the data: every "
+                "sample to at most one client."
+            )
+
+    @classmethod
+    def of(cls, parts: Iterable[Sequence[int] | Tensor | np.ndarray]) -> Partition:
+        """From one index array a client."""
+        tensors = [torch.as_tensor(part, dtype=torch.long).flatten() for part in parts]
+        if not tensors:
+            raise ValueError("The federation has no clients.")
+        sizes = torch.tensor([len(part) for part in tensors])
+        return cls(torch.cat(tensors), torch.cat([torch.zeros(1, dtype=torch.long), sizes.cumsum(0)]))
+
+    @classmethod
+    def equal(cls, order: Tensor, clients: int) -> Partition:
+        """Consecutive parts of ``order`` whose sizes differ by one at most."""
+        if clients < 1:
+            raise ValueError(f"clients={clients}: expected at least 1.")
+        offsets = torch.linspace(0, len(order), clients + 1, dtype=torch.float64).round().long()
+        return cls(order, offsets)
+
+    @property
+    def sizes(self) -> Tensor:
+        """Samples of each client, ``[N]``."""
+        return self.offsets.diff()
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, client):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN204
+        """Positions of one client's samples, ``[n_i]``."""
+        return self.order[self.offsets[client] : self.offsets[client + 1]]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[i] for i in range(len(self)))
+
+
+class Partitioner(ABC):
+    """Splits a data set among clients by one column of it (labels, persons, ...)."""
+
+    @abstractmethod
+    def split(self, column: Tensor, seed: int) -> Partition:
+        """Partition samples.
+
+        Args:
+            column: ``[n]`` integers, one a sample.
+            seed: Equal seeds, equal partitions.
+        """
+
+
+@dataclass(frozen=True)
+class IID(Partitioner):
+    """Uniformly at random, in equal parts.
+
+    Args:
+        clients: Number N of clients.
+    """
+
+    clients: int
+
+    def split(self, column: Tensor, seed: int) -> Partition:
+        """Shuffle and cut."""
+        return Partition.equal(torch.randperm(len(column), generator=_generator(seed)), self.clients)
+
+
+@dataclass(frozen=True)
+class Dirichlet(Partitioner):
+    """Every class is shared out by a Dirichlet draw (Hsu, Qi and Brown, 2019): small ``alpha``, few classes a client.
+
+    Args:
+        clients: Number N of clients.
+        alpha: Concentration > 0.
+        min_size: Draw again until every client has as many samples.
+    """
+
+    clients: int
+    alpha: float
+    min_size: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.alpha > 0:
+            raise ValueError(f"Dirichlet(alpha={self.alpha}): expected > 0.")
+
+    def split(self, column: Tensor, seed: int) -> Partition:
+        """Draw shares for each class; every sample goes to exactly one client."""
+        draw = np.random.default_rng(seed)
+        labels = column.numpy()
+        for _ in range(100):
+            parts: list[list[np.ndarray]] = [[] for _ in range(self.clients)]
+            for label in np.unique(labels):
+                members = draw.permutation(np.flatnonzero(labels == label))
+                shares = draw.dirichlet(np.full(self.clients, self.alpha))
+                cuts = (np.cumsum(shares)[:-1] * len(members)).round().astype(int)
+                for part, piece in zip(parts, np.split(members, cuts), strict=True):
+                    part.append(piece)
+            joined = [np.concatenate(part) for part in parts]
+            if min(map(len, joined)) >= self.min_size:
+                return Partition.of(joined)
+        raise ValueError(
+            f"Dirichlet(clients={self.clients}, alpha={self.alpha}, min_size={self.min_size}): no draw of 100 gave "
+            f"every client {self.min_size} of the {len(column)} samples. Lower min_size or clients, or raise alpha."
+        )
+
+
+@dataclass(frozen=True)
+class Shards(Partitioner):
+    """Sort by label, cut into equal shards, deal each client some (McMahan et al., 2017).
+
+    Args:
+        clients: Number N of clients.
+        shards_per_client: 1 gives label-sorted equal parts in order.
+    """
+
+    clients: int
+    shards_per_client: int = 2
+
+    def split(self, column: Tensor, seed: int) -> Partition:
+        """Sort, cut and deal; ties within a label in random order."""
+        generator = _generator(seed)
+        shuffled = torch.randperm(len(column), generator=generator)
+        by_label = shuffled[column[shuffled].argsort(stable=True)]
+        shards = Partition.equal(by_label, self.clients * self.shards_per_client)
+        if self.shards_per_client == 1:
+            return shards
+        dealt = torch.randperm(len(shards), generator=generator).view(self.clients, self.shards_per_client)
+        return Partition.of(torch.cat([shards[int(shard)] for shard in hand]) for hand in dealt)
+
+
+@dataclass(frozen=True)
+class ByGroup(Partitioner):
+    """One client a value of the column: a person, a speaker, a writer."""
+
+    def split(self, column: Tensor, seed: int) -> Partition:  # noqa: ARG002
+        """Clients in ascending order of the value; the seed changes nothing."""
+        _, sizes = torch.unique(column, return_counts=True)
+        return Partition(column.argsort(stable=True), torch.cat([sizes.new_zeros(1), sizes.cumsum(0)]))
+
+
+@dataclass(frozen=True)
+class SourceTargetShare(Partitioner):
+    """Two halves of a federation, one rich in source and one rich in target samples (FedMM, Fig. 2).
+
+    The first half of the clients shares a part p of the source samples and 1 - p of the target samples, the second half
+    the rest: p = 1 separates the domains, p = 0.5 mixes them evenly.
+
+    Args:
+        clients: Number N of clients, even.
+        p: Share 0 <= p <= 1.
+    """
+
+    clients: int = 2
+    p: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.clients < 2 or self.clients % 2:
+            raise ValueError(f"SourceTargetShare(clients={self.clients}): expected an even number of clients.")
+        if not 0 <= self.p <= 1:
+            raise ValueError(f"SourceTargetShare(p={self.p}): expected 0 <= p <= 1.")
+
+    def split(self, column: Tensor, seed: int) -> Partition:
+        """Split by domain, 0 for source and 1 for target."""
+        generator = _generator(seed)
+        halves: tuple[list[Tensor], list[Tensor]] = ([], [])
+        for domain, share in ((0, self.p), (1, 1 - self.p)):
+            members = (column == domain).nonzero().flatten()
+            members = members[torch.randperm(len(members), generator=generator)]
+            cut = round(share * len(members))
+            halves[0].append(members[:cut])
+            halves[1].append(members[cut:])
+        parts: list[Tensor] = []
+        for half in halves:
+            pooled = torch.cat(half)
+            mixed = pooled[torch.randperm(len(pooled), generator=generator)]
+            parts.extend(Partition.equal(mixed, self.clients // 2))
+        return Partition.of(parts)
+
+
+def _generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)

@@ -1,0 +1,89 @@
+"""K local steps of every client of a cohort, on one matrix ``[S, d]``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+if TYPE_CHECKING:
+    from fedlightning.oracle.cohort import CohortOracle
+
+Direction = Callable[[Tensor, Tensor], Tensor]
+"""``(w [S, d], g [S, d]) -> [S, d]``: from a client's point and operator to the direction it steps against."""
+
+
+@torch.no_grad()
+def descend(
+    z: Tensor,
+    oracle: CohortOracle,
+    lr: float | Tensor,
+    direction: Direction | None = None,
+    optimizer: Callable[[Iterable[Tensor]], Optimizer] | None = None,
+    personal_lr: float | Tensor = 0.0,
+) -> Tensor:
+    """Start every client at ``z`` and take its local steps ``w <- w - lr * direction(w, g)``.
+
+    With a personal block v the same minibatch gives ``v <- v - personal_lr * g_v`` (both blocks at the same iterate);
+    the result is left in ``oracle.personal``. A client that has no more minibatches stays where it is.
+
+    Args:
+        z: Where all start, ``[d]``, or one start a client, ``[S, d]``.
+        oracle: Operators and minibatches of the S clients.
+        lr: Step size, a number or a vector ``[d]``.
+        direction: Defaults to the operator itself.
+        optimizer: Makes an elementwise optimizer for the matrix; on ``[S, d]`` it is one optimizer a client.
+        personal_lr: Step size of the personal block.
+
+    Returns:
+        ``[S, d]``, a new tensor.
+    """
+    w = z.expand(oracle.clients, -1).clone()
+    step = _gradient_step(lr) if optimizer is None else _optimizer_step(w, lr, optimizer)
+    personal_step = _gradient_step(personal_lr)
+    for batch in oracle.batches():
+        v = oracle.personal
+        if v is None:
+            g = oracle(w, batch)
+        else:
+            g, g_v = oracle(w, v, batch)
+            oracle.personal = personal_step(v, g_v, batch.active)
+        w = step(w, g if direction is None else direction(w, g), batch.active)
+    return w.detach()
+
+
+def _gradient_step(lr: float | Tensor) -> Callable[[Tensor, Tensor, Tensor | None], Tensor]:
+    def step(w: Tensor, direction: Tensor, active: Tensor | None) -> Tensor:
+        if active is not None:
+            return torch.where(active[:, None], w - lr * direction, w)
+        if isinstance(lr, Tensor):
+            return w.addcmul_(lr, direction, value=-1)
+        return w.sub_(direction, alpha=lr)
+
+    return step
+
+
+def _optimizer_step(
+    w: Tensor, lr: float | Tensor, make: Callable[[Iterable[Tensor]], Optimizer]
+) -> Callable[[Tensor, Tensor, Tensor | None], Tensor]:
+    """Elementwise optimizers move by lr times something, so a vector of step sizes scales the move of lr = 1."""
+    w.requires_grad_()
+    optimizer = make([w])
+    for group in optimizer.param_groups:
+        group["lr"] = 1.0 if isinstance(lr, Tensor) else lr
+
+    def step(w: Tensor, direction: Tensor, active: Tensor | None) -> Tensor:
+        before = w.detach().clone() if active is not None or isinstance(lr, Tensor) else None
+        w.grad = direction
+        optimizer.step()
+        with torch.no_grad():
+            if isinstance(lr, Tensor) and before is not None:
+                w.copy_(before + lr * (w - before))
+            if active is not None and before is not None:
+                w.copy_(torch.where(active[:, None], w, before))
+        return w
+
+    return step

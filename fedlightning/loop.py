@@ -1,0 +1,375 @@
+"""The round loop: phases, cohorts, uploads, client states. Independent of Lightning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from fedlightning.aggregation import WeightedMean, finite_clients
+from fedlightning.algorithms.base import Algorithm, Phase, Reply
+from fedlightning.clients import ClientStates, Rows, Storage
+from fedlightning.config import from_config, to_config
+from fedlightning.data.cohort import Chunk, Cohort, RoundBatch
+from fedlightning.nested import map_tensors
+from fedlightning.oracle import Auto, Autocast, CohortOracle, Cost, Objective, Oracle, Sequential, Vectorized
+from fedlightning.processes import OneProcess, Processes
+from fedlightning.seeding import derive_seed, seed_device
+from fedlightning.space import ParameterSpace, read
+
+Weighting = Literal["uniform", "samples"]
+Buffers = Literal["average", "local"]
+
+
+class RoundRejectedError(RuntimeError):
+    """No client of a cohort returned finite numbers; all states are those before the round."""
+
+
+@dataclass(frozen=True)
+class RoundResult:
+    """What a round did.
+
+    Attributes:
+        metrics: Values to log, means over the cohort.
+        overflow: Whether the round was undone because 16-bit gradients overflowed.
+    """
+
+    metrics: Mapping[str, Tensor | float]
+    overflow: bool = False
+
+
+@dataclass
+class _Outcome:
+    """What a cohort returned in one phase, as far as its chunks have been computed."""
+
+    uploads: WeightedMean = field(default_factory=WeightedMean)
+    logs: WeightedMean = field(default_factory=WeightedMean)
+    ids: list[int] = field(default_factory=list)
+    rows: list[Rows] = field(default_factory=list)
+    up: Any = None
+    floats_up: int = 0
+    asked: int = 0
+    overflow: bool = False
+
+
+class RoundLoop:
+    """Carries out communication rounds of one algorithm on one task.
+
+    Attributes:
+        algorithm: Bound to the task's parameters.
+        space: The task's parameters by block.
+        server: The algorithm's server state.
+        buffers: The server's values of the buffers the objective changes, ``[b]``.
+        oracle: How operators are computed; in the first round a fixed choice replaces an open one.
+        upload: Floats sent from clients to the server since the start, all clients together.
+        download: Floats sent from the server to clients.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        task: nn.Module,
+        space: ParameterSpace,
+        oracle: Oracle,
+        weighting: Weighting = "uniform",
+        buffers: Buffers = "average",
+        storage: Storage | None = None,
+        processes: Processes | None = None,
+        report: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Begin at the task's present parameters.
+
+        Args:
+            algorithm: What clients and server do.
+            task: A module with ``objective(batch)``.
+            space: Its parameters by block.
+            oracle: How operators are computed.
+            weighting: Clients count alike, or by their numbers of samples.
+            buffers: What becomes of buffers the objective changes (BatchNorm's statistics): averaged like parameters,
+                or kept by each client (FedBN).
+            storage: Where client states lie.
+            processes: Processes that share the cohorts.
+            report: Receives messages for the user.
+        """
+        self.space = space
+        self.oracle = oracle
+        self.upload = 0
+        self.download = 0
+        self._task = task
+        self._weighting = weighting
+        self._buffer_policy = buffers
+        self._storage = storage
+        self._processes = OneProcess() if processes is None else processes
+        self._report = report
+        start = read(space.shared, task)
+        start = start.to(torch.promote_types(start.dtype, torch.float32))  # duals of a 16-bit model stay exact
+        self._personal_start = read(space.personal, task, like=start)
+        self.algorithm = algorithm.bind(space, start)
+        self.server = self.algorithm.init_server(start.clone())
+        self._client_state = self.algorithm.init_client(start.clone())
+        self.buffers = start.new_empty(0)
+        self._objective: Objective | None = None
+        self._cost: Cost | None = None
+        self._clients: ClientStates | None = None
+
+    @property
+    def point(self) -> Tensor:
+        """The global model ``[d]``."""
+        return self.algorithm.point(self.server)
+
+    @property
+    def clients(self) -> ClientStates:
+        """All client states: the algorithm's, personal blocks, local buffers."""
+        if self._clients is None:
+            raise RuntimeError("Client states exist from the first round on.")
+        return self._clients
+
+    def move_to(self, z: Tensor) -> None:
+        """Put the server at ``z [d]``, where a server optimizer took the global model."""
+        self.server = self.algorithm.with_point(self.server, z)
+
+    def client_state(self, rows: Rows) -> Any:
+        """Stored rows as the algorithm's client state; None for a stateless algorithm."""
+        if self._client_state is None:
+            return None
+        return type(self._client_state)(**{name: rows[_STATE + name] for name in _tensors(self._client_state)})
+
+    @torch.no_grad()
+    def run(self, batch: RoundBatch, autocast: Autocast, undo_overflow: bool = False) -> RoundResult:
+        """One communication round.
+
+        Args:
+            batch: The round's cohorts, on the device.
+            autocast: Mixed precision of the objective.
+            undo_overflow: Leave every state as it was if any client returns a non-finite number (loss scaling).
+
+        Raises:
+            RoundRejectedError: If no client of a cohort returned finite numbers.
+        """
+        device = self.buffers.device
+        metrics: dict[str, Tensor | float] = {}
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            if self._objective is None:
+                self._prepare(batch, autocast)
+            assert self._objective is not None
+            self._objective.autocast = autocast
+            before = self.server, self.buffers
+            for phase, cohort in zip(self.algorithm.phases, batch.cohorts, strict=True):
+                outcome = self._ask(phase, cohort)
+                if undo_overflow and self._total(outcome.overflow):
+                    self.server, self.buffers = before
+                    return RoundResult(metrics, overflow=True)
+                metrics |= self._commit(phase, cohort, outcome)
+        return RoundResult({**metrics, "upload": float(self.upload), "download": float(self.download)})
+
+    def _ask(self, phase: Phase, cohort: Cohort) -> _Outcome:
+        """Send the message to the cohort and collect the replies; no state changes."""
+        assert self._objective is not None
+        assert self._cost is not None
+        down, z = phase.down(self.server), self.point
+        calls = cohort.steps() if phase.data == "minibatches" else 1
+        outcome = _Outcome()
+        for chunk in cohort.chunks(self.oracle.chunk(self._cost)):
+            seed_device(self.buffers.device, derive_seed(cohort.seed, chunk.ids[0]))  # run() restores the state
+            stored = self.clients.rows(chunk.ids)
+            oracle = CohortOracle(
+                chunk,
+                self.oracle.evaluator(self._objective, calls),
+                buffers=stored.get(_BUFFERS, self.buffers.expand(len(chunk), -1)),
+                personal=stored.get(_PERSONAL),
+                generator=torch.Generator().manual_seed(derive_seed(cohort.seed, chunk.ids[0], 1)),
+            )
+            reply = phase.client(down, self.client_state(stored), oracle)
+            self._collect(outcome, chunk, reply, oracle, z)
+        floats_down = _floats(down) + (len(self.buffers) if self._buffer_policy == "average" else 0)
+        self.download += floats_down * self._total(outcome.asked)
+        self.upload += self._total(outcome.floats_up)
+        return outcome
+
+    def _collect(self, outcome: _Outcome, chunk: Chunk, reply: Reply, oracle: CohortOracle, z: Tensor) -> None:
+        """Add one chunk's replies; clients that sent non-finite numbers are left out."""
+        sent = {} if reply.up is None else _tensors(reply.up)
+        if len(self.buffers) and self._buffer_policy == "average":
+            sent[_BUFFERS] = oracle.buffers - self.buffers
+        finite = finite_clients(sent)
+        weights = chunk.sizes if self._weighting == "samples" else torch.ones_like(chunk.sizes)
+        counted = torch.ones_like(weights) if finite is None else finite.to(weights.dtype)
+        outcome.uploads.add(sent, weights * counted)
+        logs = {f"train_{name}": value for name, value in oracle.tally().items()} | dict(reply.log)
+        if reply.point is not None:
+            logs["drift"] = (reply.point - z).norm(dim=1)
+        outcome.logs.add(logs, counted)
+        kept = range(len(chunk)) if finite is None else finite.nonzero().flatten().tolist()
+        rows = self._changed_rows(reply, oracle)
+        outcome.ids += [chunk.ids[i] for i in kept]
+        outcome.rows.append(rows if finite is None else {name: row[finite] for name, row in rows.items()})
+        outcome.up = reply.up
+        outcome.floats_up += sum(value.numel() for value in sent.values())
+        outcome.asked += len(chunk)
+        outcome.overflow |= finite is not None
+
+    def _commit(self, phase: Phase, cohort: Cohort, outcome: _Outcome) -> dict[str, Tensor | float]:
+        """Turn the replies into new server and client states."""
+        asked = self._total(outcome.asked)
+        for mean in (outcome.uploads, outcome.logs):
+            mean.gather(self._processes)
+        if outcome.uploads.weight == 0:
+            raise RoundRejectedError(
+                f"All {asked} clients of the cohort returned NaN or infinite numbers. "
+                "The round was rejected: server and client states are those before it. "
+                "Lower lr, clip gradients, or look at the clients' data."
+            )
+        total_weight = float(cohort.clients if self._weighting == "uniform" else cohort.samples)
+        self.server = phase.server(self.server, outcome.uploads.message(outcome.up, total_weight))
+        if len(self.buffers) and self._buffer_policy == "average":
+            self.buffers = self.buffers + outcome.uploads.mean(_BUFFERS)
+        if outcome.rows[0]:
+            joined = {name: torch.cat([rows[name] for rows in outcome.rows]) for name in outcome.rows[0]}
+            self.clients.write(*self._processes.gather_rows(outcome.ids, joined))
+        answered = outcome.logs.weight
+        return {**outcome.logs.means(), "clients": answered, "left_out": asked - answered}
+
+    def _changed_rows(self, reply: Reply, oracle: CohortOracle) -> Rows:
+        rows: Rows = {} if reply.rows is None else {_STATE + name: t for name, t in _tensors(reply.rows).items()}
+        if oracle.personal is not None:
+            rows[_PERSONAL] = oracle.personal
+        if len(self.buffers) and self._buffer_policy == "local":
+            rows[_BUFFERS] = oracle.buffers
+        return rows
+
+    def _total(self, count: int) -> int:
+        return int(self._processes.sum(torch.tensor(count, device=self.buffers.device)))
+
+    def _prepare(self, batch: RoundBatch, autocast: Autocast) -> None:
+        """Look at the objective once: which buffers it changes, what it costs, how it is best computed."""
+        cohort = batch.cohorts[0]
+        resumed = self._clients is not None
+        if self._clients is not None and self._clients.clients != cohort.clients:
+            raise ValueError(
+                f"The checkpoint holds a federation of {self._clients.clients} clients, the data have "
+                f"{cohort.clients}. Resume with the data it was trained on."
+            )
+        objective = Objective(self._task, self.space, autocast)
+        self._cost = self._probe(objective, cohort)
+        if not resumed:
+            self.buffers = read(self.space.buffers, self._task, like=self.buffers)
+            self._clients = ClientStates(self._template(), cohort.clients, self._storage)
+        calls = cohort.steps()
+        if isinstance(self.oracle, Auto):
+            trial = self.oracle.choose(objective, self._cost, calls, lambda n: self._arguments(cohort, n), len(cohort))
+            self._report(f"oracle: {trial.report}")
+            self.oracle = trial.oracle
+        elif isinstance(self.oracle, Vectorized):
+            self.oracle = replace(self.oracle, chunk_size=self.oracle.chunk(self._cost))
+        self._objective = objective
+
+    def _probe(self, objective: Objective, cohort: Cohort) -> Cost:
+        """Evaluate the first client's first minibatch."""
+        batch = next(cohort.preview(1).minibatches())
+        data = map_tensors(lambda leaf: leaf[0], batch.data)
+        before = {name: buffer.detach() for name, buffer in self._task.named_buffers()}
+        saved: dict[int, int] = {}
+
+        def note(tensor: Tensor) -> Tensor:
+            saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        z = self.point
+        personal = self.space.personal.views(self._personal_start)
+        shared = {name: view.detach().requires_grad_() for name, view in self.space.shared.views(z).items()}
+        present = {name: before[name] for name in self.space.buffers.names}
+        with torch.enable_grad(), saved_tensors_hooks(note, lambda tensor: tensor), objective.autocast():
+            _, _, after = objective(shared, personal, present, data)
+        changed = [
+            name
+            for name, new in zip(self.space.buffers.names, after, strict=True)
+            if not torch.equal(before[name], new)
+        ]
+        self.space.restrict_buffers(changed)
+        own = z.untyped_storage().data_ptr()
+        activations = sum(size for pointer, size in saved.items() if pointer != own)
+        free = torch.cuda.mem_get_info(z.device)[0] if z.device.type == "cuda" else None
+        return Cost(len(z) + len(self._personal_start), z.element_size(), activations, free)
+
+    def _arguments(self, cohort: Cohort, clients: int) -> tuple[Tensor, Tensor, Tensor, Any]:
+        chunk = cohort.preview(clients)
+        batch = next(chunk.minibatches())
+
+        def rows(vector: Tensor) -> Tensor:
+            return vector.expand(len(chunk), -1).clone()
+
+        return rows(self.point), rows(self._personal_start), rows(self.buffers), batch.data
+
+    def _template(self) -> Rows:
+        rows = {} if self._client_state is None else _tensors(self._client_state)
+        template = {_STATE + name: tensor for name, tensor in rows.items()}
+        if self.space.personal.dim:
+            template[_PERSONAL] = self._personal_start
+        if len(self.buffers) and self._buffer_policy == "local":
+            template[_BUFFERS] = self.buffers
+        return template
+
+    def state_dict(self) -> dict[str, Any]:
+        """All a later run needs to continue bit for bit, in plain types."""
+        return {
+            "server": {f.name: getattr(self.server, f.name) for f in fields(self.server)},
+            "clients": None if self._clients is None else self._clients.state_dict(),
+            "buffers": {"names": list(self.space.buffers.names), "values": self.buffers},
+            "oracle": to_config(self.oracle),
+            "upload": self.upload,
+            "download": self.download,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from :meth:`state_dict` of a loop of the same algorithm and task.
+
+        Raises:
+            ValueError: If a state's fields or shapes differ from this task's.
+        """
+        device = self.buffers.device
+        expected = {f.name: getattr(self.server, f.name) for f in fields(self.server)}
+        shapes = {name: _shape(value) for name, value in expected.items()}
+        found = {name: _shape(value) for name, value in state["server"].items()}
+        if shapes != found:
+            raise ValueError(
+                f"The checkpoint's server state has {found}, this task and algorithm have {shapes}. "
+                "Resume with the model and algorithm it was trained with."
+            )
+        self.server = type(self.server)(**{name: _to(value, device) for name, value in state["server"].items()})
+        self.upload, self.download = state["upload"], state["download"]
+        if state["clients"] is None:
+            return
+        self.space.restrict_buffers(state["buffers"]["names"])
+        self.buffers = state["buffers"]["values"].to(device)
+        self._clients = ClientStates(self._template(), state["clients"]["clients"], self._storage)
+        self._clients.load_state_dict(state["clients"])
+        stored = from_config(state["oracle"])
+        if isinstance(self.oracle, Auto) and isinstance(stored, Vectorized | Sequential):
+            self.oracle = stored
+        elif isinstance(self.oracle, Vectorized) and isinstance(stored, Vectorized) and self.oracle.chunk_size is None:
+            self.oracle = replace(self.oracle, chunk_size=stored.chunk_size)
+
+
+_STATE = "state."
+_PERSONAL = "personal"
+_BUFFERS = "buffers"
+
+
+def _tensors(message: Any) -> dict[str, Tensor]:
+    return {f.name: value for f in fields(message) if isinstance(value := getattr(message, f.name), Tensor)}
+
+
+def _floats(message: Any) -> int:
+    return 0 if message is None else sum(tensor.numel() for tensor in _tensors(message).values())
+
+
+def _shape(value: Any) -> Any:
+    return tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+
+
+def _to(value: Any, device: torch.device) -> Any:
+    return value.to(device) if isinstance(value, Tensor) else value

@@ -1,0 +1,331 @@
+"""The task side of the library: a LightningModule whose training step is one communication round."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from lightning.pytorch import LightningModule
+from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from fedlightning.algorithms.base import Algorithm
+from fedlightning.clients import Storage
+from fedlightning.config import NotPlainError, class_path, to_config
+from fedlightning.data.cohort import RoundBatch
+from fedlightning.loop import Buffers, RoundLoop, RoundRejectedError, Weighting
+from fedlightning.oracle import Auto, Autocast, Oracle
+from fedlightning.processes import Distributed, OneProcess
+from fedlightning.space import ParameterSpace, write
+
+OptimizerCallable = Callable[[Iterable[Tensor]], Optimizer]
+LRSchedulerCallable = Callable[[Optimizer], LRScheduler]
+
+CHECKPOINT_KEY = "federation"
+
+
+class FederatedLightningModule(LightningModule):
+    """A model, its per-client objective, and the algorithm that trains it over many clients.
+
+    Subclass it for a new task: build the networks, name the blocks, write :meth:`objective`; validation, test and
+    prediction are ordinary Lightning on the global model. One training step is one communication round and one
+    ``global_step``. A whole task::
+
+        class Regression(FederatedLightningModule):
+            def __init__(self, algorithm: Algorithm, features: int = 8, **federation) -> None:
+                super().__init__(algorithm, **federation)
+                self.save_hyperparameters()
+                self.line = nn.Linear(features, 1)
+
+            def objective(self, batch):
+                x, y = batch
+                return (self.line(x).squeeze(1) - y).square().mean()
+
+    Attributes:
+        max_parameters: Dotted name prefixes of the parameters that are maximised; empty for plain minimisation.
+        personal_parameters: Dotted name prefixes of the parameters that never leave a client.
+        algorithm: As given.
+    """
+
+    max_parameters: ClassVar[tuple[str, ...]] = ()
+    personal_parameters: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        oracle: Oracle | None = None,
+        server_optimizer: OptimizerCallable | None = None,
+        server_scheduler: LRSchedulerCallable | None = None,
+        server_clip: float | None = None,
+        weighting: Weighting = "uniform",
+        buffers: Buffers = "average",
+        client_storage: Storage | None = None,
+    ) -> None:
+        """Choose how the task is trained.
+
+        Args:
+            algorithm: What clients and server do.
+            oracle: How operators are computed; null measures in the first round which way is faster.
+            server_optimizer: Moves the global model along the algorithm's proposal (FedAvg with Adam is FedAdam);
+                null takes the proposal as it is.
+            server_scheduler: Schedule of the server optimizer's learning rate, stepped once a round.
+            server_clip: Largest norm of the global model's move in a round.
+            weighting: ``uniform`` minimises the mean of f_i; ``samples`` weighs clients by their numbers of samples.
+            buffers: ``average`` treats BatchNorm statistics like parameters; ``local`` leaves them on the client
+                (FedBN, together with the layers' names in ``personal_parameters``).
+            client_storage: Where client states lie; null keeps them beside the model.
+
+        Raises:
+            ValueError: If a server optimizer is asked of an algorithm whose server does not hold the point.
+        """
+        super().__init__()
+        self.automatic_optimization = False
+        self.algorithm = algorithm
+        self._oracle = Auto() if oracle is None else oracle
+        self._server_optimizer = server_optimizer
+        self._server_scheduler = server_scheduler
+        self._server_clip = server_clip
+        self._weighting: Weighting = weighting
+        self._buffers_policy: Buffers = buffers
+        self._client_storage = client_storage
+        self._loop: RoundLoop | None = None
+        self._restored: Mapping[str, Any] | None = None
+        self._in_round = False
+        if self._moves_freely and not algorithm.primal:
+            raise ValueError(
+                f"{type(algorithm).__name__} keeps its server state in dual space: server_optimizer, server_scheduler "
+                "and server_clip cannot move it. Use its lr_server instead."
+            )
+
+    @abstractmethod
+    def objective(self, batch: Any) -> Tensor | dict[str, Tensor]:
+        """f_i of one client's minibatch; minimised over the min block, maximised over the max block.
+
+        Runs under ``torch.func.vmap`` unless the oracle is ``Sequential``: no ``.item()``, no ``if`` on tensors, no
+        boolean indexing; use masks. No ``self.log``: return a dict instead.
+
+        Args:
+            batch: One client's minibatch in the data set's own structure, leaves ``[B, ...]``.
+
+        Returns:
+            A scalar, or ``{"loss": scalar, name: scalar to log, ...}``.
+        """
+
+    # ---- state -------------------------------------------------------------------------------------------------------
+
+    @property
+    def server_state(self) -> Any:
+        """The algorithm's server state, a dataclass of vectors ``[d]`` and numbers."""
+        return self._rounds().server
+
+    @property
+    def client_states(self) -> Any:
+        """The states of all N clients, a dataclass of tensors ``[N, d]``; None for a stateless algorithm.
+
+        Clients that never took part have the initial state.
+        """
+        loop = self._rounds()
+        return loop.client_state(loop.clients.rows(range(loop.clients.clients)))
+
+    def personalize(self, client: int) -> FederatedLightningModule:
+        """A copy of the task with one client's personal block (and local buffers), for that client to use.
+
+        Args:
+            client: 0 <= client < N.
+
+        Raises:
+            IndexError: If there is no such client.
+        """
+        loop = self._rounds()
+        if not 0 <= client < loop.clients.clients:
+            raise IndexError(f"client={client}: the federation has clients 0 to {loop.clients.clients - 1}.")
+        copy = deepcopy(self, {id(loop): None})
+        rows = loop.clients.rows([client])
+        for name, layout in (("personal", loop.space.personal), ("buffers", loop.space.buffers)):
+            if name in rows:
+                write(layout, copy, rows[name][0])
+        return copy
+
+    # ---- training ----------------------------------------------------------------------------------------------------
+
+    def training_step(self, batch: RoundBatch, batch_idx: int) -> None:  # noqa: ARG002
+        """One communication round."""
+        start = time.perf_counter()
+        loop = self._rounds()
+        scaler = getattr(self.trainer.precision_plugin, "scaler", None)
+        autocast = self._autocast(scaler)
+        self._in_round = True
+        try:
+            with torch.autocast(self.device.type, enabled=False):
+                placed = batch.place(self.device, next(self.parameters()).dtype)
+                result = loop.run(placed, autocast, undo_overflow=scaler is not None and autocast.scale > 1)
+        except RoundRejectedError as error:
+            raise RoundRejectedError(f"Round {batch.index}: {error}{self._rescue()}") from None
+        finally:
+            self._in_round = False
+        self._move(loop, scaler, result.overflow)
+        if self._logs_this_round:
+            metrics = {**result.metrics, "round_time": time.perf_counter() - start, "step": self.trainer.global_step}
+            self.log_dict({name: float(value) for name, value in metrics.items()}, batch_size=1)
+
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        """One optimizer, the server's, over the shared parameters; it steps once a round."""
+        self._loop = None  # a fit begins at the present parameters, or where a checkpoint stands
+        space = self._space()
+        named = dict(self.named_parameters())
+        parameters = [named[name] for name in space.shared.names]
+        optimizer = (
+            torch.optim.SGD(parameters, lr=1.0)
+            if self._server_optimizer is None
+            else self._server_optimizer(parameters)
+        )
+        if self._server_scheduler is None:
+            return optimizer
+        return [optimizer], [self._server_scheduler(optimizer)]
+
+    def log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
+        """As Lightning's; inside :meth:`objective` it explains what to do instead."""
+        if self._in_round:
+            raise RuntimeError(
+                f"{type(self).__name__}.objective called self.log('{name}', ...). It runs for many clients at once: "
+                f"return a dict instead, {{'loss': loss, '{name}': value}}; the mean over clients is logged."
+            )
+        super().log(name, value, *args, **kwargs)
+
+    def on_train_start(self) -> None:
+        """Lightning's advice on saving before the optimizer step does not apply: a checkpoint holds whole rounds."""
+        warnings.filterwarnings("ignore", message="Using ModelCheckpoint with manual optimization")
+
+    def _rounds(self) -> RoundLoop:
+        """The round loop, from a checkpoint if there is one, else at the present parameters."""
+        if self._loop is None:
+            distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+            self._loop = RoundLoop(
+                self.algorithm,
+                self,
+                self._space(),
+                self._oracle,
+                weighting=self._weighting,
+                buffers=self._buffers_policy,
+                storage=self._client_storage,
+                processes=Distributed() if distributed else OneProcess(),
+                report=rank_zero_info,
+            )
+            if self._restored is not None:
+                self._loop.load_state_dict(self._restored)
+                self._restored = None
+        return self._loop
+
+    def _space(self) -> ParameterSpace:
+        return ParameterSpace(self, self.max_parameters, self.personal_parameters)
+
+    def _autocast(self, scaler: Any) -> Autocast:
+        """The precision Lightning runs training steps in."""
+        device = self.device.type
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+        return Autocast(device, dtype, scale=1.0 if scaler is None else scaler.get_scale())
+
+    @property
+    def _logs_this_round(self) -> bool:
+        """Logging a value takes Lightning a quarter of a millisecond, so it is done when somebody reads it."""
+        trainer: Any = self.trainer
+        rounds = trainer.global_step
+        read = rounds in (1, trainer.max_steps) or rounds % max(1, trainer.log_every_n_steps) == 0
+        return read or bool(trainer.is_last_batch)
+
+    @property
+    def _moves_freely(self) -> bool:
+        """Whether something else than the algorithm has a say in the server's step."""
+        return any(o is not None for o in (self._server_optimizer, self._server_scheduler, self._server_clip))
+
+    def _move(self, loop: RoundLoop, scaler: Any, overflow: bool) -> None:
+        """Take the global model to the algorithm's proposal through the server optimizer."""
+        optimizer: Any = self.optimizers()
+        parameters = dict(self.named_parameters())
+        with torch.no_grad():
+            for name, target in loop.space.shared.views(loop.point).items():
+                step = parameters[name] - target
+                step = torch.full_like(step, torch.inf) if overflow else step
+                parameters[name].grad = step if scaler is None else scaler.scale(step)
+        if self._server_clip is not None:
+            self.clip_gradients(optimizer, self._server_clip, "norm")
+        optimizer.step()
+        optimizer.zero_grad()
+        scheduler: Any = self.lr_schedulers()
+        if scheduler is not None:
+            scheduler.step()
+        if self._moves_freely:
+            moved = torch.cat([parameters[name].detach().flatten() for name in loop.space.shared.names])
+            loop.move_to(moved.to(loop.point))
+        else:
+            write(loop.space.shared, self, loop.point)
+        write(loop.space.buffers, self, loop.buffers)
+
+    def _rescue(self) -> str:
+        """Save the last good state, if this run saves checkpoints at all."""
+        callback = self.trainer.checkpoint_callback
+        if callback is None:
+            return ""
+        folder = Path(getattr(callback, "dirpath", None) or self.trainer.default_root_dir)
+        path = folder / f"before-rejected-round-{self.trainer.global_step}.ckpt"
+        self.trainer.save_checkpoint(path)
+        return f" The state before this round was saved to {path}."
+
+    # ---- checkpoints -------------------------------------------------------------------------------------------------
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add server and client states, and write hyper-parameters in plain types."""
+        checkpoint[CHECKPOINT_KEY] = {
+            "algorithm": class_path(type(self.algorithm)),
+            **self._rounds().state_dict(),
+        }
+        if self.CHECKPOINT_HYPER_PARAMS_KEY in checkpoint:
+            stored = checkpoint[self.CHECKPOINT_HYPER_PARAMS_KEY]
+            checkpoint[self.CHECKPOINT_HYPER_PARAMS_KEY] = _plain_hyper_parameters(stored)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Take over server and client states.
+
+        Raises:
+            ValueError: If the checkpoint has none, or they belong to another algorithm.
+        """
+        state = checkpoint.get(CHECKPOINT_KEY)
+        fitting = self._trainer is None or self.trainer.training
+        mine = class_path(type(self.algorithm))
+        if state is None or state["algorithm"] != mine:
+            if not fitting:
+                return
+            theirs = "no federated algorithm" if state is None else state["algorithm"]
+            raise ValueError(
+                f"The checkpoint was written by {theirs}, this run uses {mine}: their states do not fit. "
+                "Resume with the same algorithm, or start anew from the weights alone "
+                "(task.load_state_dict(checkpoint['state_dict'])) without ckpt_path."
+            )
+        self._loop = None
+        self._restored = state
+
+
+def _plain_hyper_parameters(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Hyper-parameters that ``torch.load(weights_only=True)`` accepts and Lightning's parser turns into objects."""
+    plain: dict[str, Any] = {}
+    for name, value in stored.items():
+        try:
+            plain[name] = to_config(value)
+        except NotPlainError:
+            warnings.warn(
+                f"Hyper-parameter '{name}' ({type(value).__name__}) cannot be stored in the checkpoint as plain "
+                f"values; give it again to load_from_checkpoint(path, {name}=...).",
+                stacklevel=2,
+            )
+    if any(isinstance(value, Mapping) and "class_path" in value for value in plain.values()):
+        plain.setdefault("_instantiator", "lightning.pytorch.cli.instantiate_module")
+    return plain

@@ -1,0 +1,64 @@
+"""Tensors in nested dicts, lists and tuples: the structure of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+Structure = Any
+"""A hashable description of the nesting; None stands for one tensor."""
+
+
+def flatten(data: Any) -> tuple[list[Tensor], Structure]:
+    """The tensors of ``data`` in order, and how they were nested.
+
+    Raises:
+        TypeError: If something else than a tensor lies in it.
+    """
+    if isinstance(data, Tensor):
+        return [data], None
+    names: Any
+    if isinstance(data, dict):
+        names, parts = tuple(data), list(data.values())
+    elif isinstance(data, list | tuple):
+        names, parts = type(data), list(data)
+    else:
+        raise TypeError(
+            f"A batch holds {type(data).__name__} {data!r}; federated batches are tensors in dicts, lists and tuples. "
+            "Encode it as a tensor in the data set."
+        )
+    if all(isinstance(part, Tensor) for part in parts):  # the common case, met at every local step
+        return parts, (names, len(parts))
+    leaves: list[Tensor] = []
+    structures = []
+    for part in parts:
+        own, structure = flatten(part)
+        leaves += own
+        structures.append((len(own), structure))
+    return leaves, (names, tuple(structures))
+
+
+def unflatten(leaves: list[Any], structure: Structure) -> Any:
+    """The inverse of :func:`flatten`, with anything in place of the tensors."""
+    if structure is None:
+        return leaves[0]
+    names, parts = structure
+    if not isinstance(parts, int):
+        values, start = [], 0
+        for count, part in parts:
+            values.append(unflatten(leaves[start : start + count], part))
+            start += count
+    else:
+        values = list(leaves)
+    if isinstance(names, tuple):
+        return dict(zip(names, values, strict=True))
+    return names(*values) if hasattr(names, "_fields") else names(values)
+
+
+def map_tensors(function: Callable[..., Any], data: Any, *others: Any) -> Any:
+    """``data`` with every tensor replaced by ``function`` of it (and of those at its place in ``others``)."""
+    leaves, structure = flatten(data)
+    columns = [leaves, *(flatten(other)[0] for other in others)]
+    return unflatten([function(*column) for column in zip(*columns, strict=True)], structure)

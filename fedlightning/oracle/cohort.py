@@ -1,0 +1,129 @@
+"""What an algorithm's ``client`` sees of its clients: operators, minibatches, randomness."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol, overload
+
+import torch
+from torch import Tensor
+
+from fedlightning.oracle.base import Evaluate
+
+
+@dataclass(frozen=True)
+class Minibatch:
+    """One minibatch of every client of a chunk.
+
+    Attributes:
+        data: The data set's structure, leaves ``[S, B, ...]``.
+        active: ``[S]`` bool, False for a client that has no more minibatches; None if all have.
+    """
+
+    data: Any
+    active: Tensor | None = None
+
+
+class ClientData(Protocol):
+    """The data of S clients in one round; see :class:`fedlightning.data.cohort.Chunk`."""
+
+    @property
+    def steps(self) -> Tensor:
+        """Minibatches of each client, ``[S]``, in the parameters' dtype."""
+
+    def __len__(self) -> int:
+        """S."""
+
+    def minibatches(self) -> Iterator[Minibatch]:
+        """K minibatches; clients with fewer are marked inactive at the end."""
+
+    def full(self) -> Iterator[tuple[Tensor, Any]]:
+        """All data of every client, in groups of clients of equal size: (positions in the chunk, data)."""
+
+
+class CohortOracle:
+    """The operators of S clients.
+
+    ``oracle(w, batch)`` is the operator ``g [S, d]`` of every client at its own row of ``w [S, d]``; with a personal
+    block, ``oracle(w, v, batch)`` is the pair ``(g_w, g_v)``. Losses are tallied for logging, buffers follow along.
+
+    Attributes:
+        personal: Personal blocks ``[S, p]``, the clients' own to update; None if the task has none.
+        buffers: Buffers the objective changes, ``[S, b]``.
+        steps: Minibatches of each client, ``[S]``.
+        generator: Source of randomness of this chunk in this round, on the CPU.
+    """
+
+    def __init__(
+        self,
+        data: ClientData,
+        evaluate: Evaluate,
+        buffers: Tensor,
+        personal: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        """Join data and a way to evaluate."""
+        self._data = data
+        self._evaluate = evaluate
+        self.personal = personal
+        self.buffers = buffers
+        self.steps = data.steps
+        self.generator = torch.Generator() if generator is None else generator
+        self._no_personal = buffers.new_empty((len(data), 0))
+        self._values: dict[str, list[Tensor]] = {}
+        self._active: list[Tensor] = []
+        self._all_active = torch.ones_like(self.steps)
+
+    @property
+    def clients(self) -> int:
+        """S, the number of clients of this chunk."""
+        return len(self._data)
+
+    def batches(self) -> Iterator[Minibatch]:
+        """K minibatches of every client; from the start again at every call."""
+        return self._data.minibatches()
+
+    @overload
+    def __call__(self, w: Tensor, batch: Minibatch, /) -> Tensor: ...
+
+    @overload
+    def __call__(self, w: Tensor, v: Tensor, batch: Minibatch, /) -> tuple[Tensor, Tensor]: ...
+
+    def __call__(self, w: Tensor, *args: Any) -> Tensor | tuple[Tensor, Tensor]:
+        """The operator at ``w`` (and ``v``) on a minibatch; a new tensor the caller may change."""
+        *personal, batch = args
+        v = personal[0] if personal else self._own_personal()
+        result = self._evaluate(w, v, self.buffers, batch.data)
+        active = batch.active
+        self.buffers = result.buffers if active is None else torch.where(active[:, None], result.buffers, self.buffers)
+        self._count({"loss": result.loss, **result.scalars}, active)
+        return (result.g, result.g_personal) if personal else result.g
+
+    def full(self, w: Tensor) -> Tensor:
+        """The operator of f_i over all of a client's data, ``[S, d]``."""
+        v = self._own_personal()
+        g = torch.empty_like(w)
+        for rows, data in self._data.full():
+            result = self._evaluate(w[rows], v[rows], self.buffers[rows], data)
+            g[rows] = result.g
+        return g
+
+    def tally(self) -> dict[str, Tensor]:
+        """Mean loss and scalars of each client over its evaluations, ``[S]`` each."""
+        if not self._active:
+            return {}
+        active = torch.stack(self._active)
+        count = active.sum(0)
+        return {
+            name: torch.where(active > 0, torch.stack(values), 0.0).sum(0) / count
+            for name, values in self._values.items()
+        }
+
+    def _own_personal(self) -> Tensor:
+        return self._no_personal if self.personal is None else self.personal
+
+    def _count(self, values: dict[str, Tensor], active: Tensor | None) -> None:
+        for name, value in values.items():
+            self._values.setdefault(name, []).append(value)
+        self._active.append(self._all_active if active is None else active.to(self._all_active))

@@ -1,0 +1,125 @@
+"""A task's objective as a pure function of named tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedlightning.space import ParameterSpace
+
+Named = Mapping[str, Tensor]
+
+
+class ObjectiveError(RuntimeError):
+    """The task's objective cannot be evaluated; the message says what to change."""
+
+
+class Task(Protocol):
+    """Anything with an objective: a :class:`~fedlightning.FederatedLightningModule`, or any module in tests."""
+
+    def objective(self, batch: Any) -> Tensor | dict[str, Tensor]:
+        """f_i on one client's minibatch."""
+
+
+@dataclass(frozen=True)
+class Autocast:
+    """Mixed precision of the objective.
+
+    Attributes:
+        device_type: ``cpu``, ``cuda``, ...
+        dtype: Compute dtype; None leaves autocast off.
+        scale: Factor of the loss during its backward pass (16-bit floats); gradients come out unscaled.
+    """
+
+    device_type: str
+    dtype: torch.dtype | None = None
+    scale: float = 1.0
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the objective runs on a CPU."""
+        return self.device_type == "cpu"
+
+    def __call__(self) -> AbstractContextManager[Any]:
+        """The context the objective runs in."""
+        if self.dtype is None:
+            return nullcontext()
+        return torch.autocast(self.device_type, dtype=self.dtype, cache_enabled=False)
+
+
+class Objective:
+    """Evaluates ``task.objective`` at given parameters and buffers, leaving the task's own untouched.
+
+    Attributes:
+        space: Names and blocks.
+        autocast: Mixed precision of the evaluation.
+        name: Class of the task, for messages.
+        compiled: Place for a compiled gradient, which outlives rounds.
+    """
+
+    def __init__(self, task: nn.Module, space: ParameterSpace, autocast: Autocast) -> None:
+        """Wrap a task, a module with a method ``objective(batch)``."""
+        self.space = space
+        self.autocast = autocast
+        self.name = type(task).__name__
+        self.compiled: Any = None
+        self._call = _ObjectiveModule(task)
+        self._dtype = next(p.dtype for p in task.parameters() if p.requires_grad)
+
+    def __call__(
+        self, shared: Named, personal: Named, buffers: Named, data: Any
+    ) -> tuple[Tensor, dict[str, Tensor], list[Tensor]]:
+        """Evaluate f_i for one client.
+
+        Args:
+            shared: Shared parameters by name.
+            personal: Personal parameters by name.
+            buffers: The buffers the objective changes, by name, in the parameters' dtype.
+            data: One client's minibatch.
+
+        Returns:
+            The scalar loss, further scalars to log, and the buffers' new values in the layout's order.
+        """
+        named = (*shared.items(), *personal.items())
+        state = {f"task.{name}": tensor.to(self._dtype) for name, tensor in named}  # points may be wider than the task
+        own = dict(self._call.task.named_buffers())
+        for name, tensor in buffers.items():
+            state[f"task.{name}"] = tensor.to(own[name].dtype, copy=True)  # the objective writes into its copy
+        result = functional_call(self._call, state, (data,))
+        loss, scalars = _split(result, self.name)
+        return loss, scalars, [state[f"task.{name}"] for name in self.space.buffers.names]
+
+
+class _ObjectiveModule(nn.Module):
+    """``functional_call`` calls a module; this one's call is the objective."""
+
+    def __init__(self, task: nn.Module) -> None:
+        super().__init__()
+        self.task = task
+
+    def forward(self, data: Any) -> Any:
+        return self.task.objective(data)  # type: ignore[operator]
+
+
+def _split(result: Any, name: str) -> tuple[Tensor, dict[str, Tensor]]:
+    scalars = dict(result) if isinstance(result, Mapping) else {"loss": result}
+    loss = scalars.pop("loss", None)
+    if not isinstance(loss, Tensor) or loss.dim() != 0:
+        got = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"{type(loss).__name__}"
+        raise ObjectiveError(
+            f"{name}.objective must return a scalar tensor or a dict with a scalar tensor 'loss'; got {got}. "
+            "Average over the minibatch, e.g. with .mean()."
+        )
+    wrong = [key for key, value in scalars.items() if isinstance(value, Tensor) and value.dim() != 0]
+    if wrong:
+        raise ObjectiveError(
+            f"{name}.objective returned '{wrong[0]}' of shape {tuple(scalars[wrong[0]].shape)}; "
+            "only scalars can be logged."
+        )
+    return loss, {key: torch.as_tensor(value, device=loss.device).detach() for key, value in scalars.items()}

@@ -1,0 +1,151 @@
+"""All clients of a chunk at once, by ``torch.func.vmap``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import grad, vmap
+
+from fedlightning.nested import flatten, unflatten
+from fedlightning.oracle.base import Cost, Evaluate, Evaluation, Oracle, differentiate
+from fedlightning.oracle.layers import CohortLayers
+from fedlightning.oracle.objective import Named, Objective, ObjectiveError
+from fedlightning.oracle.recording import Recording
+
+CACHE_BYTES = 32 * 2**20
+"""On a CPU a chunk's parameters, gradients and activations should stay near the caches."""
+
+MIN_CALLS_TO_RECORD = 20
+"""Recording costs about as much as a dozen replays save."""
+
+
+@dataclass(frozen=True)
+class Vectorized(Oracle):
+    """Compute a chunk of clients as one batched operation.
+
+    The objective runs under ``torch.func.vmap``: it must not read tensor values in Python (``.item()``, ``if`` on a
+    tensor, boolean masks), and random layers draw independently for every client.
+
+    Args:
+        chunk_size: Clients computed together; by default as many as memory (on a CPU: the caches) suggests.
+        replay: Run the steps of a round from a recording of the first one (see :mod:`fedlightning.oracle.recording`):
+            the same bits, faster for small models. Python code of the objective then runs once a round, so turn it
+            off if the objective draws numbers from ``random`` or NumPy. Null: on CPUs only.
+        compile: Compile the gradient with ``torch.compile`` (seconds to minutes once; needs a C++ compiler). Worth it
+            for small models without convolutions.
+    """
+
+    chunk_size: int | None = None
+    replay: bool | None = None
+    compile: bool = False
+
+    def __post_init__(self) -> None:
+        if self.chunk_size is not None and self.chunk_size < 1:
+            raise ValueError(f"Vectorized(chunk_size={self.chunk_size}): expected at least 1, or null for automatic.")
+
+    def chunk(self, cost: Cost) -> int:
+        """Clients that fit: point, operator, a few temporaries and the activations of each."""
+        if self.chunk_size is not None:
+            return self.chunk_size
+        client = 8 * cost.dim * cost.itemsize + 2 * cost.activation_bytes
+        if cost.free_bytes is not None:
+            return max(1, cost.free_bytes // (2 * client))
+        return max(8, CACHE_BYTES // client)
+
+    def evaluator(self, objective: Objective, calls: int) -> Evaluate:
+        """Batched forward and backward pass; recorded or compiled if so chosen."""
+        if self.compile:
+            evaluate = _compiled(objective)
+        elif calls >= MIN_CALLS_TO_RECORD and (objective.autocast.on_cpu if self.replay is None else self.replay):
+            evaluate = _recorded(objective)
+        else:
+            evaluate = _batched(objective)
+
+        def explained(w: Tensor, v: Tensor, b: Tensor, data: Any) -> Evaluation:
+            try:
+                return evaluate(w, v, b, data)
+            except ObjectiveError:
+                raise
+            except RuntimeError as error:
+                raise _explain(error, objective.name) from error
+
+        return explained
+
+
+def _batched(objective: Objective) -> Evaluate:
+    """``vmap`` over the forward pass only; the backward pass is ordinary autograd on batched tensors."""
+
+    def evaluate(w: Tensor, v: Tensor, b: Tensor, data: Any) -> Evaluation:
+        forward = vmap(objective, randomness="different")
+        if not objective.autocast.on_cpu:
+            return differentiate(objective, forward, w, v, b, data)
+        with CohortLayers():
+            return differentiate(objective, forward, w, v, b, data)
+
+    return evaluate
+
+
+def _recorded(objective: Objective) -> Evaluate:
+    batched = _batched(objective)
+    recordings: dict[Any, Recording] = {}
+    names: list[str] = []
+
+    def record(structure: Any) -> Recording:
+        def function(w: Tensor, v: Tensor, b: Tensor, *leaves: Tensor) -> list[Tensor]:
+            result = batched(w, v, b, unflatten(list(leaves), structure))
+            names[:] = result.scalars
+            return [result.g, result.g_personal, result.buffers, result.loss, *result.scalars.values()]
+
+        return Recording(function)
+
+    def evaluate(w: Tensor, v: Tensor, b: Tensor, data: Any) -> Evaluation:
+        leaves, structure = flatten(data)
+        if structure not in recordings:
+            recordings[structure] = record(structure)
+        g, g_personal, buffers, loss, *scalars = recordings[structure](w, v, b, *leaves)
+        return Evaluation(g, g_personal, buffers, loss, dict(zip(names, scalars, strict=True)))
+
+    return evaluate
+
+
+def _compiled(objective: Objective) -> Evaluate:
+    """``torch.compile`` of ``vmap(grad)``, which it can trace whole, once an objective."""
+    space = objective.space
+
+    def scaled(shared: Named, personal: Named, buffers: Named, data: Any, scale: float) -> Any:
+        with objective.autocast():
+            loss, scalars, new_buffers = objective(shared, personal, buffers, data)
+        return loss * scale, (loss, scalars, new_buffers)
+
+    def gradient(w: Tensor, v: Tensor, b: Tensor, data: Any) -> Evaluation:
+        dims = (0, 0, 0, 0, None)
+        operator = vmap(grad(scaled, argnums=(0, 1), has_aux=True), in_dims=dims, randomness="different")
+        scale = objective.autocast.scale
+        views = (space.shared.views(w), space.personal.views(v), space.buffers.views(b))
+        (shared, personal), (loss, scalars, buffers) = operator(*views, data, scale)
+        return Evaluation(
+            space.shared.to_operator_(space.shared.flatten(shared.values(), len(w)) / scale),
+            space.personal.flatten(personal.values(), len(w)) / scale if personal else v,
+            space.buffers.flatten([t.to(w.dtype) for t in buffers], len(w)) if buffers else b,
+            loss,
+            scalars,
+        )
+
+    if objective.compiled is None:
+        objective.compiled = torch.compile(gradient, dynamic=False)
+    return objective.compiled  # type: ignore[no-any-return]
+
+
+def _explain(error: RuntimeError, name: str) -> RuntimeError:
+    text = str(error)
+    if not any(sign in text for sign in ("vmap", "functorch", "data-dependent", "BatchedTensor")):
+        return error
+    return ObjectiveError(
+        f"{name}.objective cannot run for all clients at once (torch.func.vmap): {text.splitlines()[0]}\n"
+        "Typical causes: .item() or float(tensor), `if` on a tensor, indexing by a boolean mask, writing into a tensor "
+        "made outside. Replace them by masks (torch.where), or set oracle to fedlightning.oracle.Sequential, "
+        "which evaluates one client after the other without this limit."
+    )

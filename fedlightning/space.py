@@ -1,0 +1,239 @@
+"""Names and blocks of a model's parameters, and the flat vectors algorithms compute with.
+
+A federated algorithm sees vectors: the shared point ``z`` of length d and, for a cohort of S clients, matrices
+``[S, d]``. A task sees named tensors. :class:`ParameterSpace` is the one place that knows both, and the one place
+that says which parameters are minimised and which maximised: the *operator* of an objective f is
+``g = (grad_x f, -grad_y f)``, so that ``z - lr * g`` descends in the min block x and ascends in the max block y.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from math import prod
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    PerBlock: TypeAlias = Any  # once an algorithm is bound, arithmetic on it is that of a number or a vector
+else:
+    PerBlock: TypeAlias = float | Sequence[float] | Mapping[str, float]
+"""A hyper-parameter that may differ by block: one number, a pair ``[min, max]``, or ``{name prefix: number}``
+(the longest prefix wins, ``default`` covers the rest)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """Where named tensors lie in a flat vector; minimised ones first, then maximised ones.
+
+    Attributes:
+        names: Dotted names, in the order of the vector.
+        shapes: Shape of each tensor.
+        minimised: How many of the names, counted from the front, are minimised.
+        sizes: Number of elements of each tensor.
+        dim: Length d of the flat vector.
+        min_dim: Length of the min block x; the max block y has ``dim - min_dim``.
+    """
+
+    names: tuple[str, ...]
+    shapes: tuple[torch.Size, ...]
+    minimised: int
+    sizes: list[int] = field(init=False)
+    dim: int = field(init=False)
+    min_dim: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        sizes = [prod(shape) for shape in self.shapes]
+        object.__setattr__(self, "sizes", sizes)
+        object.__setattr__(self, "dim", sum(sizes))
+        object.__setattr__(self, "min_dim", sum(sizes[: self.minimised]))
+
+    def views(self, vectors: Tensor) -> dict[str, Tensor]:
+        """Views of ``vectors [..., d]`` as ``{name: [..., *shape]}``; no copy."""
+        lead = vectors.shape[:-1]
+        pieces = vectors.split(self.sizes, dim=-1)
+        return {
+            name: piece.view(*lead, *shape) for name, shape, piece in zip(self.names, self.shapes, pieces, strict=True)
+        }
+
+    def flatten(self, tensors: Iterable[Tensor], clients: int) -> Tensor:
+        """The inverse of :meth:`views` for a cohort.
+
+        Args:
+            tensors: One tensor ``[S, *shape]`` a name, in the order of the names; there must be one at least.
+            clients: S.
+
+        Returns:
+            ``[S, d]``, a new tensor.
+        """
+        return torch.cat([tensor.reshape(clients, -1) for tensor in tensors], dim=1)
+
+    def to_operator_(self, gradient: Tensor) -> Tensor:
+        """Turn a gradient ``[..., d]`` into the operator in place: the max block changes its sign."""
+        if self.min_dim < self.dim:
+            gradient[..., self.min_dim :].neg_()
+        return gradient
+
+    def blocks(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
+        """The min and max block of ``vectors [..., d]``, as views."""
+        return vectors[..., : self.min_dim], vectors[..., self.min_dim :]
+
+    def spread(self, value: PerBlock, name: str, like: Tensor) -> float | Tensor:
+        """A hyper-parameter as a number or, where it differs by block or prefix, as a vector ``[d]``.
+
+        Args:
+            value: A number, a pair ``[min, max]`` or a mapping from name prefixes to numbers.
+            name: The hyper-parameter's name, for messages.
+            like: Gives dtype and device of the vector.
+
+        Raises:
+            ValueError: If a sequence is not a pair, a prefix is unknown, or a parameter is covered by no prefix.
+        """
+        if isinstance(value, Mapping):
+            numbers = self._by_prefix(value, name)
+        elif isinstance(value, Sequence):
+            if len(value) != 2:
+                raise ValueError(f"{name}={list(value)!r}: expected one number or a pair [min, max].")
+            if value[0] == value[1] or self.min_dim == self.dim:
+                return float(value[0])
+            numbers = [value[0]] * self.minimised + [value[1]] * (len(self.names) - self.minimised)
+        else:
+            return float(value)
+        counts = torch.tensor(self.sizes, device=like.device)
+        return torch.tensor(numbers, dtype=like.dtype, device=like.device).repeat_interleave(counts)
+
+    def _by_prefix(self, value: Mapping[str, float], name: str) -> list[float]:
+        prefixes = [prefix for prefix in value if prefix != "default"]
+        for prefix in prefixes:
+            _names_under(prefix, self.names, argument=name)
+        numbers = []
+        for parameter in self.names:
+            matches = [prefix for prefix in prefixes if _is_under(parameter, prefix)]
+            if not matches and "default" not in value:
+                raise ValueError(
+                    f"{name}: no entry covers parameter '{parameter}'. Add its prefix or the key 'default'."
+                )
+            numbers.append(value[max(matches, key=len)] if matches else value["default"])
+        return numbers
+
+
+class ParameterSpace:
+    """The trainable parameters of a module, sorted into shared and personal, min and max; and its buffers.
+
+    Parameters that do not require gradients belong to no block: they are constants of the objective.
+
+    Attributes:
+        shared: Layout of the point the server holds.
+        personal: Layout of the block every client keeps for itself (minimised).
+        buffers: Layout of the buffers, in the shared dtype (BatchNorm's statistics among them).
+    """
+
+    def __init__(
+        self, module: nn.Module, max_parameters: Iterable[str] = (), personal_parameters: Iterable[str] = ()
+    ) -> None:
+        """Sort the parameters of ``module``.
+
+        Args:
+            module: The model or task.
+            max_parameters: Dotted name prefixes of the parameters that are maximised.
+            personal_parameters: Dotted name prefixes of the parameters that stay on the client.
+
+        Raises:
+            ValueError: If a prefix matches no trainable parameter, a parameter is named by both, nothing is shared,
+                or the trainable parameters do not share one real dtype.
+        """
+        trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        maximised = _match(max_parameters, trainable, "max_parameters")
+        personal = _match(personal_parameters, trainable, "personal_parameters")
+        if both := sorted(maximised & personal):
+            raise ValueError(
+                f"Parameter '{both[0]}' is named by max_parameters and by personal_parameters; "
+                "a parameter belongs to one block. Narrow one of the prefixes."
+            )
+        dtypes = {p.dtype for p in trainable.values()}
+        if len(dtypes) > 1 or any(not dtype.is_floating_point for dtype in dtypes):
+            raise ValueError(
+                f"Trainable parameters have dtypes {sorted(map(str, dtypes))}; one real floating dtype is needed. "
+                "Convert the module, or exclude parameters with requires_grad_(False)."
+            )
+        minimised = [name for name in trainable if name not in maximised | personal]
+        shared = (*minimised, *(name for name in trainable if name in maximised))
+        if not shared:
+            raise ValueError(
+                f"{type(module).__name__} has no shared trainable parameters: there is nothing to federate."
+            )
+        shapes = {name: p.shape for name, p in trainable.items()}
+        self.shared = _layout(shared, shapes, minimised=len(minimised))
+        self.personal = _layout(tuple(name for name in trainable if name in personal), shapes)
+        buffers = dict(module.named_buffers())
+        self.buffers = _layout(tuple(buffers), {name: b.shape for name, b in buffers.items()})
+
+    def restrict_buffers(self, names: Iterable[str]) -> None:
+        """Keep only the named buffers in :attr:`buffers`: those the objective changes."""
+        kept = set(names)
+        shapes = dict(zip(self.buffers.names, self.buffers.shapes, strict=True))
+        self.buffers = _layout(tuple(name for name in self.buffers.names if name in kept), shapes)
+
+
+def read(layout: Layout, module: nn.Module, like: Tensor | None = None) -> Tensor:
+    """The values of a layout's tensors in ``module`` as a new vector ``[d]``.
+
+    Args:
+        layout: Which tensors.
+        module: Holds them as parameters or buffers.
+        like: Gives the dtype to convert to (buffers may hold integers); by default the tensors' own.
+    """
+    tensors = _tensors(layout, module)
+    like = next(module.parameters()) if like is None else like
+    if not tensors:
+        return like.new_empty(0)
+    return torch.cat([tensor.detach().reshape(-1).to(like) for tensor in tensors])
+
+
+def write(layout: Layout, module: nn.Module, vector: Tensor) -> None:
+    """Copy ``vector [d]`` into the layout's tensors in ``module``; integers are rounded."""
+    views = layout.views(vector)
+    with torch.no_grad():
+        for name, tensor in zip(layout.names, _tensors(layout, module), strict=True):
+            value = views[name]
+            tensor.copy_(value if tensor.is_floating_point() else value.round())
+
+
+def _tensors(layout: Layout, module: nn.Module) -> list[Tensor]:
+    known = dict(module.named_parameters()) | dict(module.named_buffers())
+    return [known[name] for name in layout.names]
+
+
+def _layout(names: tuple[str, ...], shapes: Mapping[str, torch.Size], minimised: int | None = None) -> Layout:
+    return Layout(names, tuple(shapes[name] for name in names), len(names) if minimised is None else minimised)
+
+
+def _is_under(name: str, prefix: str) -> bool:
+    return name == prefix or name.startswith(f"{prefix}.")
+
+
+def _names_under(prefix: str, names: Iterable[str], argument: str) -> set[str]:
+    names = list(names)
+    found = {name for name in names if _is_under(name, prefix)}
+    if not found:
+        heads = sorted({name.split(".")[0] for name in names} | set(names))
+        hint = get_close_matches(prefix, heads, n=1)
+        known = ", ".join(f"'{head}'" for head in dict.fromkeys(name.split(".")[0] for name in names)) or "none"
+        raise ValueError(
+            f"{argument}: '{prefix}' matches no trainable parameter. "
+            + (f"Did you mean '{hint[0]}'? " if hint else "")
+            + f"Names begin with: {known}."
+        )
+    return found
+
+
+def _match(prefixes: Iterable[str], parameters: Mapping[str, nn.Parameter], argument: str) -> set[str]:
+    if isinstance(prefixes, str):
+        raise ValueError(f"{argument}={prefixes!r}: expected a sequence of name prefixes, e.g. ({prefixes!r},).")
+    found: set[str] = set()
+    for prefix in prefixes:
+        found |= _names_under(prefix, parameters, argument)
+    return found

@@ -1,0 +1,133 @@
+"""A federated saddle point problem whose answers are known in closed form.
+
+f_i(x, y) = 1/2 x'A_i x + x'B_i y - 1/2 y'C_i y + a_i'x - c_i'y,  strongly convex in x, strongly concave in y.
+
+The operator is affine, g_i(z) = G_i z + q_i with G_i = [[A_i, B_i], [-B_i', C_i]] and q_i = (a_i, c_i), so the saddle
+of the mean solves one linear system, and the point where local steps drift to solves another.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedlightning.algorithms.base import Algorithm
+from fedlightning.data.module import FederatedDataModule, Federation, TensorData
+from fedlightning.data.partition import Partition
+from fedlightning.module import FederatedLightningModule
+from fedlightning.seeding import derive_seed
+
+
+class QuadraticSaddle(FederatedLightningModule):
+    """Quadratic saddle point problem over clients; a client's one sample is its number (:class:`ClientNumbers`)."""
+
+    max_parameters = ("y",)
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        clients: int = 8,
+        dim_x: int = 5,
+        dim_y: int = 3,
+        heterogeneity: float = 1.0,
+        noise: float = 0.0,
+        problem_seed: int = 0,
+        **federation: Any,
+    ) -> None:
+        """Draw a problem.
+
+        Args:
+            algorithm: What clients and server do.
+            clients: Number N of clients, as in the data.
+            dim_x: Length of the min block.
+            dim_y: Length of the max block; 0 makes it a minimisation problem.
+            heterogeneity: How much clients differ; 0 makes all alike.
+            noise: Standard deviation of the noise on each entry of every operator query.
+            problem_seed: Equal seeds, equal problems.
+            federation: Arguments of :class:`FederatedLightningModule`.
+        """
+        super().__init__(algorithm, **federation)
+        self.save_hyperparameters()
+        self.noise = noise
+        draw = torch.Generator().manual_seed(derive_seed(problem_seed, 0))
+        draw_own = torch.Generator().manual_seed(derive_seed(problem_seed, 1))
+        self.x = nn.Parameter(torch.randn(dim_x, generator=draw))
+        self.y = nn.Parameter(torch.randn(dim_y, generator=draw))
+        dim = dim_x + dim_y
+
+        def varied(*shape: int) -> Tensor:
+            common = torch.randn(*shape, generator=draw)
+            return common + heterogeneity * torch.randn(clients, *shape, generator=draw_own)
+
+        factor_x, factor_y = varied(dim_x, dim_x), varied(dim_y, dim_y)
+        matrix = torch.zeros(clients, dim, dim)
+        matrix[:, :dim_x, :dim_x] = torch.eye(dim_x) + 0.5 * factor_x @ factor_x.mT / max(1, dim_x)
+        matrix[:, dim_x:, dim_x:] = torch.eye(dim_y) + 0.5 * factor_y @ factor_y.mT / max(1, dim_y)
+        coupling = varied(dim_x, dim_y)
+        matrix[:, :dim_x, dim_x:] = coupling
+        matrix[:, dim_x:, :dim_x] = -coupling.mT
+        self.register_buffer("matrix", matrix, persistent=False)
+        self.register_buffer("offset", varied(dim), persistent=False)
+        self.matrix: Tensor
+        self.offset: Tensor
+
+    def objective(self, batch: Tensor) -> Tensor:
+        """f_i; ``batch [B]`` repeats the client's number."""
+        g = self.matrix.index_select(0, batch).mean(0)
+        q = self.offset.index_select(0, batch).mean(0)
+        if self.noise:
+            q = q + self.noise * torch.randn_like(q)
+        n = len(self.x)
+        quadratic = self.x @ g[:n, :n] @ self.x / 2 - self.y @ g[n:, n:] @ self.y / 2
+        return quadratic + self.x @ g[:n, n:] @ self.y + q[:n] @ self.x - q[n:] @ self.y
+
+    @property
+    def solution(self) -> Tensor:
+        """The saddle point of mean_i f_i as ``[dim_x + dim_y]``, float64."""
+        return torch.linalg.solve(self.matrix.double().mean(0), -self.offset.double().mean(0))
+
+    def drift_fixed_point(self, lr: float, local_steps: int) -> Tensor:
+        """Where FedAvg (FedAvgGDA) with full participation stands still, ``[dim_x + dim_y]``, float64.
+
+        K steps of client i map z to z_i* + (I - lr G_i)^K (z - z_i*) with z_i* its own saddle; with
+        P_i = I - (I - lr G_i)^K the mean of these maps has the fixed point (sum P_i)^-1 sum P_i z_i*.
+
+        Args:
+            lr: Local step size.
+            local_steps: K.
+        """
+        matrix, offset = self.matrix.double(), self.offset.double()
+        identity = torch.eye(matrix.shape[1], dtype=torch.float64, device=matrix.device)
+        pull = identity - torch.linalg.matrix_power(identity - lr * matrix, local_steps)
+        own = torch.linalg.solve(matrix, -offset)
+        return torch.linalg.solve(pull.sum(0), (pull @ own.unsqueeze(2)).sum(0).squeeze(1))
+
+    def validation_step(self, batch: Tensor, batch_idx: int) -> None:
+        """Log the distance to the saddle and the norm of the mean operator."""
+        z = torch.cat([self.x, self.y])
+        self.log("distance", (z - self.solution.to(z)).norm())
+        self.log("operator_norm", (self.matrix.mean(0) @ z + self.offset.mean(0)).norm())
+
+
+class ClientNumbers(FederatedDataModule):
+    """Data for problems that live in the task: every client holds one sample, its own number."""
+
+    def __init__(self, clients: int = 8, batch_size: int | None = None, local_steps: int = 10, **dealing: Any) -> None:
+        """Number the clients.
+
+        Args:
+            clients: Number N of clients.
+            batch_size: Null; there is one sample a client.
+            local_steps: Local steps K a round.
+            dealing: Arguments of :class:`FederatedDataModule`.
+        """
+        super().__init__(batch_size=batch_size, local_steps=local_steps, **dealing)
+        self.clients = clients
+
+    def build(self) -> Federation:
+        """One number a client; validation looks at the problem once."""
+        numbers = torch.arange(self.clients)
+        data = TensorData(numbers)
+        return Federation(data, Partition(numbers, torch.arange(self.clients + 1)), val=data, test=data)

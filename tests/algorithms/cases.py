@@ -1,0 +1,69 @@
+"""Every algorithm with what the contract test needs to know of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from fedlightning import algorithms as fl
+from tests.references.fed_avg import fed_avg, fed_sgda
+from tests.references.fed_mm import fed_mm
+from tests.references.scaffold import scaffold
+
+
+@dataclass(frozen=True)
+class Case:
+    """One algorithm.
+
+    Attributes:
+        make: The class.
+        hyper: Hyper-parameters that suit the quadratic test problem.
+        reference: Independent NumPy loop taking the same hyper-parameters.
+        other: For every hyper-parameter another value, which must change the trajectory.
+        exact: Whether it reaches the saddle of heterogeneous quadratics for K > 1 under full participation.
+        rounds: Rounds it is given to get there, to 1e-9.
+    """
+
+    make: Callable[..., fl.Algorithm]
+    hyper: dict[str, Any]
+    reference: Callable[..., list[Any]]
+    other: dict[str, Any] = field(default_factory=dict)
+    exact: bool = False
+    rounds: int = 400
+
+    def algorithm(self, **changes: Any) -> fl.Algorithm:
+        return self.make(**{**self.hyper, **changes})
+
+
+CASES = {
+    "FedAvg": Case(
+        fl.FedAvg,
+        {"lr": 0.05},
+        fed_avg,
+        {"lr": 0.04, "local_optimizer": lambda p: torch.optim.SGD(p, momentum=0.9)},
+    ),
+    "FedProx": Case(
+        fl.FedProx,
+        {"lr": 0.05, "mu": 0.3},
+        fed_avg,
+        {"lr": 0.04, "mu": 0.2, "local_optimizer": torch.optim.Adam},
+    ),
+    "FedSGDA": Case(fl.FedSGDA, {"lr": 0.05}, fed_sgda, {"lr": 0.04}, exact=True, rounds=1500),
+    "SCAFFOLD": Case(
+        fl.SCAFFOLD, {"lr": 0.05, "lr_server": 0.9}, scaffold, {"lr": 0.04, "lr_server": 0.8}, exact=True
+    ),
+    "FedMM": Case(
+        fl.FedMM,
+        {"lr": 0.05, "mu": 1.5, "eta3": 0.95},
+        fed_mm,
+        {"lr": 0.04, "mu": 1.0, "eta3": 0.9, "local_optimizer": torch.optim.Adam},
+        exact=True,
+    ),
+}
+"""By class name."""
+
+EXACT_HYPER = {"FedMM": {"eta3": 1.0}, "SCAFFOLD": {"lr": 0.02, "lr_server": 1.0}}
+"""Hyper-parameters under which an exact method is exact."""

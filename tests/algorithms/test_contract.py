@@ -1,0 +1,192 @@
+"""What every algorithm must keep, whatever it does."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+import torch
+
+from fedlightning import algorithms as fl
+from fedlightning.algorithms import Algorithm
+from fedlightning.data.cohort import Cohort, RoundBatch
+from fedlightning.oracle import Autocast, Sequential, Vectorized
+from tests.algorithms.cases import CASES, EXACT_HYPER
+from tests.federations import (
+    CLIENTS,
+    K,
+    cohorts_of,
+    loop_for,
+    numpy_operators,
+    quadratic,
+    rounds_of,
+    run,
+    start_of,
+    train,
+)
+
+pytestmark = pytest.mark.parametrize("name", CASES)
+
+
+def close(a, b, tolerance=1e-12):
+    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dim_y", [3, 0], ids=["minimax", "minimisation"])
+@pytest.mark.parametrize("size", [None, 4], ids=["all", "cohort"])
+def test_trajectory_equals_the_numpy_reference(name, size, dim_y):
+    case = CASES[name]
+    algorithm = case.algorithm()
+    task = quadratic(algorithm, dim_y=dim_y)
+    batches = rounds_of(algorithm, 7, size=size)
+    z = start_of(task)
+    trajectory = run(loop_for(task), batches)
+    expected = case.reference(numpy_operators(task), z, cohorts_of(batches), K, **case.hyper)
+    for ours, theirs in zip(trajectory, expected, strict=True):
+        torch.testing.assert_close(ours, torch.from_numpy(theirs), rtol=1e-10, atol=1e-10)
+
+
+def test_vectorized_sequential_and_chunked_agree(name):
+    oracles = [Vectorized(), Sequential(), Vectorized(chunk_size=2), Vectorized(replay=False)]
+    trajectories = [train(CASES[name].algorithm(), size=5, oracle=oracle)[2] for oracle in oracles]
+    for other in trajectories[1:]:
+        close(trajectories[0], other)
+
+
+def test_order_of_the_cohort_does_not_matter(name):
+    algorithm = CASES[name].algorithm()
+
+    def backwards(cohort):
+        return Cohort(cohort.deals[::-1], cohort.source, cohort.clients, cohort.samples, cohort.seed, cohort.dtype)
+
+    batches = rounds_of(algorithm, 3, size=4)
+    turned = [RoundBatch(b.index, tuple(backwards(c) for c in b.cohorts)) for b in batches]
+    close(run(loop_for(quadratic(algorithm)), batches), run(loop_for(quadratic(algorithm)), turned))
+
+
+def test_identical_clients_are_one_client(name):
+    algorithm = CASES[name].algorithm()
+    many = train(algorithm, heterogeneity=0.0, clients=4)[2]
+    one = train(algorithm, heterogeneity=0.0, clients=1)[2]
+    close(many, one, 1e-10)
+
+
+def test_same_seed_same_run(name):
+    algorithm = CASES[name].algorithm()
+    first, second = (train(algorithm, size=3, seed=5)[2] for _ in range(2))
+    assert torch.equal(first, second)
+
+
+def test_another_seed_another_run(name):
+    algorithm = CASES[name].algorithm()
+    first, second = (train(algorithm, size=3, seed=seed)[2] for seed in (5, 6))
+    assert not torch.equal(first, second)
+
+
+def test_resumed_run_is_bitwise_the_uninterrupted_one(name):
+    algorithm = CASES[name].algorithm()
+    batches = rounds_of(algorithm, 6, size=3)
+    whole = loop_for(quadratic(algorithm))
+    trajectory = run(whole, batches)
+    for stop in (1, 3, 5):
+        first = loop_for(quadratic(algorithm))
+        run(first, batches[:stop])
+        second = loop_for(quadratic(algorithm))
+        second.load_state_dict(first.state_dict())
+        resumed = run(second, batches[stop:])
+        assert torch.equal(resumed, trajectory[stop:])
+        for field in fields(whole.server):
+            ours, theirs = getattr(second.server, field.name), getattr(whole.server, field.name)
+            assert torch.equal(torch.as_tensor(ours), torch.as_tensor(theirs))
+        for key in whole.clients.template:
+            assert torch.equal(second.clients.all(key), whole.clients.all(key))
+
+
+def test_inputs_are_not_mutated(name):
+    algorithm = CASES[name].algorithm()
+    task = quadratic(algorithm)
+    loop = loop_for(task)
+    batches = rounds_of(algorithm, 3, size=4)
+    parameters = [p.detach().clone() for p in task.parameters()]
+    before = vars(algorithm).copy()
+    run(loop, batches[:1])
+    server = loop.server
+    held = {f.name: torch.as_tensor(getattr(server, f.name)).clone() for f in fields(server)}
+    run(loop, batches[1:])
+    for key, value in held.items():
+        assert torch.equal(torch.as_tensor(getattr(server, key)), value)
+    for old, new in zip(parameters, task.parameters(), strict=True):
+        assert torch.equal(old, new)
+    assert vars(algorithm) == before
+
+
+def test_every_hyper_parameter_changes_something(name):
+    case = CASES[name]
+    assert set(case.other) == {f.name for f in fields(case.algorithm())}
+    base = train(case.algorithm(), size=4)[2]
+    for key, value in case.other.items():
+        changed = train(case.algorithm(**{key: value}), size=4)[2]
+        assert not torch.allclose(base, changed, rtol=1e-6), key
+
+
+def test_a_pair_by_block_steps_each_block_by_its_own(name):
+    case = CASES[name]
+    lr = case.hyper["lr"]
+    base = train(case.algorithm())[2]
+    close(base, train(case.algorithm(lr=[lr, lr]))[2])
+    close(base, train(case.algorithm(lr={"x": lr, "y": lr}))[2])
+    still = train(case.algorithm(lr=[lr, 1e-12]), rounds=1)
+    task, _, trajectory = still
+    moved = trajectory[-1] - torch.from_numpy(start_of(task))
+    assert moved[: len(task.x)].abs().max() > 1e-3
+    assert moved[len(task.x) :].abs().max() < 1e-6
+
+
+def test_identical_data_do_not_drift_at_the_solution(name):
+    algorithm = CASES[name].algorithm()
+    task = quadratic(algorithm, heterogeneity=0.0)
+    solution = task.solution
+    with torch.no_grad():
+        task.x.copy_(solution[: len(task.x)])
+        task.y.copy_(solution[len(task.x) :])
+    loop = loop_for(task)
+    trajectory = run(loop, rounds_of(algorithm, 3, size=4))
+    close(trajectory[-1], solution, 1e-10)
+    result = loop.run(rounds_of(algorithm, 4)[3], Autocast("cpu"))
+    assert float(result.metrics["drift"]) < 1e-10
+
+
+def test_absent_clients_keep_their_rows(name):
+    algorithm = CASES[name].algorithm()
+    task = quadratic(algorithm)
+    loop = loop_for(task)
+    batches = rounds_of(algorithm, 4, size=2)
+    run(loop, batches[:1])
+    for batch in batches[1:]:
+        before = {key: loop.clients.all(key) for key in loop.clients.template}
+        present = {deal.id for cohort in batch.cohorts for deal in cohort.deals}
+        run(loop, [batch])
+        absent = [i for i in range(CLIENTS) if i not in present]
+        for key, rows in before.items():
+            assert torch.equal(loop.clients.all(key)[absent], rows[absent])
+            assert not torch.equal(loop.clients.all(key), rows)
+
+
+def test_reaches_the_saddle_exactly_where_it_should(name):
+    case = CASES[name]
+    algorithm = case.algorithm(**EXACT_HYPER.get(name, {}))
+    task, _, trajectory = train(algorithm, rounds=case.rounds, local_steps=10)
+    distance = (trajectory[-1] - task.solution).norm()
+    if case.exact:
+        assert distance < 1e-9
+    else:
+        assert distance > 1e-3
+
+
+def test_every_algorithm_has_a_case(name):
+    concrete = {
+        value.__name__
+        for value in vars(fl).values()
+        if isinstance(value, type) and issubclass(value, Algorithm) and not getattr(value, "__abstractmethods__", None)
+    }
+    assert concrete == set(CASES)

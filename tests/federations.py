@@ -1,0 +1,77 @@
+"""Small federations for tests, run by the round loop without a Trainer."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from fedlightning.data.module import RoundLoader
+from fedlightning.loop import RoundLoop
+from fedlightning.oracle import Autocast, Vectorized
+from fedlightning.participation import Full, Uniform
+from fedlightning.space import ParameterSpace
+from fedlightning.tasks import ClientNumbers, QuadraticSaddle
+
+CLIENTS = 6
+K = 5
+
+
+def quadratic(algorithm, clients=CLIENTS, dim_y=3, heterogeneity=1.0, seed=3, **federation):
+    """A quadratic saddle problem in float64."""
+    task = QuadraticSaddle(
+        algorithm, clients=clients, dim_y=dim_y, heterogeneity=heterogeneity, problem_seed=seed, **federation
+    )
+    return task.double()
+
+
+def loop_for(task, oracle=None, **options):
+    """A round loop on a task, as the module would make it."""
+    space = ParameterSpace(task, task.max_parameters, task.personal_parameters)
+    return RoundLoop(task.algorithm, task, space, oracle or Vectorized(), **options)
+
+
+def rounds_of(algorithm, count, clients=CLIENTS, size=None, local_steps=K, seed=0, start=0):
+    """Batches of ``count`` rounds of a federation of numbered clients."""
+    data = ClientNumbers(
+        clients,
+        local_steps=local_steps,
+        participation=Full() if size is None else Uniform(size),
+        rounds_per_epoch=count,
+        seed=seed,
+    )
+    loader = RoundLoader(data, algorithm.phases, start=lambda: start)
+    return [batch.place(torch.device("cpu"), torch.float64) for batch in loader]
+
+
+def run(loop, batches):
+    """All rounds; returns the point after each, ``[rounds, d]``."""
+    points = []
+    for batch in batches:
+        loop.run(batch, Autocast("cpu"))
+        points.append(loop.point.clone())
+    return torch.stack(points)
+
+
+def train(algorithm, rounds=4, size=None, oracle=None, local_steps=K, seed=0, **problem):
+    """Task, loop and trajectory of a few rounds on a quadratic problem."""
+    task = quadratic(algorithm, **problem)
+    loop = loop_for(task, oracle)
+    clients = problem.get("clients", CLIENTS)
+    trajectory = run(loop, rounds_of(algorithm, rounds, clients, size, local_steps, seed))
+    return task, loop, trajectory
+
+
+def numpy_operators(task):
+    """One operator a client, from the problem's matrices."""
+    matrices, offsets = task.matrix.double().numpy(), task.offset.double().numpy()
+    return [lambda z, g=g, q=q: g @ z + q for g, q in zip(matrices, offsets, strict=True)]
+
+
+def cohorts_of(batches):
+    """Ids of the first phase's cohort of every round."""
+    return [[deal.id for deal in batch.cohorts[0].deals] for batch in batches]
+
+
+def start_of(task):
+    """The task's initial point."""
+    return np.concatenate([p.detach().double().numpy() for p in (task.x, task.y)])

@@ -1,0 +1,25 @@
+import numpy as np
+
+
+def fed_avg(operators, z, cohorts, K, lr, mu=0.0):
+    """McMahan et al. 2017; with mu > 0 FedProx, Li et al. 2020."""
+    points = []
+    for cohort in cohorts:
+        ends = []
+        for i in cohort:
+            w = z.copy()
+            for _ in range(K):
+                w = w - lr * (operators[i](w) + mu * (w - z))
+            ends.append(w)
+        z = np.mean(ends, axis=0)
+        points.append(z)
+    return points
+
+
+def fed_sgda(operators, z, cohorts, K, lr):
+    """One step a round along the mean operator; K plays no part."""
+    points = []
+    for cohort in cohorts:
+        z = z - lr * np.mean([operators[i](z) for i in cohort], axis=0)
+        points.append(z)
+    return points
