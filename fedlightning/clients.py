@@ -28,7 +28,7 @@ class Storage(ABC):
 class OnDevice(Storage):
     """Beside the model: fastest, while they fit."""
 
-    def allocate(self, field: str, rows: int, template: Tensor) -> Tensor:  # noqa: ARG002
+    def allocate(self, field: str, rows: int, template: Tensor) -> Tensor:
         """Memory of the template's device."""
         return template.new_empty((rows, *template.shape))
 
@@ -37,7 +37,7 @@ class OnDevice(Storage):
 class OnHost(Storage):
     """In main memory; a cohort's rows travel to the device and back."""
 
-    def allocate(self, field: str, rows: int, template: Tensor) -> Tensor:  # noqa: ARG002
+    def allocate(self, field: str, rows: int, template: Tensor) -> Tensor:
         """Main memory."""
         return torch.empty((rows, *template.shape), dtype=template.dtype)
 

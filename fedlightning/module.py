@@ -136,6 +136,12 @@ class FederatedLightningModule(LightningModule):
         loop = self._rounds()
         return loop.client_state(loop.clients.rows(range(loop.clients.clients)))
 
+    @property
+    def traffic(self) -> tuple[int, int]:
+        """Floats sent so far, all clients together: (upload, download)."""
+        loop = self._rounds()
+        return loop.upload, loop.download
+
     def personalize(self, client: int) -> FederatedLightningModule:
         """A copy of the task with one client's personal block (and local buffers), for that client to use.
 
@@ -157,7 +163,7 @@ class FederatedLightningModule(LightningModule):
 
     # ---- training ----------------------------------------------------------------------------------------------------
 
-    def training_step(self, batch: RoundBatch, batch_idx: int) -> None:  # noqa: ARG002
+    def training_step(self, batch: RoundBatch, batch_idx: int) -> None:
         """One communication round."""
         start = time.perf_counter()
         loop = self._rounds()
@@ -173,8 +179,9 @@ class FederatedLightningModule(LightningModule):
         finally:
             self._in_round = False
         self._move(loop, scaler, result.overflow)
+        self.log("step", float(self.trainer.global_step), batch_size=1)  # the axis of loggers, names of checkpoints
         if self._logs_this_round:
-            metrics = {**result.metrics, "round_time": time.perf_counter() - start, "step": self.trainer.global_step}
+            metrics = {**result.metrics, "round_time": time.perf_counter() - start}
             self.log_dict({name: float(value) for name, value in metrics.items()}, batch_size=1)
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
@@ -253,7 +260,7 @@ class FederatedLightningModule(LightningModule):
         parameters = dict(self.named_parameters())
         with torch.no_grad():
             for name, target in loop.space.shared.views(loop.point).items():
-                step = parameters[name] - target
+                step = (parameters[name] - target).to(parameters[name].dtype)
                 step = torch.full_like(step, torch.inf) if overflow else step
                 parameters[name].grad = step if scaler is None else scaler.scale(step)
         if self._server_clip is not None:

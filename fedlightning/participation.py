@@ -35,7 +35,7 @@ class Participation(ABC):
 class Full(Participation):
     """Every client, every round."""
 
-    def cohort(self, clients: int, seed: int, round_index: int, phase: int) -> list[int]:  # noqa: ARG002
+    def cohort(self, clients: int, seed: int, round_index: int, phase: int) -> list[int]:
         """All ids."""
         return list(range(clients))
 

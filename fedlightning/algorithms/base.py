@@ -117,7 +117,7 @@ class Algorithm(ABC):
             A frozen dataclass of tensors and numbers.
         """
 
-    def init_client(self, z: Tensor) -> Any:  # noqa: ARG002
+    def init_client(self, z: Tensor) -> Any:
         """One client's state before it is first sampled: a frozen dataclass of tensors, or None if there is none."""
         return None
 

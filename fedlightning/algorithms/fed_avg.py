@@ -35,12 +35,12 @@ class FedAvg(LocalGradientAlgorithm):
         """The point."""
         return server
 
-    def client(self, down: Point, rows: Any, oracle: CohortOracle) -> Reply:  # noqa: ARG002
+    def client(self, down: Point, rows: Any, oracle: CohortOracle) -> Reply:
         """K local steps from the received point."""
         w = self.local_steps(down.z, oracle)
         return Reply(Point(w), point=w)
 
-    def server(self, server: Point, up: Point) -> Point:  # noqa: ARG002
+    def server(self, server: Point, up: Point) -> Point:
         """The mean of the local points."""
         return up
 

@@ -34,7 +34,7 @@ class FedProx(FedAvg):
         super().__post_init__()
         require(self, "mu", at_least=0.0)
 
-    def client(self, down: Point, rows: Any, oracle: CohortOracle) -> Reply:  # noqa: ARG002
+    def client(self, down: Point, rows: Any, oracle: CohortOracle) -> Reply:
         """K local steps, each pulled back towards the received point."""
         z, mu = down.z, self.mu
         w = self.local_steps(z, oracle, lambda w, g: g + mu * (w - z))

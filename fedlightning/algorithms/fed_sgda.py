@@ -57,7 +57,7 @@ class FedSGDA(Algorithm):
         """The point."""
         return server
 
-    def client(self, down: Point, rows: Any, oracle: CohortOracle) -> Reply:  # noqa: ARG002
+    def client(self, down: Point, rows: Any, oracle: CohortOracle) -> Reply:
         """The operator at the received point; a personal block takes one step."""
         w = down.z.expand(oracle.clients, -1)
         batch = next(oracle.batches())

@@ -1,18 +1,28 @@
 """Federated data: partitioners, cohorts, data modules, data sets."""
 
+from fedlightning.data.classification import MNIST, Digits, FashionMNIST
+from fedlightning.data.domains import MNISTM, DigitsM, Office31
+from fedlightning.data.images import ScalePixels
 from fedlightning.data.module import ClientDatasets, FederatedDataModule, Federation, RoundLoader, TensorData
 from fedlightning.data.partition import IID, ByGroup, Dirichlet, Partition, Partitioner, Shards, SourceTargetShare
 
 __all__ = [
     "IID",
+    "MNIST",
+    "MNISTM",
     "ByGroup",
     "ClientDatasets",
+    "Digits",
+    "DigitsM",
     "Dirichlet",
+    "FashionMNIST",
     "FederatedDataModule",
     "Federation",
+    "Office31",
     "Partition",
     "Partitioner",
     "RoundLoader",
+    "ScalePixels",
     "Shards",
     "SourceTargetShare",
     "TensorData",

@@ -57,7 +57,7 @@ class TensorSource(Source):
             self._placed = {key: TensorSource(moved, self.transform)}  # one device at a time
         return self._placed[key]
 
-    def deal(self, index: Tensor, keep: bool = False) -> Callable[[int], Any]:  # noqa: ARG002
+    def deal(self, index: Tensor, keep: bool = False) -> Callable[[int], Any]:
         """Gather step by step: a step's samples stay in the caches until they are used."""
         return lambda k: self.gather(index[:, k])
 

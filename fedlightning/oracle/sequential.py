@@ -20,11 +20,11 @@ from fedlightning.oracle.objective import Objective
 class Sequential(Oracle):
     """Train one client after the other: any Python in the objective, least memory, fastest for large models on CPUs."""
 
-    def chunk(self, cost: Cost) -> int:  # noqa: ARG002
+    def chunk(self, cost: Cost) -> int:
         """One client."""
         return 1
 
-    def evaluator(self, objective: Objective, calls: int) -> Evaluate:  # noqa: ARG002
+    def evaluator(self, objective: Objective, calls: int) -> Evaluate:
         """Plain autograd for each row."""
 
         def evaluate(w: Tensor, v: Tensor, b: Tensor, data: Any) -> Evaluation:

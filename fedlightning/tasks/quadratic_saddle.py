@@ -86,7 +86,8 @@ class QuadraticSaddle(FederatedLightningModule):
     @property
     def solution(self) -> Tensor:
         """The saddle point of mean_i f_i as ``[dim_x + dim_y]``, float64."""
-        return torch.linalg.solve(self.matrix.double().mean(0), -self.offset.double().mean(0))
+        saddle: Tensor = torch.linalg.solve(self.matrix.double().mean(0), -self.offset.double().mean(0))
+        return saddle
 
     def drift_fixed_point(self, lr: float, local_steps: int) -> Tensor:
         """Where FedAvg (FedAvgGDA) with full participation stands still, ``[dim_x + dim_y]``, float64.
@@ -102,7 +103,8 @@ class QuadraticSaddle(FederatedLightningModule):
         identity = torch.eye(matrix.shape[1], dtype=torch.float64, device=matrix.device)
         pull = identity - torch.linalg.matrix_power(identity - lr * matrix, local_steps)
         own = torch.linalg.solve(matrix, -offset)
-        return torch.linalg.solve(pull.sum(0), (pull @ own.unsqueeze(2)).sum(0).squeeze(1))
+        point: Tensor = torch.linalg.solve(pull.sum(0), (pull @ own.unsqueeze(2)).sum(0).squeeze(1))
+        return point
 
     def validation_step(self, batch: Tensor, batch_idx: int) -> None:
         """Log the distance to the saddle and the norm of the mean operator."""

@@ -52,9 +52,7 @@ CASES = {
         {"lr": 0.04, "mu": 0.2, "local_optimizer": torch.optim.Adam},
     ),
     "FedSGDA": Case(fl.FedSGDA, {"lr": 0.05}, fed_sgda, {"lr": 0.04}, exact=True, rounds=1500),
-    "SCAFFOLD": Case(
-        fl.SCAFFOLD, {"lr": 0.05, "lr_server": 0.9}, scaffold, {"lr": 0.04, "lr_server": 0.8}, exact=True
-    ),
+    "SCAFFOLD": Case(fl.SCAFFOLD, {"lr": 0.05, "lr_server": 0.9}, scaffold, {"lr": 0.04, "lr_server": 0.8}, exact=True),
     "FedMM": Case(
         fl.FedMM,
         {"lr": 0.05, "mu": 1.5, "eta3": 0.95},

@@ -1,0 +1,31 @@
+# Every target makes its own virtual environment in .venv on a machine that has only Python and make.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: help demo test lint bench clean
+
+help: ## show this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 8
+
+$(VENV)/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: $(VENV)/ready ## FedMM beside its baselines on embedded digits: table, figure, TensorBoard; about three minutes
+	$(BIN)/fedlightning compare --config configs/demo.yaml
+
+test: $(VENV)/ready ## the test suite
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/ready ## formatting, lint and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: $(VENV)/ready ## speed and memory of the standard job against a plain PyTorch loop
+	$(BIN)/python benchmarks/standard_job.py
+
+clean: ## remove the virtual environment and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

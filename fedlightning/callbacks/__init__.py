@@ -1,0 +1,7 @@
+"""Callbacks for federated training."""
+
+from fedlightning.callbacks.history import History
+from fedlightning.callbacks.pictures import LogPictures
+from fedlightning.callbacks.progress import RoundProgressBar
+
+__all__ = ["History", "LogPictures", "RoundProgressBar"]

@@ -1,0 +1,65 @@
+"""Progress in rounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import ProgressBar
+from tqdm.auto import tqdm
+
+
+class RoundProgressBar(ProgressBar):
+    """One bar over all communication rounds of a fit, with the latest metrics behind it.
+
+    Args:
+        refresh_rate: Rounds between updates.
+    """
+
+    def __init__(self, refresh_rate: int = 1) -> None:
+        super().__init__()
+        self._refresh_rate = refresh_rate
+        self._bar: tqdm[Any] | None = None
+        self._enabled = True
+
+    def disable(self) -> None:
+        """Show nothing."""
+        self._enabled = False
+
+    def enable(self) -> None:
+        """Show the bar again."""
+        self._enabled = True
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Open the bar where the run stands."""
+        total = rounds_in_total(trainer)
+        self._bar = tqdm(
+            desc="Round", total=total, initial=trainer.global_step, disable=not self._enabled, dynamic_ncols=True
+        )
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Move on."""
+        if self._bar is not None and trainer.global_step % self._refresh_rate == 0:
+            self._bar.update(trainer.global_step - self._bar.n)
+            shown = self.get_metrics(trainer, pl_module)
+            self._bar.set_postfix({k: v for k, v in shown.items() if k != "v_num"}, refresh=False)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Close the bar."""
+        if self._bar is not None:
+            self._bar.update(trainer.global_step - self._bar.n)
+            self._bar.close()
+
+    def print(self, *args: Any, sep: str = " ", **kwargs: Any) -> None:
+        """Print above the bar."""
+        tqdm.write(sep.join(map(str, args)))
+
+
+def rounds_in_total(trainer: Trainer) -> int | None:
+    """Rounds of a whole fit; None if it has no end."""
+    limits = [trainer.max_steps] if trainer.max_steps >= 0 else []
+    if trainer.max_epochs is not None and trainer.max_epochs >= 0:
+        limits.append(int(trainer.max_epochs * trainer.num_training_batches))
+    return min(limits) if limits else None

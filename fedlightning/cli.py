@@ -1,0 +1,96 @@
+"""The command ``fedlightning``: Lightning's command line for federated tasks, and ``fedlightning compare``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import ProgressBar
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+
+from fedlightning.callbacks import LogPictures, RoundProgressBar
+from fedlightning.checkpoint_io import AtomicCheckpointIO
+from fedlightning.data.module import FederatedDataModule
+from fedlightning.module import FederatedLightningModule
+
+_DESCRIPTION = """Federated optimisation inside PyTorch Lightning.
+
+fedlightning fit|validate|test|predict   run one task, from YAML configs and command-line values
+fedlightning compare                     run several algorithms and seeds, table and figure
+"""
+
+
+class FederatedCLI(LightningCLI):
+    """``LightningCLI`` with tasks and federated data by class path, atomic checkpoints, and one seed for all."""
+
+    def __init__(self, args: Sequence[str] | None = None, run: bool = True, **trainer_defaults: Any) -> None:
+        """Parse and, if ``run``, carry out the subcommand.
+
+        Args:
+            args: Arguments; None for those of the process.
+            run: Whether there is a subcommand to carry out.
+            trainer_defaults: Defaults of ``Trainer`` arguments.
+        """
+        super().__init__(
+            FederatedLightningModule,
+            FederatedDataModule,
+            subclass_mode_model=True,
+            subclass_mode_data=True,
+            auto_configure_optimizers=False,
+            seed_everything_default=0,
+            save_config_kwargs={"overwrite": True},
+            trainer_defaults={**_TRAINER_DEFAULTS, **trainer_defaults},
+            parser_kwargs={"description": _DESCRIPTION} if run else None,
+            args=None if args is None else list(args),
+            run=run,
+        )
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """One seed for initial weights, partitions, cohorts and minibatches."""
+        parser.link_arguments("seed_everything", "data.init_args.seed", compute_fn=int)
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        """Show rounds, log pictures and save checkpoints atomically, unless told otherwise."""
+        trainer = super().instantiate_trainer(**kwargs)
+        callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
+        if not any(isinstance(callback, LogPictures) for callback in callbacks):
+            callbacks.append(LogPictures())
+        if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
+            trainer.strategy.checkpoint_io = AtomicCheckpointIO()
+        return trainer
+
+    def _instantiate_trainer(self, config: dict[str, Any], callbacks: list[Callback]) -> Trainer:
+        given = [*(config.get("callbacks") or []), *callbacks]
+        if config.get("enable_progress_bar") is not False and not any(isinstance(c, ProgressBar) for c in given):
+            callbacks = [*callbacks, RoundProgressBar()]
+        return super()._instantiate_trainer(config, callbacks)
+
+    def _parse_ckpt_path(self) -> None:
+        """Leave the configuration alone: values of the command line win over those stored in a checkpoint."""
+
+
+_TRAINER_DEFAULTS: dict[str, Any] = {
+    "log_every_n_steps": 1,
+    "logger": {
+        "class_path": "lightning.pytorch.loggers.TensorBoardLogger",
+        "init_args": {"save_dir": "runs", "name": "", "default_hp_metric": False},
+    },
+}
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Run the command line.
+
+    Args:
+        args: Arguments; None for those of the process.
+    """
+    args = sys.argv[1:] if args is None else list(args)
+    if args[:1] == ["compare"]:
+        from fedlightning.compare import main as compare
+
+        compare(args[1:])
+    else:
+        FederatedCLI(args)

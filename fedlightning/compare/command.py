@@ -1,0 +1,179 @@
+"""The command ``fedlightning compare``."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import re
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from pathlib import Path
+from queue import Empty
+from typing import Any
+
+import torch
+from jsonargparse import ArgumentParser
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from fedlightning.compare.results import Goal, Mode, check_metric, collect, markdown_table, write_csv
+from fedlightning.compare.run import Run, execute, prepare
+from fedlightning.plotting.comparison import comparison_figure
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Parse the command line and compare; see ``fedlightning compare --help``."""
+    parser = ArgumentParser(
+        prog="fedlightning compare",
+        description="Run several algorithms on one task over several seeds: results.csv, table.md, figure.png.",
+    )
+    parser.add_argument("--config", action="config", help="YAML file with these arguments")
+    parser.add_argument("--base", nargs="+", type=str, required=True, help="configs of task, data and trainer")
+    parser.add_argument(
+        "--algorithms", nargs="+", type=str, required=True, help="configs of algorithms, each a path or Name=path"
+    )
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0], help="seeds, one run each")
+    parser.add_argument("--output", type=str, default="runs/compare", help="folder of the results")
+    parser.add_argument("--metric", type=str, required=True, help="metric of the table and the figure")
+    parser.add_argument("--mode", type=Mode, default="max", help="whether more or less is better")
+    parser.add_argument("--target", type=float | None, default=None, help="report rounds and upload to this value")
+    parser.add_argument("--test", type=bool, default=False, help="test every final model")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time, in processes of their own")
+    parser.add_argument("--set", nargs="+", type=str, default=[], help="values of all runs, e.g. trainer.max_steps=100")
+    config = parser.parse_args(None if args is None else list(args))
+    compare(**{name: value for name, value in vars(config).items() if name != "config"})
+
+
+def compare(
+    base: Sequence[str],
+    algorithms: Sequence[str],
+    metric: str,
+    seeds: Sequence[int] = (0,),
+    output: str = "runs/compare",
+    mode: Mode = "max",
+    target: float | None = None,
+    test: bool = False,
+    jobs: int = 1,
+    set: Sequence[str] = (),  # the option's name
+) -> Path:
+    """Run every algorithm with every seed, then write ``results.csv``, ``table.md`` and ``figure.png``.
+
+    Finished runs are not run again; an interrupted one goes on from its last checkpoint.
+
+    Args:
+        base: Config files of task, data and trainer.
+        algorithms: Config files of algorithms, each a path or ``Name=path``.
+        metric: A metric logged in validation.
+        seeds: One run of every algorithm each.
+        output: Folder of the results.
+        mode: Whether more (``max``) or less (``min``) of the metric is better.
+        target: Report the rounds and the upload it takes to reach this value.
+        test: Test every final model; the metrics go to ``<run>/done.json``.
+        jobs: Runs at a time, in processes of their own that share the cores.
+        set: Values for all runs, ``key=value`` with the keys of ``fedlightning fit``.
+
+    Returns:
+        The output folder.
+
+    Raises:
+        ValueError: If a configuration is not valid or the metric is not logged.
+    """
+    folder = Path(output)
+    console = Console()
+    runs = _runs(base, algorithms, seeds, folder, set, test)
+    prepared = [prepare(run) for run in runs]
+    todo = [(run, rounds) for run, (rounds, done) in zip(runs, prepared, strict=True) if not done]
+    if len(todo) < len(runs):
+        console.print(f"{len(runs) - len(todo)} of {len(runs)} runs are already finished.")
+    with _progress(console) as progress:
+        (_one_after_the_other if jobs == 1 else _side_by_side)(todo, progress, jobs)
+    goal = Goal(metric, mode, target)
+    curves = collect(runs)
+    check_metric(curves, metric)
+    write_csv(runs, folder / "results.csv")
+    table = markdown_table(curves, goal)
+    (folder / "table.md").write_text(table + "\n")
+    figure = comparison_figure({curve.name: curve.histories for curve in curves}, metric, target=target)
+    figure.savefig(folder / "figure.png", dpi=150)
+    console.print(table, markup=False, soft_wrap=True)
+    console.print(f"\nFigure: {folder / 'figure.png'}\nCurves, pictures: tensorboard --logdir {folder}", markup=False)
+    return folder
+
+
+def _runs(
+    base: Sequence[str],
+    algorithms: Sequence[str],
+    seeds: Sequence[int],
+    folder: Path,
+    values: Sequence[str],
+    test: bool,
+) -> list[Run]:
+    named: dict[str, str] = {}
+    for algorithm in algorithms:
+        name, path = algorithm.split("=", 1) if "=" in algorithm else (Path(algorithm).stem, algorithm)
+        if name in named:
+            raise ValueError(f"Two algorithms are called '{name}'. Name them: --algorithms A=path B=path.")
+        named[name] = path
+    files = [*base, *named.values()]
+    if missing := [file for file in files if not Path(file).is_file()]:
+        raise ValueError(f"No such config: {missing[0]}.")
+    overrides = tuple(f"--{value}" for value in values)
+    return [
+        Run(
+            name,
+            seed,
+            (*(f"--config={file}" for file in (*base, path)), *overrides),
+            folder / re.sub(r"[^\w.-]+", "_", name) / f"seed-{seed}",
+            test,
+        )
+        for name, path in named.items()
+        for seed in seeds
+    ]
+
+
+def _progress(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("rounds"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        refresh_per_second=2,
+    )
+
+
+def _one_after_the_other(todo: Sequence[tuple[Run, int]], progress: Progress, jobs: int) -> None:
+    bar = progress.add_task("", total=sum(rounds for _, rounds in todo))
+    before = 0
+    for number, (run, rounds) in enumerate(todo, start=1):
+        progress.update(bar, description=f"{run.name}, seed {run.seed} ({number} of {len(todo)})")
+        execute(run, lambda done, before=before: progress.update(bar, completed=before + done))  # type: ignore[misc]
+        before += rounds
+
+
+def _side_by_side(todo: Sequence[tuple[Run, int]], progress: Progress, jobs: int) -> None:
+    context = multiprocessing.get_context("spawn")
+    bar = progress.add_task(f"{len(todo)} runs, {jobs} at a time", total=sum(rounds for _, rounds in todo))
+    threads = max(1, (os.cpu_count() or 1) // jobs)
+    with context.Manager() as manager, ProcessPoolExecutor(jobs, mp_context=context) as pool:
+        messages: Any = manager.Queue()
+        futures = {pool.submit(_execute_in_process, run, messages, threads) for run, _ in todo}
+        done: dict[str, int] = {}
+        while futures:
+            finished, futures = wait(futures, timeout=0.5, return_when=FIRST_COMPLETED)
+            for future in finished:
+                future.result()
+            while True:
+                try:
+                    folder, rounds = messages.get_nowait()
+                except Empty:
+                    break
+                done[folder] = rounds
+            progress.update(bar, completed=sum(done.values()))
+
+
+def _execute_in_process(run: Run, messages: Any, threads: int) -> None:
+    torch.set_num_threads(threads)
+    execute(run, lambda rounds: messages.put((str(run.folder), rounds)))

@@ -1,0 +1,121 @@
+"""What a comparison found: numbers by algorithm, as CSV and as a Markdown table."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Literal
+
+from fedlightning.callbacks.history import Row
+from fedlightning.compare.run import Run
+
+Mode = Literal["max", "min"]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One algorithm over its seeds.
+
+    Attributes:
+        name: Of the algorithm.
+        histories: Rows of each seed's run.
+    """
+
+    name: str
+    histories: tuple[tuple[Row, ...], ...]
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What is compared.
+
+    Attributes:
+        metric: Column of the histories.
+        mode: Whether more or less is better.
+        target: Value whose cost is reported; None for none.
+    """
+
+    metric: str
+    mode: Mode = "max"
+    target: float | None = None
+
+    def best(self, values: Sequence[float]) -> float:
+        """The best of some values."""
+        return max(values) if self.mode == "max" else min(values)
+
+    def reached(self, value: float) -> bool:
+        """Whether a value is as good as the target."""
+        assert self.target is not None
+        return value >= self.target if self.mode == "max" else value <= self.target
+
+    def cost(self, history: Sequence[Row], column: str) -> float:
+        """``column`` where the target is first reached; infinite if never."""
+        return next((row[column] for row in history if self.reached(row[self.metric])), math.inf)
+
+
+def collect(runs: Sequence[Run]) -> list[Curve]:
+    """Finished runs by algorithm, in the order given."""
+    names = list(dict.fromkeys(run.name for run in runs))
+    return [Curve(name, tuple(tuple(run.history) for run in runs if run.name == name)) for name in names]
+
+
+def check_metric(curves: Sequence[Curve], metric: str) -> None:
+    """Refuse a metric no run has logged.
+
+    Raises:
+        ValueError: Naming what there is.
+    """
+    known = {name for curve in curves for history in curve.histories for row in history for name in row}
+    if not all(metric in row for curve in curves for history in curve.histories for row in history):
+        raise ValueError(
+            f"metric={metric!r} was not logged by every run. Logged: {', '.join(sorted(known)) or 'none'}."
+        )
+
+
+def write_csv(runs: Sequence[Run], path: Path) -> None:
+    """All histories, one row a validation."""
+    rows = [{"algorithm": run.name, "seed": run.seed, **row} for run in runs for row in run.history]
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def markdown_table(curves: Sequence[Curve], goal: Goal) -> str:
+    """Final and best value, and what the target costs; mean and standard deviation over seeds."""
+    header = ["algorithm", f"final {goal.metric}", "best"]
+    if goal.target is not None:
+        header += [f"rounds to {goal.target:g}", f"upload to {goal.target:g}"]
+    lines = [header, ["---", *["---:"] * (len(header) - 1)]]
+    for curve in curves:
+        values = [[row[goal.metric] for row in history] for history in curve.histories]
+        line = [curve.name, _spread([v[-1] for v in values]), _spread([goal.best(v) for v in values])]
+        if goal.target is not None:
+            line += [_cost([goal.cost(h, column) for h in curve.histories]) for column in ("round", "upload")]
+        lines.append(line)
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _spread(values: Sequence[float]) -> str:
+    deviation = f" ± {stdev(values):.3f}" if len(values) > 1 else ""
+    return f"{mean(values):.3f}{deviation}"
+
+
+def _cost(costs: Sequence[float]) -> str:
+    reached = [cost for cost in costs if math.isfinite(cost)]
+    if not reached:
+        return "not reached"
+    note = "" if len(reached) == len(costs) else f" ({len(reached)} of {len(costs)} seeds)"
+    return f"{_short(mean(reached))}{note}"
+
+
+def _short(number: float) -> str:
+    for size, unit in ((1e9, " G"), (1e6, " M"), (1e4, " k")):
+        if number >= size:
+            return f"{number / (1e3 if unit == ' k' else size):.3g}{unit}"
+    return f"{number:.0f}"

@@ -1,0 +1,152 @@
+"""One run of a comparison, in a folder of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import hashlib
+import io
+import json
+import logging
+import os
+import shutil
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.loggers import TensorBoardLogger
+
+from fedlightning.callbacks import History
+from fedlightning.callbacks.history import Row
+from fedlightning.cli import FederatedCLI
+
+ReportProgress = Callable[[int], None]
+"""Called with the rounds done so far."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What to run.
+
+    Attributes:
+        name: Of the algorithm, as shown in tables and legends.
+        seed: Of everything random.
+        arguments: Command-line arguments of ``fedlightning fit``.
+        folder: Where results go.
+        test: Whether to test the final model.
+    """
+
+    name: str
+    seed: int
+    arguments: tuple[str, ...]
+    folder: Path
+    test: bool = False
+
+    @property
+    def history(self) -> list[Row]:
+        """The rows of a finished run."""
+        with (self.folder / "history.csv").open(newline="") as file:
+            return [{k: float(v) for k, v in row.items() if v != ""} for row in csv.DictReader(file)]
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What a finished run left in ``done.json``."""
+        return dict(json.loads((self.folder / "done.json").read_text()))
+
+
+def prepare(run: Run) -> tuple[int, bool]:
+    """Check a run's configuration and see what was done of it.
+
+    Results of another configuration in the same folder are removed.
+
+    Returns:
+        Rounds of the run, and whether it is finished.
+    """
+    cli, fingerprint = _instantiate(run)
+    rounds = cli.trainer.max_steps
+    if rounds < 0:
+        epochs = cli.trainer.max_epochs
+        if epochs is None or epochs < 0:
+            raise ValueError(f"{run.name}: the configuration sets neither trainer.max_steps nor trainer.max_epochs.")
+        rounds = epochs * cli.datamodule.rounds_per_epoch
+    done, started = run.folder / "done.json", run.folder / "fingerprint"
+    if started.is_file() and started.read_text() != fingerprint:
+        shutil.rmtree(run.folder)
+    return rounds, done.is_file()
+
+
+def execute(run: Run, report: ReportProgress) -> None:
+    """Carry out a run, from its last checkpoint if it was interrupted."""
+    cli, fingerprint = _instantiate(run)
+    run.folder.mkdir(parents=True, exist_ok=True)
+    (run.folder / "fingerprint").write_text(fingerprint)
+    trainer = cli.trainer
+    history = History()
+    checkpoint = ModelCheckpoint(dirpath=run.folder, filename="last", enable_version_counter=False, save_top_k=1)
+    callbacks: list[Callback] = trainer.callbacks
+    callbacks[:] = [c for c in callbacks if not isinstance(c, ModelCheckpoint)]
+    callbacks += [history, _Report(report), checkpoint]
+    trainer.loggers = [TensorBoardLogger(run.folder, name="", version="", default_hp_metric=False)]
+    last = run.folder / "last.ckpt"
+    with quiet():
+        trainer.fit(cli.model, cli.datamodule, ckpt_path=str(last) if last.is_file() else None)
+        tested = trainer.test(cli.model, cli.datamodule, verbose=False) if run.test else [{}]
+    if trainer.interrupted:
+        raise KeyboardInterrupt
+    history.write(run.folder / "history.csv")
+    summary = {"name": run.name, "seed": run.seed, "test": dict(tested[0]) if tested else {}}
+    partial = run.folder / "done.json.partial"
+    partial.write_text(json.dumps(summary, indent=1))
+    os.replace(partial, run.folder / "done.json")
+    last.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep Lightning's notices out of the progress bar; errors pass."""
+    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _instantiate(run: Run) -> tuple[Any, str]:
+    fixed = (
+        f"--seed_everything={run.seed}",
+        "--trainer.enable_progress_bar=false",
+        "--trainer.enable_model_summary=false",
+        f"--trainer.default_root_dir={run.folder}",
+        "--trainer.logger=false",
+    )
+    with quiet(), contextlib.redirect_stderr(io.StringIO()) as errors:
+        try:
+            cli = FederatedCLI([*run.arguments, *fixed], run=False)
+        except SystemExit as exit_:
+            raise ValueError(f"The configuration of '{run.name}' is not valid.\n{errors.getvalue()}") from exit_
+    config = cli.config.clone()
+    config.trainer.default_root_dir = None  # a moved folder holds the same results
+    return cli, hashlib.sha256(cli.parser.dump(config, skip_none=False).encode()).hexdigest()
+
+
+class _Report(Callback):
+    """Tells how many rounds are done."""
+
+    def __init__(self, report: ReportProgress) -> None:
+        self._report = report
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._report(trainer.global_step)
+
+    def on_train_batch_end(self, trainer: Trainer, *args: Any) -> None:
+        self._report(trainer.global_step)

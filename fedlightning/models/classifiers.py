@@ -1,0 +1,71 @@
+"""Image classifiers of the federated learning literature; input ``[B, channels, size, size]``, output logits."""
+
+from __future__ import annotations
+
+from torch import nn
+
+
+class LogisticRegression(nn.Sequential):
+    """Multinomial logistic regression on the flattened input."""
+
+    def __init__(self, in_features: int = 784, classes: int = 10) -> None:
+        """Build it.
+
+        Args:
+            in_features: Numbers in one sample.
+            classes: Number of classes.
+        """
+        super().__init__(nn.Flatten(), nn.Linear(in_features, classes))
+
+
+class LeNet5(nn.Sequential):
+    """LeNet-5 with ReLU and max pooling: 61,706 parameters at 28 x 28 grey pixels and 10 classes."""
+
+    def __init__(self, channels: int = 1, size: int = 28, classes: int = 10) -> None:
+        """Build it.
+
+        Args:
+            channels: Channels of the image.
+            size: Height and width, at least 12.
+            classes: Number of classes.
+        """
+        side = (size // 2 - 4) // 2
+        super().__init__(
+            nn.Conv2d(channels, 6, 5, padding=2),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(6, 16, 5),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(16 * side * side, 120),
+            nn.ReLU(),
+            nn.Linear(120, 84),
+            nn.ReLU(),
+            nn.Linear(84, classes),
+        )
+
+
+class CNN(nn.Sequential):
+    """The convolutional network of McMahan et al. (2017): 1,663,370 parameters at 28 x 28 grey pixels, 10 classes."""
+
+    def __init__(self, channels: int = 1, size: int = 28, classes: int = 10) -> None:
+        """Build it.
+
+        Args:
+            channels: Channels of the image.
+            size: Height and width, a multiple of 4.
+            classes: Number of classes.
+        """
+        super().__init__(
+            nn.Conv2d(channels, 32, 5, padding=2),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(32, 64, 5, padding=2),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(64 * (size // 4) ** 2, 512),
+            nn.ReLU(),
+            nn.Linear(512, classes),
+        )

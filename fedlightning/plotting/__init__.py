@@ -1,0 +1,5 @@
+"""Figures of results; everything returns a ``matplotlib.figure.Figure`` and draws without a display."""
+
+from fedlightning.plotting.pictures import feature_map, prediction_grid
+
+__all__ = ["feature_map", "prediction_grid"]

@@ -1,0 +1,72 @@
+"""Pictures of what a model sees and does."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+
+def prediction_grid(image: Tensor, label: Tensor, predicted: Tensor, domain: Tensor, columns: int = 10) -> Figure:
+    """Samples of both domains with what is predicted for them, green if right, red if wrong.
+
+    Args:
+        image: ``[n, C, h, w]``.
+        label: ``[n]``.
+        predicted: ``[n]``.
+        domain: ``[n]``, 0 for source and 1 for target.
+        columns: Samples a row.
+    """
+    figure = Figure(figsize=(columns, 5), layout="constrained")
+    axes = figure.subplots(4, columns, squeeze=False)
+    for ax in axes.flat:
+        ax.set_axis_off()
+    for half, name in ((0, "source"), (1, "target")):
+        members = (domain == half).nonzero().flatten()[: 2 * columns].tolist()
+        for place, sample in enumerate(members):
+            ax = axes[2 * half + place // columns][place % columns]
+            ax.imshow(_displayable(image[sample]), cmap="gray")
+            right = bool(label[sample] == predicted[sample])
+            ax.set_title(f"{int(predicted[sample])}", color="tab:green" if right else "tab:red", fontsize=10)
+        axes[2 * half][0].text(-0.3, 0.5, name, transform=axes[2 * half][0].transAxes, rotation=90, va="center")
+    return figure
+
+
+def feature_map(features: Tensor, domain: Tensor, label: Tensor, most: int = 1000) -> Figure:
+    """The features' first two principal components, coloured by domain and by class.
+
+    Args:
+        features: ``[n, F]``.
+        domain: ``[n]``, 0 for source and 1 for target.
+        label: ``[n]``.
+        most: Samples shown of each domain.
+    """
+    from sklearn.decomposition import PCA
+
+    shown = torch.cat([(domain == half).nonzero().flatten()[:most] for half in (0, 1)])
+    points = PCA(n_components=2, random_state=0).fit_transform(features[shown].float().cpu().numpy())
+    where, classes = domain[shown].cpu().numpy(), label[shown].cpu().numpy()
+    figure = Figure(figsize=(10, 4.5), layout="constrained")
+    by_domain, by_class = figure.subplots(1, 2)
+    for half, name in ((0, "source"), (1, "target")):
+        members = where == half
+        by_domain.scatter(*points[members].T, s=8, alpha=0.6, label=name)
+        by_class.scatter(
+            *points[members].T, s=8, alpha=0.6, c=classes[members], cmap="tab10", vmin=0, vmax=9, marker="ox"[half]
+        )
+    by_domain.legend()
+    by_domain.set_title("by domain")
+    by_class.set_title("by class (dots: source, crosses: target)")
+    for ax in (by_domain, by_class):
+        ax.set_xlabel("first principal component")
+        ax.set_ylabel("second")
+    return figure
+
+
+def _displayable(image: Tensor) -> np.ndarray:
+    """``[C, h, w]`` stretched to 0..1, channels last."""
+    image = image.float().cpu()
+    low, high = image.min(), image.max()
+    stretched = (image - low) / (high - low).clamp(min=1e-8)
+    return stretched.permute(1, 2, 0).squeeze(-1).numpy()

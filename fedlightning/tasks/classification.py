@@ -1,0 +1,76 @@
+"""Supervised classification over clients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torchmetrics import MetricCollection
+from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
+
+from fedlightning.algorithms.base import Algorithm
+from fedlightning.models import LogisticRegression
+from fedlightning.module import FederatedLightningModule
+
+Batch = tuple[Tensor, Tensor]
+
+
+class Classification(FederatedLightningModule):
+    """Any network of logits, cross entropy, accuracy and macro F1."""
+
+    def __init__(
+        self, algorithm: Algorithm, network: nn.Module | None = None, classes: int = 10, **federation: Any
+    ) -> None:
+        """Take a network.
+
+        Args:
+            algorithm: What clients and server do.
+            network: Maps inputs ``[B, ...]`` to logits ``[B, C]``; null for logistic regression on 8 x 8 images.
+            classes: Number C of classes.
+            federation: Arguments of :class:`FederatedLightningModule`.
+        """
+        super().__init__(algorithm, **federation)
+        self.save_hyperparameters(ignore=["network"] if isinstance(network, nn.Module) else None)
+        self.network = LogisticRegression(64, classes) if network is None else network
+        self.metrics = nn.ModuleDict(
+            {
+                stage: MetricCollection(
+                    {
+                        "accuracy": MulticlassAccuracy(classes, average="micro"),
+                        "f1": MulticlassF1Score(classes, average="macro"),
+                    },
+                    prefix=f"{stage}_",
+                )
+                for stage in ("val", "test")
+            }
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits ``[B, C]``."""
+        return self.network(x)  # type: ignore[no-any-return]
+
+    def objective(self, batch: Batch) -> Tensor:
+        """Cross entropy."""
+        x, y = batch
+        return F.cross_entropy(self(x), y)
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """Accuracy, F1 and loss of the global model."""
+        self._evaluate("val", batch)
+
+    def test_step(self, batch: Batch, batch_idx: int) -> None:
+        """As in validation, on the test data."""
+        self._evaluate("test", batch)
+
+    def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """Predicted classes ``[B]``."""
+        return self(batch[0]).argmax(1)  # type: ignore[no-any-return]
+
+    def _evaluate(self, stage: str, batch: Batch) -> None:
+        metrics: Any = self.metrics[stage]
+        x, y = batch
+        logits = self(x)
+        metrics.update(logits, y)
+        self.log(f"{stage}_loss", F.cross_entropy(logits, y), batch_size=len(y))
+        self.log_dict(metrics, prog_bar=stage == "val", batch_size=len(y))

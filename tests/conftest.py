@@ -1,0 +1,30 @@
+import fedlightning  # noqa: F401, I001  # before lightning, which imports torchvision
+
+import os
+
+import matplotlib
+import pytest
+import torch
+
+matplotlib.use("Agg")
+os.environ["JSONARGPARSE_DEPRECATION_WARNINGS"] = "off"  # Lightning calls what jsonargparse has deprecated
+
+
+@pytest.fixture(autouse=True)
+def _seeded():
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def shared_data():
+    """Folder with MNIST and photographs for tests of the real data; see the README."""
+    folder = os.environ.get("FEDLIGHTNING_DATA")
+    if not folder:
+        pytest.skip("set FEDLIGHTNING_DATA to a folder with mnist/ and bsds500/ to run this test")
+    return folder
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
