@@ -60,6 +60,7 @@ class Objective:
         space: Names and blocks.
         autocast: Mixed precision of the evaluation.
         name: Class of the task, for messages.
+        forward_only: Whether vmap can run the forward pass by itself; None until tried.
         compiled: Place for a compiled gradient, which outlives rounds.
     """
 
@@ -68,6 +69,7 @@ class Objective:
         self.space = space
         self.autocast = autocast
         self.name = type(task).__name__
+        self.forward_only: bool | None = None
         self.compiled: Any = None
         self._call = _ObjectiveModule(task)
         self._dtype = next(p.dtype for p in task.parameters() if p.requires_grad)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.func import grad, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedlightning.nested import flatten, unflatten
 from fedlightning.oracle.base import Cost, Evaluate, Evaluation, Oracle, differentiate
@@ -20,6 +24,9 @@ CACHE_BYTES = 32 * 2**20
 
 MIN_CALLS_TO_RECORD = 20
 """Recording costs about as much as a dozen replays save."""
+
+_BATCHABLE_ATTENTION = partial(sdpa_kernel, SDPBackend.MATH)
+"""The fused attention kernels have no batching rule: vmap would run them client by client."""
 
 
 @dataclass(frozen=True)
@@ -57,15 +64,18 @@ class Vectorized(Oracle):
 
     def evaluator(self, objective: Objective, calls: int) -> Evaluate:
         """Batched forward and backward pass; recorded or compiled if so chosen."""
+        on_cpu = objective.autocast.on_cpu
         if self.compile:
             evaluate = _compiled(objective)
-        elif calls >= MIN_CALLS_TO_RECORD and (objective.autocast.on_cpu if self.replay is None else self.replay):
+        elif calls >= MIN_CALLS_TO_RECORD and (on_cpu if self.replay is None else self.replay):
             evaluate = _recorded(objective)
         else:
             evaluate = _batched(objective)
 
         def explained(w: Tensor, v: Tensor, b: Tensor, data: Any) -> Evaluation:
             try:
+                if objective.forward_only is None and not self.compile:
+                    objective.forward_only = _forward_alone_can_be_batched(objective, w, v, b, data)
                 return evaluate(w, v, b, data)
             except ObjectiveError:
                 raise
@@ -76,16 +86,55 @@ class Vectorized(Oracle):
 
 
 def _batched(objective: Objective) -> Evaluate:
-    """``vmap`` over the forward pass only; the backward pass is ordinary autograd on batched tensors."""
+    """``vmap`` over the forward pass only where that is possible, else over the gradient."""
 
     def evaluate(w: Tensor, v: Tensor, b: Tensor, data: Any) -> Evaluation:
-        forward = vmap(objective, randomness="different")
-        if not objective.autocast.on_cpu:
-            return differentiate(objective, forward, w, v, b, data)
-        with CohortLayers():
-            return differentiate(objective, forward, w, v, b, data)
+        return (_forward_batched if objective.forward_only else _gradient_batched)(objective, w, v, b, data)
 
     return evaluate
+
+
+def _forward_batched(objective: Objective, w: Tensor, v: Tensor, b: Tensor, data: Any) -> Evaluation:
+    """The backward pass is ordinary autograd on batched tensors: less bookkeeping, and layers laid out by our rules."""
+    forward = vmap(objective, in_dims=0, randomness="different")
+    with _BATCHABLE_ATTENTION(), CohortLayers() if objective.autocast.on_cpu else nullcontext():
+        return differentiate(objective, forward, w, v, b, data)
+
+
+def _gradient_batched(objective: Objective, w: Tensor, v: Tensor, b: Tensor, data: Any) -> Evaluation:
+    """``vmap(grad)`` takes composite operations apart (recurrent layers, attention, group norm) and compiles whole."""
+    space, scale = objective.space, objective.autocast.scale
+
+    def scaled(shared: Named, personal: Named, buffers: Named, data: Any) -> Any:
+        with objective.autocast():
+            loss, scalars, new_buffers = objective(shared, personal, buffers, data)
+        return loss * scale, (loss, scalars, new_buffers)
+
+    gradient = vmap(grad(scaled, argnums=(0, 1), has_aux=True), in_dims=0, randomness="different")
+    views = (space.shared.views(w), space.personal.views(v), space.buffers.views(b))
+    with _BATCHABLE_ATTENTION():
+        (shared, personal), (loss, scalars, buffers) = gradient(*views, data)
+    return Evaluation(
+        space.shared.to_operator_(space.shared.flatten(shared.values(), len(w)) / scale),
+        space.personal.flatten(personal.values(), len(w)) / scale if personal else v,
+        space.buffers.flatten([t.to(w.dtype) for t in buffers], len(w)) if buffers else b,
+        loss,
+        scalars,
+    )
+
+
+def _forward_alone_can_be_batched(objective: Objective, w: Tensor, v: Tensor, b: Tensor, data: Any) -> bool:
+    """Try it once, leaving the random state alone; a slow fallback inside vmap counts as failure."""
+    devices = [] if objective.autocast.on_cpu else [w.device]
+    with torch.random.fork_rng(devices=devices), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            _forward_batched(objective, w, v, b, data)
+        except ObjectiveError:
+            raise
+        except RuntimeError:
+            return False
+    return not any("batching rule" in str(warning.message) for warning in caught)
 
 
 def _recorded(objective: Objective) -> Evaluate:
@@ -112,30 +161,10 @@ def _recorded(objective: Objective) -> Evaluate:
 
 
 def _compiled(objective: Objective) -> Evaluate:
-    """``torch.compile`` of ``vmap(grad)``, which it can trace whole, once an objective."""
-    space = objective.space
-
-    def scaled(shared: Named, personal: Named, buffers: Named, data: Any, scale: float) -> Any:
-        with objective.autocast():
-            loss, scalars, new_buffers = objective(shared, personal, buffers, data)
-        return loss * scale, (loss, scalars, new_buffers)
-
-    def gradient(w: Tensor, v: Tensor, b: Tensor, data: Any) -> Evaluation:
-        dims = (0, 0, 0, 0, None)
-        operator = vmap(grad(scaled, argnums=(0, 1), has_aux=True), in_dims=dims, randomness="different")
-        scale = objective.autocast.scale
-        views = (space.shared.views(w), space.personal.views(v), space.buffers.views(b))
-        (shared, personal), (loss, scalars, buffers) = operator(*views, data, scale)
-        return Evaluation(
-            space.shared.to_operator_(space.shared.flatten(shared.values(), len(w)) / scale),
-            space.personal.flatten(personal.values(), len(w)) / scale if personal else v,
-            space.buffers.flatten([t.to(w.dtype) for t in buffers], len(w)) if buffers else b,
-            loss,
-            scalars,
-        )
-
+    """Once an objective: a compiled function outlives chunks and rounds."""
     if objective.compiled is None:
-        objective.compiled = torch.compile(gradient, dynamic=False)
+        compiled = torch.compile(_gradient_batched, dynamic=False)
+        objective.compiled = lambda w, v, b, data: compiled(objective, w, v, b, data)
     return objective.compiled  # type: ignore[no-any-return]
 
 
