@@ -11,7 +11,7 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
-from fedlightning.callbacks import LogPictures, RoundProgressBar
+from fedlightning.callbacks import LastCheckpoint, LogPictures, RoundProgressBar
 from fedlightning.checkpoint_io import AtomicCheckpointIO
 from fedlightning.data.module import FederatedDataModule
 from fedlightning.module import FederatedLightningModule
@@ -63,9 +63,12 @@ class FederatedCLI(LightningCLI):
         return trainer
 
     def _instantiate_trainer(self, config: dict[str, Any], callbacks: list[Callback]) -> Trainer:
-        given = [*(config.get("callbacks") or []), *callbacks]
+        given = config.get("callbacks") or []
+        given = [*(given if isinstance(given, list) else [given]), *callbacks]
         if config.get("enable_progress_bar") is not False and not any(isinstance(c, ProgressBar) for c in given):
             callbacks = [*callbacks, RoundProgressBar()]
+        if config.get("enable_checkpointing") is not False and not any(isinstance(c, LastCheckpoint) for c in given):
+            callbacks = [*callbacks, LastCheckpoint()]
         return super()._instantiate_trainer(config, callbacks)
 
     def _parse_ckpt_path(self) -> None:
@@ -87,10 +90,10 @@ def main(args: Sequence[str] | None = None) -> None:
     Args:
         args: Arguments; None for those of the process.
     """
-    args = sys.argv[1:] if args is None else list(args)
-    if args[:1] == ["compare"]:
+    given = sys.argv[1:] if args is None else list(args)
+    if given[:1] == ["compare"]:
         from fedlightning.compare import main as compare
 
-        compare(args[1:])
+        compare(given[1:])
     else:
         FederatedCLI(args)

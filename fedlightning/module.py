@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from pathlib import Path
+from types import FrameType
 from typing import Any, ClassVar
 
 import torch
@@ -105,6 +107,13 @@ class FederatedLightningModule(LightningModule):
                 f"{type(algorithm).__name__} keeps its server state in dual space: server_optimizer, server_scheduler "
                 "and server_clip cannot move it. Use its lr_server instead."
             )
+
+    def save_hyperparameters(self, *args: Any, frame: FrameType | None = None, **kwargs: Any) -> None:
+        """As Lightning's, without its advice to leave networks out: of the command line's, the class paths are kept."""
+        caller = inspect.currentframe()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Attribute .* is an instance of `nn.Module`")
+            super().save_hyperparameters(*args, frame=frame or (caller and caller.f_back), **kwargs)
 
     @abstractmethod
     def objective(self, batch: Any) -> Tensor | dict[str, Tensor]:
@@ -211,6 +220,11 @@ class FederatedLightningModule(LightningModule):
     def on_train_start(self) -> None:
         """Lightning's advice on saving before the optimizer step does not apply: a checkpoint holds whole rounds."""
         warnings.filterwarnings("ignore", message="Using ModelCheckpoint with manual optimization")
+
+    def on_validation_epoch_end(self) -> None:
+        """Put validation metrics at the round they belong to; Lightning would count one less."""
+        if self.trainer.state.fn == "fit" and not self.trainer.sanity_checking:
+            self.log("step", float(self.trainer.global_step))
 
     def _rounds(self) -> RoundLoop:
         """The round loop, from a checkpoint if there is one, else at the present parameters."""

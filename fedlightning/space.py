@@ -56,7 +56,8 @@ class Layout:
         lead = vectors.shape[:-1]
         pieces = vectors.split(self.sizes, dim=-1)
         return {
-            name: piece.view((*lead, *shape)) for name, shape, piece in zip(self.names, self.shapes, pieces, strict=True)
+            name: piece.view((*lead, *shape))
+            for name, shape, piece in zip(self.names, self.shapes, pieces, strict=True)
         }
 
     def flatten(self, tensors: Iterable[Tensor], clients: int) -> Tensor:

@@ -83,9 +83,7 @@ def test_resume_after_validation_inside_an_epoch_is_bitwise(tmp_path):
     make = partial(Line, FedMM(0.05, mu=1.0), oracle=Vectorized())
     options = {"val_check_interval": 3, "check_val_every_n_epoch": None}
     whole = saved(tmp_path / "a", 4, make, regression_data(), 12, **options)
-    resumed = saved(
-        tmp_path / "b", 4, make, regression_data(), 12, ckpt_path=tmp_path / "a" / "step=4.ckpt", **options
-    )
+    resumed = saved(tmp_path / "b", 4, make, regression_data(), 12, ckpt_path=tmp_path / "a" / "step=4.ckpt", **options)
     assert_same_bits(whole, resumed)
 
 

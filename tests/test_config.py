@@ -9,7 +9,9 @@ from fedlightning.oracle import Vectorized
 from fedlightning.tasks import MDD
 
 
-@pytest.mark.parametrize("value", [FedMM(lr=[0.1, 0.2], mu=2.0), Vectorized(chunk_size=3), MDD(gamma=2.0), 3, "x", None])
+@pytest.mark.parametrize(
+    "value", [FedMM(lr=[0.1, 0.2], mu=2.0), Vectorized(chunk_size=3), MDD(gamma=2.0), 3, "x", None]
+)
 def test_round_trip(value):
     plain = to_config(value)
     again = from_config(plain)

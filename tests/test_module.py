@@ -89,9 +89,7 @@ def test_metrics_of_a_round_are_logged(tmp_path):
 def test_model_checkpoint_on_a_metric_and_early_stopping(tmp_path):
     best = ModelCheckpoint(dirpath=tmp_path, monitor="val_loss", save_top_k=1, filename="best-{step}")
     stop = EarlyStopping(monitor="val_loss", min_delta=10.0, patience=2)
-    fit = fitted(
-        Line(), tmp_path=tmp_path, callbacks=[best, stop], enable_checkpointing=True, max_steps=100
-    )
+    fit = fitted(Line(), tmp_path=tmp_path, callbacks=[best, stop], enable_checkpointing=True, max_steps=100)
     assert fit.global_step == 15  # three epochs without an improvement by 10
     assert best.best_model_path.endswith(f"best-step={int(best.best_model_path.split('=')[-1][:-5])}.ckpt")
     assert torch.isfinite(best.best_model_score)

@@ -14,7 +14,9 @@ class Pair(NamedTuple):
 A, B, C = torch.tensor(1.0), torch.tensor([2.0]), torch.tensor([3, 4])
 
 
-@pytest.mark.parametrize("data", [A, (A, B), [A, B], {"a": A, "b": (B, C)}, Pair(A, B), {"a": {"b": [A, (B,)]}, "c": C}])
+@pytest.mark.parametrize(
+    "data", [A, (A, B), [A, B], {"a": A, "b": (B, C)}, Pair(A, B), {"a": {"b": [A, (B,)]}, "c": C}]
+)
 def test_unflatten_is_the_inverse(data):
     leaves, structure = flatten(data)
     again = unflatten(leaves, structure)

@@ -103,5 +103,5 @@ def test_mixed_dtypes_are_refused(net):
 
 
 def test_unknown_prefix_lists_what_there_is(net):
-    with pytest.raises(ValueError, match="'zzz' matches no trainable parameter. Names begin with: 'body', 'critic'"):
+    with pytest.raises(ValueError, match=r"'zzz' matches no trainable parameter\. Names begin with: 'body', 'critic'"):
         ParameterSpace(net, max_parameters=["zzz"])

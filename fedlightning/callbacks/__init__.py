@@ -1,7 +1,8 @@
 """Callbacks for federated training."""
 
 from fedlightning.callbacks.history import History
+from fedlightning.callbacks.last_checkpoint import LastCheckpoint
 from fedlightning.callbacks.pictures import LogPictures
 from fedlightning.callbacks.progress import RoundProgressBar
 
-__all__ = ["History", "LogPictures", "RoundProgressBar"]
+__all__ = ["History", "LastCheckpoint", "LogPictures", "RoundProgressBar"]

@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import TensorBoardLogger
 
-from fedlightning.callbacks import History
+from fedlightning.callbacks import History, LastCheckpoint
 from fedlightning.callbacks.history import Row
 from fedlightning.cli import FederatedCLI
 
@@ -86,10 +85,9 @@ def execute(run: Run, report: ReportProgress) -> None:
     (run.folder / "fingerprint").write_text(fingerprint)
     trainer = cli.trainer
     history = History()
-    checkpoint = ModelCheckpoint(dirpath=run.folder, filename="last", enable_version_counter=False, save_top_k=1)
     callbacks: list[Callback] = trainer.callbacks
-    callbacks[:] = [c for c in callbacks if not isinstance(c, ModelCheckpoint)]
-    callbacks += [history, _Report(report), checkpoint]
+    callbacks[:] = [c for c in callbacks if not isinstance(c, LastCheckpoint)]
+    callbacks += [history, _Report(report), LastCheckpoint(str(run.folder))]
     trainer.loggers = [TensorBoardLogger(run.folder, name="", version="", default_hp_metric=False)]
     last = run.folder / "last.ckpt"
     with quiet():

@@ -62,11 +62,11 @@ def read_idx(root: str | Path, name: str, train: bool, download: bool = False) -
         import torchvision.datasets
 
         getattr(torchvision.datasets, name)(root, download=True)
-    images = _idx_array(folder / f"{part}-images-idx3-ubyte", 16).reshape(-1, 28, 28)
-    return torch.from_numpy(images.copy()), torch.from_numpy(_idx_array(folder / f"{part}-labels-idx1-ubyte", 8)).long()
+    images = _read_bytes(folder / f"{part}-images-idx3-ubyte", header=16)
+    return images.view(-1, 28, 28), _read_bytes(folder / f"{part}-labels-idx1-ubyte", header=8).long()
 
 
-def _idx_array(path: Path, header: int) -> np.ndarray:
+def _read_bytes(path: Path, header: int) -> Tensor:
     packed = path.with_name(f"{path.name}.gz")
     if path.is_file():
         content = path.read_bytes()
@@ -77,7 +77,7 @@ def _idx_array(path: Path, header: int) -> np.ndarray:
             f"Neither {path} nor {packed.name} exists. Point root at a folder in torchvision's layout "
             "(<root>/MNIST/raw/...), or set download to true."
         )
-    return np.frombuffer(content, np.uint8, offset=header)
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8, offset=header)
 
 
 def read_photographs(path: str | Path) -> list[np.ndarray]:

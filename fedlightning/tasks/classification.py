@@ -31,7 +31,7 @@ class Classification(FederatedLightningModule):
             federation: Arguments of :class:`FederatedLightningModule`.
         """
         super().__init__(algorithm, **federation)
-        self.save_hyperparameters(ignore=["network"] if isinstance(network, nn.Module) else None)
+        self.save_hyperparameters()
         self.network = LogisticRegression(64, classes) if network is None else network
         self.metrics = nn.ModuleDict(
             {

@@ -57,7 +57,7 @@ class DomainAdaptation(FederatedLightningModule):
             ValueError: If the feature dimension is neither given nor known.
         """
         super().__init__(algorithm, **federation)
-        self.save_hyperparameters(ignore=["features"] if isinstance(features, nn.Module) else None)
+        self.save_hyperparameters()
         self.features = DigitFeatures() if features is None else features
         width = getattr(self.features, "out_features", None) if feature_dim is None else feature_dim
         if not isinstance(width, int):

@@ -108,9 +108,17 @@ class QuadraticSaddle(FederatedLightningModule):
 
     def validation_step(self, batch: Tensor, batch_idx: int) -> None:
         """Log the distance to the saddle and the norm of the mean operator."""
+        self._evaluate("")
+
+    def test_step(self, batch: Tensor, batch_idx: int) -> None:
+        """As in validation."""
+        self._evaluate("test_")
+
+    def _evaluate(self, prefix: str) -> None:
         z = torch.cat([self.x, self.y])
-        self.log("distance", (z - self.solution.to(z)).norm())
-        self.log("operator_norm", (self.matrix.mean(0) @ z + self.offset.mean(0)).norm())
+        self.log(f"{prefix}distance", (z - self.solution.to(z)).norm(), batch_size=1)
+        norm = (self.matrix.mean(0) @ z + self.offset.mean(0)).norm()
+        self.log(f"{prefix}operator_norm", norm, batch_size=1)
 
 
 class ClientNumbers(FederatedDataModule):

@@ -169,6 +169,8 @@ def test_tensor_datasets_of_pairs():
 
 def test_evaluation_in_batches():
     val = TensorDataset(torch.arange(10.0)[:, None], torch.arange(10))
-    data = FederatedDataModule.from_datasets([val], val=val, test=Slow((torch.zeros(5, 1), torch.zeros(5))), eval_batch_size=4)
+    data = FederatedDataModule.from_datasets(
+        [val], val=val, test=Slow((torch.zeros(5, 1), torch.zeros(5))), eval_batch_size=4
+    )
     assert [len(batch[0]) for batch in data.val_dataloader()] == [4, 4, 2]
     assert [len(batch["x"]) for batch in data.test_dataloader()] == [4, 1]

@@ -73,7 +73,7 @@ def test_wrong_arguments():
         SourceTargetShare(3)
     with pytest.raises(ValueError, match="no draw of 100 gave every client 100"):
         Dirichlet(8, alpha=0.1, min_size=100).split(LABELS, 0)
-    with pytest.raises(ValueError, match="Client 600 has no samples|has no samples"):
+    with pytest.raises(ValueError, match="has no samples"):
         IID(601).split(LABELS, 0)
 
 

@@ -65,7 +65,10 @@ NETS = {
     "conv-grouped": (lambda: conv(nn.Conv2d(4, 4, 3, padding=1, groups=2)), (2, 8, 8)),
     "conv-strided-pool": (
         lambda: nn.Sequential(
-            nn.Conv2d(2, 4, 3, stride=2, padding=1, bias=False), nn.MaxPool2d(3, stride=1), nn.Flatten(), nn.Linear(16, 3)
+            nn.Conv2d(2, 4, 3, stride=2, padding=1, bias=False),
+            nn.MaxPool2d(3, stride=1),
+            nn.Flatten(),
+            nn.Linear(16, 3),
         ),
         (2, 8, 8),
     ),
@@ -286,7 +289,10 @@ def test_auto_takes_the_faster_one_and_says_so():
 
 def test_auto_decides_by_time(monkeypatch):
     algorithm = FedAvg(0.05)
-    for times, expected in (({"Sequential": 1.0, "Vectorized": 5.0}, "Vectorized"), ({"Sequential": 0.5, "Vectorized": 5.0}, "Sequential")):
+    for times, expected in (
+        ({"Sequential": 1.0, "Vectorized": 5.0}, "Vectorized"),
+        ({"Sequential": 0.5, "Vectorized": 5.0}, "Sequential"),
+    ):
         monkeypatch.setattr(Auto, "_time", lambda self, oracle, *_, times=times: times[type(oracle).__name__])
         loop = loop_for(quadratic(algorithm), Auto())
         run(loop, rounds_of(algorithm, 1))  # 6 clients at once: 5/6 s against 1 s or 0.5 s each

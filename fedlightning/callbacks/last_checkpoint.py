@@ -1,0 +1,72 @@
+"""A checkpoint that is always recent."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint
+
+
+class LastCheckpoint(Checkpoint):
+    """Keep ``last.ckpt`` up to date: every half minute, and when training ends.
+
+    A run that is killed loses that much at most; resumed from ``last.ckpt`` it ends with the bits of an uninterrupted
+    run. Lightning's own default saves after validation or at the end of an epoch only.
+
+    Args:
+        folder: Where to save; null for ``checkpoints`` in the logger's folder.
+        every_n_seconds: Seconds between two saves; 0 saves after every round.
+    """
+
+    def __init__(self, folder: str | None = None, every_n_seconds: float = 30.0) -> None:
+        self._folder = folder
+        self._every_n_seconds = every_n_seconds
+        self._saved_at = 0.0
+        self.dirpath: str | None = folder
+
+    @property
+    def path(self) -> Path | None:
+        """The file; None before training starts."""
+        return None if self.dirpath is None else Path(self.dirpath) / "last.ckpt"
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Find the folder."""
+        if self._folder is None:
+            chosen = Path(trainer.log_dir or trainer.default_root_dir) / "checkpoints"
+            self.dirpath = str(trainer.strategy.broadcast(str(chosen)))
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Start the clock."""
+        self._saved_at = time.monotonic()
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Save if it is time, unless this round may be validated: a save before would make a resumed run skip that."""
+        interval: Any = trainer.val_check_batch
+        may_validate = trainer.is_last_batch or any(n % interval == 0 for n in (trainer.global_step, batch_idx + 1))
+        if not may_validate:
+            self._save_if_due(trainer)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Save if it is time."""
+        if trainer.state.fn == "fit" and not trainer.sanity_checking:
+            self._save_if_due(trainer)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Save the end."""
+        self._save(trainer)
+
+    def _save_if_due(self, trainer: Trainer) -> None:
+        due = time.monotonic() - self._saved_at >= self._every_n_seconds
+        if trainer.strategy.broadcast(due):
+            self._save(trainer)
+
+    def _save(self, trainer: Trainer) -> None:
+        path = self.path
+        if path is not None and not trainer.fast_dev_run:
+            trainer.save_checkpoint(path)
+            self._saved_at = time.monotonic()

@@ -1,0 +1,162 @@
+from contextlib import nullcontext
+
+import pytest
+import torch
+from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.loggers import TensorBoardLogger
+from matplotlib.figure import Figure
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from fedlightning.algorithms import FedMM
+from fedlightning.callbacks import History, LastCheckpoint, LogPictures, RoundProgressBar
+from fedlightning.callbacks.progress import rounds_in_total
+from fedlightning.oracle import Vectorized
+from tests.small import Line, regression_data, trainer
+
+
+class Drawing(Line):
+    def pictures(self):
+        figure = Figure(figsize=(1, 1))
+        figure.subplots().plot([0, 1])
+        return {"line": figure}
+
+
+def events(folder):
+    board = EventAccumulator(str(folder), size_guidance={"images": 0, "scalars": 0})
+    board.Reload()
+    return board
+
+
+def test_tensorboard_shows_scalars_over_rounds_pictures_and_hyper_parameters(tmp_path):
+    logger = TensorBoardLogger(tmp_path, name="", version="", default_hp_metric=False)
+    fit = trainer(
+        tmp_path,
+        logger=logger,
+        callbacks=[LogPictures(2)],
+        max_steps=12,
+        log_every_n_steps=1,
+        val_check_interval=2,
+        check_val_every_n_epoch=None,
+    )
+    fit.fit(Drawing(FedMM(0.05)), regression_data())
+    board = events(tmp_path)
+    assert [event.step for event in board.Scalars("train_loss")] == list(range(1, 13))
+    assert [event.step for event in board.Scalars("val_loss")] == [2, 4, 6, 8, 10, 12]
+    assert {"drift", "dual_norm", "upload", "download", "round_time"} <= set(board.Tags()["scalars"])
+    assert [event.step for event in board.Images("line")] == [2, 6, 10]
+    hparams = (tmp_path / "hparams.yaml").read_text()
+    assert "dropout: 0.2" in hparams
+    assert "FedMM" in hparams
+
+
+def test_pictures_need_a_positive_interval():
+    with pytest.raises(ValueError, match="every_n_validations=0"):
+        LogPictures(0)
+
+
+def test_a_task_without_pictures_is_fine(tmp_path):
+    logger = TensorBoardLogger(tmp_path, name="", version="", default_hp_metric=False)
+    trainer(tmp_path, logger=logger, callbacks=[LogPictures()]).fit(Line(), regression_data())
+    assert events(tmp_path).Tags()["images"] == []
+
+
+def test_progress_bar_counts_rounds(capsys):
+    trainer(enable_progress_bar=True, callbacks=[RoundProgressBar()], max_steps=7).fit(Line(), regression_data())
+    shown = capsys.readouterr().err
+    assert "Round: 100%" in shown
+    assert "7/7" in shown
+    assert "val_loss" not in shown  # not logged to the bar
+
+
+def test_rounds_in_total():
+    seen = []
+
+    class Spy(Line):
+        def on_train_start(self):
+            super().on_train_start()
+            seen.append(rounds_in_total(self.trainer))
+
+    trainer(max_steps=7).fit(Spy(), regression_data())
+    trainer(max_steps=-1, max_epochs=3).fit(Spy(), regression_data())
+    trainer(max_steps=7, max_epochs=1).fit(Spy(), regression_data())
+    assert seen == [7, 15, 5]
+
+
+def test_history_survives_a_resume(tmp_path):
+    def fit(rounds, ckpt_path=None):
+        torch.manual_seed(0)
+        history = History()
+        callbacks = [history, ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=4, save_top_k=-1)]
+        run = trainer(
+            tmp_path,
+            enable_checkpointing=True,
+            callbacks=callbacks,
+            max_steps=rounds,
+            val_check_interval=3,
+            check_val_every_n_epoch=None,
+        )
+        run.fit(Line(), regression_data(), ckpt_path=ckpt_path)
+        return history
+
+    whole = fit(9)
+    resumed = fit(9, tmp_path / "step=4.ckpt")
+    strip = lambda rows: [{k: v for k, v in row.items() if k != "seconds"} for row in rows]  # noqa: E731
+    assert strip(resumed.rows) == strip(whole.rows)
+    assert [row["round"] for row in whole.rows] == [3, 6, 9]
+    d = 41
+    assert [row["upload"] for row in whole.rows] == [3 * 4 * d, 6 * 4 * d, 9 * 4 * d]
+    assert set(whole.rows[0]) == {"round", "upload", "download", "seconds", "val_loss"}
+    whole.write(tmp_path / "history.csv")
+    assert len((tmp_path / "history.csv").read_text().splitlines()) == 4
+
+
+@pytest.mark.parametrize("stop", range(1, 9))
+def test_resume_from_the_last_checkpoint_of_any_round_is_bitwise(stop, tmp_path):
+    options = {"val_check_interval": 3, "check_val_every_n_epoch": None, "enable_checkpointing": True}
+
+    def fit(rounds, folder, ckpt_path=None, kill_at=None):
+        torch.manual_seed(0)
+        history = History()
+        callbacks = [history, LastCheckpoint(str(folder), every_n_seconds=0.0), Kill(kill_at)]
+        run = trainer(tmp_path, callbacks=callbacks, max_steps=rounds, **options)
+        with pytest.raises(Killed) if kill_at else nullcontext():
+            run.fit(Line(FedMM(0.05), oracle=Vectorized()), regression_data(), ckpt_path=ckpt_path)
+        return history, torch.load(folder / "last.ckpt", weights_only=True)
+
+    history, whole = fit(10, tmp_path / "whole")
+    fit(10, tmp_path / "part", kill_at=stop + 1)
+    resumed_history, resumed = fit(10, tmp_path / "part", ckpt_path=tmp_path / "part" / "last.ckpt")
+    assert torch.equal(resumed["federation"]["server"]["z"], whole["federation"]["server"]["z"])
+    for name, rows in whole["federation"]["clients"]["rows"].items():
+        assert torch.equal(resumed["federation"]["clients"]["rows"][name], rows)
+    assert [row["round"] for row in resumed_history.rows] == [row["round"] for row in history.rows] == [3, 6, 9]
+    assert [row["val_loss"] for row in resumed_history.rows] == [row["val_loss"] for row in history.rows]
+
+
+def test_the_end_of_a_run_can_be_extended(tmp_path):
+    def fit(rounds, ckpt_path=None):
+        torch.manual_seed(0)
+        callbacks = [LastCheckpoint(str(tmp_path))]
+        run = trainer(tmp_path, callbacks=callbacks, max_steps=rounds, enable_checkpointing=True)
+        run.fit(Line(FedMM(0.05), oracle=Vectorized()), regression_data(), ckpt_path=ckpt_path)
+        return torch.load(tmp_path / "last.ckpt", weights_only=True)["federation"]["server"]["z"]
+
+    whole = fit(12)
+    fit(7)
+    assert torch.equal(fit(12, tmp_path / "last.ckpt"), whole)
+
+
+class Killed(Exception):
+    pass
+
+
+class Kill(Callback):
+    """Stops in the middle of a round."""
+
+    def __init__(self, at):
+        self.at = at
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        if self.at is not None and trainer.global_step == self.at:
+            raise Killed

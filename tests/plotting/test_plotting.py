@@ -1,0 +1,37 @@
+import numpy as np
+import torch
+
+from fedlightning.plotting import comparison_figure, feature_map, prediction_grid
+
+
+def rows(values, every=10):
+    return [{"round": every * (i + 1), "upload": 100.0 * (i + 1), "accuracy": v} for i, v in enumerate(values)]
+
+
+def test_comparison_draws_mean_and_spread():
+    curves = {"A": [rows([0.1, 0.2]), rows([0.3, 0.4])], "B": [rows([0.5, 0.6])]}
+    figure = comparison_figure(curves, "accuracy", target=0.35)
+    left, right = figure.axes
+    np.testing.assert_allclose(left.lines[0].get_xydata(), [[10, 0.2], [20, 0.3]])
+    np.testing.assert_allclose(right.lines[0].get_xydata(), [[100, 0.2], [200, 0.3]])
+    assert len(left.collections) == 1  # the spread of A; B has one seed
+    assert [text.get_text() for text in left.get_legend().get_texts()] == ["A", "B"]
+    assert left.get_xlabel() == "communication round"
+    assert right.get_xlabel() == "floats uploaded"
+
+
+def test_prediction_grid_marks_right_and_wrong():
+    image, domain = torch.rand(6, 3, 4, 4), torch.tensor([0, 0, 0, 1, 1, 1])
+    label, predicted = torch.tensor([0, 1, 2, 3, 4, 5]), torch.tensor([0, 1, 9, 3, 9, 9])
+    figure = prediction_grid(image, label, predicted, domain, columns=3)
+    titled = [(ax.get_title(), ax.title.get_color()) for ax in figure.axes if ax.get_title()]
+    green, red = "tab:green", "tab:red"
+    assert titled == [("0", green), ("1", green), ("9", red), ("3", green), ("9", red), ("9", red)]
+
+
+def test_feature_map_shows_both_domains():
+    features, domain = torch.randn(40, 5), torch.arange(40) % 2
+    figure = feature_map(features, domain, torch.arange(40) % 10, most=15)
+    by_domain, by_class = figure.axes
+    assert [len(c.get_offsets()) for c in by_domain.collections] == [15, 15]
+    assert len(by_class.collections) == 2

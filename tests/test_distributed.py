@@ -1,0 +1,57 @@
+"""Two processes share the clients of a cohort and end where one process ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+NAMES = ("scaffold", "fedmm", "personal")
+_SCRIPT = """
+import fedlightning, sys, torch
+from tests.small import Line, Personal, regression_data, trainer
+from fedlightning.algorithms import FedMM, SCAFFOLD
+from fedlightning.participation import Uniform
+devices, folder = int(sys.argv[1]), sys.argv[2]
+tasks = {
+    "scaffold": lambda: Line(SCAFFOLD(0.05), dropout=0.0),
+    "fedmm": lambda: Line(FedMM(0.05, mu=1.0), dropout=0.0),
+    "personal": lambda: Personal(SCAFFOLD(0.05)),
+}
+if __name__ == "__main__":
+    for name, make in tasks.items():
+        torch.manual_seed(0)
+        fit = trainer(None, devices=devices, strategy="ddp" if devices > 1 else "auto", precision="64-true")
+        fit.fit(make(), regression_data(participation=Uniform(3)))
+        fit.save_checkpoint(f"{folder}/{name}-{devices}.ckpt")
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_are_one(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(_SCRIPT)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    for devices in (1, 2):
+        command = [sys.executable, "-W", "ignore", str(script), str(devices), str(tmp_path)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+        assert done.returncode == 0, done.stderr[-2000:]
+    for name in NAMES:
+        states = [torch.load(tmp_path / f"{name}-{n}.ckpt", weights_only=True)["federation"] for n in (1, 2)]
+        assert_same(*states)
+
+
+def assert_same(one, two):
+    for field, value in one["server"].items():
+        if isinstance(value, torch.Tensor):
+            torch.testing.assert_close(two["server"][field], value, rtol=1e-12, atol=1e-12)
+    order = [torch.argsort(state["clients"]["ids"]) for state in (one, two)]
+    assert torch.equal(one["clients"]["ids"][order[0]], two["clients"]["ids"][order[1]])
+    for field in one["clients"]["rows"]:
+        rows = [state["clients"]["rows"][field][o] for state, o in zip((one, two), order, strict=True)]
+        torch.testing.assert_close(*rows, rtol=1e-12, atol=1e-12)
+    assert (one["upload"], one["download"]) == (two["upload"], two["download"])
