@@ -67,6 +67,6 @@ class LastCheckpoint(Checkpoint):
 
     def _save(self, trainer: Trainer) -> None:
         path = self.path
-        if path is not None and not trainer.fast_dev_run:
+        if path is not None and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             trainer.save_checkpoint(path)
             self._saved_at = time.monotonic()

@@ -110,7 +110,7 @@ def _runs(
 ) -> list[Run]:
     named: dict[str, str] = {}
     for algorithm in algorithms:
-        name, path = algorithm.split("=", 1) if "=" in algorithm else (Path(algorithm).stem, algorithm)
+        name, path = algorithm.rsplit("=", 1) if "=" in algorithm else (Path(algorithm).stem, algorithm)
         if name in named:
             raise ValueError(f"Two algorithms are called '{name}'. Name them: --algorithms A=path B=path.")
         named[name] = path
