@@ -1,0 +1,88 @@
+"""The README's examples run, keep their promised length, and its table names what exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import lightning
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+from fedlightning import FederatedDataModule, algorithms
+from fedlightning.algorithms import FedAvg, FedMM
+from fedlightning.participation import Uniform
+from fedlightning.tasks import ClientNumbers, QuadraticSaddle
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def example(name):
+    return re.search(rf"<!-- test: {name} -->\n```python\n(.*?)```", README, re.DOTALL)[1]
+
+
+def run(name, into):
+    exec(compile(example(name), f"README.md: {name}", "exec"), into)
+    return into
+
+
+def fit(task, data, rounds, **options):
+    options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, **options}
+    trainer = lightning.Trainer(max_steps=rounds, enable_model_summary=False, accelerator="cpu", **options)
+    trainer.fit(task, data)
+    return trainer
+
+
+@pytest.mark.parametrize(("name", "most"), [("task", 30), ("algorithm", 60)])
+def test_examples_are_short(name, most):
+    assert len([line for line in example(name).splitlines() if line.strip()]) <= most
+
+
+def test_task_learns_the_line():
+    robust_line = run("task", {})["RobustLine"]
+    draw = torch.Generator().manual_seed(0)
+    truth = torch.randn(5, generator=draw)
+    x = torch.randn(6, 100, 5, generator=draw)
+    train = [TensorDataset(rows, rows @ truth) for rows in x]
+    data = FederatedDataModule.from_datasets(
+        train=train, val=train[0], batch_size=20, local_steps=10, participation=Uniform(fraction=0.5), seed=0
+    )
+    for algorithm in (FedAvg(lr=0.05), FedMM(lr=[0.05, 0.02], mu=1.0)):
+        trainer = fit(robust_line(algorithm), data, rounds=60)
+        assert trainer.callback_metrics["val_mse"] < 0.01 * truth.square().sum()
+
+
+def test_algorithm_reaches_the_saddle():
+    fed_dyn = run("algorithm", {"__name__": "readme"})["FedDyn"]
+    task = QuadraticSaddle(fed_dyn(lr=0.05, alpha=1.0))
+    fit(task, ClientNumbers(local_steps=10, rounds_per_epoch=400), rounds=400, precision="64-true")
+    assert (task.server_state.z - task.solution).norm() < 1e-6
+
+
+def test_python_example_runs():
+    code = re.search(r"## Use it from Python\n\n```python\n(.*?)```", README, re.DOTALL)[1]
+    run_with_few_rounds = code.replace("max_steps=10", "max_steps=2, enable_progress_bar=False")
+    exec(compile(run_with_few_rounds, "README.md: Python", "exec"), {})
+
+
+def test_table_names_every_algorithm():
+    table = README[README.index("## Algorithms") :]
+    abstract = {algorithms.Algorithm, algorithms.LocalGradientAlgorithm}
+    classes = {v for v in vars(algorithms).values() if isinstance(v, type) and issubclass(v, algorithms.Algorithm)}
+    for cls in classes - abstract:
+        assert f"| `{cls.__name__}` |" in table
+
+
+def test_links_lead_somewhere():
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+            assert "://" in target or (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_every_algorithm_file_is_exported():
+    exported = {getattr(value, "__module__", "") for value in vars(algorithms).values()}
+    for path in (ROOT / "fedlightning" / "algorithms").glob("*.py"):
+        if path.stem not in ("__init__", "base"):
+            assert f"fedlightning.algorithms.{path.stem}" in exported
