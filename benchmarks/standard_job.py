@@ -135,7 +135,7 @@ def peak_memory(args, who):
 
 
 def peak_resident():
-    """In MiB; Linux counts the parent's memory into ``ru_maxrss`` of a child, so the kernel's own figure comes first."""
+    """In MiB. Linux counts the parent's memory into ``ru_maxrss`` of a child; the kernel's other figure does not."""
     status = Path("/proc/self/status")
     if status.is_file():
         return next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("VmHWM")) / 1024

@@ -34,6 +34,11 @@ class WeightedMean:
                 shape = (-1, *[1] * (value.dim() - 1))
                 value = torch.where(silent.view(shape), torch.zeros_like(value), value)
             term = torch.tensordot(weights.to(value.dtype), value, dims=1)
+            if name in self._sums and self._sums[name].shape != term.shape:
+                raise ValueError(
+                    f"Clients of one cohort sent '{name}' in different shapes, {list(self._sums[name].shape)} and "
+                    f"{list(term.shape)}. If it holds something of every local step, set the data module's local_steps."
+                )
             self._sums[name] = self._sums[name] + term if name in self._sums else term
         self._weight = self._weight + weights.sum()
 
@@ -74,6 +79,6 @@ class WeightedMean:
 
 def finite_clients(values: Mapping[str, Tensor]) -> Tensor | None:
     """Which of C clients sent finite numbers only, ``[C]`` bool; None if all did."""
-    sums = [value.flatten(1).sum(1) for value in values.values()]
+    sums = [value.reshape(len(value), -1).sum(1) for value in values.values()]
     finite = torch.stack([torch.isfinite(total) for total in sums]).all(0) if sums else None
     return None if finite is None or bool(finite.all()) else finite

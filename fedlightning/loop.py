@@ -18,6 +18,7 @@ from fedlightning.data.cohort import Chunk, Cohort, RoundBatch
 from fedlightning.nested import map_tensors
 from fedlightning.oracle import Auto, Autocast, CohortOracle, Cost, Objective, Oracle, Sequential, Vectorized
 from fedlightning.processes import OneProcess, Processes
+from fedlightning.proximal import Composite
 from fedlightning.seeding import derive_seed, seed_device
 from fedlightning.space import ParameterSpace, read
 
@@ -79,6 +80,7 @@ class RoundLoop:
         buffers: Buffers = "average",
         storage: Storage | None = None,
         processes: Processes | None = None,
+        psi: Composite | None = None,
         report: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Begin at the task's present parameters.
@@ -93,6 +95,7 @@ class RoundLoop:
                 or kept by each client (FedBN).
             storage: Where client states lie.
             processes: Processes that share the cohorts.
+            psi: Regularisers of the shared parameters.
             report: Receives messages for the user.
         """
         self.space = space
@@ -108,7 +111,7 @@ class RoundLoop:
         start = read(space.shared, task)
         start = start.to(torch.promote_types(start.dtype, torch.float32))  # duals of a 16-bit model stay exact
         self._personal_start = read(space.personal, task, like=start)
-        self.algorithm = algorithm.bind(space, start)
+        self.algorithm = algorithm.bind(space, start, psi)
         self.server = self.algorithm.init_server(start.clone())
         self._client_state = self.algorithm.init_client(start.clone())
         self.buffers = start.new_empty(0)

@@ -20,13 +20,14 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from fedlightning.algorithms.base import Algorithm
+from fedlightning.algorithms.base import Algorithm, composite_methods
 from fedlightning.clients import Storage
 from fedlightning.config import NotPlainError, class_path, to_config
 from fedlightning.data.cohort import RoundBatch
 from fedlightning.loop import Buffers, RoundLoop, RoundRejectedError, Weighting
 from fedlightning.oracle import Auto, Autocast, Oracle
 from fedlightning.processes import Distributed, OneProcess
+from fedlightning.proximal import Composite, Regularizer, compose
 from fedlightning.space import ParameterSpace, write
 
 OptimizerCallable = Callable[[Iterable[Tensor]], Optimizer]
@@ -64,6 +65,8 @@ class FederatedLightningModule(LightningModule):
     def __init__(
         self,
         algorithm: Algorithm,
+        regularizer: Regularizer | dict[str, Regularizer] | None = None,
+        max_regularizer: Regularizer | dict[str, Regularizer] | None = None,
         oracle: Oracle | None = None,
         server_optimizer: OptimizerCallable | None = None,
         server_scheduler: LRSchedulerCallable | None = None,
@@ -76,6 +79,9 @@ class FederatedLightningModule(LightningModule):
 
         Args:
             algorithm: What clients and server do.
+            regularizer: psi_1, added to the mean of the objectives: one for every tensor of the min block, or one by
+                name prefix.
+            max_regularizer: psi_2, subtracted from it: the same for the max block.
             oracle: How operators are computed; null measures in the first round which way is faster.
             server_optimizer: Moves the global model along the algorithm's proposal (FedAvg with Adam is FedAdam);
                 null takes the proposal as it is.
@@ -87,11 +93,14 @@ class FederatedLightningModule(LightningModule):
             client_storage: Where client states lie; null keeps them beside the model.
 
         Raises:
-            ValueError: If a server optimizer is asked of an algorithm whose server does not hold the point.
+            ValueError: If a regulariser is given to an algorithm that takes none, or a server optimizer is asked of an
+                algorithm whose server does not hold the point.
         """
         super().__init__()
         self.automatic_optimization = False
         self.algorithm = algorithm
+        self._regularizer = regularizer
+        self._max_regularizer = max_regularizer
         self._oracle = Auto() if oracle is None else oracle
         self._server_optimizer = server_optimizer
         self._server_scheduler = server_scheduler
@@ -102,6 +111,18 @@ class FederatedLightningModule(LightningModule):
         self._loop: RoundLoop | None = None
         self._restored: Mapping[str, Any] | None = None
         self._in_round = False
+        given = regularizer is not None or max_regularizer is not None
+        if given and not algorithm.regularized:
+            raise ValueError(
+                f"{type(algorithm).__name__} takes no regularizer or max_regularizer: averaging its local points would "
+                "undo what a proximal step did. Composite methods here: "
+                f"{', '.join(composite_methods())}. A smooth penalty can be part of objective()."
+            )
+        if self._moves_freely and given:
+            raise ValueError(
+                "server_optimizer, server_scheduler and server_clip would move the model after the proximal step, out "
+                "of its constraint and structure. Use either a regularizer or one of these."
+            )
         if self._moves_freely and not algorithm.primal:
             raise ValueError(
                 f"{type(algorithm).__name__} keeps its server state in dual space: server_optimizer, server_scheduler "
@@ -190,13 +211,14 @@ class FederatedLightningModule(LightningModule):
         self._move(loop, scaler, result.overflow)
         self.log("step", float(self.trainer.global_step), batch_size=1)  # the axis of loggers, names of checkpoints
         if self._logs_this_round:
-            metrics = {**result.metrics, "round_time": time.perf_counter() - start}
+            metrics = {**result.metrics, **self._regularization(loop), "round_time": time.perf_counter() - start}
             self.log_dict({name: float(value) for name, value in metrics.items()}, batch_size=1)
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """One optimizer, the server's, over the shared parameters; it steps once a round."""
         self._loop = None  # a fit begins at the present parameters, or where a checkpoint stands
         space = self._space()
+        self._psi(space)  # speaks up about a wrong prefix or shape before any work starts
         named = dict(self.named_parameters())
         parameters = [named[name] for name in space.shared.names]
         optimizer = (
@@ -230,15 +252,17 @@ class FederatedLightningModule(LightningModule):
         """The round loop, from a checkpoint if there is one, else at the present parameters."""
         if self._loop is None:
             distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+            space = self._space()
             self._loop = RoundLoop(
                 self.algorithm,
                 self,
-                self._space(),
+                space,
                 self._oracle,
                 weighting=self._weighting,
                 buffers=self._buffers_policy,
                 storage=self._client_storage,
                 processes=Distributed() if distributed else OneProcess(),
+                psi=self._psi(space),
                 report=rank_zero_info,
             )
             if self._restored is not None:
@@ -248,6 +272,9 @@ class FederatedLightningModule(LightningModule):
 
     def _space(self) -> ParameterSpace:
         return ParameterSpace(self, self.max_parameters, self.personal_parameters)
+
+    def _psi(self, space: ParameterSpace) -> Composite:
+        return compose(space.shared, self._regularizer, self._max_regularizer)
 
     def _autocast(self, scaler: Any) -> Autocast:
         """The precision Lightning runs training steps in."""
@@ -290,6 +317,10 @@ class FederatedLightningModule(LightningModule):
         else:
             write(loop.space.shared, self, loop.point)
         write(loop.space.buffers, self, loop.buffers)
+
+    def _regularization(self, loop: RoundLoop) -> dict[str, Tensor]:
+        psi = loop.algorithm.psi
+        return {"regularization": psi.value(loop.point)} if psi else {}
 
     def _rescue(self) -> str:
         """Save the last good state, if this run saves checkpoints at all."""

@@ -13,19 +13,31 @@ from fedlightning.algorithms.base import (
     over_all_clients,
     require,
 )
+from fedlightning.algorithms.extra_step_local_sgd import ExtraStepLocalSGD
+from fedlightning.algorithms.fe_dual_ex import FeDualEx
 from fedlightning.algorithms.fed_avg import FedAvg, FedAvgGDA
+from fedlightning.algorithms.fed_dual_avg import FedDualAvg
+from fedlightning.algorithms.fed_mid import FedMiD
+from fedlightning.algorithms.fed_mip import FedMiP
 from fedlightning.algorithms.fed_mm import FedMM
 from fedlightning.algorithms.fed_prox import FedProx, FedProxGDA
 from fedlightning.algorithms.fed_sgda import FedSGD, FedSGDA, ParallelSGDA
+from fedlightning.algorithms.projected_gda import PGDA, ProjectedGDA
 from fedlightning.algorithms.scaffold import SCAFFOLD, SCAFFOLDS
 
 __all__ = [
+    "PGDA",
     "SCAFFOLD",
     "SCAFFOLDS",
     "Algorithm",
+    "ExtraStepLocalSGD",
+    "FeDualEx",
     "FedAvg",
     "FedAvgGDA",
+    "FedDualAvg",
     "FedMM",
+    "FedMiD",
+    "FedMiP",
     "FedProx",
     "FedProxGDA",
     "FedSGD",
@@ -35,6 +47,7 @@ __all__ = [
     "ParallelSGDA",
     "Phase",
     "Point",
+    "ProjectedGDA",
     "Reply",
     "over_all_clients",
     "require",

@@ -22,6 +22,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass, field, fields, replace
+from inspect import isabstract
 from typing import Any, ClassVar, Literal, TypeVar, get_type_hints
 
 from torch import Tensor
@@ -29,6 +30,7 @@ from torch.optim import Optimizer
 
 from fedlightning.local.descent import Direction, descend
 from fedlightning.oracle.cohort import CohortOracle
+from fedlightning.proximal.composite import Composite
 from fedlightning.space import ParameterSpace, PerBlock
 
 OptimizerCallable = Callable[[Iterable[Tensor]], Optimizer]
@@ -76,7 +78,8 @@ class Phase:
         client: Message, client rows and oracle to reply.
         server: Server state and averaged message to new server state.
         data: ``minibatches``, or ``full`` if the clients need all their data at once (``oracle.full``).
-        steps: How many minibatches a client uses; None for as many as the data module deals.
+        steps: How many local steps a client takes; None for as many as the data module deals.
+        draws: Minibatches a local step takes: 2 for methods that look ahead on one and step on another.
     """
 
     down: Callable[[Any], Any]
@@ -84,6 +87,7 @@ class Phase:
     server: Callable[[Any, Any], Any]
     data: Literal["minibatches", "full"] = "minibatches"
     steps: int | None = None
+    draws: int = 1
 
 
 def over_all_clients() -> Any:
@@ -105,6 +109,9 @@ class Algorithm(ABC):
 
     personal_lr: float | Tensor = 0.0
     """Step size of the personal block, set by :meth:`bind` from ``lr``."""
+
+    psi: ClassVar[Composite] = Composite()
+    """What is added to the mean of the objectives, set by :meth:`bind`; nothing where ``regularized`` is False."""
 
     @abstractmethod
     def init_server(self, z: Tensor) -> Any:
@@ -152,17 +159,19 @@ class Algorithm(ABC):
         """The exchanges of one round."""
         return (Phase(self.down, self.client, self.server),)
 
-    def bind(self: AlgorithmT, space: ParameterSpace, like: Tensor) -> AlgorithmT:
+    def bind(self: AlgorithmT, space: ParameterSpace, like: Tensor, psi: Composite | None = None) -> AlgorithmT:
         """A copy whose per-block hyper-parameters are numbers or vectors ``[d]``, ready to compute with.
 
         Args:
             space: Names and blocks of the parameters.
             like: Gives dtype and device of the vectors.
+            psi: Regularisers of the shared parameters.
 
         Raises:
             ValueError: If a hyper-parameter names an unknown prefix or leaves a parameter uncovered.
         """
         bound = copy(self)
+        object.__setattr__(bound, "psi", Composite() if psi is None else psi)
         for name in per_block_fields(type(self)):
             value = getattr(self, name)
             if value is None:
@@ -193,6 +202,18 @@ class LocalGradientAlgorithm(Algorithm):
         """K steps of every client from ``z [d]``; see :func:`fedlightning.local.descent.descend`."""
         lr: Any = self.lr
         return descend(z, oracle, lr, direction=direction, optimizer=self.local_optimizer, personal_lr=self.personal_lr)
+
+
+def composite_methods() -> list[str]:
+    """Names of the algorithms that take regularisers."""
+    found: set[str] = set()
+    classes: list[Any] = [Algorithm]
+    while classes:
+        cls = classes.pop()
+        classes += cls.__subclasses__()
+        if cls.regularized and not isabstract(cls):
+            found.add(cls.__name__)
+    return sorted(found)
 
 
 def per_block_fields(algorithm: type[Any]) -> list[str]:

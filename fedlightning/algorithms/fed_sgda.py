@@ -1,9 +1,10 @@
 """FedSGDA (Peng et al., ICLR 2020; Shen et al., FedMM, 2022, Algorithm 1), also called Parallel SGDA and FedSGD.
 
 Client:  g_i(z) on one minibatch
-Server:  z <- z - lr * mean(g_i(z))
+Server:  z <- prox_{lr psi}(z - lr * mean(g_i(z)))
 
-One step a round: no drift, and as many rounds as centralised training has steps.
+One step a round: no drift, and as many rounds as centralised training has steps. The proximal operator is ours: with
+full batches and a regulariser this is the proximal gradient method on the mean of the objectives.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ class FedSGDA(Algorithm):
         lr: Step size eta > 0 of the server's step: one number, ``[min, max]`` or by name prefix.
     """
 
+    regularized = True
+
     lr: PerBlock
 
     def __post_init__(self) -> None:
@@ -51,7 +54,7 @@ class FedSGDA(Algorithm):
 
     def init_server(self, z: Tensor) -> Point:
         """The server holds the point alone."""
-        return Point(z)
+        return Point(self.psi.project(z))
 
     def down(self, server: Point) -> Point:
         """The point."""
@@ -60,16 +63,12 @@ class FedSGDA(Algorithm):
     def client(self, down: Point, rows: Any, oracle: CohortOracle) -> Reply:
         """The operator at the received point; a personal block takes one step."""
         w = down.z.expand(oracle.clients, -1)
-        batch = next(oracle.batches())
-        if oracle.personal is None:
-            return Reply(Gradient(oracle(w, batch)), point=w)
-        g, g_v = oracle(w, oracle.personal, batch)
-        oracle.personal = oracle.personal - self.personal_lr * g_v
+        g = oracle.follow(w, next(oracle.batches()), self.personal_lr)
         return Reply(Gradient(g), point=w)
 
     def server(self, server: Point, up: Gradient) -> Point:
         """One step against the mean operator."""
-        return Point(server.z - self.lr * up.g)
+        return Point(self.psi.prox(server.z - self.lr * up.g, self.lr))
 
 
 FedSGD = FedSGDA

@@ -273,18 +273,19 @@ class RoundLoader:
         data, partition = self._data, self._data.federation.partition
         ids = data.participation.cohort(len(partition), data.seed, round_index, phase)
         ids = self._own(ids)
-        full = self._phases[phase].data == "full"
+        asked = self._phases[phase]
+        steps = data.local_steps if asked.steps is None else asked.steps
         deals = []
         for client in ids:
             indices = partition[client]
             index = (
                 indices[None]
-                if full
+                if asked.data == "full"
                 else deal_minibatches(
                     indices,
                     data.batch_size,
-                    data.local_steps if self._phases[phase].steps is None else self._phases[phase].steps,
-                    data.local_epochs,
+                    None if steps is None else steps * asked.draws,
+                    data.local_epochs * asked.draws,
                     client_seed(data.seed, round_index, phase, client),
                 )
             )

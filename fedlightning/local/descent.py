@@ -43,14 +43,8 @@ def descend(
     """
     w = z.expand(oracle.clients, -1).clone()
     step = _gradient_step(lr) if optimizer is None else _optimizer_step(w, lr, optimizer)
-    personal_step = _gradient_step(personal_lr)
     for batch in oracle.batches():
-        v = oracle.personal
-        if v is None:
-            g = oracle(w, batch)
-        else:
-            g, g_v = oracle(w, v, batch)
-            oracle.personal = personal_step(v, g_v, batch.active)
+        g = oracle.follow(w, batch, personal_lr)
         w = step(w, g if direction is None else direction(w, g), batch.active)
     return w.detach()
 

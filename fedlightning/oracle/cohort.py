@@ -24,6 +24,10 @@ class Minibatch:
     data: Any
     active: Tensor | None = None
 
+    def keep(self, new: Tensor, old: Tensor) -> Tensor:
+        """``new [S, ...]``, or ``old`` for clients that have no more minibatches."""
+        return new if self.active is None else torch.where(self.active[:, None], new, old)
+
 
 class ClientData(Protocol):
     """The data of S clients in one round; see :class:`fedlightning.data.cohort.Chunk`."""
@@ -84,6 +88,11 @@ class CohortOracle:
         """K minibatches of every client; from the start again at every call."""
         return self._data.minibatches()
 
+    def pairs(self) -> Iterator[tuple[Minibatch, Minibatch]]:
+        """Two minibatches a local step, for phases with ``draws=2``."""
+        batches = self.batches()
+        return zip(batches, batches, strict=True)
+
     @overload
     def __call__(self, w: Tensor, batch: Minibatch, /) -> Tensor: ...
 
@@ -96,9 +105,17 @@ class CohortOracle:
         v = personal[0] if personal else self._own_personal()
         result = self._evaluate(w, v, self.buffers, batch.data)
         active = batch.active
-        self.buffers = result.buffers if active is None else torch.where(active[:, None], result.buffers, self.buffers)
+        self.buffers = batch.keep(result.buffers, self.buffers)
         self._count({"loss": result.loss, **result.scalars}, active)
         return (result.g, result.g_personal) if personal else result.g
+
+    def follow(self, w: Tensor, batch: Minibatch, personal_lr: float | Tensor) -> Tensor:
+        """The operator at ``w``; the personal block, if there is one, takes a plain step on the same minibatch."""
+        if self.personal is None:
+            return self(w, batch)
+        g, g_v = self(w, self.personal, batch)
+        self.personal = batch.keep(self.personal - personal_lr * g_v, self.personal)
+        return g
 
     def full(self, w: Tensor) -> Tensor:
         """The operator of f_i over all of a client's data, ``[S, d]``."""

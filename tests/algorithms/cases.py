@@ -9,7 +9,16 @@ from typing import Any
 import torch
 
 from fedlightning import algorithms as fl
-from tests.references.fed_avg import fed_avg, fed_sgda
+from tests.references.composite import (
+    extra_step_local_sgd,
+    fe_dual_ex,
+    fed_dual_avg,
+    fed_mid,
+    fed_mip,
+    fed_sgda,
+    projected_gda,
+)
+from tests.references.fed_avg import fed_avg
 from tests.references.fed_mm import fed_mm
 from tests.references.scaffold import scaffold
 
@@ -60,6 +69,17 @@ CASES = {
         {"lr": 0.04, "mu": 1.0, "eta3": 0.9, "local_optimizer": torch.optim.Adam},
         exact=True,
     ),
+    "FedDualAvg": Case(fl.FedDualAvg, {"lr": 0.05, "lr_server": 0.9}, fed_dual_avg, {"lr": 0.04, "lr_server": 0.8}),
+    "FeDualEx": Case(
+        fl.FeDualEx,
+        {"lr": 0.05, "lr_server": 0.9},
+        fe_dual_ex,
+        {"lr": 0.04, "lr_server": 0.8, "output": "ergodic"},
+    ),
+    "FedMiD": Case(fl.FedMiD, {"lr": 0.05, "lr_server": 0.9}, fed_mid, {"lr": 0.04, "lr_server": 0.8}),
+    "FedMiP": Case(fl.FedMiP, {"lr": 0.05, "lr_server": 0.9}, fed_mip, {"lr": 0.04, "lr_server": 0.8}),
+    "ProjectedGDA": Case(fl.ProjectedGDA, {"lr": 0.05}, projected_gda, {"lr": 0.04}),
+    "ExtraStepLocalSGD": Case(fl.ExtraStepLocalSGD, {"lr": 0.05}, extra_step_local_sgd, {"lr": 0.04}),
 }
 """By class name."""
 

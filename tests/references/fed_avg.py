@@ -14,12 +14,3 @@ def fed_avg(operators, z, cohorts, K, lr, mu=0.0):
         z = np.mean(ends, axis=0)
         points.append(z)
     return points
-
-
-def fed_sgda(operators, z, cohorts, K, lr):
-    """One step a round along the mean operator; K plays no part."""
-    points = []
-    for cohort in cohorts:
-        z = z - lr * np.mean([operators[i](z) for i in cohort], axis=0)
-        points.append(z)
-    return points

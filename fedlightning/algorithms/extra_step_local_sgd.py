@@ -1,0 +1,41 @@
+"""Extra Step Local SGD (Beznosikov, Samokhin, Gasnikov, 2020): local extragradient steps.
+
+Client, K times:  w_half = w - lr * g_i(w; xi)
+                  w     <- w - lr * g_i(w_half; xi'),  from w = z;  xi, xi' independent minibatches
+Server:           z <- mean(w)
+
+The method is for smooth problems. With a regulariser it takes subgradients and projects after every step, as Bai and
+Bullins (FeDualEx, ICLR 2024, Section 6) run it for comparison: it keeps the constraint, but no structure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from fedlightning.algorithms.base import Phase, Point, Reply
+from fedlightning.algorithms.projected_gda import ProjectedGDA
+from fedlightning.oracle.cohort import CohortOracle
+
+
+@dataclass(frozen=True, eq=False)
+class ExtraStepLocalSGD(ProjectedGDA):
+    """Local extragradient.
+
+    Args:
+        lr: Local step size eta > 0: one number, ``[min, max]`` or by name prefix.
+    """
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """Two minibatches a local step."""
+        return (Phase(self.down, self.client, self.server, draws=2),)
+
+    def client(self, down: Point, rows: Any, oracle: CohortOracle) -> Reply:
+        """K extragradient steps."""
+        w = down.z.expand(oracle.clients, -1)
+        for first, second in oracle.pairs():
+            half = self.step(w, w, oracle(w, first))
+            g = oracle.follow(half, second, self.personal_lr)
+            w = second.keep(self.step(w, half, g), w)
+        return Reply(Point(w), point=w)

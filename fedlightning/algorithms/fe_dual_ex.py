@@ -1,0 +1,124 @@
+"""FeDualEx (Bai, Bullins, ICLR 2024, Algorithm 1): federated dual extrapolation for composite saddle point problems.
+
+Client, k = 0, ..., K - 1:  z      = at(dual, k)
+                            middle = dual - lr * g_i(z; xi)
+                            dual  <- dual - lr * g_i(at(middle, k + 1); xi')       xi, xi' independent minibatches
+Server:                     dual  <- dual + lr_server * mean(dual_K - dual_0)
+
+at(dual, k), ``dual`` and the start are those of FedDualAvg: thresholds weigh lr * (lr_server * T + k), those of the
+extrapolated point one step more.
+
+The paper returns the mean over all rounds and steps of at(mean over clients of middle, k + 1). It cannot be had from
+end-of-round uploads, so ``output="ergodic"`` uploads every middle dual, K + 1 times as many floats; ``output="last"``,
+the default, returns the server's own projection. Local steps do not depend on the choice.
+
+With one client it is stochastic dual extrapolation (the paper's Algorithm 3, rate O(1/T + sigma/sqrt(T)) in the gap),
+with one client and full batches the deterministic one (Algorithm 4, rate O(1/T)); without psi and for one step a round
+Nesterov's dual extrapolation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from fedlightning.algorithms.base import Phase, Reply
+from fedlightning.algorithms.fed_dual_avg import Change, Dual, FedDualAvg
+from fedlightning.oracle.cohort import CohortOracle, Minibatch
+
+
+@dataclass(frozen=True)
+class Server(Dual):
+    """Server state.
+
+    Attributes:
+        total: Sum of the intermediate points of all rounds, ``[d]``; ``[0]`` without ergodic output.
+        count: How many they are.
+    """
+
+    total: Tensor
+    count: int = 0
+
+
+@dataclass(frozen=True)
+class Trace(Change):
+    """An upload for the ergodic output.
+
+    Attributes:
+        middles: Intermediate duals of every local step, ``[S, K, d]``.
+    """
+
+    middles: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class FeDualEx(FedDualAvg):
+    """Federated dual extrapolation.
+
+    Args:
+        lr: Client step size eta_c > 0: one number, ``[min, max]`` or by name prefix.
+        lr_server: Server step size eta_s > 0: the same.
+        output: Which point the model holds: ``last``, or ``ergodic``, the mean the theory speaks of.
+    """
+
+    output: Literal["last", "ergodic"] = "last"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.output not in ("last", "ergodic"):
+            raise ValueError(f"FeDualEx(output={self.output!r}): expected 'last' or 'ergodic'.")
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """Two minibatches a local step."""
+        return (Phase(self.down, self.client, self.server, draws=2),)
+
+    def init_server(self, z: Tensor) -> Server:
+        """The dual image of the start."""
+        start = super().init_server(z)
+        return Server(start.dual, start.steps, torch.zeros_like(z) if self.output == "ergodic" else z.new_empty(0))
+
+    def down(self, server: Dual) -> Dual:
+        """The dual and the steps so far."""
+        return Dual(server.dual, server.steps)
+
+    def client(self, down: Dual, rows: Any, oracle: CohortOracle) -> Reply:
+        """K steps of dual extrapolation."""
+        dual = down.dual.expand(oracle.clients, -1)
+        middles = []
+        for k, (first, second) in enumerate(oracle.pairs()):
+            middle = dual - self.lr * oracle(self.at(dual, down, k), first)
+            g = oracle.follow(self.at(middle, down, k + 1), second, self.personal_lr)
+            dual = second.keep(dual - self.lr * g, dual)
+            if self.output == "ergodic":
+                middles.append(self._of_all(middle, second))
+        change, steps = dual - down.dual, oracle.steps / 2
+        up = Trace(change, steps, torch.stack(middles, dim=1)) if middles else Change(change, steps)
+        return Reply(up, point=self.at(dual, down, k + 1))
+
+    def server(self, server: Any, up: Any) -> Server:
+        """A step along the mean change; the intermediate points are those of the mean duals."""
+        after = super().server(server, up)
+        total, count = server.total, server.count
+        if self.output == "ergodic":
+            total = total + sum(self.at(middle, server, k + 1) for k, middle in enumerate(up.middles))
+            count += len(up.middles)
+        return Server(after.dual, after.steps, total, count)
+
+    def point(self, server: Any) -> Tensor:
+        """The server's own projection, or the mean of the intermediate points."""
+        if self.output == "last" or server.count == 0:
+            return super().point(server)
+        mean: Tensor = server.total / server.count
+        return mean
+
+    def _of_all(self, middle: Tensor, batch: Minibatch) -> Tensor:
+        if batch.active is not None:
+            raise ValueError(
+                "FeDualEx(output='ergodic') averages the intermediate points of every local step over the clients, but "
+                "some clients take fewer steps. Set the data module's local_steps, or use output='last'."
+            )
+        return middle

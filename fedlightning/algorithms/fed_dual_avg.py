@@ -1,0 +1,98 @@
+"""FedDualAvg (Yuan, Zaheer, Reddi, ICML 2021): federated dual averaging for composite problems, in operator form.
+
+Client, k = 0, ..., K - 1:  z_k = at(dual, k);  dual <- dual - lr * g_i(z_k)
+Server:                     dual <- dual + lr_server * mean(dual_K - dual_0)
+
+at(dual, k) is the point of a dual state: the minimiser of l(z) + t * psi(z) - <dual, z> with mirror map l and
+t = lr * (lr_server * T + k), T the local steps of all rounds before. psi is charged for all steps at once, so the
+threshold of an l1 or nuclear norm grows with the rounds, and averages of sparse points do not undo it.
+
+The paper keeps the sum s of operators and a fixed start s_bar; ``dual`` is s_bar - s. It starts at the dual image of
+the task's own parameters, projected into the constraint. Without a regulariser this is FedAvg with a server step size.
+For saddle point problems it is a baseline without guarantee; FeDualEx adds the extra step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from fedlightning.algorithms.base import Algorithm, Reply, require
+from fedlightning.oracle.cohort import CohortOracle
+from fedlightning.space import PerBlock
+
+
+@dataclass(frozen=True)
+class Dual:
+    """Server state and download.
+
+    Attributes:
+        dual: ``[d]``, in the dual space.
+        steps: T, the local steps of all rounds so far (of a round, the cohort's mean), ``[]``.
+    """
+
+    dual: Tensor
+    steps: Tensor
+
+
+@dataclass(frozen=True)
+class Change:
+    """An upload.
+
+    Attributes:
+        dual: Change of the client's dual, ``[S, d]``.
+        steps: Local steps it took, ``[S]``.
+    """
+
+    dual: Tensor
+    steps: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class FedDualAvg(Algorithm):
+    """Federated dual averaging.
+
+    Args:
+        lr: Client step size eta_c > 0: one number, ``[min, max]`` or by name prefix.
+        lr_server: Server step size eta_s > 0: the same.
+    """
+
+    regularized = True
+    primal = False
+
+    lr: PerBlock
+    lr_server: PerBlock = 1.0
+
+    def __post_init__(self) -> None:
+        require(self, "lr", above=0.0)
+        require(self, "lr_server", above=0.0)
+
+    def init_server(self, z: Tensor) -> Dual:
+        """The dual image of the start."""
+        return Dual(self.psi.to_dual(self.psi.project(z)), z.new_zeros(()))
+
+    def down(self, server: Dual) -> Dual:
+        """The dual and the steps so far."""
+        return server
+
+    def client(self, down: Dual, rows: Any, oracle: CohortOracle) -> Reply:
+        """K steps of dual averaging."""
+        dual = down.dual.expand(oracle.clients, -1)
+        for k, batch in enumerate(oracle.batches()):
+            g = oracle.follow(self.at(dual, down, k), batch, self.personal_lr)
+            dual = batch.keep(dual - self.lr * g, dual)
+        return Reply(Change(dual - down.dual, oracle.steps), point=self.at(dual, down, k + 1))
+
+    def server(self, server: Dual, up: Change) -> Dual:
+        """A step along the mean change."""
+        return Dual(server.dual + self.lr_server * up.dual, server.steps + up.steps)
+
+    def point(self, server: Dual) -> Tensor:
+        """The server's own projection."""
+        return self.at(server.dual, server, 0)
+
+    def at(self, dual: Tensor, server: Dual, k: int) -> Tensor:
+        """The points ``[..., d]`` of dual states ``[..., d]`` after k local steps of the round."""
+        return self.psi.from_dual(dual, self.lr * (self.lr_server * server.steps + k))

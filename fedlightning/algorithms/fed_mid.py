@@ -1,0 +1,83 @@
+"""FedMiD (Yuan, Zaheer, Reddi, ICML 2021): federated mirror descent for composite problems, in operator form.
+
+Client, K times:  w <- step(w, g_i(w), lr),  from w = z
+Server:           z <- from_dual(to_dual(z) + lr_server * mean(to_dual(w) - to_dual(z)), lr_server * lr * K)
+
+with step(w, g, t) = from_dual(to_dual(w) - t * g, t). For the Euclidean mirror map to_dual is the identity and
+from_dual(., t) the proximal operator of t * psi: a proximal gradient step on the client, a proximal step on the server.
+The mean of sparse points is not sparse, and the server's threshold does not grow: the "curse of primal averaging".
+(The paper adds the primal mean change to the dual image of z; the change of dual images is the same thing for the
+Euclidean map and stays in the dual space for others.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from fedlightning.algorithms.base import Algorithm, Point, Reply, require
+from fedlightning.oracle.cohort import CohortOracle
+from fedlightning.space import PerBlock
+
+
+@dataclass(frozen=True)
+class Change:
+    """An upload.
+
+    Attributes:
+        dual: Change of the dual image of the client's point, ``[S, d]``.
+        steps: Local steps it took, ``[S]``.
+    """
+
+    dual: Tensor
+    steps: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class FedMiD(Algorithm):
+    """Federated mirror descent.
+
+    Args:
+        lr: Client step size eta_c > 0: one number, ``[min, max]`` or by name prefix.
+        lr_server: Server step size eta_s > 0: the same.
+    """
+
+    regularized = True
+
+    lr: PerBlock
+    lr_server: PerBlock = 1.0
+
+    def __post_init__(self) -> None:
+        require(self, "lr", above=0.0)
+        require(self, "lr_server", above=0.0)
+
+    def init_server(self, z: Tensor) -> Point:
+        """The start, projected into the constraint."""
+        return Point(self.psi.project(z))
+
+    def down(self, server: Point) -> Point:
+        """The point."""
+        return server
+
+    def client(self, down: Point, rows: Any, oracle: CohortOracle) -> Reply:
+        """K proximal gradient steps."""
+        w = down.z.expand(oracle.clients, -1)
+        for batch in oracle.batches():
+            g = oracle.follow(w, batch, self.personal_lr)
+            w = batch.keep(self.step(w, g), w)
+        return self.reply(down, w, oracle.steps)
+
+    def server(self, server: Point, up: Change) -> Point:
+        """A proximal step along the mean change."""
+        dual = self.psi.to_dual(server.z) + self.lr_server * up.dual
+        return Point(self.psi.from_dual(dual, self.lr_server * self.lr * up.steps))
+
+    def step(self, w: Tensor, g: Tensor) -> Tensor:
+        """One mirror step of size lr from ``w [S, d]`` against ``g [S, d]``."""
+        return self.psi.from_dual(self.psi.to_dual(w) - self.lr * g, self.lr)
+
+    def reply(self, down: Point, w: Tensor, steps: Tensor) -> Reply:
+        """The change of the dual image."""
+        return Reply(Change(self.psi.to_dual(w) - self.psi.to_dual(down.z), steps), point=w)

@@ -1,0 +1,42 @@
+"""FedMiP (Bai, Bullins, FeDualEx, ICLR 2024, Algorithm 2): federated mirror prox for composite saddle point problems.
+
+Client, K times:  w_half = step(w, g_i(w; xi), lr)
+                  w     <- step(w, g_i(w_half; xi'), lr),  from w = z;  xi, xi' independent minibatches
+Server:           as FedMiD
+
+FedMiD with an extra step. It finds saddle points, but averages primal points, so sparsity and low rank suffer as
+FedMiD's do. Algorithm 2 writes the mirror map sometimes as h and leaves out the mean over clients; both are meant.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from fedlightning.algorithms.base import Phase, Point, Reply
+from fedlightning.algorithms.fed_mid import FedMiD
+from fedlightning.oracle.cohort import CohortOracle
+
+
+@dataclass(frozen=True, eq=False)
+class FedMiP(FedMiD):
+    """Federated mirror prox.
+
+    Args:
+        lr: Client step size eta_c > 0: one number, ``[min, max]`` or by name prefix.
+        lr_server: Server step size eta_s > 0: the same.
+    """
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """Two minibatches a local step."""
+        return (Phase(self.down, self.client, self.server, draws=2),)
+
+    def client(self, down: Point, rows: Any, oracle: CohortOracle) -> Reply:
+        """K mirror prox steps."""
+        w = down.z.expand(oracle.clients, -1)
+        for first, second in oracle.pairs():
+            half = self.step(w, oracle(w, first))
+            g = oracle.follow(half, second, self.personal_lr)
+            w = second.keep(self.step(w, g), w)
+        return self.reply(down, w, oracle.steps / 2)

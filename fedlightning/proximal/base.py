@@ -1,0 +1,96 @@
+"""Regularisers: what is added to the mean of the clients' objectives without being differentiable.
+
+The package has one convention: it minimises over x and maximises over y
+
+    mean_i f_i(x, y) + psi_1(x) - psi_2(y),
+
+and a *regulariser* is one psi: a convex function with a closed-form proximal operator, a constraint set, or both.
+Methods whose papers sum over clients convert inside.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+Weight = float | Tensor
+"""A step size: a number, a 0-dim tensor or, for separable regularisers, a tensor like the point."""
+
+
+class Regularizer(ABC):
+    """A convex psi on vectors ``[..., n]`` or matrices ``[..., m, n]``; leading dimensions are separate points.
+
+    On a model it applies to every parameter tensor of its block, or under its name prefix, separately: as a vector, or,
+    where ``matrices`` holds, as the matrix ``[first dimension, all others]``.
+    """
+
+    matrices: ClassVar[bool] = False
+    """Whether psi is a function of matrices."""
+
+    separable: ClassVar[bool] = False
+    """Whether psi is a sum over elements, so that step sizes may differ by element."""
+
+    homogeneous: ClassVar[bool] = False
+    """Whether psi(c z) = c psi(z) for c >= 0."""
+
+    @abstractmethod
+    def value(self, z: Tensor) -> Tensor:
+        """psi(z), a scalar; the sum over leading dimensions; infinite outside the constraint."""
+
+    @abstractmethod
+    def prox(self, z: Tensor, t: Weight) -> Tensor:
+        """The minimiser u of t * psi(u) + 1/2 ||u - z||^2, a new tensor of the shape of ``z``.
+
+        Args:
+            z: Point.
+            t: Step size >= 0; 0 leaves the projection onto the constraint.
+        """
+
+    @abstractmethod
+    def subgradient(self, z: Tensor) -> Tensor:
+        """An element of the subdifferential of psi inside its constraint, of the shape of ``z``."""
+
+    def project(self, z: Tensor) -> Tensor:
+        """The nearest point of the constraint; ``z`` itself where there is none."""
+        return self.prox(z, 0.0)
+
+    def to_dual(self, z: Tensor) -> Tensor:
+        """The mirror map's gradient at ``z``: the point's dual image. Euclidean unless overridden: the point itself."""
+        return z
+
+    def from_dual(self, dual: Tensor, t: Weight) -> Tensor:
+        """The point whose dual image, with psi taken t times, is ``dual``.
+
+        It minimises l(u) + t * psi(u) - <dual, u>; for the Euclidean mirror map l = 1/2 ||.||^2 this is :meth:`prox`.
+        """
+        return self.prox(dual, t)
+
+    def __add__(self, other: Regularizer) -> Regularizer:
+        """The sum, where its proximal operator has a closed form; see :class:`fedlightning.proximal.Sum`."""
+        from fedlightning.proximal.sums import Sum
+
+        return Sum(self, other)
+
+
+def require_positive(regularizer: Regularizer, **values: float | None) -> None:
+    """Check parameters that must be positive where they are given.
+
+    Raises:
+        ValueError: Naming regulariser, parameter and value.
+    """
+    for name, value in values.items():
+        if value is not None and not value > 0:
+            raise ValueError(f"{type(regularizer).__name__}({name}={value!r}): expected > 0.")
+
+
+def infinite_unless(value: Tensor, inside: Tensor) -> Tensor:
+    """``value``, or infinity where a constraint is violated."""
+    return torch.where(inside, value, torch.inf)
+
+
+def slack(z: Tensor) -> float:
+    """Relative violation of a constraint that is put down to rounding."""
+    return 64 * torch.finfo(z.dtype).eps

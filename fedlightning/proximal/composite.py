@@ -1,0 +1,158 @@
+"""psi over the flat vector of a model's parameters: which regulariser applies to which part of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor
+
+from fedlightning.proximal.base import Regularizer, Weight
+from fedlightning.space import Layout
+
+Regularizers = Regularizer | Mapping[str, Regularizer] | None
+"""One regulariser for a whole block, or one by name prefix; parameters under no prefix have none."""
+
+
+@dataclass(frozen=True)
+class Term:
+    """One regulariser on one stretch of the vector.
+
+    Attributes:
+        start: Where it begins.
+        stop: Where it ends.
+        shape: What the stretch is viewed as: ``[n]``, or ``[m, n]`` for functions of matrices.
+        regularizer: psi of this stretch.
+    """
+
+    start: int
+    stop: int
+    shape: tuple[int, ...]
+    regularizer: Regularizer
+
+
+@dataclass(frozen=True)
+class Composite:
+    """psi(z) = psi_1(x) + psi_2(y) for points ``z [..., d]``; nothing if there are no terms.
+
+    In operator form both blocks are minimised over, so psi_2 appears with the sign of psi_1.
+    """
+
+    terms: tuple[Term, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Whether anything is regularised."""
+        return bool(self.terms)
+
+    def value(self, z: Tensor) -> Tensor:
+        """psi(z), a scalar, for ``z [d]``."""
+        zero = z.new_zeros(())
+        return sum((term.regularizer.value(z[term.start : term.stop].view(term.shape)) for term in self.terms), zero)
+
+    def prox(self, z: Tensor, t: Weight) -> Tensor:
+        """The minimiser of t * psi(u) + 1/2 ||u - z||^2.
+
+        Args:
+            z: ``[..., d]``.
+            t: A number or a vector ``[d]`` (step sizes by block or prefix).
+        """
+        return self._map(z, lambda term, part: term.regularizer.prox(part, _weight(t, term)))
+
+    def project(self, z: Tensor) -> Tensor:
+        """The nearest point of the constraint."""
+        return self._map(z, lambda term, part: term.regularizer.project(part))
+
+    def subgradient(self, z: Tensor) -> Tensor:
+        """A subgradient of psi, ``[..., d]``; zero where nothing is regularised."""
+        return self._map(z, lambda term, part: term.regularizer.subgradient(part), rest=torch.zeros_like)
+
+    def to_dual(self, z: Tensor) -> Tensor:
+        """The dual image of points."""
+        return self._map(z, lambda term, part: term.regularizer.to_dual(part))
+
+    def from_dual(self, dual: Tensor, t: Weight) -> Tensor:
+        """Points whose dual image, with psi taken t times, is ``dual``."""
+        return self._map(dual, lambda term, part: term.regularizer.from_dual(part, _weight(t, term)))
+
+    def _map(
+        self, z: Tensor, apply: Callable[[Term, Tensor], Tensor], rest: Callable[[Tensor], Tensor] = torch.clone
+    ) -> Tensor:
+        if not self.terms:
+            return rest(z)
+        lead = z.shape[:-1]
+        if len(self.terms) == 1 and self.terms[0].stop - self.terms[0].start == z.shape[-1]:
+            return apply(self.terms[0], z.reshape(*lead, *self.terms[0].shape)).reshape(z.shape)
+        result = rest(z)
+        for term in self.terms:
+            part = z[..., term.start : term.stop].reshape(*lead, *term.shape)
+            result[..., term.start : term.stop] = apply(term, part).reshape(*lead, -1)
+        return result
+
+
+def compose(layout: Layout, regularizer: Regularizers, max_regularizer: Regularizers) -> Composite:
+    """Psi of a model.
+
+    Args:
+        layout: Names and shapes of the shared parameters.
+        regularizer: psi_1, of the min block.
+        max_regularizer: psi_2, of the max block.
+
+    Raises:
+        ValueError: If a prefix matches nothing in its block, the block is empty, or a function of matrices meets a
+            vector.
+    """
+    minimised, maximised = layout.names[: layout.minimised], layout.names[layout.minimised :]
+    chosen = {
+        **_by_name(regularizer, minimised, "regularizer"),
+        **_by_name(max_regularizer, maximised, "max_regularizer"),
+    }
+    terms: list[Term] = []
+    start = 0
+    for name, shape, size in zip(layout.names, layout.shapes, layout.sizes, strict=True):
+        psi = chosen.get(name)
+        if psi is not None:
+            last = terms[-1] if terms else None
+            if psi.separable and last is not None and last.regularizer is psi and last.stop == start:
+                terms[-1] = Term(last.start, start + size, (start + size - last.start,), psi)
+            else:
+                terms.append(Term(start, start + size, _shape(psi, name, shape), psi))
+        start += size
+    return Composite(tuple(terms))
+
+
+def _by_name(psi: Regularizers, names: Iterable[str], argument: str) -> dict[str, Regularizer]:
+    """The regulariser of each name; the longest prefix wins."""
+    names = list(names)
+    if psi is None:
+        return {}
+    if not names:
+        raise ValueError(f"{argument}: the task has no parameters in this block. Remove it, or set max_parameters.")
+    if isinstance(psi, Regularizer):
+        return dict.fromkeys(names, psi)
+    found: dict[str, Regularizer] = {}
+    for prefix in sorted(psi, key=len):
+        under = [name for name in names if name == prefix or name.startswith(f"{prefix}.")]
+        if not under:
+            raise ValueError(f"{argument}: '{prefix}' matches no parameter of its block. Names: {', '.join(names)}.")
+        found |= dict.fromkeys(under, psi[prefix])
+    return found
+
+
+def _shape(psi: Regularizer, name: str, shape: torch.Size) -> tuple[int, ...]:
+    if not psi.matrices:
+        return (prod(shape),)
+    if len(shape) < 2:
+        raise ValueError(
+            f"{type(psi).__name__} is a function of matrices, but parameter '{name}' has shape {list(shape)}. "
+            "Name the matrices it is for: {prefix: regulariser}."
+        )
+    return (shape[0], prod(shape[1:]))
+
+
+def _weight(t: Weight, term: Term) -> Weight:
+    """The step size of one stretch; it is one number there unless psi is a sum over elements."""
+    if not isinstance(t, Tensor) or t.dim() == 0:
+        return t
+    return t[term.start : term.stop] if term.regularizer.separable else t[term.start]

@@ -1,0 +1,90 @@
+"""Sums of two regularisers whose proximal operator is a composition of theirs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from fedlightning.proximal.base import Regularizer, Weight
+from fedlightning.proximal.matrices import GroupLasso, Nuclear, SpectralBall
+from fedlightning.proximal.separable import L1, Box, LInfBall, SquaredL2
+from fedlightning.proximal.vectors import L2Ball
+
+
+@dataclass(frozen=True)
+class Sum(Regularizer):
+    """first + second, where the proximal operator has a closed form.
+
+    * any separable + :class:`Box`: clip the former's (the minimiser of a convex function of one variable over an
+      interval is the clipped free minimiser);
+    * any + :class:`SquaredL2`: prox of t/(1 + t w) psi at z/(1 + t w);
+    * :class:`Nuclear` + :class:`SpectralBall`: clip the shrunk singular values;
+    * :class:`GroupLasso` + :class:`L1`: soft threshold, then shrink the groups (sparse group lasso);
+    * any norm + :class:`L2Ball`: scale the former's to the radius. (The subdifferential of a norm does not change along
+      a ray, so the scaled point meets the optimality condition.)
+
+    Args:
+        first: A regulariser.
+        second: Another; their order does not matter.
+    """
+
+    first: Regularizer
+    second: Regularizer
+
+    def __post_init__(self) -> None:
+        if not _chains(self.first, self.second) and not _chains(self.second, self.first):
+            names = f"{type(self.first).__name__} + {type(self.second).__name__}"
+            raise ValueError(
+                f"{names}: this sum has no closed-form proximal operator here. Sums that have one: separable + Box, "
+                "anything + SquaredL2, Nuclear + SpectralBall, GroupLasso + L1, L1 or Nuclear or GroupLasso + L2Ball."
+            )
+
+    @property
+    def matrices(self) -> bool:  # type: ignore[override]
+        """Whether one of them is a function of matrices."""
+        return self.first.matrices or self.second.matrices
+
+    @property
+    def separable(self) -> bool:  # type: ignore[override]
+        """Whether both are."""
+        return self.first.separable and self.second.separable
+
+    homogeneous: ClassVar[bool] = False
+
+    def value(self, z: Tensor) -> Tensor:
+        """The sum of the values."""
+        return self._value_of(self.first, z) + self._value_of(self.second, z)
+
+    def prox(self, z: Tensor, t: Weight) -> Tensor:
+        """A composition of the two proximal operators; which one, the class says."""
+        inner, outer = (self.first, self.second) if _chains(self.first, self.second) else (self.second, self.first)
+        if isinstance(outer, SquaredL2):
+            scale = 1 + t * outer.weight
+            return inner.prox(z / scale, t / scale)
+        if self._is_ball_of_matrices(outer):
+            return outer.prox(inner.prox(z, t).flatten(-2), t).view_as(z)
+        return outer.prox(inner.prox(z, t), t)
+
+    def subgradient(self, z: Tensor) -> Tensor:
+        """The sum of subgradients."""
+        return self.first.subgradient(z) + self.second.subgradient(z)
+
+    def _value_of(self, part: Regularizer, z: Tensor) -> Tensor:
+        return part.value(z.flatten(-2) if self._is_ball_of_matrices(part) else z)
+
+    def _is_ball_of_matrices(self, part: Regularizer) -> bool:
+        """An l2 ball beside a function of matrices bounds the Frobenius norm."""
+        return isinstance(part, L2Ball) and self.matrices
+
+
+def _chains(inner: Regularizer, outer: Regularizer) -> bool:
+    """Whether prox of the sum is prox of ``outer`` after that of ``inner`` (scaled, for :class:`SquaredL2`)."""
+    return (
+        (inner.separable and isinstance(outer, Box | LInfBall))
+        or isinstance(outer, SquaredL2)
+        or (isinstance(inner, Nuclear) and inner.radius is None and isinstance(outer, SpectralBall))
+        or (isinstance(inner, L1) and inner.radius is None and isinstance(outer, GroupLasso))
+        or (inner.homogeneous and isinstance(outer, L2Ball))
+    )

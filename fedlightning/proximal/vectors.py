@@ -1,0 +1,86 @@
+"""Regularisers of whole vectors: the l2 ball, the simplex with its Euclidean and its entropy geometry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedlightning.proximal.base import Regularizer, Weight, infinite_unless, require_positive, slack
+
+
+@dataclass(frozen=True)
+class L2Ball(Regularizer):
+    """The constraint ||z||_2 <= radius.
+
+    Args:
+        radius: Bound > 0 of the norm.
+    """
+
+    radius: float
+
+    def __post_init__(self) -> None:
+        require_positive(self, radius=self.radius)
+
+    def value(self, z: Tensor) -> Tensor:
+        """0 inside."""
+        norm = torch.linalg.vector_norm(z, dim=-1).amax()
+        return infinite_unless(torch.zeros_like(norm), norm <= self.radius * (1 + slack(z)))
+
+    def prox(self, z: Tensor, t: Weight) -> Tensor:
+        """Scale down to the radius."""
+        norm = torch.linalg.vector_norm(z, dim=-1, keepdim=True)
+        scale: Tensor = self.radius / norm.clamp(min=self.radius)
+        return z * scale
+
+    def subgradient(self, z: Tensor) -> Tensor:
+        """0."""
+        return torch.zeros_like(z)
+
+
+@dataclass(frozen=True)
+class Simplex(Regularizer):
+    """The constraint z >= 0, sum of z = total, with Euclidean geometry.
+
+    Args:
+        total: Sum > 0 of the elements.
+    """
+
+    total: float = 1.0
+
+    def __post_init__(self) -> None:
+        require_positive(self, total=self.total)
+
+    def value(self, z: Tensor) -> Tensor:
+        """0 inside."""
+        off = (z.sum(-1) - self.total).abs().amax() + (-z).clamp(min=0).amax()
+        return infinite_unless(torch.zeros_like(off), off <= z.shape[-1] * slack(z) * self.total)
+
+    def prox(self, z: Tensor, t: Weight) -> Tensor:
+        """Euclidean projection (Held et al., 1974): all elements lowered alike, those below zero cut off."""
+        ordered = z.sort(dim=-1, descending=True).values
+        excess = ordered.cumsum(-1) - self.total
+        count = torch.arange(1, z.shape[-1] + 1, dtype=z.dtype, device=z.device)
+        support = (ordered * count > excess).sum(-1, keepdim=True)
+        level = excess.gather(-1, support - 1) / support
+        return (z - level).clamp_(min=0)
+
+    def subgradient(self, z: Tensor) -> Tensor:
+        """0."""
+        return torch.zeros_like(z)
+
+
+class EntropySimplex(Simplex):
+    """The simplex with the mirror map l(z) = sum of z log z: methods with dual states move by multiplication.
+
+    ``from_dual`` is the softmax; ``prox`` and ``project`` stay Euclidean.
+    """
+
+    def to_dual(self, z: Tensor) -> Tensor:
+        """Log z, up to a constant that the simplex does not see."""
+        return z.clamp(min=torch.finfo(z.dtype).tiny).log()
+
+    def from_dual(self, dual: Tensor, t: Weight) -> Tensor:
+        """Total * softmax(dual)."""
+        return self.total * dual.softmax(-1)
