@@ -14,10 +14,11 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from fedlightning import FederatedDataModule, FederatedLightningModule
-from fedlightning.algorithms import SCAFFOLD, FedAvg, FedMM
+from fedlightning.algorithms import SCAFFOLD, FedAvg, FedMM, FedSGDA
 from fedlightning.loop import RoundRejectedError
 from fedlightning.oracle import ObjectiveError, Sequential, Vectorized
 from fedlightning.participation import Uniform
+from fedlightning.proximal import L1, GroupLasso
 from fedlightning.tasks import ClientNumbers, QuadraticSaddle
 from tests.small import Line, Normed, Personal, clients, regression_data, trainer
 
@@ -523,3 +524,33 @@ def test_tied_weights_are_one_parameter():
     fitted(task)
     assert len(task.server_state.z) == 36
     assert torch.equal(task.a.weight, task.b.weight)
+
+
+def test_regularisers_apply_by_prefix_and_are_logged():
+    task = Line(FedSGDA(0.05), regularizer={"body.0.weight": GroupLasso(1.0), "head": L1(0.1)}, dropout=0.0)
+    run = fitted(task, max_steps=60)
+    weight = task.body[0].weight
+    assert (weight.norm(dim=1) == 0).any()
+    expected = GroupLasso(1.0).value(weight) + L1(0.1).value(task.head.weight) + L1(0.1).value(task.head.bias)
+    assert float(run.callback_metrics["regularization"]) == pytest.approx(float(expected), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"algorithm": FedAvg(0.1), "regularizer": L1(0.1)}, "FedAvg takes no regularizer or max_regularizer"),
+        (
+            {"algorithm": FedSGDA(0.1), "regularizer": L1(0.1), "server_optimizer": torch.optim.Adam},
+            "would move the model after the proximal step",
+        ),
+    ],
+)
+def test_regularisers_that_cannot_work_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        Line(**options)
+
+
+def test_a_regulariser_of_the_wrong_place_is_refused_before_training():
+    task = Line(FedSGDA(0.1), regularizer={"hed": L1(0.1)})
+    with pytest.raises(ValueError, match="regularizer: 'hed' matches no parameter"):
+        fitted(task)

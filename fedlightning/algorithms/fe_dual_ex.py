@@ -96,8 +96,7 @@ class FeDualEx(FedDualAvg):
             if self.output == "ergodic":
                 middles.append(self._of_all(middle, second))
         change, steps = dual - down.dual, oracle.steps / 2
-        up = Trace(change, steps, torch.stack(middles, dim=1)) if middles else Change(change, steps)
-        return Reply(up, point=self.at(dual, down, k + 1))
+        return self.reply(Trace(change, steps, torch.stack(middles, dim=1)) if middles else Change(change, steps))
 
     def server(self, server: Any, up: Any) -> Server:
         """A step along the mean change; the intermediate points are those of the mean duals."""

@@ -83,7 +83,7 @@ class FedDualAvg(Algorithm):
         for k, batch in enumerate(oracle.batches()):
             g = oracle.follow(self.at(dual, down, k), batch, self.personal_lr)
             dual = batch.keep(dual - self.lr * g, dual)
-        return Reply(Change(dual - down.dual, oracle.steps), point=self.at(dual, down, k + 1))
+        return self.reply(Change(dual - down.dual, oracle.steps))
 
     def server(self, server: Dual, up: Change) -> Dual:
         """A step along the mean change."""
@@ -92,6 +92,10 @@ class FedDualAvg(Algorithm):
     def point(self, server: Dual) -> Tensor:
         """The server's own projection."""
         return self.at(server.dual, server, 0)
+
+    def reply(self, up: Change) -> Reply:
+        """The upload; the drift logged is that of the duals, which costs no projection."""
+        return Reply(up, log={"drift": up.dual.norm(dim=1)})
 
     def at(self, dual: Tensor, server: Dual, k: int) -> Tensor:
         """The points ``[..., d]`` of dual states ``[..., d]`` after k local steps of the round."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import multiprocessing
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty
 from typing import Any
@@ -16,8 +17,9 @@ from jsonargparse import ArgumentParser
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from fedlightning.compare.grid import ALGORITHM, Values, best_points, grid_points, grid_table, label, parse_grid
 from fedlightning.compare.results import Goal, Mode, check_metric, collect, markdown_table, write_csv
-from fedlightning.compare.run import Run, execute, prepare
+from fedlightning.compare.run import Run, execute, hyper_parameters, prepare
 from fedlightning.plotting.comparison import comparison_figure
 
 
@@ -37,6 +39,18 @@ def main(args: Sequence[str] | None = None) -> None:
     parser.add_argument("--metric", type=str, required=True, help="metric of the table and the figure")
     parser.add_argument("--mode", type=Mode, default="max", help="whether more or less is better")
     parser.add_argument("--target", type=float | None, default=None, help="report rounds and upload to this value")
+    parser.add_argument("--also", nargs="+", type=str, default=[], help="further metrics, a row of panels each")
+    parser.add_argument("--log_scale", type=bool, default=False, help="logarithmic vertical axes")
+    parser.add_argument(
+        "--budget_upload", type=float | None, default=None, help="stop every run when so many floats have been uploaded"
+    )
+    parser.add_argument(
+        "--grid",
+        nargs="+",
+        type=str,
+        default=[],
+        help="search hyper-parameters first, on the first seed: lr=1,0.3,0.1 lr_server=1,0.3 (best final metric wins)",
+    )
     parser.add_argument("--test", type=bool, default=False, help="test every final model")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, in processes of their own")
     parser.add_argument("--set", nargs="+", type=str, default=[], help="values of all runs, e.g. trainer.max_steps=100")
@@ -54,6 +68,10 @@ def compare(
     target: float | None = None,
     test: bool = False,
     jobs: int = 1,
+    also: Sequence[str] = (),
+    log_scale: bool = False,
+    budget_upload: float | None = None,
+    grid: Sequence[str] = (),
     set: Sequence[str] = (),  # the option's name
 ) -> Path:
     """Run every algorithm with every seed, then write ``results.csv``, ``table.md`` and ``figure.png``.
@@ -70,6 +88,11 @@ def compare(
         target: Report the rounds and the upload it takes to reach this value.
         test: Test every final model; the metrics go to ``<run>/done.json``.
         jobs: Runs at a time, in processes of their own that share the cores.
+        also: Further metrics: a row of panels and a column of final values each.
+        log_scale: Whether the figure's vertical axes are logarithmic.
+        budget_upload: Stop every run after the round in which so many floats have been uploaded.
+        grid: Values to search on the first seed before the runs, ``name=value,value,...`` with the names of an
+            algorithm's hyper-parameters or keys of ``fedlightning fit``; all runs go to ``grid.md``.
         set: Values for all runs, ``key=value`` with the keys of ``fedlightning fit``.
 
     Returns:
@@ -80,55 +103,100 @@ def compare(
     """
     folder = Path(output)
     console = Console()
-    runs = _runs(base, algorithms, seeds, folder, set, test)
-    prepared = [prepare(run) for run in runs]
-    todo = [(run, rounds) for run, (rounds, done) in zip(runs, prepared, strict=True) if not done]
-    if len(todo) < len(runs):
-        console.print(f"{len(runs) - len(todo)} of {len(runs)} runs are already finished.")
-    with _progress(console) as progress:
-        (_one_after_the_other if jobs == 1 else _side_by_side)(todo, progress, jobs)
     goal = Goal(metric, mode, target)
+    if missing := [file for file in (*base, *_named(algorithms).values()) if not Path(file).is_file()]:
+        raise ValueError(f"No such config: {missing[0]}.")
+    plan = _Plan(_named(algorithms), tuple(base), tuple(f"--{value}" for value in set), test, budget_upload)
+    chosen: dict[str, Values] = dict.fromkeys(plan.algorithms, ())
+    if grid:
+        chosen = _search(plan, parse_grid(grid), seeds[0], goal, folder, console, jobs)
+    runs = [plan.run(name, seed, chosen[name], folder / _file_name(name)) for name in plan.algorithms for seed in seeds]
+    _carry_out(runs, console, jobs)
     curves = collect(runs)
-    check_metric(curves, metric)
+    for name in (metric, *also):
+        check_metric(curves, name)
     write_csv(runs, folder / "results.csv")
-    table = markdown_table(curves, goal)
+    table = markdown_table(curves, goal, also)
     (folder / "table.md").write_text(table + "\n")
-    figure = comparison_figure({curve.name: curve.histories for curve in curves}, metric, target=target)
+    histories = {curve.name: curve.histories for curve in curves}
+    figure = comparison_figure(histories, (metric, *also), target=target, log_scale=log_scale)
     figure.savefig(folder / "figure.png", dpi=150)
     console.print(table, markup=False, soft_wrap=True)
     console.print(f"\nFigure: {folder / 'figure.png'}\nCurves, pictures: tensorboard --logdir {folder}", markup=False)
     return folder
 
 
-def _runs(
-    base: Sequence[str],
-    algorithms: Sequence[str],
-    seeds: Sequence[int],
+@dataclass(frozen=True)
+class _Plan:
+    """What all runs of a comparison have in common."""
+
+    algorithms: dict[str, str]
+    base: tuple[str, ...]
+    overrides: tuple[str, ...]
+    test: bool
+    budget_upload: float | None
+
+    def run(self, name: str, seed: int, values: Values, folder: Path, searching: bool = False) -> Run:
+        """One run; ``values`` are its own overrides."""
+        configs = (f"--config={file}" for file in (*self.base, self.algorithms[name]))
+        return Run(
+            name,
+            seed,
+            (*configs, *self.overrides, *(f"--{value}" for value in values)),
+            folder / f"seed-{seed}",
+            self.test and not searching,
+            self.budget_upload,
+            may_diverge=searching,
+        )
+
+
+def _search(
+    plan: _Plan,
+    grid: Mapping[str, Sequence[str]],
+    seed: int,
+    goal: Goal,
     folder: Path,
-    values: Sequence[str],
-    test: bool,
-) -> list[Run]:
+    console: Console,
+    jobs: int,
+) -> dict[str, Values]:
+    """Run every grid point of every algorithm with one seed, and choose."""
+    searched: dict[str, dict[Values, Run]] = {}
+    for name in plan.algorithms:
+        known = hyper_parameters(plan.run(name, seed, (), folder))
+        searched[name] = {
+            values: plan.run(name, seed, values, folder / "grid" / _file_name(name, *values), searching=True)
+            for values in grid_points(grid, known)
+        }
+    _carry_out([run for points in searched.values() for run in points.values()], console, jobs)
+    chosen = best_points(searched, goal)
+    (folder / "grid.md").write_text(grid_table(searched, chosen, goal) + "\n")
+    for name, values in chosen.items():
+        console.print(f"{name}: {label(values)}", markup=False)
+    return chosen
+
+
+def _carry_out(runs: Sequence[Run], console: Console, jobs: int) -> None:
+    prepared = [prepare(run) for run in runs]
+    todo = [(run, rounds) for run, (rounds, done) in zip(runs, prepared, strict=True) if not done]
+    if len(todo) < len(runs):
+        console.print(f"{len(runs) - len(todo)} of {len(runs)} runs are already finished.")
+    if todo:
+        with _progress(console) as progress:
+            (_one_after_the_other if jobs == 1 else _side_by_side)(todo, progress, jobs)
+
+
+def _file_name(*parts: str) -> str:
+    return re.sub(r"[^\w.-]+", "_", "_".join(part.replace(f"{ALGORITHM}.", "") for part in parts))
+
+
+def _named(algorithms: Sequence[str]) -> dict[str, str]:
     named: dict[str, str] = {}
     for algorithm in algorithms:
         name, path = algorithm.rsplit("=", 1) if "=" in algorithm else (Path(algorithm).stem, algorithm)
         if name in named:
             raise ValueError(f"Two algorithms are called '{name}'. Name them: --algorithms A=path B=path.")
         named[name] = path
-    files = [*base, *named.values()]
-    if missing := [file for file in files if not Path(file).is_file()]:
-        raise ValueError(f"No such config: {missing[0]}.")
-    overrides = tuple(f"--{value}" for value in values)
-    return [
-        Run(
-            name,
-            seed,
-            (*(f"--config={file}" for file in (*base, path)), *overrides),
-            folder / re.sub(r"[^\w.-]+", "_", name) / f"seed-{seed}",
-            test,
-        )
-        for name, path in named.items()
-        for seed in seeds
-    ]
+    return named
 
 
 def _progress(console: Console) -> Progress:

@@ -86,15 +86,22 @@ def write_csv(runs: Sequence[Run], path: Path) -> None:
         writer.writerows(rows)
 
 
-def markdown_table(curves: Sequence[Curve], goal: Goal) -> str:
-    """Final and best value, and what the target costs; mean and standard deviation over seeds."""
-    header = ["algorithm", f"final {goal.metric}", "best"]
+def markdown_table(curves: Sequence[Curve], goal: Goal, also: Sequence[str] = ()) -> str:
+    """Final and best value, and what the target costs; mean and standard deviation over seeds.
+
+    Args:
+        curves: Algorithms.
+        goal: What is compared.
+        also: Further metrics, whose final values are given.
+    """
+    header = ["algorithm", f"final {goal.metric}", "best", *(f"final {name}" for name in also)]
     if goal.target is not None:
         header += [f"rounds to {goal.target:g}", f"upload to {goal.target:g}"]
     lines = [header, ["---", *["---:"] * (len(header) - 1)]]
     for curve in curves:
         values = [[row[goal.metric] for row in history] for history in curve.histories]
         line = [curve.name, _spread([v[-1] for v in values]), _spread([goal.best(v) for v in values])]
+        line += [_spread([history[-1][name] for history in curve.histories]) for name in also]
         if goal.target is not None:
             line += [_cost([goal.cost(h, column) for h in curve.histories]) for column in ("round", "upload")]
         lines.append(line)

@@ -12,7 +12,7 @@ import os
 import shutil
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from fedlightning.callbacks import History, LastCheckpoint
 from fedlightning.callbacks.history import Row
 from fedlightning.cli import FederatedCLI
+from fedlightning.loop import RoundRejectedError
 
 ReportProgress = Callable[[int], None]
 """Called with the rounds done so far."""
@@ -37,6 +38,8 @@ class Run:
         arguments: Command-line arguments of ``fedlightning fit``.
         folder: Where results go.
         test: Whether to test the final model.
+        budget_upload: Stop after the round in which so many floats have been uploaded; None for no such limit.
+        may_diverge: A run whose numbers become infinite counts as finished, instead of ending the comparison.
     """
 
     name: str
@@ -44,6 +47,8 @@ class Run:
     arguments: tuple[str, ...]
     folder: Path
     test: bool = False
+    budget_upload: float | None = None
+    may_diverge: bool = False
 
     @property
     def history(self) -> list[Row]:
@@ -78,6 +83,12 @@ def prepare(run: Run) -> tuple[int, bool]:
     return rounds, done.is_file()
 
 
+def hyper_parameters(run: Run) -> set[str]:
+    """Names of the hyper-parameters of a run's algorithm."""
+    cli, _ = _instantiate(run)
+    return {field.name for field in fields(cli.model.algorithm)}
+
+
 def execute(run: Run, report: ReportProgress) -> None:
     """Carry out a run, from its last checkpoint if it was interrupted."""
     cli, fingerprint = _instantiate(run)
@@ -88,15 +99,23 @@ def execute(run: Run, report: ReportProgress) -> None:
     callbacks: list[Callback] = trainer.callbacks
     callbacks[:] = [c for c in callbacks if not isinstance(c, LastCheckpoint)]
     callbacks += [history, _Report(report), LastCheckpoint(str(run.folder))]
+    if run.budget_upload is not None:
+        callbacks.append(_UploadBudget(run.budget_upload))
     trainer.loggers = [TensorBoardLogger(run.folder, name="", version="", default_hp_metric=False)]
     last = run.folder / "last.ckpt"
+    diverged = False
     with quiet():
-        trainer.fit(cli.model, cli.datamodule, ckpt_path=str(last) if last.is_file() else None)
-        tested = trainer.test(cli.model, cli.datamodule, verbose=False) if run.test else [{}]
-    if trainer.interrupted:
+        try:
+            trainer.fit(cli.model, cli.datamodule, ckpt_path=str(last) if last.is_file() else None)
+        except RoundRejectedError:
+            if not run.may_diverge:
+                raise
+            diverged = True
+        tested = trainer.test(cli.model, cli.datamodule, verbose=False) if run.test and not diverged else [{}]
+    if trainer.interrupted and not diverged:
         raise KeyboardInterrupt
     history.write(run.folder / "history.csv")
-    summary = {"name": run.name, "seed": run.seed, "test": dict(tested[0]) if tested else {}}
+    summary = {"name": run.name, "seed": run.seed, "diverged": diverged, "test": dict(tested[0]) if tested else {}}
     partial = run.folder / "done.json.partial"
     partial.write_text(json.dumps(summary, indent=1))
     os.replace(partial, run.folder / "done.json")
@@ -134,7 +153,10 @@ def _instantiate(run: Run) -> tuple[Any, str]:
             raise ValueError(f"The configuration of '{run.name}' is not valid.\n{errors.getvalue()}") from exit_
     config = cli.config.clone()
     config.trainer.default_root_dir = None  # a moved folder holds the same results
-    return cli, hashlib.sha256(cli.parser.dump(config, skip_none=False).encode()).hexdigest()
+    identity = cli.parser.dump(config, skip_none=False)
+    if run.budget_upload is not None:
+        identity += f"budget_upload: {run.budget_upload}"
+    return cli, hashlib.sha256(identity.encode()).hexdigest()
 
 
 class _Report(Callback):
@@ -148,3 +170,14 @@ class _Report(Callback):
 
     def on_train_batch_end(self, trainer: Trainer, *args: Any) -> None:
         self._report(trainer.global_step)
+
+
+class _UploadBudget(Callback):
+    """Stops training when enough has been uploaded; Lightning validates the round it stops at."""
+
+    def __init__(self, floats: float) -> None:
+        self._floats = floats
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, *args: Any) -> None:
+        if pl_module.traffic[0] >= self._floats:
+            trainer.should_stop = True

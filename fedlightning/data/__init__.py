@@ -1,12 +1,13 @@
 """Federated data: partitioners, cohorts, data modules, data sets."""
 
-from fedlightning.data.classification import MNIST, Digits, FashionMNIST
+from fedlightning.data.classification import CIFAR10, MNIST, Digits, FashionMNIST
 from fedlightning.data.domains import MNISTM, DigitsM, Office31
 from fedlightning.data.images import ScalePixels
 from fedlightning.data.module import ClientDatasets, FederatedDataModule, Federation, RoundLoader, TensorData
 from fedlightning.data.partition import IID, ByGroup, Dirichlet, Partition, Partitioner, Shards, SourceTargetShare
 
 __all__ = [
+    "CIFAR10",
     "IID",
     "MNIST",
     "MNISTM",

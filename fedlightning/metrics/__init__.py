@@ -1,5 +1,6 @@
-"""Metrics beyond those of torchmetrics."""
+"""Metrics that torchmetrics does not have."""
 
 from fedlightning.metrics.domain_confusion import DomainConfusion
+from fedlightning.metrics.structure import numerical_rank, share_of_nonzeros
 
-__all__ = ["DomainConfusion"]
+__all__ = ["DomainConfusion", "numerical_rank", "share_of_nonzeros"]

@@ -69,3 +69,21 @@ class CNN(nn.Sequential):
             nn.ReLU(),
             nn.Linear(512, classes),
         )
+
+
+class ThreeLayerCNN(nn.Sequential):
+    """Convolutions of 16, 32 and 64 filters of 3 x 3, each with ReLU and 2 x 2 max pooling (FeDualEx, A.4)."""
+
+    def __init__(self, channels: int = 3, size: int = 32, classes: int = 10) -> None:
+        """Build it.
+
+        Args:
+            channels: Channels of the image.
+            size: Height and width, at least 8.
+            classes: Number of classes.
+        """
+        layers: list[nn.Module] = []
+        for width in (16, 32, 64):
+            layers += [nn.Conv2d(channels, width, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+            channels = width
+        super().__init__(*layers, nn.Flatten(), nn.Linear(64 * (size // 8) ** 2, classes))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 Histories = Sequence[Sequence[Mapping[str, float]]]
@@ -12,32 +13,45 @@ Histories = Sequence[Sequence[Mapping[str, float]]]
 
 
 def comparison_figure(
-    curves: Mapping[str, Histories], metric: str, axes: Sequence[str] = ("round", "upload"), target: float | None = None
+    curves: Mapping[str, Histories],
+    metrics: str | Sequence[str],
+    axes: Sequence[str] = ("round", "upload"),
+    target: float | None = None,
+    log_scale: bool = False,
 ) -> Figure:
-    """A metric against rounds and against upload: mean over seeds, spread (one standard deviation) shaded.
+    """Metrics against rounds and against upload: mean over seeds, spread (one standard deviation) shaded.
 
     Args:
         curves: Histories of each algorithm.
-        metric: What is drawn.
+        metrics: What is drawn, a row of panels each.
         axes: Columns it is drawn against, one panel each.
-        target: Drawn as a line.
+        target: Drawn as a line in the first row.
+        log_scale: Whether vertical axes are logarithmic.
     """
-    figure = Figure(figsize=(5.5 * len(axes), 4), layout="constrained")
-    panels = figure.subplots(1, len(axes), squeeze=False)[0]
-    for panel, column in zip(panels, axes, strict=True):
-        for name, histories in curves.items():
-            x, y = _on_common_grid(histories, column, metric)
-            (line,) = panel.plot(x, y.mean(0), label=name)
-            if len(y) > 1:
-                low, high = y.mean(0) - y.std(0, ddof=1), y.mean(0) + y.std(0, ddof=1)
-                panel.fill_between(x, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
-        if target is not None:
-            panel.axhline(target, color="grey", linewidth=0.8, linestyle=":")
-        panel.set_xlabel({"round": "communication round", "upload": "floats uploaded"}.get(column, column))
-        panel.set_ylabel(metric.replace("_", " "))
-        panel.grid(alpha=0.3)
-    panels[0].legend()
+    metrics = [metrics] if isinstance(metrics, str) else metrics
+    figure = Figure(figsize=(5.5 * len(axes), 4 * len(metrics)), layout="constrained")
+    panels = figure.subplots(len(metrics), len(axes), squeeze=False)
+    for row, metric in zip(panels, metrics, strict=True):
+        for panel, column in zip(row, axes, strict=True):
+            _draw(panel, curves, metric, column)
+            if target is not None and metric == metrics[0]:
+                panel.axhline(target, color="grey", linewidth=0.8, linestyle=":")
+            if log_scale:
+                panel.set_yscale("log")
+    panels[0][0].legend()
     return figure
+
+
+def _draw(panel: Axes, curves: Mapping[str, Histories], metric: str, column: str) -> None:
+    for name, histories in curves.items():
+        x, y = _on_common_grid(histories, column, metric)
+        (line,) = panel.plot(x, y.mean(0), label=name)
+        if len(y) > 1:
+            low, high = y.mean(0) - y.std(0, ddof=1), y.mean(0) + y.std(0, ddof=1)
+            panel.fill_between(x, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
+    panel.set_xlabel({"round": "communication round", "upload": "floats uploaded"}.get(column, column))
+    panel.set_ylabel(metric.replace("_", " "))
+    panel.grid(alpha=0.3)
 
 
 def _on_common_grid(histories: Histories, column: str, metric: str) -> tuple[np.ndarray, np.ndarray]:

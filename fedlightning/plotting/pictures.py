@@ -64,6 +64,30 @@ def feature_map(features: Tensor, domain: Tensor, label: Tensor, most: int = 100
     return figure
 
 
+def attack_figure(attack: Tensor) -> Figure:
+    """A perturbation of images: grey ones from blue (lower) over white to red (higher), and where it is not zero.
+
+    Args:
+        attack: ``[C, h, w]``.
+    """
+    attack = attack.float().cpu()
+    figure = Figure(figsize=(8, 4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    bound = float(attack.abs().max()) or 1.0
+    if len(attack) == 1:
+        image = left.imshow(attack[0].numpy(), cmap="bwr", vmin=-bound, vmax=bound)
+        figure.colorbar(image, ax=left, shrink=0.8)
+    else:
+        left.imshow((0.5 + attack / (2 * bound)).permute(1, 2, 0).numpy())
+    left.set_title(f"perturbation, largest {bound:.2g}")
+    present = (attack.abs() > 1e-5).float()
+    right.imshow(present.amax(0).numpy(), cmap="gray_r", vmin=0, vmax=1)
+    right.set_title(f"not zero: {float(present.mean()):.1%}")
+    for ax in (left, right):
+        ax.set_axis_off()
+    return figure
+
+
 def _displayable(image: Tensor) -> np.ndarray:
     """``[C, h, w]`` stretched to 0..1, channels last."""
     image = image.float().cpu()

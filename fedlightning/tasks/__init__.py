@@ -1,17 +1,23 @@
 """Ready-made tasks."""
 
 from fedlightning.tasks.adversaries import CDAN, DANN, MDD, Adversary
+from fedlightning.tasks.bilinear import Bilinear, BilinearL1, BilinearNuclear
 from fedlightning.tasks.classification import Classification
 from fedlightning.tasks.domain_adaptation import DomainAdaptation
 from fedlightning.tasks.quadratic_saddle import ClientNumbers, QuadraticSaddle
+from fedlightning.tasks.universal_perturbation import UniversalPerturbation
 
 __all__ = [
     "CDAN",
     "DANN",
     "MDD",
     "Adversary",
+    "Bilinear",
+    "BilinearL1",
+    "BilinearNuclear",
     "Classification",
     "ClientNumbers",
     "DomainAdaptation",
     "QuadraticSaddle",
+    "UniversalPerturbation",
 ]

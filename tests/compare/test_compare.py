@@ -157,3 +157,46 @@ def test_table_numbers():
     assert table[2] == "| A | 0.600 ± 0.141 | 0.650 ± 0.071 | 15 | 900 k |"
     assert table[3] == "| B | 0.200 | 0.200 | not reached | not reached |"
     assert Goal("acc", "min", 0.15).cost(rows([0.2, 0.1]), "round") == 20.0
+
+
+def test_grid_search_takes_the_best_values_and_tables_all(capsys):
+    compare(
+        **arguments(
+            algorithms=[f"FedMM={CONFIGS / 'fedmm.yaml'}", f"FedAvg={CONFIGS / 'fed_avg.yaml'}"],
+            grid=["lr=0.05,0.0001,1e6", "mu=1.0,2.0"],
+            seeds=[0, 1],
+        )
+    )
+    lines = Path("out/grid.md").read_text().splitlines()
+    assert len(lines) == 2 + 6 + 3  # FedAvg has no mu
+    chosen = [line for line in lines if line.endswith("| chosen |")]
+    assert [line.split("|")[1].strip() for line in chosen] == ["FedMM", "FedAvg"]
+    assert "lr=0.05" in chosen[1]
+    assert sum("diverged" in line for line in lines) == 3
+    assert {row["seed"] for row in table("out")} == {"0", "1"}
+    assert "FedAvg: lr=0.05" in capsys.readouterr().out
+    final = float(table("out")[-4]["distance"])
+    assert f"{final:.4g}" in chosen[1]  # the first seed's run is the one that was chosen
+
+
+def test_grid_where_all_diverge():
+    with pytest.raises(ValueError, match=r"every run of 'FedAvg' diverged"):
+        compare(**arguments(algorithms=[f"FedAvg={CONFIGS / 'fed_avg.yaml'}"], grid=["lr=1e6,1e7"]))
+
+
+def test_upload_budget_stops_runs_at_equal_upload():
+    compare(**arguments(budget_upload=3 * 8 * 8))  # 8 clients, 8 floats each, three rounds
+    last = {row["algorithm"]: row for row in table("out")}
+    assert {row["round"] for row in last.values()} == {"3.0"}
+    assert all(float(row["upload"]) == 192 for row in last.values())
+
+
+def test_further_metrics_and_logarithmic_axes():
+    compare(**arguments(also=["operator_norm"], log_scale=True))
+    assert Path("out/table.md").read_text().startswith("| algorithm | final distance | best | final operator_norm |")
+
+
+@pytest.mark.parametrize("entry", ["lr", "lr=", "=1,2"])
+def test_grid_entries_are_checked(entry):
+    with pytest.raises(ValueError, match=rf"--grid {entry}: expected name=value,value"):
+        compare(**arguments(grid=[entry]))

@@ -144,12 +144,12 @@ def test_moreau(norm, dual_ball, shape):
 def test_prox_agrees_with_a_general_solver(psi, shape):
     """scipy's trust region solver on the same problem, started far away; constraints through projection."""
     z = points(shape, 1)[0]
-    smooth = 1e-10
 
     def objective(v):
         v = torch.from_numpy(v).view(shape)
         inside = psi.project(v)
-        return float(psi.value(inside) * 0.9 + (inside - z).square().sum() / 2 + 1e3 * (v - inside).abs().sum() + smooth)
+        outside = 1e3 * (v - inside).abs().sum()
+        return float(psi.value(inside) * 0.9 + (inside - z).square().sum() / 2 + outside)
 
     u = psi.prox(z, 0.9)
     start = psi.project(points(shape, 1, seed=2)[0]).flatten().numpy()

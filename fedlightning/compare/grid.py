@@ -1,0 +1,94 @@
+"""A small grid search: which values of named hyper-parameters suit each algorithm best."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Collection, Mapping, Sequence
+
+from fedlightning.compare.results import Goal
+from fedlightning.compare.run import Run
+
+Values = tuple[str, ...]
+"""Overrides of one grid point, ``key=value`` each."""
+
+ALGORITHM = "model.init_args.algorithm.init_args"
+
+
+def parse_grid(entries: Sequence[str]) -> dict[str, list[str]]:
+    """``name=value,value,...`` entries as names and values.
+
+    Raises:
+        ValueError: If an entry has no name or no value, or a name comes twice.
+    """
+    grid: dict[str, list[str]] = {}
+    for entry in entries:
+        name, _, values = entry.partition("=")
+        if not name or not values or name in grid:
+            raise ValueError(f"--grid {entry}: expected name=value,value,..., each name once.")
+        grid[name] = values.split(",")
+    return grid
+
+
+def grid_points(grid: Mapping[str, Sequence[str]], hyper_parameters: Collection[str]) -> list[Values]:
+    """All combinations for one algorithm.
+
+    Args:
+        grid: Names and values. A name with dots is a key of ``fedlightning fit``; one without is a hyper-parameter of
+            the algorithm, and left out where the algorithm has none of that name.
+        hyper_parameters: Names the algorithm has.
+    """
+    known = {name: values for name, values in grid.items() if "." in name or name in hyper_parameters}
+    keys = [name if "." in name else f"{ALGORITHM}.{name}" for name in known]
+    return [
+        tuple(f"{key}={value}" for key, value in zip(keys, point, strict=True))
+        for point in itertools.product(*known.values())
+    ]
+
+
+def label(values: Values) -> str:
+    """A grid point in few characters."""
+    return ", ".join(_short(value) for value in values)
+
+
+def final_value(run: Run, goal: Goal) -> float:
+    """A finished run's last value of the metric; the worst possible if the run diverged."""
+    worst = -math.inf if goal.mode == "max" else math.inf
+    history = run.history
+    if run.summary["diverged"] or not history:
+        return worst
+    value = history[-1].get(goal.metric, math.nan)
+    return value if math.isfinite(value) else worst
+
+
+def best_points(searched: Mapping[str, Mapping[Values, Run]], goal: Goal) -> dict[str, Values]:
+    """The grid point of each algorithm whose final value is best.
+
+    Raises:
+        ValueError: If all runs of an algorithm diverged.
+    """
+    chosen = {}
+    for name, points in searched.items():
+        values = {point: final_value(run, goal) for point, run in points.items()}
+        finite = [value for value in values.values() if math.isfinite(value)]
+        if not finite:
+            raise ValueError(f"--grid: every run of '{name}' diverged. Add smaller step sizes.")
+        best = goal.best(finite)
+        chosen[name] = next(point for point, value in values.items() if value == best)
+    return chosen
+
+
+def grid_table(searched: Mapping[str, Mapping[Values, Run]], chosen: Mapping[str, Values], goal: Goal) -> str:
+    """All grid points and their final values, the chosen ones marked."""
+    lines = [f"| algorithm | values | final {goal.metric} | |", "| --- | --- | ---: | --- |"]
+    for name, points in searched.items():
+        for point, run in points.items():
+            value = final_value(run, goal)
+            shown = f"{value:.4g}" if math.isfinite(value) else "diverged"
+            lines.append(f"| {name} | {label(point)} | {shown} | {'chosen' if chosen[name] == point else ''} |")
+    return "\n".join(lines)
+
+
+def _short(value: str) -> str:
+    key, _, number = value.partition("=")
+    return f"{key.rpartition('.')[2]}={number}"

@@ -1,0 +1,176 @@
+"""Composite bilinear saddle point problems with a duality gap in closed form (FeDualEx, A.1 and A.2).
+
+All clients hold the same f; what differs is the noise each of them sees in every query of its operator. The
+regularisers belong to the problem, so the algorithm must take them.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedlightning.algorithms.base import Algorithm
+from fedlightning.metrics.structure import numerical_rank, share_of_nonzeros
+from fedlightning.module import FederatedLightningModule
+from fedlightning.proximal import L1, Nuclear, Regularizer
+from fedlightning.seeding import derive_seed
+
+
+class Bilinear(FederatedLightningModule):
+    """min_x max_y <A x - b, y> + psi(x) - psi(y); :class:`ClientNumbers` are its data."""
+
+    max_parameters = ("y",)
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        psi: Regularizer,
+        dim_x: int,
+        dim_y: int,
+        noise: float,
+        seed: int,
+        **federation: Any,
+    ) -> None:
+        """Draw the matrix A ``[dim_y, dim_x]`` from U[-1, 1]."""
+        super().__init__(algorithm, regularizer=psi, max_regularizer=psi, **federation)
+        self.psi = psi
+        self.noise = noise
+        self.register_buffer("matrix", _uniform((dim_y, dim_x), derive_seed(seed, 0)), persistent=False)
+        self.matrix: Tensor
+        self.offset: Tensor
+        self.x: nn.Parameter
+        self.y: nn.Parameter
+
+    def objective(self, batch: Tensor) -> Tensor:
+        """<A x - b, y>, with noise of the given deviation on every element of the operator."""
+        value = ((self.matrix @ self.x - self.offset) * self.y).sum()
+        if self.noise:
+            value = value + self.noise * (torch.randn_like(self.x) * self.x).sum()
+            value = value + self.noise * (torch.randn_like(self.y) * self.y).sum()
+        return value
+
+    @abstractmethod
+    def duality_gap(self, x: Tensor, y: Tensor) -> Tensor:
+        """Max over y' of phi(x, y') minus min over x' of phi(x', y), a scalar >= 0 for feasible points."""
+
+    @abstractmethod
+    def structure(self) -> dict[str, Tensor]:
+        """What the regulariser is for, by name."""
+
+    def validation_step(self, batch: Tensor, batch_idx: int) -> None:
+        """Log gap and structure."""
+        self._evaluate("")
+
+    def test_step(self, batch: Tensor, batch_idx: int) -> None:
+        """As in validation."""
+        self._evaluate("test_")
+
+    def _evaluate(self, prefix: str) -> None:
+        found = {"gap": self.duality_gap(self.x, self.y), **self.structure()}
+        self.log_dict({f"{prefix}{name}": value.float() for name, value in found.items()}, batch_size=1)
+
+
+class BilinearL1(Bilinear):
+    """Vectors, l1 norm within an l-infinity ball (FeDualEx, equation in A.1, Figure 4)."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        dim_x: int = 600,
+        dim_y: int = 300,
+        weight: float = 0.1,
+        radius: float = 0.05,
+        noise: float = 0.1,
+        problem_seed: int = 0,
+        **federation: Any,
+    ) -> None:
+        """Draw A and b from U[-1, 1], the start from U[-radius, radius].
+
+        Args:
+            algorithm: What clients and server do; one that takes regularisers.
+            dim_x: Length m of the min block.
+            dim_y: Length n of the max block.
+            weight: lambda > 0 of the l1 norms.
+            radius: D > 0, bound of the absolute values.
+            noise: Standard deviation sigma of the noise on each element of every operator query.
+            problem_seed: Equal seeds, equal A and b; the start follows the run's own seed.
+            federation: Arguments of :class:`FederatedLightningModule`.
+        """
+        super().__init__(algorithm, L1(weight, radius), dim_x, dim_y, noise, problem_seed, **federation)
+        self.save_hyperparameters()
+        self.weight, self.radius = weight, radius
+        self.register_buffer("offset", _uniform((dim_y,), derive_seed(problem_seed, 1)), persistent=False)
+        self.x = nn.Parameter(torch.empty(dim_x).uniform_(-radius, radius))
+        self.y = nn.Parameter(torch.empty(dim_y).uniform_(-radius, radius))
+
+    def duality_gap(self, x: Tensor, y: Tensor) -> Tensor:
+        """D ||(|Ax - b| - lambda)+||_1 + lambda ||x||_1 + D ||(|A'y| - lambda)+||_1 + <b, y> + lambda ||y||_1."""
+        against_y = ((self.matrix @ x - self.offset).abs() - self.weight).clamp(min=0).sum()
+        against_x = ((self.matrix.mT @ y).abs() - self.weight).clamp(min=0).sum()
+        norms = self.weight * (x.abs().sum() + y.abs().sum())
+        return self.radius * (against_y + against_x) + norms + self.offset @ y
+
+    def structure(self) -> dict[str, Tensor]:
+        """Shares of non-zeros, of both blocks and of each."""
+        return {
+            "nonzeros": share_of_nonzeros(torch.cat([self.x, self.y])),
+            "nonzeros_x": share_of_nonzeros(self.x),
+            "nonzeros_y": share_of_nonzeros(self.y),
+        }
+
+
+class BilinearNuclear(Bilinear):
+    """Matrices, nuclear norm within a spectral ball (FeDualEx, equation in A.2, Figure 5)."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        dim_x: int = 600,
+        dim_y: int = 300,
+        columns: int = 20,
+        weight: float = 0.1,
+        radius: float = 0.05,
+        noise: float = 0.1,
+        problem_seed: int = 0,
+        **federation: Any,
+    ) -> None:
+        """Draw A and half of the columns of B from U[-1, 1], the others zero; the start from U[-1, 1], projected.
+
+        Args:
+            algorithm: What clients and server do; one that takes regularisers.
+            dim_x: Rows m of X.
+            dim_y: Rows n of Y.
+            columns: Columns p of both; B has rank p / 2.
+            weight: lambda > 0 of the nuclear norms.
+            radius: D > 0, bound of the singular values.
+            noise: Standard deviation sigma of the noise on each element of every operator query.
+            problem_seed: Equal seeds, equal A and B; the start follows the run's own seed.
+            federation: Arguments of :class:`FederatedLightningModule`.
+        """
+        super().__init__(algorithm, Nuclear(weight, radius), dim_x, dim_y, noise, problem_seed, **federation)
+        self.save_hyperparameters()
+        self.weight, self.radius = weight, radius
+        offset = _uniform((dim_y, columns), derive_seed(problem_seed, 1))
+        offset[:, columns // 2 :] = 0
+        self.register_buffer("offset", offset, persistent=False)
+        self.x = nn.Parameter(self.psi.project(torch.empty(dim_x, columns).uniform_(-1, 1)))
+        self.y = nn.Parameter(self.psi.project(torch.empty(dim_y, columns).uniform_(-1, 1)))
+
+    def duality_gap(self, x: Tensor, y: Tensor) -> Tensor:
+        """As for vectors, with singular values for absolute values and the trace of B'Y for <b, y>."""
+        against_y = (torch.linalg.svdvals(self.matrix @ x - self.offset) - self.weight).clamp(min=0).sum()
+        against_x = (torch.linalg.svdvals(self.matrix.mT @ y) - self.weight).clamp(min=0).sum()
+        norms = self.weight * (torch.linalg.svdvals(x).sum() + torch.linalg.svdvals(y).sum())
+        gap: Tensor = self.radius * (against_y + against_x) + norms + (self.offset * y).sum()
+        return gap
+
+    def structure(self) -> dict[str, Tensor]:
+        """Numerical ranks."""
+        return {"rank_x": numerical_rank(self.x), "rank_y": numerical_rank(self.y)}
+
+
+def _uniform(shape: tuple[int, ...], seed: int) -> Tensor:
+    return torch.empty(shape).uniform_(-1, 1, generator=torch.Generator().manual_seed(seed))
