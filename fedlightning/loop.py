@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
@@ -155,6 +156,10 @@ class RoundLoop:
         """
         device = self.buffers.device
         metrics: dict[str, Tensor | float] = {}
+        sent = self.upload, self.download
+        if batch.skipped:
+            self._skip(batch)
+            return RoundResult({"skipped": 1.0, **self._traffic(sent)})
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             if self._objective is None:
                 self._prepare(batch, autocast)
@@ -167,7 +172,30 @@ class RoundLoop:
                     self.server, self.buffers = before
                     return RoundResult(metrics, overflow=True)
                 metrics |= self._commit(phase, cohort, outcome)
-        return RoundResult({**metrics, "upload": float(self.upload), "download": float(self.download)})
+        return RoundResult({**metrics, **self._traffic(sent)})
+
+    def _skip(self, batch: RoundBatch) -> None:
+        """Too few clients answered: nothing changes, but what was sent was sent."""
+        invited = sum(cohort.invited for cohort in batch.cohorts)
+        warnings.warn(
+            f"Round {batch.index} was skipped: of {invited} clients invited, too few answered. "
+            "Invite more, allow more retries, or lower at_least.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        self.download += _floats(self.algorithm.phases[0].down(self.server)) * batch.cohorts[0].invited
+
+    def _traffic(self, before: tuple[int, int]) -> dict[str, float]:
+        """Floats and bytes sent so far and in this round, all clients together."""
+        width = self.buffers.element_size()
+        return {
+            "upload": float(self.upload),
+            "download": float(self.download),
+            "upload_bytes": float(self.upload * width),
+            "download_bytes": float(self.download * width),
+            "round_upload": float(self.upload - before[0]),
+            "round_download": float(self.download - before[1]),
+        }
 
     def _ask(self, phase: Phase, cohort: Cohort) -> _Outcome:
         """Send the message to the cohort and collect the replies; no state changes."""
@@ -189,7 +217,7 @@ class RoundLoop:
             reply = phase.client(down, self.client_state(stored), oracle)
             self._collect(outcome, chunk, reply, oracle, z)
         floats_down = _floats(down) + (len(self.buffers) if self._buffer_policy == "average" else 0)
-        self.download += floats_down * self._total(outcome.asked)
+        self.download += floats_down * max(cohort.invited, self._total(outcome.asked))
         self.upload += self._total(outcome.floats_up)
         return outcome
 

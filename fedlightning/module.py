@@ -316,7 +316,8 @@ class FederatedLightningModule(LightningModule):
             loop.move_to(moved.to(loop.point))
         else:
             write(loop.space.shared, self, loop.point)
-        write(loop.space.buffers, self, loop.buffers)
+        if len(loop.buffers):
+            write(loop.space.buffers, self, loop.buffers)
 
     def _regularization(self, loop: RoundLoop) -> dict[str, Tensor]:
         psi = loop.algorithm.psi

@@ -1,12 +1,26 @@
-"""Who takes part in a round: how a cohort is chosen."""
+"""Who takes part in a round: how a cohort is chosen, and who of it answers."""
 
 from __future__ import annotations
 
+import math
 import random
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from fedlightning.seeding import derive_seed
+
+
+@dataclass(frozen=True)
+class Turnout:
+    """What became of an invitation.
+
+    Attributes:
+        ids: Clients whose answers count, ascending; none if the round is to be skipped.
+        invited: Clients the server has sent its message to, answer or not.
+    """
+
+    ids: list[int]
+    invited: int
 
 
 class Participation(ABC):
@@ -22,6 +36,11 @@ class Participation(ABC):
             round_index: Round, from 0.
             phase: Phase of the round, from 0; phases have cohorts of their own.
         """
+
+    def turnout(self, clients: int, seed: int, round_index: int, phase: int) -> Turnout:
+        """The cohort and how many were invited; all of them, unless a rule knows of clients that do not answer."""
+        ids = self.cohort(clients, seed, round_index, phase)
+        return Turnout(ids, len(ids))
 
     def check(self, clients: int) -> None:  # noqa: B027  # most rules serve any federation
         """Refuse a federation of N clients this rule cannot serve.
@@ -80,3 +99,150 @@ class Uniform(Participation):
             return self.size
         assert self.fraction is not None
         return max(1, round(self.fraction * clients))
+
+
+class Responses(ABC):
+    """Which invited clients answer, and in what order."""
+
+    @abstractmethod
+    def arrivals(self, ids: list[int], round_index: int, draw: random.Random) -> list[int]:
+        """Ids of the clients that answer, first answer first.
+
+        Args:
+            ids: Invited clients.
+            round_index: Round, from 0.
+            draw: This invitation's own source of randomness.
+        """
+
+
+@dataclass(frozen=True)
+class ResponseShare(Responses):
+    """A share of the invited answers: p ~ U[low, high] in every round (Xie et al., CDMA, 2023, Section 5).
+
+    Args:
+        low: Least share, 0 <= low <= high.
+        high: Largest share <= 1.
+    """
+
+    low: float = 0.5
+    high: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.low <= self.high <= 1:
+            raise ValueError(f"ResponseShare(low={self.low}, high={self.high}): expected 0 <= low <= high <= 1.")
+
+    def arrivals(self, ids: list[int], round_index: int, draw: random.Random) -> list[int]:
+        """ceil(p * invited) of them, in random order."""
+        share = draw.uniform(self.low, self.high)
+        return draw.sample(ids, math.ceil(share * len(ids)))
+
+
+@dataclass(frozen=True)
+class Devices(Responses):
+    """Devices of their own: each is available with a probability and answers with a speed of its own.
+
+    A client's probability is uniform in [low, high]; with ``day`` rounds a day it swings around that by ``swing``,
+    each client at its own hour. Its median latency is log-normal over clients, each answer log-normal around it. All
+    this is a function of the client's number, so nothing is stored for N clients.
+
+    Args:
+        low: Least availability, 0 <= low <= high.
+        high: Largest availability <= 1.
+        spread: Standard deviation of the logarithm of the median latency over clients.
+        jitter: Standard deviation of the logarithm of one answer's latency.
+        deadline: Answers that take longer, in units of the median client's latency, are not waited for; null for none.
+        day: Rounds of a day; null for no daily rhythm.
+        swing: Amplitude of the daily rhythm, as a share of the client's availability, 0 <= swing <= 1.
+        seed: Equal seeds, equal devices.
+    """
+
+    low: float = 0.3
+    high: float = 0.9
+    spread: float = 0.5
+    jitter: float = 0.2
+    deadline: float | None = None
+    day: int | None = None
+    swing: float = 0.8
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.low <= self.high <= 1:
+            raise ValueError(f"Devices(low={self.low}, high={self.high}): expected 0 <= low <= high <= 1.")
+        if self.spread < 0 or self.jitter < 0:
+            raise ValueError(f"Devices(spread={self.spread}, jitter={self.jitter}): expected >= 0.")
+        if self.deadline is not None and not self.deadline > 0:
+            raise ValueError(f"Devices(deadline={self.deadline}): expected > 0, or null.")
+        if self.day is not None and self.day < 2:
+            raise ValueError(f"Devices(day={self.day}): expected at least 2 rounds, or null.")
+        if not 0 <= self.swing <= 1:
+            raise ValueError(f"Devices(swing={self.swing}): expected 0 <= swing <= 1.")
+
+    def arrivals(self, ids: list[int], round_index: int, draw: random.Random) -> list[int]:
+        """Those available now, by latency."""
+        times = []
+        for client in ids:
+            own = random.Random(derive_seed(self.seed, client))
+            available, hour, median = own.uniform(self.low, self.high), own.random(), own.lognormvariate(0, self.spread)
+            if self.day is not None:
+                available *= 1 + self.swing * math.cos(2 * math.pi * (round_index / self.day + hour))
+            latency = draw.lognormvariate(math.log(median), self.jitter)
+            if draw.random() < available and (self.deadline is None or latency <= self.deadline):
+                times.append((latency, client))
+        return [client for _, client in sorted(times)]
+
+
+@dataclass(frozen=True)
+class FirstResponders(Participation):
+    """Invite some clients and go on with the first answers; late ones are dropped, never awaited.
+
+    The SIWER rule of Xie et al. (CDMA, AAAI 2023). Where too few answer, another cohort is invited; if that fails too
+    often, the round is skipped. An invitation that is not answered still costs its download.
+
+    Args:
+        size: Number of clients invited.
+        responses: Who answers, and in what order; null for the paper's share p ~ U[0.5, 1].
+        first: Answers to wait for; null for all that come.
+        at_least: Fewest answers >= 1 to go on with.
+        retries: Further invitations >= 0 of a round.
+    """
+
+    size: int
+    responses: Responses | None = None
+    first: int | None = None
+    at_least: int = 1
+    retries: int = 3
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.at_least <= self.size:
+            raise ValueError(
+                f"FirstResponders(size={self.size}, at_least={self.at_least}): expected 1 <= at_least <= size."
+            )
+        if self.first is not None and self.first < self.at_least:
+            raise ValueError(
+                f"FirstResponders(first={self.first}, at_least={self.at_least}): expected first >= at_least, or null."
+            )
+        if self.retries < 0:
+            raise ValueError(f"FirstResponders(retries={self.retries}): expected >= 0.")
+
+    def cohort(self, clients: int, seed: int, round_index: int, phase: int) -> list[int]:
+        """Those whose answers count; none if too few answered every time."""
+        return self.turnout(clients, seed, round_index, phase).ids
+
+    def turnout(self, clients: int, seed: int, round_index: int, phase: int) -> Turnout:
+        """Invite until enough answer, or give the round up."""
+        responses = ResponseShare() if self.responses is None else self.responses
+        for attempt in range(self.retries + 1):
+            draw = random.Random(derive_seed(seed, round_index, phase, 0, attempt))
+            invited = draw.sample(range(clients), self.size)
+            answered = responses.arrivals(invited, round_index, draw)[: self.first]
+            if len(answered) >= self.at_least:
+                return Turnout(sorted(answered), self.size * (attempt + 1))
+        return Turnout([], self.size * (self.retries + 1))
+
+    def check(self, clients: int) -> None:
+        """The invited must fit into the federation."""
+        if self.size > clients:
+            raise ValueError(
+                f"FirstResponders(size={self.size}): more are invited than the federation's {clients} clients. "
+                f"Choose size <= {clients}."
+            )

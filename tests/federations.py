@@ -68,8 +68,9 @@ def numpy_operators(task):
 
 
 def cohorts_of(batches):
-    """Ids of the first phase's cohort of every round."""
-    return [[deal.id for deal in batch.cohorts[0].deals] for batch in batches]
+    """Ids of every round's cohort; of every phase's cohort for algorithms with several."""
+    rounds = [[[deal.id for deal in cohort.deals] for cohort in batch.cohorts] for batch in batches]
+    return [phases[0] if len(phases) == 1 else phases for phases in rounds]
 
 
 def start_of(task):

@@ -1,8 +1,9 @@
+import random
 import time
 
 import pytest
 
-from fedlightning.participation import Full, Uniform
+from fedlightning.participation import Devices, FirstResponders, Full, ResponseShare, Turnout, Uniform
 
 
 def test_full_is_everyone():
@@ -45,3 +46,82 @@ def test_a_small_fraction_is_one_client():
 def test_too_large_a_cohort():
     with pytest.raises(ValueError, match=r"Uniform\(size=6\): the cohort is larger than the federation of 5 clients"):
         Uniform(size=6).check(5)
+
+
+def test_responses_follow_the_paper():
+    rule = FirstResponders(size=16)
+    turnouts = [rule.turnout(500, 0, t, 0) for t in range(400)]
+    sizes = [len(turnout.ids) for turnout in turnouts]
+    assert all(turnout.invited == 16 for turnout in turnouts)
+    assert min(sizes) == 9  # ceil of more than half of 16
+    assert max(sizes) == 16
+    assert abs(sum(sizes) / 400 - 12.5) < 0.5
+    assert turnouts == [rule.turnout(500, 0, t, 0) for t in range(400)]
+    assert rule.turnout(500, 0, 3, 0) != rule.turnout(500, 0, 3, 1)
+
+
+def test_first_answers_count_and_late_ones_are_dropped():
+    everyone = FirstResponders(size=10, responses=ResponseShare(1.0, 1.0))
+    first = FirstResponders(size=10, responses=ResponseShare(1.0, 1.0), first=4)
+    assert len(everyone.cohort(50, 0, 0, 0)) == 10
+    assert len(first.cohort(50, 0, 0, 0)) == 4
+    assert set(first.cohort(50, 0, 0, 0)) < set(everyone.cohort(50, 0, 0, 0))
+
+
+def test_too_few_answers_are_asked_again_then_given_up():
+    silent = ResponseShare(0.0, 0.0)
+    assert FirstResponders(size=5, responses=silent, retries=2).turnout(50, 0, 0, 0) == Turnout([], 15)
+    rare = FirstResponders(size=4, responses=Devices(low=0.3, high=0.3), at_least=3, retries=400)
+    turnouts = [rare.turnout(50, 0, t, 0) for t in range(50)]
+    assert all(len(turnout.ids) >= 3 for turnout in turnouts)
+    assert max(turnout.invited for turnout in turnouts) > 8
+
+
+def answers(responses, round_index=0, clients=20_000):
+    return responses.arrivals(list(range(clients)), round_index, random.Random(0))
+
+
+def test_devices_have_their_own_availability():
+    responses = Devices(low=0.2, high=0.8)
+    counts = [0] * 40
+    for t in range(500):
+        for client in responses.arrivals(list(range(40)), t, random.Random(t)):
+            counts[client] += 1
+    assert min(counts) < 0.35 * 500
+    assert max(counts) > 0.65 * 500
+    assert abs(len(answers(responses)) / 20_000 - 0.5) < 0.02
+
+
+def test_fast_devices_answer_first_and_slow_ones_miss_the_deadline():
+    arrived = answers(Devices(low=1.0, high=1.0, spread=0.5, jitter=0.0))
+    again = Devices(low=1.0, high=1.0, spread=0.5, jitter=0.0).arrivals(list(range(20_000)), 7, random.Random(5))
+    assert arrived == again  # without jitter the order is the devices' own
+    in_time = answers(Devices(low=1.0, high=1.0, spread=0.5, jitter=0.0, deadline=1.0))
+    assert in_time == arrived[: len(in_time)]
+    assert abs(len(in_time) / 20_000 - 0.5) < 0.02
+
+
+def test_devices_keep_their_hours():
+    responses = Devices(low=0.5, high=0.5, day=24, swing=1.0)
+    morning, noon, next_morning = (set(answers(responses, t, 2000)) for t in (0, 12, 24))
+    assert len(morning & next_morning) > 1.5 * len(morning & noon)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: FirstResponders(size=3, at_least=4), "expected 1 <= at_least <= size"),
+        (lambda: FirstResponders(size=3, first=1, at_least=2), "expected first >= at_least"),
+        (lambda: FirstResponders(size=3, retries=-1), r"FirstResponders\(retries=-1\)"),
+        (lambda: FirstResponders(size=9).check(8), r"FirstResponders\(size=9\): more are invited"),
+        (lambda: ResponseShare(0.9, 0.1), "expected 0 <= low <= high <= 1"),
+        (lambda: Devices(low=0.9, high=0.1), r"Devices\(low=0.9, high=0.1\)"),
+        (lambda: Devices(spread=-1), r"Devices\(spread=-1"),
+        (lambda: Devices(deadline=0), r"Devices\(deadline=0\)"),
+        (lambda: Devices(day=1), r"Devices\(day=1\)"),
+        (lambda: Devices(swing=2), r"Devices\(swing=2\)"),
+    ],
+)
+def test_wrong_responders_are_named(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -13,6 +13,10 @@ from fedlightning.algorithms.base import (
     over_all_clients,
     require,
 )
+from fedlightning.algorithms.catalyst_scaffold_s import CatalystScaffoldS
+from fedlightning.algorithms.cdma import CDMA, CDMA_ADA, CDMA_NC, CDMA_ONE
+from fedlightning.algorithms.coda_plus import CODAPlus
+from fedlightning.algorithms.codasca import CODASCA
 from fedlightning.algorithms.extra_step_local_sgd import ExtraStepLocalSGD
 from fedlightning.algorithms.fe_dual_ex import FeDualEx
 from fedlightning.algorithms.fed_avg import FedAvg, FedAvgGDA
@@ -22,14 +26,22 @@ from fedlightning.algorithms.fed_mip import FedMiP
 from fedlightning.algorithms.fed_mm import FedMM
 from fedlightning.algorithms.fed_prox import FedProx, FedProxGDA
 from fedlightning.algorithms.fed_sgda import FedSGD, FedSGDA, ParallelSGDA
+from fedlightning.algorithms.local_sgda_plus import LocalSGDAPlus
 from fedlightning.algorithms.projected_gda import PGDA, ProjectedGDA
 from fedlightning.algorithms.scaffold import SCAFFOLD, SCAFFOLDS
 
 __all__ = [
+    "CDMA",
+    "CDMA_ADA",
+    "CDMA_NC",
+    "CDMA_ONE",
+    "CODASCA",
     "PGDA",
     "SCAFFOLD",
     "SCAFFOLDS",
     "Algorithm",
+    "CODAPlus",
+    "CatalystScaffoldS",
     "ExtraStepLocalSGD",
     "FeDualEx",
     "FedAvg",
@@ -43,6 +55,7 @@ __all__ = [
     "FedSGD",
     "FedSGDA",
     "LocalGradientAlgorithm",
+    "LocalSGDAPlus",
     "OptimizerCallable",
     "ParallelSGDA",
     "Phase",

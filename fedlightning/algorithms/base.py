@@ -110,6 +110,9 @@ class Algorithm(ABC):
     personal_lr: float | Tensor = 0.0
     """Step size of the personal block, set by :meth:`bind` from ``lr``."""
 
+    min_dim: ClassVar[int] = 0
+    """Length of the min block, which comes first in every vector, set by :meth:`bind`."""
+
     psi: ClassVar[Composite] = Composite()
     """What is added to the mean of the objectives, set by :meth:`bind`; nothing where ``regularized`` is False."""
 
@@ -171,6 +174,7 @@ class Algorithm(ABC):
             ValueError: If a hyper-parameter names an unknown prefix or leaves a parameter uncovered.
         """
         bound = copy(self)
+        object.__setattr__(bound, "min_dim", space.shared.min_dim)
         object.__setattr__(bound, "psi", Composite() if psi is None else psi)
         for name in per_block_fields(type(self)):
             value = getattr(self, name)

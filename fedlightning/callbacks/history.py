@@ -44,7 +44,15 @@ class History(Callback):
         metrics = {
             name: float(value) for name, value in trainer.callback_metrics.items() if not name.startswith("train_")
         }
-        row = {"round": float(trainer.global_step), "upload": upload, "download": download, "seconds": self._seconds}
+        width = next(pl_module.parameters()).element_size()
+        row = {
+            "round": float(trainer.global_step),
+            "upload": upload,
+            "download": download,
+            "upload_bytes": upload * width,
+            "download_bytes": download * width,
+            "seconds": self._seconds,
+        }
         self.rows.append({**{k: v for k, v in metrics.items() if k not in _NOT_VALIDATION}, **row})
 
     def state_dict(self) -> dict[str, Any]:
@@ -65,4 +73,18 @@ class History(Callback):
             writer.writerows(self.rows)
 
 
-_NOT_VALIDATION = {"step", "drift", "dual_norm", "clients", "left_out", "upload", "download", "round_time"}
+_NOT_VALIDATION = {
+    "step",
+    "drift",
+    "dual_norm",
+    "clients",
+    "left_out",
+    "skipped",
+    "upload",
+    "download",
+    "upload_bytes",
+    "download_bytes",
+    "round_upload",
+    "round_download",
+    "round_time",
+}

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -129,6 +129,8 @@ class Cohort:
         clients: N, clients of the federation.
         samples: All samples of the federation.
         seed: Seed of this cohort's randomness.
+        invited: Clients the server has sent its message to, of all processes; those that did not answer are not dealt
+            to.
         dtype: Dtype of the numbers of steps.
         device: Where indices lie.
     """
@@ -138,6 +140,7 @@ class Cohort:
     clients: int
     samples: int
     seed: int
+    invited: int = 0
     dtype: torch.dtype = torch.float32
     device: torch.device = torch.device("cpu")
 
@@ -148,7 +151,7 @@ class Cohort:
         """The cohort with its samples on ``device``."""
         source = self.source.place(device, dtype)
         wide = torch.promote_types(dtype, torch.float32)  # counts must be exact, also beside 16-bit parameters
-        return Cohort(self.deals, source, self.clients, self.samples, self.seed, wide, device)
+        return replace(self, source=source, dtype=wide, device=device)
 
     def steps(self) -> int:
         """Minibatches of the client that has most."""
@@ -226,6 +229,11 @@ class RoundBatch:
         """Join the phases' cohorts."""
         self.index = index
         self.cohorts = cohorts
+
+    @property
+    def skipped(self) -> bool:
+        """Whether too few clients answered in one of the phases."""
+        return not all(self.cohorts)
 
     def place(self, device: torch.device, dtype: torch.dtype) -> RoundBatch:
         """The round with its samples on ``device``, real numbers in ``dtype``."""

@@ -27,7 +27,7 @@ from fedlightning.data.cohort import (
 )
 from fedlightning.data.partition import Partition
 from fedlightning.nested import flatten, map_tensors
-from fedlightning.participation import Full, Participation
+from fedlightning.participation import Full, Participation, Turnout
 from fedlightning.seeding import derive_seed
 
 
@@ -269,10 +269,10 @@ class RoundLoader:
         """Nothing to restore."""
 
     def deals(self, round_index: int, phase: int) -> tuple[Deal, ...]:
-        """This process's clients of one phase of one round and their samples."""
+        """This process's clients of one phase of one round and their samples; none if the round is skipped."""
         data, partition = self._data, self._data.federation.partition
-        ids = data.participation.cohort(len(partition), data.seed, round_index, phase)
-        ids = self._own(ids)
+        turnouts = [self._turnout(round_index, each).ids for each in range(len(self._phases))]
+        ids = self._own(turnouts[phase]) if all(turnouts) else []
         asked = self._phases[phase]
         steps = data.local_steps if asked.steps is None else asked.steps
         deals = []
@@ -300,10 +300,15 @@ class RoundLoader:
             clients=len(partition),
             samples=len(partition.order),
             seed=derive_seed(self._data.seed, round_index, phase, 2),
+            invited=self._turnout(round_index, phase).invited,
         )
 
+    def _turnout(self, round_index: int, phase: int) -> Turnout:
+        data = self._data
+        return data.participation.turnout(len(data.federation.partition), data.seed, round_index, phase)
+
     def _own(self, ids: list[int]) -> list[int]:
-        if len(ids) < self._world_size:
+        if 0 < len(ids) < self._world_size:
             raise ValueError(
                 f"A cohort of {len(ids)} clients cannot be split over {self._world_size} processes: "
                 "use as many clients a round as processes, or fewer devices."

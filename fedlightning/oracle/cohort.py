@@ -117,6 +117,15 @@ class CohortOracle:
         self.personal = batch.keep(self.personal - personal_lr * g_v, self.personal)
         return g
 
+    def anchor(self, w: Tensor, batch: Minibatch) -> Tensor:
+        """The operator at ``w``, with the random numbers (dropout, noise) that the next call will draw.
+
+        For methods that compare two points on one minibatch. It leaves no trace: buffers, logged losses and the
+        generators stay as they were.
+        """
+        with torch.random.fork_rng(devices=[w.device] if w.device.type == "cuda" else []):
+            return self._evaluate(w, self._own_personal(), self.buffers, batch.data).g
+
     def full(self, w: Tensor) -> Tensor:
         """The operator of f_i over all of a client's data, ``[S, d]``."""
         v = self._own_personal()

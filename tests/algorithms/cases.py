@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 
 from fedlightning import algorithms as fl
+from tests.references.cdma import catalyst_scaffold_s, cdma
+from tests.references.coda import coda, local_sgda_plus
 from tests.references.composite import (
     extra_step_local_sgd,
     fe_dual_ex,
@@ -79,9 +82,52 @@ CASES = {
     "FedMiD": Case(fl.FedMiD, {"lr": 0.05, "lr_server": 0.9}, fed_mid, {"lr": 0.04, "lr_server": 0.8}),
     "FedMiP": Case(fl.FedMiP, {"lr": 0.05, "lr_server": 0.9}, fed_mip, {"lr": 0.04, "lr_server": 0.8}),
     "ProjectedGDA": Case(fl.ProjectedGDA, {"lr": 0.05}, projected_gda, {"lr": 0.04}),
+    "CDMA": Case(
+        fl.CDMA,
+        {"lr": 0.05, "beta": 0.8, "alpha": 1.5, "rho": 0.4},
+        cdma,
+        {"lr": 0.04, "beta": 1.0, "alpha": 1.0, "rho": 0.3},
+        exact=True,
+    ),
+    "CDMA_NC": Case(fl.CDMA_NC, {"lr": 0.05}, partial(cdma, beta=0.0), {"lr": 0.04}),
+    "CDMA_ONE": Case(fl.CDMA_ONE, {"lr": 0.05}, cdma, {"lr": 0.04}, exact=True),
+    "CDMA_ADA": Case(
+        fl.CDMA_ADA,
+        {"lr": 0.05, "alpha": 1.2, "rho": 0.3},
+        cdma,
+        {"lr": 0.04, "alpha": 1.0, "rho": 0.2},
+        exact=True,
+    ),
+    "LocalSGDAPlus": Case(fl.LocalSGDAPlus, {"lr": 0.05, "refresh": 2}, local_sgda_plus, {"lr": 0.04, "refresh": 3}),
+    "CODAPlus": Case(
+        fl.CODAPlus,
+        {"lr": 0.05, "theta": 0.5, "stage_steps": 10},
+        coda,
+        {"lr": 0.04, "theta": 0.4, "stage_steps": 5},
+    ),
+    "CODASCA": Case(
+        fl.CODASCA,
+        {"lr": 0.05, "theta": 0.5, "stage_steps": 10, "lr_server": 0.9},
+        partial(coda, variates=True),
+        {"lr": 0.04, "theta": 0.4, "stage_steps": 5, "lr_server": 0.8},
+        exact=True,
+    ),
+    "CatalystScaffoldS": Case(
+        fl.CatalystScaffoldS,
+        {"lr": 0.05, "p": 0.3, "theta": 0.5, "stage_steps": 7, "seed": 3},
+        catalyst_scaffold_s,
+        {"lr": 0.04, "p": 0.2, "theta": 0.4, "stage_steps": 3, "seed": 4},
+        exact=True,
+    ),
     "ExtraStepLocalSGD": Case(fl.ExtraStepLocalSGD, {"lr": 0.05}, extra_step_local_sgd, {"lr": 0.04}),
 }
 """By class name."""
 
-EXACT_HYPER = {"FedMM": {"eta3": 1.0}, "SCAFFOLD": {"lr": 0.02, "lr_server": 1.0}}
+EXACT_HYPER = {
+    "FedMM": {"eta3": 1.0},
+    "SCAFFOLD": {"lr": 0.02, "lr_server": 1.0},
+    "CDMA": {"beta": 1.0, "rho": 0.0, "alpha": 0.7},
+    "CDMA_ADA": {"rho": 0.0, "alpha": 0.7},
+    "CODASCA": {"lr": 0.02, "stage_steps": 10**9, "theta": 0.0, "lr_server": 1.0},
+}
 """Hyper-parameters under which an exact method is exact."""

@@ -1,0 +1,140 @@
+"""Catalyst-Scaffold-S (Hou, Thekumparampil, Fanti, Oh, 2021): loopless corrected local steps in proximal stages.
+
+Phase 1, a cohort:          upload g_i(z), the full local operator;  server: g <- mean
+Phase 2, another cohort, until a coin of probability p falls:
+                            w <- w - lr * (g_i(w; B) - g_i(z; B) + g + theta * (w - reference)),  from w = z
+Server:                     z <- mean(w)
+After ``stage_steps`` local updates: reference <- z.
+
+All clients synchronise after the same number of steps of a round, geometric of mean 1/p; where that is more than the
+minibatches dealt, they are met again. The operators at w and z share the minibatch and its random numbers. The proximal
+term holds both blocks. As Xie et al. (CDMA, AAAI 2023) run it across devices, any cohort stands for all clients.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedlightning.algorithms.base import Algorithm, Phase, Point, Reply, require
+from fedlightning.oracle.cohort import CohortOracle, Minibatch
+from fedlightning.seeding import derive_seed
+from fedlightning.space import PerBlock
+
+
+@dataclass(frozen=True)
+class Server:
+    """Server state, and the download of phase 2.
+
+    Attributes:
+        z: The point, ``[d]``.
+        g: Mean operator there, ``[d]``.
+        reference: The point at the beginning of the stage, ``[d]``.
+        steps: Local updates since then.
+        t: Round, from 0.
+    """
+
+    z: Tensor
+    g: Tensor
+    reference: Tensor
+    steps: int
+    t: int
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """Upload of phase 1.
+
+    Attributes:
+        g: ``[S, d]``.
+    """
+
+    g: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class CatalystScaffoldS(Algorithm):
+    """Loopless SCAFFOLD for saddle points within Catalyst's proximal stages.
+
+    Args:
+        lr: Local step size > 0: one number, ``[min, max]`` or by name prefix.
+        p: Probability 0 < p <= 1 to synchronise after a local step: 1/K for K steps a round on average.
+        theta: Weight >= 0 of the proximal term.
+        stage_steps: Local updates K_0 >= 1 of a stage.
+        seed: Of the coin.
+    """
+
+    lr: PerBlock
+    p: float = 0.1
+    theta: float = 0.1
+    stage_steps: int = 4000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        require(self, "lr", above=0.0)
+        require(self, "p", above=0.0, at_most=1.0)
+        require(self, "theta", at_least=0.0)
+        require(self, "stage_steps", at_least=1)
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """Collection of operators, then local steps, each with a cohort of its own."""
+        return (
+            Phase(self.down_point, self.collect, self.correct, data="full"),
+            Phase(self.down, self.client, self.server),
+        )
+
+    def init_server(self, z: Tensor) -> Server:
+        """The point is the first reference."""
+        return Server(z, torch.zeros_like(z), z, steps=0, t=0)
+
+    def down_point(self, server: Server) -> Point:
+        """The point."""
+        return Point(server.z)
+
+    def collect(self, down: Point, rows: Any, oracle: CohortOracle) -> Reply:
+        """The full local operator."""
+        return Reply(Gradient(oracle.full(down.z.expand(oracle.clients, -1))))
+
+    def correct(self, server: Server, up: Gradient) -> Server:
+        """The mean operator of the cohort."""
+        return Server(server.z, up.g, server.reference, server.steps, server.t)
+
+    def down(self, server: Server) -> Server:
+        """Point, mean operator and reference."""
+        return server
+
+    def client(self, down: Server, rows: Any, oracle: CohortOracle) -> Reply:
+        """Corrected steps until the coin falls."""
+        z = w = down.z.expand(oracle.clients, -1)
+        for batch in islice(_again_and_again(oracle), self.steps_of(down.t)):
+            correction = down.g - oracle.anchor(z, batch)
+            g = oracle.follow(w, batch, self.personal_lr)
+            w = batch.keep(w - self.lr * (g + correction + self.theta * (w - down.reference)), w)
+        return Reply(Point(w), point=w)
+
+    def server(self, server: Server, up: Point) -> Server:
+        """The mean; a new reference when the stage's time has come."""
+        steps = server.steps + self.steps_of(server.t)
+        if steps >= self.stage_steps:
+            return Server(up.z, server.g, up.z, 0, server.t + 1)
+        return Server(up.z, server.g, server.reference, steps, server.t + 1)
+
+    def steps_of(self, t: int) -> int:
+        """Local steps of round t: how often the coin is tossed until it falls."""
+        toss = random.Random(derive_seed(self.seed, t))
+        steps = 1
+        while toss.random() >= self.p:
+            steps += 1
+        return steps
+
+
+def _again_and_again(oracle: CohortOracle) -> Iterator[Minibatch]:
+    while True:
+        yield from oracle.batches()

@@ -1,0 +1,112 @@
+"""CODA+ (Yuan, Guo, Xu, Ying, Yang, ICML 2021): stages of local SGDA around a reference point.
+
+Client, K times:  w <- w - lr_s * (g_i(w) + theta * (w - reference) on the min block),  from w = z
+Server:           z <- mean(w)
+Stage s ends after ``stage_steps`` local updates: reference <- x, lr_s = lr / 3^s.
+
+Written for AUC maximisation, nonconvex in x and strongly concave in y: each stage solves a problem that the proximal
+term makes strongly convex.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedlightning.algorithms.base import Algorithm, Reply, require
+from fedlightning.oracle.cohort import CohortOracle
+from fedlightning.space import PerBlock
+
+
+@dataclass(frozen=True)
+class Server:
+    """Server state and download.
+
+    Attributes:
+        z: The point, ``[d]``.
+        reference: Min block at the beginning of the stage, ``[min_dim]``.
+        steps: Local updates since then, ``[]``.
+        stage: s, from 0.
+    """
+
+    z: Tensor
+    reference: Tensor
+    steps: Tensor
+    stage: int
+
+
+@dataclass(frozen=True)
+class Update:
+    """An upload.
+
+    Attributes:
+        w: Local point, ``[S, d]``.
+        steps: Local updates it took, ``[S]``.
+    """
+
+    w: Tensor
+    steps: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class CODAPlus(Algorithm):
+    """Staged local SGDA with a proximal term.
+
+    Args:
+        lr: Local step size > 0 of the first stage: one number, ``[min, max]`` or by name prefix.
+        theta: Weight >= 0 of the proximal term.
+        stage_steps: Local updates K_0 >= 1 of a stage; the round in which they are reached ends it.
+    """
+
+    lr: PerBlock
+    theta: float = 0.1
+    stage_steps: int = 4000
+
+    def __post_init__(self) -> None:
+        require(self, "lr", above=0.0)
+        require(self, "theta", at_least=0.0)
+        require(self, "stage_steps", at_least=1)
+
+    def init_server(self, z: Tensor) -> Server:
+        """The point is the first reference."""
+        return Server(z, z[: self.min_dim], z.new_zeros(()), stage=0)
+
+    def down(self, server: Server) -> Server:
+        """Point, reference and stage."""
+        return server
+
+    def client(self, down: Server, rows: Any, oracle: CohortOracle) -> Reply:
+        """K steps of the stage's problem."""
+        w = self.local_steps(down, oracle, 0.0)
+        return Reply(Update(w, oracle.steps), point=w)
+
+    def server(self, server: Server, up: Update) -> Server:
+        """The mean; a new stage when its time has come."""
+        return self.advance(server, up.w, up.steps)
+
+    def local_steps(self, down: Server, oracle: CohortOracle, correction: Tensor | float) -> Tensor:
+        """K steps from ``down.z`` with a correction ``[S, d]`` added to the direction."""
+        w = down.z.expand(oracle.clients, -1)
+        for batch in oracle.batches():
+            g = oracle.follow(w, batch, self.personal_lr)
+            w = batch.keep(w - self.stage_lr(down.stage) * (g + self.pull(w, down) + correction), w)
+        return w
+
+    def pull(self, w: Tensor, down: Server) -> Tensor:
+        """Theta * (x - reference), and nothing on the max block."""
+        x, y = w[:, : self.min_dim], w[:, self.min_dim :]
+        return torch.cat([self.theta * (x - down.reference), torch.zeros_like(y)], dim=1)
+
+    def stage_lr(self, stage: int) -> Any:
+        """Lr / 3^s."""
+        return self.lr / 3**stage
+
+    def advance(self, server: Server, z: Tensor, steps: Tensor) -> Server:
+        """The state after a round of so many local updates."""
+        done = server.steps + steps
+        if done >= self.stage_steps:
+            return Server(z, z[: self.min_dim], torch.zeros_like(done), server.stage + 1)
+        return Server(z, server.reference, done, server.stage)

@@ -1,0 +1,95 @@
+"""CODASCA (Yuan, Guo, Xu, Ying, Yang, ICML 2021): CODA+ with SCAFFOLD's control variates on both blocks.
+
+Client, K times:  w <- w - lr_s * (g_i(w) + theta * (w - reference) on the min block - c_i + c),  from w = z
+                  c_i' = c_i - c + (z - w) / (K * lr_s)
+Server:           z <- z + lr_server * mean(w - z)
+                  c <- c + (S/N) * mean(c_i' - c_i)
+Stages as in CODA+.
+
+c is the mean of c_i over all N clients at all times, whoever takes part. Control variates are kept across stages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedlightning.algorithms import coda_plus
+from fedlightning.algorithms.base import Reply, over_all_clients, require
+from fedlightning.algorithms.coda_plus import CODAPlus
+from fedlightning.oracle.cohort import CohortOracle
+from fedlightning.space import PerBlock
+
+
+@dataclass(frozen=True)
+class Server(coda_plus.Server):
+    """Server state and download.
+
+    Attributes:
+        c: Mean control variate over all N clients, ``[d]``.
+    """
+
+    c: Tensor
+
+
+@dataclass(frozen=True)
+class Client:
+    """Client state.
+
+    Attributes:
+        c: Control variate c_i, ``[d]`` for one client, ``[S, d]`` for a cohort.
+    """
+
+    c: Tensor
+
+
+@dataclass(frozen=True)
+class Update(coda_plus.Update):
+    """An upload.
+
+    Attributes:
+        dc: Change of the control variate, ``[S, d]``; the server gets its sum over the cohort divided by N.
+    """
+
+    dc: Tensor = over_all_clients()
+
+
+@dataclass(frozen=True, eq=False)
+class CODASCA(CODAPlus):
+    """Staged local SGDA with a proximal term and control variates.
+
+    Args:
+        lr: Local step size > 0 of the first stage: one number, ``[min, max]`` or by name prefix.
+        theta: Weight >= 0 of the proximal term.
+        stage_steps: Local updates K_0 >= 1 of a stage; the round in which they are reached ends it.
+        lr_server: Server step size eta_g > 0: one number, ``[min, max]`` or by name prefix.
+    """
+
+    lr_server: PerBlock = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self, "lr_server", above=0.0)
+
+    def init_server(self, z: Tensor) -> Server:
+        """The point is the first reference; control variates start at zero."""
+        return Server(z, z[: self.min_dim], z.new_zeros(()), stage=0, c=torch.zeros_like(z))
+
+    def init_client(self, z: Tensor) -> Client:
+        """Control variates start at zero."""
+        return Client(torch.zeros_like(z))
+
+    def client(self, down: Any, rows: Any, oracle: CohortOracle) -> Reply:
+        """K corrected steps, then the new control variate."""
+        w = self.local_steps(down, oracle, down.c - rows.c)
+        c = rows.c - down.c + (down.z - w) / (oracle.steps[:, None] * self.stage_lr(down.stage))
+        return Reply(Update(w, oracle.steps, c - rows.c), Client(c), point=w)
+
+    def server(self, server: Any, up: Any) -> Server:
+        """A step along the mean move; c stays the mean over all clients."""
+        z = server.z + self.lr_server * (up.w - server.z)
+        after = self.advance(server, z, up.steps)
+        return Server(after.z, after.reference, after.steps, after.stage, server.c + up.dc)

@@ -1,0 +1,77 @@
+"""Local SGDA+ (Deng, Mahdavi, AISTATS 2021, Algorithm 2): ascent at a snapshot of the min block.
+
+Client, K times:  x <- x - lr * grad_x f_i(x, y)
+                  y <- y + lr * grad_y f_i(x_snapshot, y),  from (x, y) = z
+Server:           z <- mean of (x, y);  every ``refresh`` rounds  x_snapshot <- x
+
+Both gradients use the same minibatch. Without a max block it is FedAvg. For nonconvex-concave problems the slowly
+moving snapshot keeps the inner maximisation stable.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedlightning.algorithms.base import Algorithm, Point, Reply, require
+from fedlightning.oracle.cohort import CohortOracle
+from fedlightning.space import PerBlock
+
+
+@dataclass(frozen=True)
+class Server:
+    """Server state and download.
+
+    Attributes:
+        z: The point, ``[d]``.
+        snapshot: Min block at which y's gradient is taken, ``[min_dim]``.
+        t: Round, from 0.
+    """
+
+    z: Tensor
+    snapshot: Tensor
+    t: int
+
+
+@dataclass(frozen=True, eq=False)
+class LocalSGDAPlus(Algorithm):
+    """Local SGDA with the ascent direction taken at a snapshot.
+
+    Args:
+        lr: Local step size > 0: one number, ``[min, max]`` (eta, gamma) or by name prefix.
+        refresh: Rounds S >= 1 between snapshots.
+    """
+
+    lr: PerBlock
+    refresh: int = 10
+
+    def __post_init__(self) -> None:
+        require(self, "lr", above=0.0)
+        require(self, "refresh", at_least=1)
+
+    def init_server(self, z: Tensor) -> Server:
+        """The point; the first snapshot is its min block."""
+        return Server(z, z[: self.min_dim], t=0)
+
+    def down(self, server: Server) -> Server:
+        """Point and snapshot."""
+        return server
+
+    def client(self, down: Server, rows: Any, oracle: CohortOracle) -> Reply:
+        """K steps of both blocks."""
+        w = down.z.expand(oracle.clients, -1)
+        snapshot = down.snapshot.expand(oracle.clients, -1)
+        for batch in oracle.batches():
+            ascent = oracle.anchor(torch.cat([snapshot, w[:, self.min_dim :]], dim=1), batch)
+            g = oracle.follow(w, batch, self.personal_lr)
+            g = torch.cat([g[:, : self.min_dim], ascent[:, self.min_dim :]], dim=1)
+            w = batch.keep(w - self.lr * g, w)
+        return Reply(Point(w), point=w)
+
+    def server(self, server: Server, up: Point) -> Server:
+        """The mean; a new snapshot every ``refresh`` rounds."""
+        t = server.t + 1
+        return Server(up.z, server.snapshot if t % self.refresh else up.z[: self.min_dim], t)
