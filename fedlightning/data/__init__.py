@@ -1,5 +1,6 @@
 """Federated data: partitioners, cohorts, data modules, data sets."""
 
+from fedlightning.data.celeba import CelebA
 from fedlightning.data.classification import CIFAR10, MNIST, Digits, FashionMNIST
 from fedlightning.data.domains import MNISTM, DigitsM, Office31
 from fedlightning.data.images import ScalePixels
@@ -12,6 +13,7 @@ __all__ = [
     "MNIST",
     "MNISTM",
     "ByGroup",
+    "CelebA",
     "ClientDatasets",
     "Digits",
     "DigitsM",

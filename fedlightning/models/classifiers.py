@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 from torch import nn
 
 
@@ -87,3 +90,23 @@ class ThreeLayerCNN(nn.Sequential):
             layers += [nn.Conv2d(channels, width, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
             channels = width
         super().__init__(*layers, nn.Flatten(), nn.Linear(64 * (size // 8) ** 2, classes))
+
+
+class MLP(nn.Sequential):
+    """Fully connected layers with ReLU between them, on the flattened input."""
+
+    def __init__(self, widths: Sequence[int] = (784, 200, 200, 10)) -> None:
+        """Build it.
+
+        Args:
+            widths: Numbers in one sample, units of the hidden layers, classes.
+
+        Raises:
+            ValueError: If there are fewer than two.
+        """
+        if len(widths) < 2:
+            raise ValueError(f"MLP(widths={list(widths)}): expected the input's, hidden and the output's width.")
+        layers: list[nn.Module] = [nn.Flatten()]
+        for before, after in pairwise(widths):
+            layers += [nn.Linear(before, after), nn.ReLU()]
+        super().__init__(*layers[:-1])

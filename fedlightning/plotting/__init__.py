@@ -1,6 +1,6 @@
 """Figures of results; everything returns a ``matplotlib.figure.Figure`` and draws without a display."""
 
 from fedlightning.plotting.comparison import comparison_figure
-from fedlightning.plotting.pictures import attack_figure, feature_map, prediction_grid
+from fedlightning.plotting.pictures import attack_figure, feature_map, image_grid, prediction_grid
 
-__all__ = ["attack_figure", "comparison_figure", "feature_map", "prediction_grid"]
+__all__ = ["attack_figure", "comparison_figure", "feature_map", "image_grid", "prediction_grid"]

@@ -88,6 +88,22 @@ def attack_figure(attack: Tensor) -> Figure:
     return figure
 
 
+def image_grid(images: Tensor, columns: int = 8) -> Figure:
+    """Images side by side.
+
+    Args:
+        images: ``[n, C, h, w]``.
+        columns: Images a row.
+    """
+    from torchvision.utils import make_grid
+
+    figure = Figure(figsize=(6, 6), layout="constrained")
+    ax = figure.subplots()
+    ax.imshow(_displayable(make_grid(images.float().cpu(), nrow=columns)))
+    ax.set_axis_off()
+    return figure
+
+
 def _displayable(image: Tensor) -> np.ndarray:
     """``[C, h, w]`` stretched to 0..1, channels last."""
     image = image.float().cpu()

@@ -1,16 +1,21 @@
 """Ready-made tasks."""
 
 from fedlightning.tasks.adversaries import CDAN, DANN, MDD, Adversary
+from fedlightning.tasks.auc_maximization import AUCMaximization
 from fedlightning.tasks.bilinear import Bilinear, BilinearL1, BilinearNuclear
 from fedlightning.tasks.classification import Classification
 from fedlightning.tasks.domain_adaptation import DomainAdaptation
+from fedlightning.tasks.gan import GAN
 from fedlightning.tasks.quadratic_saddle import ClientNumbers, QuadraticSaddle
+from fedlightning.tasks.robust_classification import RobustClassification
 from fedlightning.tasks.universal_perturbation import UniversalPerturbation
 
 __all__ = [
     "CDAN",
     "DANN",
+    "GAN",
     "MDD",
+    "AUCMaximization",
     "Adversary",
     "Bilinear",
     "BilinearL1",
@@ -19,5 +24,6 @@ __all__ = [
     "ClientNumbers",
     "DomainAdaptation",
     "QuadraticSaddle",
+    "RobustClassification",
     "UniversalPerturbation",
 ]

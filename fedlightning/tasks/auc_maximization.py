@@ -1,0 +1,139 @@
+"""AUC maximisation as a minimax problem (Ying, Wen, Lyu, NIPS 2016; Xie et al., CDMA, AAAI 2023, Section 5.1).
+
+With scores s in [0, 1], prior p of the positive class, and 1+ and 1- marking positive and negative samples
+
+    F = (1 - p) (s - a)^2 1+  +  p (s - b)^2 1-  +  2 (1 + alpha) (p s 1-  -  (1 - p) s 1+)  -  p (1 - p) alpha^2
+
+is minimised over the network, a and b and maximised over alpha. Its saddle maximises the AUC with the square surrogate
+of all pairs, but is a mean over samples: clients need not see both classes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torchmetrics.classification import BinaryAUROC
+
+from fedlightning.algorithms.base import Algorithm
+from fedlightning.data.module import FederatedDataModule, as_tensor_data
+from fedlightning.models import LogisticRegression
+from fedlightning.module import FederatedLightningModule
+
+Batch = tuple[Tensor, Tensor]
+
+
+class AUCMaximization(FederatedLightningModule):
+    """Any scoring network against the dual variable of the pairwise square loss."""
+
+    max_parameters = ("alpha",)
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        network: nn.Module | None = None,
+        positive: int = 0,
+        prior: float | None = None,
+        **federation: Any,
+    ) -> None:
+        """Take a network.
+
+        Args:
+            algorithm: What clients and server do.
+            network: Maps inputs ``[B, ...]`` to two logits ``[B, 2]``, whose softmax's second entry is the score, or to
+                one ``[B, 1]``, whose sigmoid it is; null for logistic regression on 8 x 8 images.
+            positive: Label of the positive class; all others are negative.
+            prior: Share 0 < p < 1 of positive samples; null to count them in the training data.
+            federation: Arguments of :class:`FederatedLightningModule`.
+
+        Raises:
+            ValueError: If the prior is not inside (0, 1).
+        """
+        super().__init__(algorithm, **federation)
+        self.save_hyperparameters()
+        if prior is not None and not 0 < prior < 1:
+            raise ValueError(f"AUCMaximization(prior={prior}): expected 0 < prior < 1, or null to count.")
+        self.network = LogisticRegression(64, 2) if network is None else network
+        self.positive = positive
+        self.a = nn.Parameter(torch.zeros(()))
+        self.b = nn.Parameter(torch.zeros(()))
+        self.alpha = nn.Parameter(torch.zeros(()))
+        self.register_buffer("prior", torch.tensor(torch.nan if prior is None else prior))
+        self.prior: Tensor
+        self.auc = nn.ModuleDict({stage: BinaryAUROC() for stage in ("val", "test")})
+
+    def on_fit_start(self) -> None:
+        """Count positive samples, unless the prior is known.
+
+        Raises:
+            ValueError: If the training data are not tensors, so that it must be given.
+        """
+        if not self.prior.isnan():
+            return
+        data: Any = getattr(self.trainer, "datamodule", None)
+        tensors = as_tensor_data(data.federation.train) if isinstance(data, FederatedDataModule) else None
+        if tensors is None:
+            raise ValueError(
+                "AUCMaximization(prior=None) counts labels of tensor data; give prior for other data sets."
+            )
+        share = (tensors.tensors[1] == self.positive).double().mean()
+        if share in (0, 1):
+            raise ValueError(
+                f"AUCMaximization(positive={self.positive}): a share {share:g} of the samples is positive."
+            )
+        self.prior.copy_(share)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scores ``[B]`` in [0, 1]."""
+        logits: Tensor = self.network(x)
+        return logits.softmax(1)[:, 1] if logits.shape[1] == 2 else logits.sigmoid().squeeze(1)
+
+    def objective(self, batch: Batch) -> Tensor:
+        """Mean of F over the minibatch."""
+        x, y = batch
+        return self.saddle_value(self(x), y == self.positive)
+
+    def saddle_value(self, score: Tensor, is_positive: Tensor) -> Tensor:
+        """Mean of F at the present a, b and alpha.
+
+        Args:
+            score: ``[B]``.
+            is_positive: ``[B]``, bool.
+        """
+        plus = is_positive.to(score.dtype)
+        minus, p = 1 - plus, self.prior.to(score.dtype)
+        squares = (1 - p) * (score - self.a).square() * plus + p * (score - self.b).square() * minus
+        ranking = 2 * (1 + self.alpha) * (p * score * minus - (1 - p) * score * plus)
+        return (squares + ranking).mean() - p * (1 - p) * self.alpha.square()
+
+    @staticmethod
+    def best_scalars(score: Tensor, is_positive: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The saddle in a, b and alpha at fixed scores: the classes' mean scores and their difference.
+
+        Args:
+            score: ``[n]``.
+            is_positive: ``[n]``, bool; ``prior`` must be its share.
+        """
+        a, b = score[is_positive].mean(), score[~is_positive].mean()
+        return a, b, b - a
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """AUC of the global model."""
+        self._evaluate("val", batch)
+
+    def test_step(self, batch: Batch, batch_idx: int) -> None:
+        """As in validation, on the test data."""
+        self._evaluate("test", batch)
+
+    def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """Scores ``[B]``."""
+        return self(batch[0])  # type: ignore[no-any-return]
+
+    def _evaluate(self, stage: str, batch: Batch) -> None:
+        metric: Any = self.auc[stage]
+        x, y = batch
+        score, is_positive = self(x), y == self.positive
+        metric.update(score, is_positive)
+        self.log(f"{stage}_auc", metric, prog_bar=stage == "val", batch_size=len(y))
+        self.log(f"{stage}_loss", self.saddle_value(score, is_positive), batch_size=len(y))

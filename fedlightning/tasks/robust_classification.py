@@ -1,0 +1,143 @@
+"""Training against one l2-bounded perturbation of all inputs (Deng and Mahdavi, 2021; Xie et al., CDMA, 2023, 5.2).
+
+    min over w, max over y:  mean CE(network_w(x + y), label) - penalty/2 * ||y||^2
+
+The penalty takes the place of the constraint ||y||_2 <= 1. What counts is the robust loss, the value at the worst y for
+the trained network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torchmetrics.classification import MulticlassAccuracy
+
+from fedlightning.algorithms.base import Algorithm
+from fedlightning.models import LogisticRegression
+from fedlightning.module import FederatedLightningModule
+from fedlightning.plotting.pictures import attack_figure
+
+Batch = tuple[Tensor, Tensor]
+
+
+class RobustClassification(FederatedLightningModule):
+    """A classifier against one perturbation of all its inputs, priced by its squared norm."""
+
+    max_parameters = ("perturbation",)
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        network: nn.Module | None = None,
+        shape: Sequence[int] = (1, 8, 8),
+        classes: int = 10,
+        penalty: float = 0.002,
+        ascent_steps: int = 20,
+        ascent_lr: float = 1.0,
+        **federation: Any,
+    ) -> None:
+        """Take a network.
+
+        Args:
+            algorithm: What clients and server do.
+            network: Maps inputs ``[B, *shape]`` to logits ``[B, C]``; null for logistic regression.
+            shape: Of an input.
+            classes: Number C of classes.
+            penalty: lambda > 0.
+            ascent_steps: Gradient steps on all evaluation data that find the worst perturbation.
+            ascent_lr: Their step size.
+            federation: Arguments of :class:`FederatedLightningModule`.
+        """
+        super().__init__(algorithm, **federation)
+        self.save_hyperparameters()
+        self.network = LogisticRegression(int(torch.Size(shape).numel()), classes) if network is None else network
+        self.perturbation = nn.Parameter(torch.zeros(*shape))
+        self.penalty, self.ascent_steps, self.ascent_lr = penalty, ascent_steps, ascent_lr
+        self.accuracy = nn.ModuleDict(
+            {
+                f"{stage}_{name}": MulticlassAccuracy(classes, average="micro")
+                for stage in ("val", "test")
+                for name in ("accuracy", "robust_accuracy")
+            }
+        )
+        self._seen: list[Batch] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits ``[B, C]`` of inputs as they are."""
+        return self.network(x)  # type: ignore[no-any-return]
+
+    def objective(self, batch: Batch) -> Tensor:
+        """Cross entropy of perturbed inputs, less the perturbation's price."""
+        x, label = batch
+        price = self.penalty / 2 * self.perturbation.square().sum()
+        return F.cross_entropy(self(x + self.perturbation), label) - price
+
+    def worst_perturbation(self, batches: Sequence[Batch]) -> tuple[Tensor, Tensor]:
+        """The perturbation that full-batch gradient ascent finds for the present network, and the robust loss there.
+
+        Args:
+            batches: All data.
+
+        Returns:
+            Perturbation ``[*shape]`` and mean objective, a scalar.
+        """
+        samples = sum(len(label) for _, label in batches)
+        with torch.inference_mode(mode=False), torch.enable_grad():
+            worst = self.perturbation.detach().clone().requires_grad_()
+            held = [(x.clone(), label.clone()) for x, label in batches]
+            for _ in range(self.ascent_steps):
+                (g,) = torch.autograd.grad(self._robust_loss(worst, held, samples), worst)
+                worst = (worst + self.ascent_lr * g).detach().requires_grad_()
+            with torch.no_grad():
+                return worst.detach(), self._robust_loss(worst, held, samples)
+
+    def _robust_loss(self, perturbation: Tensor, batches: Sequence[Batch], samples: int) -> Tensor:
+        losses = [F.cross_entropy(self(x + perturbation), label, reduction="sum") for x, label in batches]
+        return torch.stack(losses).sum() / samples - self.penalty / 2 * perturbation.square().sum()
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """Accuracy on inputs as they are."""
+        self._evaluate("val", batch)
+
+    def on_validation_epoch_end(self) -> None:
+        """Loss and accuracy under the worst perturbation."""
+        self._attack("val")
+        super().on_validation_epoch_end()
+
+    def test_step(self, batch: Batch, batch_idx: int) -> None:
+        """As in validation, on the test data."""
+        self._evaluate("test", batch)
+
+    def on_test_epoch_end(self) -> None:
+        """Loss and accuracy under the worst perturbation."""
+        self._attack("test")
+
+    def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """Predicted classes ``[B]``."""
+        return self(batch[0]).argmax(1)  # type: ignore[no-any-return]
+
+    def pictures(self) -> dict[str, Figure]:
+        """The perturbation: blue lowers, red raises a pixel."""
+        flat = self.perturbation.detach()
+        return {"perturbation": attack_figure(flat if flat.dim() == 3 else flat.reshape(1, 1, -1))}
+
+    def _evaluate(self, stage: str, batch: Batch) -> None:
+        metric: Any = self.accuracy[f"{stage}_accuracy"]
+        metric.update(self(batch[0]), batch[1])
+        self.log(f"{stage}_accuracy", metric, prog_bar=stage == "val", batch_size=len(batch[1]))
+        self._seen.append(batch)
+
+    def _attack(self, stage: str) -> None:
+        worst, loss = self.worst_perturbation(self._seen)
+        metric: Any = self.accuracy[f"{stage}_robust_accuracy"]
+        for x, label in self._seen:
+            metric.update(self(x + worst), label)
+        self.log(f"{stage}_robust_loss", loss, prog_bar=stage == "val")
+        self.log(f"{stage}_robust_accuracy", metric)
+        self.log(f"{stage}_worst_norm", worst.norm())
+        self._seen = []
