@@ -1,8 +1,8 @@
 """Does a round, or memory, grow with the number of clients? A thousand against a million, ten of them a round.
 
 Every client holds one sample, of which only the number is stored: its image is made when it is gathered, so that what
-could grow is fedlightning's own. Stateless FedAvg, and FedMM, whose rows appear when a client is first sampled. Each run
-is a process of its own; the time is the median round, the memory the peak.
+could grow is fedlightning's own. Stateless FedAvg, and FedMM, whose rows appear when a client is first sampled. Each
+run is a process of its own; the time is the median round, the memory the peak.
 """
 
 from __future__ import annotations
