@@ -1,0 +1,35 @@
+"""Every experiment's files exist and are valid, without its data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fedlightning.compare.run import Run, prepare
+
+ROOT = Path(__file__).parents[1]
+COMPARISONS = [
+    path for path in sorted(ROOT.glob("configs/**/*.yaml")) if "algorithms" in (yaml.safe_load(path.read_text()) or {})
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", COMPARISONS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_comparison_is_valid(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    config = yaml.safe_load(path.read_text())
+    assert set(config) >= {"base", "algorithms", "metric", "output"}
+    given = [f"--config={file}" for file in config["base"]]
+    if "gan" in path.stem:
+        given.append("--model.init_args.classifier_weights=null")  # comes from a run of its own
+    for algorithm in config["algorithms"]:
+        name, _, file = algorithm.rpartition("=")
+        rounds, done = prepare(Run(name, 0, (*given, f"--config={file}"), tmp_path))
+        assert rounds > 0
+        assert not done
+
+
+def test_there_are_experiments_of_every_paper():
+    assert {path.parent.name for path in COMPARISONS} >= {"fedmm", "fedualex", "cdma"}
