@@ -34,6 +34,9 @@ class FederatedCLI(LightningCLI):
             run: Whether there is a subcommand to carry out.
             trainer_defaults: Defaults of ``Trainer`` arguments.
         """
+        given = sys.argv[1:] if args is None else list(args)
+        if any(argument.startswith(("--data.init_args.seed", "--data.seed")) for argument in given):
+            sys.exit("fedlightning: one seed makes a run, also of the data. Give --seed_everything instead.")
         super().__init__(
             FederatedLightningModule,
             FederatedDataModule,
@@ -50,7 +53,18 @@ class FederatedCLI(LightningCLI):
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """One seed for initial weights, partitions, cohorts and minibatches."""
-        parser.link_arguments("seed_everything", "data.init_args.seed", compute_fn=int)
+        parser.link_arguments("seed_everything", "data.init_args.seed", compute_fn=_seed)
+
+    def instantiate_classes(self) -> None:
+        """What a constructor objects to becomes one line instead of a traceback through the parser."""
+        try:
+            super().instantiate_classes()
+        except (ValueError, TypeError, FileNotFoundError) as error:
+            cause: BaseException = error
+            while cause.__context__ is not None:
+                cause = cause.__context__
+            print(f"fedlightning: {cause}", file=sys.stderr)
+            raise SystemExit(2) from error
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Show rounds, log pictures and save checkpoints atomically, unless told otherwise."""
@@ -73,6 +87,11 @@ class FederatedCLI(LightningCLI):
 
     def _parse_ckpt_path(self) -> None:
         """Leave the configuration alone: values of the command line win over those stored in a checkpoint."""
+
+
+def _seed(given: bool | int) -> int:
+    """Lightning's reading of ``true``: the default seed."""
+    return 0 if isinstance(given, bool) else given
 
 
 _TRAINER_DEFAULTS: dict[str, Any] = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -55,8 +57,9 @@ class MemoryMapped(Storage):
     def allocate(self, field: str, rows: int, template: Tensor) -> Tensor:
         """A file of its own for every growth; the former one is removed when nothing maps it any more."""
         Path(self.folder).mkdir(parents=True, exist_ok=True)
-        path = Path(self.folder) / f"{field}-{rows}.rows"
-        path.unlink(missing_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f"{field}-{rows}-", suffix=".rows", dir=self.folder)
+        os.close(handle)
+        path = Path(name)  # of its own, also beside other runs and processes in the same folder
         shape = (rows, *template.shape)
         size = torch.Size(shape).numel()
         tensor = torch.from_file(str(path), shared=True, size=size, dtype=template.dtype).view(shape)
@@ -151,10 +154,10 @@ class ClientStates:
         stored = {name: tuple(row.shape) for name, row in state["template"].items()}
         if shapes != stored:
             raise ValueError(f"The checkpoint's client states have fields {stored}, this run's have {shapes}.")
-        device = {name: row.device for name, row in self.template.items()}
-        self.template = {name: row.to(device[name]) for name, row in state["template"].items()}
+        self.template = {name: row.to(self.template[name]) for name, row in state["template"].items()}
         self._slots = {}
-        self.write(state["ids"].tolist(), state["rows"])
+        rows = {name: row.to(self.template[name].dtype) for name, row in state["rows"].items()}
+        self.write(state["ids"].tolist(), rows)
 
     def _reserve(self, rows: int) -> None:
         if rows <= self._capacity:

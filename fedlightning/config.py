@@ -9,19 +9,26 @@ from dataclasses import fields, is_dataclass
 from importlib import import_module
 from typing import Any
 
+from torch import Tensor
+
 
 class NotPlainError(TypeError):
     """The value cannot be written as numbers, strings, lists, dicts and class paths."""
 
 
 def to_config(value: Any) -> Any:
-    """``value`` in plain types; dataclass objects, classes, functions and partials become class paths.
+    """``value`` in plain types; dataclass objects, classes and partials become class paths.
 
     Raises:
         NotPlainError: If the value (a lambda, a module, ...) has no such form.
     """
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
+    if isinstance(value, Tensor) and value.dim() == 0:
+        value = value.item()
+    for plain in (bool, int, float, str):
+        if isinstance(value, plain):
+            return plain(value)  # NumPy's numbers derive from these, but are none of them in a file
+    if value is None:
+        return None
     if isinstance(value, Mapping):
         return {key: to_config(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):

@@ -166,13 +166,25 @@ class RoundLoop:
             assert self._objective is not None
             self._objective.autocast = autocast
             before = self.server, self.buffers
-            for phase, cohort in zip(self.algorithm.phases, batch.cohorts, strict=True):
-                outcome = self._ask(phase, cohort)
-                if undo_overflow and self._total(outcome.overflow):
-                    self.server, self.buffers = before
-                    return RoundResult(metrics, overflow=True)
-                metrics |= self._commit(phase, cohort, outcome)
+            try:
+                overflow = self._phases(batch, metrics, undo_overflow)
+            except BaseException:  # an interrupt in the middle of a round leaves the state before it
+                self.server, self.buffers = before
+                self.upload, self.download = sent
+                raise
+            if overflow:
+                self.server, self.buffers = before
+                return RoundResult(metrics, overflow=True)
         return RoundResult({**metrics, **self._traffic(sent)})
+
+    def _phases(self, batch: RoundBatch, metrics: dict[str, Tensor | float], undo_overflow: bool) -> bool:
+        """All phases of a round; True if 16-bit gradients overflowed and the round is to be undone."""
+        for phase, cohort in zip(self.algorithm.phases, batch.cohorts, strict=True):
+            outcome = self._ask(phase, cohort)
+            if undo_overflow and self._total(outcome.overflow):
+                return True
+            metrics |= self._commit(phase, cohort, outcome)
+        return False
 
     def _skip(self, batch: RoundBatch) -> None:
         """Too few clients answered: nothing changes, but what was sent was sent."""
@@ -226,7 +238,8 @@ class RoundLoop:
         sent = {} if reply.up is None else _tensors(reply.up)
         if len(self.buffers) and self._buffer_policy == "average":
             sent[_BUFFERS] = oracle.buffers - self.buffers
-        finite = finite_clients(sent)
+        rows = self._changed_rows(reply, oracle)
+        finite = finite_clients({**sent, **{f"row {name}": row for name, row in rows.items()}})
         weights = chunk.sizes if self._weighting == "samples" else torch.ones_like(chunk.sizes)
         counted = torch.ones_like(weights) if finite is None else finite.to(weights.dtype)
         outcome.uploads.add(sent, weights * counted)
@@ -235,7 +248,6 @@ class RoundLoop:
             logs["drift"] = (reply.point - z).norm(dim=1)
         outcome.logs.add(logs, counted)
         kept = range(len(chunk)) if finite is None else finite.nonzero().flatten().tolist()
-        rows = self._changed_rows(reply, oracle)
         outcome.ids += [chunk.ids[i] for i in kept]
         outcome.rows.append(rows if finite is None else {name: row[finite] for name, row in rows.items()})
         outcome.up = reply.up
@@ -370,12 +382,13 @@ class RoundLoop:
                 f"The checkpoint's server state has {found}, this task and algorithm have {shapes}. "
                 "Resume with the model and algorithm it was trained with."
             )
-        self.server = type(self.server)(**{name: _to(value, device) for name, value in state["server"].items()})
+        like = self.point.dtype
+        self.server = type(self.server)(**{name: _to(value, device, like) for name, value in state["server"].items()})
         self.upload, self.download = state["upload"], state["download"]
         if state["clients"] is None:
             return
         self.space.restrict_buffers(state["buffers"]["names"])
-        self.buffers = state["buffers"]["values"].to(device)
+        self.buffers = state["buffers"]["values"].to(device, like)
         self._clients = ClientStates(self._template(), state["clients"]["clients"], self._storage)
         self._clients.load_state_dict(state["clients"])
         stored = from_config(state["oracle"])
@@ -402,5 +415,7 @@ def _shape(value: Any) -> Any:
     return tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
 
 
-def _to(value: Any, device: torch.device) -> Any:
-    return value.to(device) if isinstance(value, Tensor) else value
+def _to(value: Any, device: torch.device, dtype: torch.dtype) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    return value.to(device, dtype if value.is_floating_point() else None)

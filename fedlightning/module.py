@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from pathlib import Path
 from types import FrameType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 import torch
 from lightning.pytorch import LightningModule
@@ -18,7 +18,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from fedlightning.algorithms.base import Algorithm, composite_methods
 from fedlightning.clients import Storage
@@ -97,6 +97,14 @@ class FederatedLightningModule(LightningModule):
                 algorithm whose server does not hold the point.
         """
         super().__init__()
+        chosen: Any = algorithm
+        if not isinstance(chosen, Algorithm) or not hasattr(chosen, "__dataclass_fields__"):
+            raise TypeError(
+                f"{type(self).__name__}(algorithm={chosen!r}): expected an object of a dataclass derived from "
+                "fedlightning.algorithms.Algorithm, e.g. FedAvg(lr=0.1)."
+            )
+        _require_one_of("weighting", weighting, get_args(Weighting))
+        _require_one_of("buffers", buffers, get_args(Buffers))
         self.automatic_optimization = False
         self.algorithm = algorithm
         self._regularizer = regularizer
@@ -196,7 +204,13 @@ class FederatedLightningModule(LightningModule):
     def training_step(self, batch: RoundBatch, batch_idx: int) -> None:
         """One communication round."""
         start = time.perf_counter()
+        if not isinstance(batch, RoundBatch):
+            raise TypeError(
+                f"training_step got a {type(batch).__name__} instead of a round of cohorts: train with a "
+                "FederatedDataModule, e.g. FederatedDataModule.from_datasets(train=[one data set a client])."
+            )
         loop = self._rounds()
+        self._restored = None  # from here on the loop is ahead of what was loaded
         scaler = getattr(self.trainer.precision_plugin, "scaler", None)
         autocast = self._autocast(scaler)
         self._in_round = True
@@ -218,7 +232,7 @@ class FederatedLightningModule(LightningModule):
         """One optimizer, the server's, over the shared parameters; it steps once a round."""
         self._loop = None  # a fit begins at the present parameters, or where a checkpoint stands
         space = self._space()
-        self._psi(space)  # speaks up about a wrong prefix or shape before any work starts
+        self.algorithm.bind(space, next(self.parameters()), self._psi(space))  # names wrong prefixes and shapes now
         named = dict(self.named_parameters())
         parameters = [named[name] for name in space.shared.names]
         optimizer = (
@@ -228,7 +242,10 @@ class FederatedLightningModule(LightningModule):
         )
         if self._server_scheduler is None:
             return optimizer
-        return [optimizer], [self._server_scheduler(optimizer)]
+        scheduler = self._server_scheduler(optimizer)
+        if isinstance(scheduler, ReduceLROnPlateau):
+            raise ValueError("server_scheduler=ReduceLROnPlateau: it waits for a metric, but is stepped once a round.")
+        return [optimizer], [scheduler]
 
     def log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
         """As Lightning's; inside :meth:`objective` it explains what to do instead."""
@@ -267,7 +284,6 @@ class FederatedLightningModule(LightningModule):
             )
             if self._restored is not None:
                 self._loop.load_state_dict(self._restored)
-                self._restored = None
         return self._loop
 
     def _space(self) -> ParameterSpace:
@@ -288,7 +304,8 @@ class FederatedLightningModule(LightningModule):
         trainer: Any = self.trainer
         rounds = trainer.global_step
         read = rounds in (1, trainer.max_steps) or rounds % max(1, trainer.log_every_n_steps) == 0
-        return read or bool(trainer.is_last_batch)
+        watched = any(getattr(callback, "monitor", None) for callback in trainer.callbacks)
+        return read or watched or bool(trainer.is_last_batch)
 
     @property
     def _moves_freely(self) -> bool:
@@ -302,10 +319,12 @@ class FederatedLightningModule(LightningModule):
         with torch.no_grad():
             for name, target in loop.space.shared.views(loop.point).items():
                 step = (parameters[name] - target).to(parameters[name].dtype)
-                step = torch.full_like(step, torch.inf) if overflow else step
-                parameters[name].grad = step if scaler is None else scaler.scale(step)
-        if self._server_clip is not None:
-            self.clip_gradients(optimizer, self._server_clip, "norm")
+                parameters[name].grad = torch.full_like(step, torch.inf) if overflow else step
+            if self._server_clip is not None and not overflow:
+                self.clip_gradients(optimizer, self._server_clip, "norm")
+            if scaler is not None:
+                for name in loop.space.shared.names:
+                    parameters[name].grad = scaler.scale(parameters[name].grad)
         optimizer.step()
         optimizer.zero_grad()
         scheduler: Any = self.lr_schedulers()
@@ -365,6 +384,11 @@ class FederatedLightningModule(LightningModule):
             )
         self._loop = None
         self._restored = state
+
+
+def _require_one_of(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ValueError(f"{name}={value!r}: expected one of {', '.join(map(repr, known))}.")
 
 
 def _plain_hyper_parameters(stored: Mapping[str, Any]) -> dict[str, Any]:

@@ -82,19 +82,20 @@ class Layout:
         """The min and max block of ``vectors [..., d]``, as views."""
         return vectors[..., : self.min_dim], vectors[..., self.min_dim :]
 
-    def spread(self, value: PerBlock, name: str, like: Tensor) -> float | Tensor:
+    def spread(self, value: PerBlock, name: str, like: Tensor, others: Iterable[str] = ()) -> float | Tensor:
         """A hyper-parameter as a number or, where it differs by block or prefix, as a vector ``[d]``.
 
         Args:
             value: A number, a pair ``[min, max]`` or a mapping from name prefixes to numbers.
             name: The hyper-parameter's name, for messages.
             like: Gives dtype and device of the vector.
+            others: Further names that prefixes may mean, of a layout beside this one.
 
         Raises:
             ValueError: If a sequence is not a pair, a prefix is unknown, or a parameter is covered by no prefix.
         """
         if isinstance(value, Mapping):
-            numbers = self._by_prefix(value, name)
+            numbers = self._by_prefix(value, name, others)
         elif isinstance(value, Sequence):
             if len(value) != 2:
                 raise ValueError(f"{name}={list(value)!r}: expected one number or a pair [min, max].")
@@ -106,10 +107,10 @@ class Layout:
         counts = torch.tensor(self.sizes, device=like.device)
         return torch.tensor(numbers, dtype=like.dtype, device=like.device).repeat_interleave(counts)
 
-    def _by_prefix(self, value: Mapping[str, float], name: str) -> list[float]:
+    def _by_prefix(self, value: Mapping[str, float], name: str, others: Iterable[str]) -> list[float]:
         prefixes = [prefix for prefix in value if prefix != "default"]
         for prefix in prefixes:
-            _names_under(prefix, self.names, argument=name)
+            names_under(prefix, (*self.names, *others), argument=name)
         numbers = []
         for parameter in self.names:
             matches = [prefix for prefix in prefixes if _is_under(parameter, prefix)]
@@ -216,7 +217,12 @@ def _is_under(name: str, prefix: str) -> bool:
     return name == prefix or name.startswith(f"{prefix}.")
 
 
-def _names_under(prefix: str, names: Iterable[str], argument: str) -> set[str]:
+def names_under(prefix: str, names: Iterable[str], argument: str) -> set[str]:
+    """Names equal to ``prefix`` or below it.
+
+    Raises:
+        ValueError: If there are none, naming the argument, the prefix and what it may have meant.
+    """
     names = list(names)
     found = {name for name in names if _is_under(name, prefix)}
     if not found:
@@ -236,5 +242,5 @@ def _match(prefixes: Iterable[str], parameters: Mapping[str, nn.Parameter], argu
         raise ValueError(f"{argument}={prefixes!r}: expected a sequence of name prefixes, e.g. ({prefixes!r},).")
     found: set[str] = set()
     for prefix in prefixes:
-        found |= _names_under(prefix, parameters, argument)
+        found |= names_under(prefix, parameters, argument)
     return found

@@ -17,7 +17,7 @@ def _seeded():
 
 @pytest.fixture(scope="session")
 def shared_data():
-    """Folder with MNIST and photographs for tests of the real data; see the README."""
+    """Folder with MNIST and photographs for tests of the real data; see CONTRIBUTING."""
     folder = os.environ.get("FEDLIGHTNING_DATA")
     if not folder:
         pytest.skip("set FEDLIGHTNING_DATA to a folder with mnist/ and bsds500/ to run this test")

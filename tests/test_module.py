@@ -15,6 +15,7 @@ from torch.utils.data import TensorDataset
 
 from fedlightning import FederatedDataModule, FederatedLightningModule
 from fedlightning.algorithms import SCAFFOLD, FedAvg, FedMM, FedSGDA
+from fedlightning.callbacks import LastCheckpoint
 from fedlightning.loop import RoundRejectedError
 from fedlightning.oracle import ObjectiveError, Sequential, Vectorized
 from fedlightning.participation import Uniform
@@ -552,5 +553,114 @@ def test_regularisers_that_cannot_work_are_refused(options, message):
 
 def test_a_regulariser_of_the_wrong_place_is_refused_before_training():
     task = Line(FedSGDA(0.1), regularizer={"hed": L1(0.1)})
-    with pytest.raises(ValueError, match="regularizer: 'hed' matches no parameter"):
+    with pytest.raises(ValueError, match="regularizer: 'hed' matches no trainable parameter"):
         fitted(task)
+
+
+def test_looking_at_a_loaded_task_changes_nothing(tmp_path):
+    first = Line(SCAFFOLD(0.05), dropout=0.0)
+    fit = fitted(first, max_steps=4)
+    fit.save_checkpoint(tmp_path / "four.ckpt")
+    ends = []
+    for look in (lambda task: None, lambda task: (task.client_states, task.server_state, task.traffic)):
+        task = Line.load_from_checkpoint(tmp_path / "four.ckpt", algorithm=SCAFFOLD(0.05))
+        look(task)
+        fitted(task, max_steps=3)
+        ends.append((task.traffic, task.server_state.c))
+    assert ends[0][0] == ends[1][0]
+    assert torch.equal(ends[0][1], ends[1][1])
+
+
+def test_a_watched_metric_is_fresh_every_round(tmp_path):
+    options = {"every_n_train_steps": 1, "save_top_k": -1, "filename": "{train_loss:.6f}"}
+    keep = ModelCheckpoint(tmp_path, monitor="train_loss", **options)
+    fitted(Line(dropout=0.0), max_steps=4, enable_checkpointing=True, callbacks=[keep], log_every_n_steps=50)
+    assert len({path.stem for path in tmp_path.glob("train_loss=*.ckpt") if "-v" not in path.stem}) == 4
+
+
+def test_lr_by_prefix_covers_shared_and_personal_parameters():
+    def moved(lr):
+        torch.manual_seed(0)
+        task = Personal(FedAvg(lr))
+        before = task.line.weight.detach().clone()
+        fitted(task, max_steps=1)
+        return (task.line.weight.detach() - before).norm(), task.personalize(0).offset.detach().abs().sum()
+
+    both = moved({"line": 0.05, "offset": 0.05})
+    assert moved(0.05) == both == moved({"line": 0.05, "default": 0.05})
+    assert moved({"line": 0.05, "offset": 1e-9})[1] < 1e-6
+    with pytest.raises(ValueError, match=r"lr: 'ofset' matches no trainable parameter\. Did you mean 'offset'"):
+        moved({"line": 0.05, "ofset": 0.05})
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: Line(weighting="sample"), ValueError, "weighting='sample': expected one of 'uniform', 'samples'"),
+        (lambda: Line(buffers="avg"), ValueError, "buffers='avg': expected one of 'average', 'local'"),
+        (lambda: Line(torch.optim.SGD), TypeError, "expected an object of a dataclass derived from"),
+        (lambda: FedAvg("0.1"), TypeError, r"FedAvg\(lr='0.1'\): expected a number"),
+        (lambda: FederatedDataModule.from_datasets(train=[]), ValueError, "give one data set a client"),
+        (
+            lambda: fitted(Line(FedAvg(0.1, local_optimizer=torch.optim.LBFGS))),
+            ValueError,
+            "local_optimizer=LBFGS is not elementwise",
+        ),
+        (
+            lambda: fitted(Line(server_scheduler=torch.optim.lr_scheduler.ReduceLROnPlateau)),
+            ValueError,
+            "server_scheduler=ReduceLROnPlateau",
+        ),
+        (
+            lambda: trainer().fit(Personal(), torch.utils.data.DataLoader(clients()[0], batch_size=4)),
+            TypeError,
+            "instead of a round of cohorts",
+        ),
+    ],
+)
+def test_mistakes_are_explained(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
+
+
+def test_numpy_hyper_parameters_are_stored_as_numbers(tmp_path):
+    import numpy as np
+
+    task = Line(FedAvg(np.float64(0.05)))
+    fitted(task, max_steps=1).save_checkpoint(tmp_path / "one.ckpt")
+    torch.load(tmp_path / "one.ckpt", weights_only=True)
+    assert Line.load_from_checkpoint(tmp_path / "one.ckpt").algorithm.lr == 0.05
+
+
+def test_server_clip_under_loss_scaling():
+    def moved(**options):
+        torch.manual_seed(0)
+        task = Line(server_clip=0.01, dropout=0.0)
+        before = torch.cat([p.detach().flatten() for p in task.parameters()])
+        fitted(task, max_steps=1, **options)
+        return (torch.cat([p.detach().flatten() for p in task.parameters()]) - before).norm()
+
+    scaled = MixedPrecision("16-mixed", "cpu", scaler=torch.amp.GradScaler("cpu", init_scale=256.0))
+    assert float(moved()) == pytest.approx(0.01, rel=1e-3)
+    assert float(moved(plugins=[scaled])) == pytest.approx(0.01, rel=1e-2)
+
+
+def test_an_interrupt_in_the_middle_of_a_round_saves_the_rounds_before(tmp_path):
+    class Stop(Line):
+        calls = 0
+
+        def objective(self, batch):
+            Stop.calls += 1
+            if Stop.calls > 5:
+                raise KeyboardInterrupt
+            return super().objective(batch)
+
+    task = Stop(SCAFFOLD(0.05), oracle=Sequential())
+    last = LastCheckpoint(str(tmp_path), every_n_seconds=1e9)
+    data = regression_data(participation=Uniform(1), local_steps=2)
+    with pytest.raises((KeyboardInterrupt, SystemExit)):
+        fitted(task, data, callbacks=[last], enable_checkpointing=True, num_sanity_val_steps=0)
+    stored = torch.load(tmp_path / "last.ckpt", weights_only=True)
+    assert stored["global_step"] == 2
+    weight = stored["state_dict"]["body.0.weight"].flatten()
+    assert torch.equal(stored["federation"]["server"]["z"][: len(weight)], weight)

@@ -23,7 +23,8 @@ from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass, field, fields, replace
 from inspect import isabstract
-from typing import Any, ClassVar, Literal, TypeVar, get_type_hints
+from numbers import Real
+from typing import Any, ClassVar, Literal, TypeVar
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -180,9 +181,10 @@ class Algorithm(ABC):
             value = getattr(self, name)
             if value is None:
                 continue
-            object.__setattr__(bound, name, space.shared.spread(value, name, like))
-            if name == "lr" and space.personal.dim:
-                object.__setattr__(bound, "personal_lr", space.personal.spread(value, name, like))
+            shared, personal = space.shared, space.personal
+            object.__setattr__(bound, name, shared.spread(value, name, like, others=personal.names))
+            if name == "lr" and personal.dim:
+                object.__setattr__(bound, "personal_lr", personal.spread(value, name, like, others=shared.names))
         return bound
 
 
@@ -222,8 +224,8 @@ def composite_methods() -> list[str]:
 
 def per_block_fields(algorithm: type[Any]) -> list[str]:
     """Names of an algorithm's hyper-parameters that may differ by block."""
-    hints = get_type_hints(algorithm)
-    return [f.name for f in fields(algorithm) if hints[f.name] in (PerBlock, PerBlock | None)]
+    spellings = (PerBlock, PerBlock | None, "PerBlock", "PerBlock | None")
+    return [f.name for f in fields(algorithm) if f.type in spellings]
 
 
 def require(
@@ -239,8 +241,11 @@ def require(
         ValueError: Naming algorithm, hyper-parameter and value.
     """
     value = getattr(algorithm, name)
-    numbers = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else [value]
-    for number in numbers:
+    listed = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else [value]
+    for entry in listed:
+        if not isinstance(entry, Real):
+            raise TypeError(f"{type(algorithm).__name__}({name}={value!r}): expected a number, not {entry!r}.")
+        number = float(entry)
         wanted = [
             *([f"> {above:g}"] if above is not None and not number > above else []),
             *([f">= {at_least:g}"] if at_least is not None and not number >= at_least else []),

@@ -87,4 +87,5 @@ _NOT_VALIDATION = {
     "round_upload",
     "round_download",
     "round_time",
+    "regularization",
 }

@@ -8,6 +8,7 @@ from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 
 class LastCheckpoint(Checkpoint):
@@ -59,6 +60,12 @@ class LastCheckpoint(Checkpoint):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Save the end."""
         self._save(trainer)
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Save what was trained until the user stopped it; the unfinished round is repeated on resume."""
+        stopped = isinstance(exception, KeyboardInterrupt | SIGTERMException)
+        if stopped and trainer.state.fn == "fit" and trainer.world_size == 1 and trainer.global_step:
+            self._save(trainer)
 
     def _save_if_due(self, trainer: Trainer) -> None:
         due = time.monotonic() - self._saved_at >= self._every_n_seconds

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from fedlightning.compare.grid import ALGORITHM, Values, best_points, grid_points, grid_table, label, parse_grid
-from fedlightning.compare.results import Goal, Mode, check_metric, collect, markdown_table, write_csv
+from fedlightning.compare.results import Goal, Mode, collect, markdown_table, write_csv
 from fedlightning.compare.run import Run, execute, hyper_parameters, prepare
 from fedlightning.plotting.comparison import comparison_figure
 
@@ -55,7 +56,10 @@ def main(args: Sequence[str] | None = None) -> None:
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, in processes of their own")
     parser.add_argument("--set", nargs="+", type=str, default=[], help="values of all runs, e.g. trainer.max_steps=100")
     config = parser.parse_args(None if args is None else list(args))
-    compare(**{name: value for name, value in vars(config).items() if name != "config"})
+    try:
+        compare(**{name: value for name, value in vars(config).items() if name != "config"})
+    except ValueError as error:
+        sys.exit(f"fedlightning compare: {error}")
 
 
 def compare(
@@ -106,19 +110,18 @@ def compare(
     goal = Goal(metric, mode, target)
     if missing := [file for file in (*base, *_named(algorithms).values()) if not Path(file).is_file()]:
         raise ValueError(f"No such config: {missing[0]}.")
-    plan = _Plan(_named(algorithms), tuple(base), tuple(f"--{value}" for value in set), test, budget_upload)
+    overrides = tuple(f"--{value}" for value in set)
+    plan = _Plan(_named(algorithms), tuple(base), overrides, test, budget_upload, (metric, *also))
     chosen: dict[str, Values] = dict.fromkeys(plan.algorithms, ())
     if grid:
         chosen = _search(plan, parse_grid(grid), seeds[0], goal, folder, console, jobs)
     runs = [plan.run(name, seed, chosen[name], folder / _file_name(name)) for name in plan.algorithms for seed in seeds]
     _carry_out(runs, console, jobs)
     curves = collect(runs)
-    for name in (metric, *also):
-        check_metric(curves, name)
     write_csv(runs, folder / "results.csv")
     table = markdown_table(curves, goal, also)
     (folder / "table.md").write_text(table + "\n")
-    histories = {curve.name: curve.histories for curve in curves}
+    histories = {curve.name: curve.histories for curve in curves if curve.histories}
     figure = comparison_figure(histories, (metric, *also), target=target, log_scale=log_scale)
     figure.savefig(folder / "figure.png", dpi=150)
     console.print(table, markup=False, soft_wrap=True)
@@ -135,6 +138,7 @@ class _Plan:
     overrides: tuple[str, ...]
     test: bool
     budget_upload: float | None
+    metrics: tuple[str, ...]
 
     def run(self, name: str, seed: int, values: Values, folder: Path, searching: bool = False) -> Run:
         """One run; ``values`` are its own overrides."""
@@ -146,7 +150,7 @@ class _Plan:
             folder / f"seed-{seed}",
             self.test and not searching,
             self.budget_upload,
-            may_diverge=searching,
+            self.metrics,
         )
 
 
@@ -160,12 +164,15 @@ def _search(
     jobs: int,
 ) -> dict[str, Values]:
     """Run every grid point of every algorithm with one seed, and choose."""
+    known = {name: hyper_parameters(plan.run(name, seed, (), folder)) for name in plan.algorithms}
+    for name in grid:
+        if "." not in name and not any(name in own for own in known.values()):
+            raise ValueError(f"--grid {name}=...: no algorithm here has a hyper-parameter of this name: {known}.")
     searched: dict[str, dict[Values, Run]] = {}
     for name in plan.algorithms:
-        known = hyper_parameters(plan.run(name, seed, (), folder))
         searched[name] = {
             values: plan.run(name, seed, values, folder / "grid" / _file_name(name, *values), searching=True)
-            for values in grid_points(grid, known)
+            for values in grid_points(grid, known[name])
         }
     _carry_out([run for points in searched.values() for run in points.values()], console, jobs)
     chosen = best_points(searched, goal)
@@ -193,7 +200,7 @@ def _named(algorithms: Sequence[str]) -> dict[str, str]:
     named: dict[str, str] = {}
     for algorithm in algorithms:
         name, path = algorithm.rsplit("=", 1) if "=" in algorithm else (Path(algorithm).stem, algorithm)
-        if name in named:
+        if _file_name(name) in map(_file_name, named):
             raise ValueError(f"Two algorithms are called '{name}'. Name them: --algorithms A=path B=path.")
         named[name] = path
     return named

@@ -55,9 +55,9 @@ def final_value(run: Run, goal: Goal) -> float:
     """A finished run's last value of the metric; the worst possible if the run diverged."""
     worst = -math.inf if goal.mode == "max" else math.inf
     history = run.history
-    if run.summary["diverged"] or not history:
+    if run.summary["diverged"]:
         return worst
-    value = history[-1].get(goal.metric, math.nan)
+    value = history[-1][goal.metric]
     return value if math.isfinite(value) else worst
 
 

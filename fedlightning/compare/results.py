@@ -22,11 +22,13 @@ class Curve:
 
     Attributes:
         name: Of the algorithm.
-        histories: Rows of each seed's run.
+        histories: Rows of each seed's run that ended with finite numbers.
+        diverged: Number of seeds that did not.
     """
 
     name: str
     histories: tuple[tuple[Row, ...], ...]
+    diverged: int = 0
 
 
 @dataclass(frozen=True)
@@ -60,20 +62,12 @@ class Goal:
 def collect(runs: Sequence[Run]) -> list[Curve]:
     """Finished runs by algorithm, in the order given."""
     names = list(dict.fromkeys(run.name for run in runs))
-    return [Curve(name, tuple(tuple(run.history) for run in runs if run.name == name)) for name in names]
-
-
-def check_metric(curves: Sequence[Curve], metric: str) -> None:
-    """Refuse a metric no run has logged.
-
-    Raises:
-        ValueError: Naming what there is.
-    """
-    known = {name for curve in curves for history in curve.histories for row in history for name in row}
-    if not all(metric in row for curve in curves for history in curve.histories for row in history):
-        raise ValueError(
-            f"metric={metric!r} was not logged by every run. Logged: {', '.join(sorted(known)) or 'none'}."
-        )
+    curves = []
+    for name in names:
+        own = [run for run in runs if run.name == name]
+        finished = [run for run in own if not run.summary["diverged"]]
+        curves.append(Curve(name, tuple(tuple(run.history) for run in finished), len(own) - len(finished)))
+    return curves
 
 
 def write_csv(runs: Sequence[Run], path: Path) -> None:
@@ -99,11 +93,16 @@ def markdown_table(curves: Sequence[Curve], goal: Goal, also: Sequence[str] = ()
         header += [f"rounds to {goal.target:g}", f"upload to {goal.target:g}"]
     lines = [header, ["---", *["---:"] * (len(header) - 1)]]
     for curve in curves:
+        if not curve.histories:
+            lines.append([curve.name, "diverged", *["-"] * (len(header) - 2)])
+            continue
         values = [[row[goal.metric] for row in history] for history in curve.histories]
         line = [curve.name, _spread([v[-1] for v in values]), _spread([goal.best(v) for v in values])]
         line += [_spread([history[-1][name] for history in curve.histories]) for name in also]
         if goal.target is not None:
             line += [_cost([goal.cost(h, column) for h in curve.histories]) for column in ("round", "upload")]
+        if curve.diverged:
+            line[0] += f" ({curve.diverged} seeds diverged)"
         lines.append(line)
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 

@@ -6,10 +6,10 @@ import contextlib
 import csv
 import hashlib
 import io
+import itertools
 import json
 import logging
 import os
-import shutil
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
@@ -39,7 +39,7 @@ class Run:
         folder: Where results go.
         test: Whether to test the final model.
         budget_upload: Stop after the round in which so many floats have been uploaded; None for no such limit.
-        may_diverge: A run whose numbers become infinite counts as finished, instead of ending the comparison.
+        metrics: Metrics that validation must log; checked when it first has.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Run:
     folder: Path
     test: bool = False
     budget_upload: float | None = None
-    may_diverge: bool = False
+    metrics: tuple[str, ...] = ()
 
     @property
     def history(self) -> list[Row]:
@@ -65,7 +65,7 @@ class Run:
 def prepare(run: Run) -> tuple[int, bool]:
     """Check a run's configuration and see what was done of it.
 
-    Results of another configuration in the same folder are removed.
+    Results of another configuration in the same folder are moved aside, to ``<folder>.before-1`` and so on.
 
     Returns:
         Rounds of the run, and whether it is finished.
@@ -77,10 +77,10 @@ def prepare(run: Run) -> tuple[int, bool]:
         if epochs is None or epochs < 0:
             raise ValueError(f"{run.name}: the configuration sets neither trainer.max_steps nor trainer.max_epochs.")
         rounds = epochs * cli.datamodule.rounds_per_epoch
-    done, started = run.folder / "done.json", run.folder / "fingerprint"
+    started = run.folder / "fingerprint"
     if started.is_file() and started.read_text() != fingerprint:
-        shutil.rmtree(run.folder)
-    return rounds, done.is_file()
+        _move_aside(run.folder)
+    return rounds, (run.folder / "done.json").is_file() and not (run.test and _untested(run))
 
 
 def hyper_parameters(run: Run) -> set[str]:
@@ -98,7 +98,7 @@ def execute(run: Run, report: ReportProgress) -> None:
     history = History()
     callbacks: list[Callback] = trainer.callbacks
     callbacks[:] = [c for c in callbacks if not isinstance(c, LastCheckpoint)]
-    callbacks += [history, _Report(report), LastCheckpoint(str(run.folder))]
+    callbacks += [history, _Report(report), LastCheckpoint(str(run.folder)), _Expected(run.metrics)]
     if run.budget_upload is not None:
         callbacks.append(_UploadBudget(run.budget_upload))
     trainer.loggers = [TensorBoardLogger(run.folder, name="", version="", default_hp_metric=False)]
@@ -107,9 +107,9 @@ def execute(run: Run, report: ReportProgress) -> None:
     with quiet():
         try:
             trainer.fit(cli.model, cli.datamodule, ckpt_path=str(last) if last.is_file() else None)
+            if not trainer.interrupted and (not history.rows or history.rows[-1]["round"] < trainer.global_step):
+                trainer.validate(cli.model, cli.datamodule, verbose=False)  # the end of the run belongs to its curve
         except RoundRejectedError:
-            if not run.may_diverge:
-                raise
             diverged = True
         tested = trainer.test(cli.model, cli.datamodule, verbose=False) if run.test and not diverged else [{}]
     if trainer.interrupted and not diverged:
@@ -119,7 +119,6 @@ def execute(run: Run, report: ReportProgress) -> None:
     partial = run.folder / "done.json.partial"
     partial.write_text(json.dumps(summary, indent=1))
     os.replace(partial, run.folder / "done.json")
-    last.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -157,6 +156,33 @@ def _instantiate(run: Run) -> tuple[Any, str]:
     if run.budget_upload is not None:
         identity += f"budget_upload: {run.budget_upload}"
     return cli, hashlib.sha256(identity.encode()).hexdigest()
+
+
+def _untested(run: Run) -> bool:
+    return not run.summary["test"] and not run.summary["diverged"]
+
+
+def _move_aside(folder: Path) -> None:
+    for number in itertools.count(1):
+        aside = folder.with_name(f"{folder.name}.before-{number}")
+        if not aside.exists():
+            folder.rename(aside)
+            return
+
+
+class _Expected(Callback):
+    """Asks for metrics after the first validation, not after hours."""
+
+    def __init__(self, metrics: tuple[str, ...]) -> None:
+        self._metrics = metrics
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        logged = trainer.callback_metrics
+        for metric in self._metrics:
+            if metric not in logged:
+                known = ", ".join(sorted(logged)) or "none"
+                raise ValueError(f"metric={metric!r} is not logged by validation. Logged: {known}.")
+        self._metrics = ()
 
 
 class _Report(Callback):

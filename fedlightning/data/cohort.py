@@ -240,7 +240,7 @@ class RoundBatch:
         return RoundBatch(self.index, tuple(cohort.place(device, dtype) for cohort in self.cohorts))
 
 
-def deal_minibatches(indices: Tensor, batch_size: int | None, steps: int | None, epochs: int, seed: int) -> Tensor:
+def deal_minibatches(indices: Tensor, batch_size: int | None, steps: int, seed: int) -> Tensor:
     """One client's minibatches of a round: epochs of its data, each in a new order without replacement.
 
     A minibatch that the end of an epoch would leave short is filled from the beginning of the next epoch, so all have
@@ -249,8 +249,7 @@ def deal_minibatches(indices: Tensor, batch_size: int | None, steps: int | None,
     Args:
         indices: ``[n]``, positions of the client's samples.
         batch_size: Samples B of a minibatch; None for all n, every time.
-        steps: Minibatches K; None for as many as ``epochs`` take.
-        epochs: Local epochs, if ``steps`` is None: K = ceil(epochs * n / B).
+        steps: Minibatches K.
         seed: Seed of the order.
 
     Returns:
@@ -258,8 +257,7 @@ def deal_minibatches(indices: Tensor, batch_size: int | None, steps: int | None,
     """
     n = len(indices)
     if batch_size is None:
-        return indices.expand(epochs if steps is None else steps, n)
-    steps = math.ceil(epochs * n / batch_size) if steps is None else steps
+        return indices.expand(steps, n)
     generator = torch.Generator().manual_seed(seed)
     needed = steps * batch_size
     orders = [torch.randperm(n, generator=generator) for _ in range(math.ceil(needed / n))]

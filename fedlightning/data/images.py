@@ -38,7 +38,8 @@ class ScalePixels:
         return (self._scale(image), *rest)
 
     def _scale(self, image: Tensor) -> Tensor:
-        return image.to(torch.get_default_dtype()).mul_(1 / (255 * self.std)).sub_(self.mean / self.std)
+        scaled = image.to(torch.get_default_dtype(), copy=True)  # also where it is real already
+        return scaled.mul_(1 / (255 * self.std)).sub_(self.mean / self.std)
 
 
 def read_idx(root: str | Path, name: str, train: bool, download: bool = False) -> tuple[Tensor, Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -141,6 +142,8 @@ class FederatedDataModule(LightningDataModule):
             dealing: Arguments of :class:`FederatedDataModule`: ``batch_size``, ``local_steps``, ``participation``,
                 ``seed``, ...
         """
+        if not len(train):
+            raise ValueError("from_datasets(train=[]): give one data set a client.")
         return ClientDatasets(train, val, test, **dealing)
 
     @property
@@ -274,18 +277,17 @@ class RoundLoader:
         turnouts = [self._turnout(round_index, each).ids for each in range(len(self._phases))]
         ids = self._own(turnouts[phase]) if all(turnouts) else []
         asked = self._phases[phase]
-        steps = data.local_steps if asked.steps is None else asked.steps
         deals = []
         for client in ids:
             indices = partition[client]
+            steps = self._steps(asked, len(indices))
             index = (
                 indices[None]
                 if asked.data == "full"
                 else deal_minibatches(
                     indices,
                     data.batch_size,
-                    None if steps is None else steps * asked.draws,
-                    data.local_epochs * asked.draws,
+                    steps * asked.draws,
                     client_seed(data.seed, round_index, phase, client),
                 )
             )
@@ -302,6 +304,17 @@ class RoundLoader:
             seed=derive_seed(self._data.seed, round_index, phase, 2),
             invited=self._turnout(round_index, phase).invited,
         )
+
+    def _steps(self, phase: Phase, samples: int) -> int:
+        """Local steps K of a client: the phase's own number, the data's, or as many as its local epochs take."""
+        data = self._data
+        if phase.steps is not None:
+            return phase.steps
+        if data.local_steps is not None:
+            return data.local_steps
+        if data.batch_size is None:
+            return data.local_epochs
+        return math.ceil(data.local_epochs * samples / data.batch_size)
 
     def _turnout(self, round_index: int, phase: int) -> Turnout:
         data = self._data

@@ -66,6 +66,8 @@ def _optimizer_step(
     """Elementwise optimizers move by lr times something, so a vector of step sizes scales the move of lr = 1."""
     w.requires_grad_()
     optimizer = make([w])
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ValueError("local_optimizer=LBFGS is not elementwise: clients would share its line search. Use another.")
     for group in optimizer.param_groups:
         group["lr"] = 1.0 if isinstance(lr, Tensor) else lr
 

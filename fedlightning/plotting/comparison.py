@@ -38,7 +38,8 @@ def comparison_figure(
                 panel.axhline(target, color="grey", linewidth=0.8, linestyle=":")
             if log_scale:
                 panel.set_yscale("log")
-    panels[0][0].legend()
+    if curves:
+        panels[0][0].legend()
     return figure
 
 

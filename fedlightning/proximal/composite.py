@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from fedlightning.proximal.base import Regularizer, Weight
-from fedlightning.space import Layout
+from fedlightning.space import Layout, names_under
 
 Regularizers = Regularizer | Mapping[str, Regularizer] | None
-"""One regulariser for a whole block, or one by name prefix; parameters under no prefix have none."""
+"""One regulariser for a whole block, or one by name prefix; the longest prefix wins, ``default`` covers the rest, and
+without it parameters under no prefix have none."""
 
 
 @dataclass(frozen=True)
@@ -82,12 +83,21 @@ class Composite:
         if not self.terms:
             return rest(z)
         lead = z.shape[:-1]
+
+        def applied(term: Term) -> Tensor:
+            part = z[..., term.start : term.stop]
+            if term.regularizer.separable:
+                return apply(term, part.reshape(*lead, *term.shape)).reshape(part.shape)
+            finite = part.isfinite().all(-1, keepdim=True)  # decompositions and sorts stumble over a client's NaN
+            clean = part if bool(finite.all()) else torch.where(finite, part, 0.0)
+            value = apply(term, clean.reshape(*lead, *term.shape)).reshape(part.shape)
+            return value if clean is part else torch.where(finite, value, torch.nan)
+
         if len(self.terms) == 1 and self.terms[0].stop - self.terms[0].start == z.shape[-1]:
-            return apply(self.terms[0], z.reshape(*lead, *self.terms[0].shape)).reshape(z.shape)
+            return applied(self.terms[0])
         result = rest(z)
         for term in self.terms:
-            part = z[..., term.start : term.stop].reshape(*lead, *term.shape)
-            result[..., term.start : term.stop] = apply(term, part).reshape(*lead, -1)
+            result[..., term.start : term.stop] = applied(term)
         return result
 
 
@@ -132,10 +142,8 @@ def _by_name(psi: Regularizers, names: Iterable[str], argument: str) -> dict[str
     if isinstance(psi, Regularizer):
         return dict.fromkeys(names, psi)
     found: dict[str, Regularizer] = {}
-    for prefix in sorted(psi, key=len):
-        under = [name for name in names if name == prefix or name.startswith(f"{prefix}.")]
-        if not under:
-            raise ValueError(f"{argument}: '{prefix}' matches no parameter of its block. Names: {', '.join(names)}.")
+    for prefix in sorted(psi, key=lambda prefix: (prefix != "default", len(prefix))):
+        under = names if prefix == "default" else names_under(prefix, names, argument=argument)
         found |= dict.fromkeys(under, psi[prefix])
     return found
 

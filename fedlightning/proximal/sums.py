@@ -10,7 +10,7 @@ from torch import Tensor
 from fedlightning.proximal.base import Regularizer, Weight
 from fedlightning.proximal.matrices import GroupLasso, Nuclear, SpectralBall
 from fedlightning.proximal.separable import L1, Box, LInfBall, SquaredL2
-from fedlightning.proximal.vectors import L2Ball
+from fedlightning.proximal.vectors import EntropySimplex, L2Ball
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def _chains(inner: Regularizer, outer: Regularizer) -> bool:
     """Whether prox of the sum is prox of ``outer`` after that of ``inner`` (scaled, for :class:`SquaredL2`)."""
     return (
         (inner.separable and isinstance(outer, Box | LInfBall))
-        or isinstance(outer, SquaredL2)
+        or (isinstance(outer, SquaredL2) and not isinstance(inner, EntropySimplex))
         or (isinstance(inner, Nuclear) and inner.radius is None and isinstance(outer, SpectralBall))
         or (isinstance(inner, L1) and inner.radius is None and isinstance(outer, GroupLasso))
         or (inner.homogeneous and isinstance(outer, L2Ball))

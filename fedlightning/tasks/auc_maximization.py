@@ -136,4 +136,4 @@ class AUCMaximization(FederatedLightningModule):
         score, is_positive = self(x), y == self.positive
         metric.update(score, is_positive)
         self.log(f"{stage}_auc", metric, prog_bar=stage == "val", batch_size=len(y))
-        self.log(f"{stage}_loss", self.saddle_value(score, is_positive), batch_size=len(y))
+        self.log(f"{stage}_loss", self.saddle_value(score, is_positive), batch_size=len(y), sync_dist=True)

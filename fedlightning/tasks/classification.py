@@ -72,5 +72,5 @@ class Classification(FederatedLightningModule):
         x, y = batch
         logits = self(x)
         metrics.update(logits, y)
-        self.log(f"{stage}_loss", F.cross_entropy(logits, y), batch_size=len(y))
+        self.log(f"{stage}_loss", F.cross_entropy(logits, y), batch_size=len(y), sync_dist=True)
         self.log_dict(metrics, prog_bar=stage == "val", batch_size=len(y))

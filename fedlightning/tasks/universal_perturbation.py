@@ -109,6 +109,6 @@ class UniversalPerturbation(FederatedLightningModule):
         metrics["clean_accuracy"].update(self(image), label)
         metrics["attacked_accuracy"].update(attacked, label)
         size = len(label)
-        self.log(f"{stage}_loss", F.cross_entropy(attacked, label), batch_size=size)
+        self.log(f"{stage}_loss", F.cross_entropy(attacked, label), batch_size=size, sync_dist=True)
         self.log(f"{stage}_attack_nonzeros", share_of_nonzeros(self.attack), batch_size=size)
         self.log_dict(dict(metrics.items()), prog_bar=stage == "val", batch_size=size)

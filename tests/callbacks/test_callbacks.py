@@ -106,7 +106,15 @@ def test_history_survives_a_resume(tmp_path):
     assert [row["round"] for row in whole.rows] == [3, 6, 9]
     d = 41
     assert [row["upload"] for row in whole.rows] == [3 * 4 * d, 6 * 4 * d, 9 * 4 * d]
-    assert set(whole.rows[0]) == {"round", "upload", "download", "seconds", "val_loss"}
+    assert set(whole.rows[0]) == {
+        "round",
+        "upload",
+        "download",
+        "upload_bytes",
+        "download_bytes",
+        "seconds",
+        "val_loss",
+    }
     whole.write(tmp_path / "history.csv")
     assert len((tmp_path / "history.csv").read_text().splitlines()) == 4
 

@@ -142,9 +142,38 @@ def test_mistakes_are_named_before_any_run(changes, message):
     assert not list(Path().rglob("*.ckpt"))
 
 
-def test_an_unknown_metric_lists_what_was_logged():
-    with pytest.raises(ValueError, match=r"metric='accuracy' was not logged by every run\. Logged: .*distance"):
-        compare(**arguments(metric="accuracy"))
+@pytest.mark.parametrize(
+    "changes", [{"metric": "accuracy"}, {"also": ["accuracy"]}, {"metric": "accuracy", "grid": ["lr=0.1"]}]
+)
+def test_an_unknown_metric_is_named_after_the_first_validation(changes):
+    with pytest.raises(ValueError, match=r"metric='accuracy' is not logged by validation\. Logged: .*distance"):
+        compare(**arguments(**changes))
+    assert not list(Path().rglob("done.json"))
+
+
+def test_results_of_another_configuration_are_moved_aside_and_the_end_is_validated():
+    compare(**arguments())
+    compare(**arguments(set=[*SMALL[1:], "trainer.max_steps=5"]))
+    assert {row["round"] for row in table("out")} == {"2.0", "4.0", "5.0"}
+    assert len(list(Path("out/FedMM").glob("seed-0.before-1/done.json"))) == 1
+
+
+def test_a_finished_run_can_still_be_tested(monkeypatch):
+    compare(**arguments())
+    trained = Path("out/results.csv").read_text()
+    compare(**arguments(test=True))
+    assert Path("out/results.csv").read_text() == trained
+    assert "test_distance" in json.loads(Path("out/FedMM/seed-0/done.json").read_text())["test"]
+
+
+def test_a_diverging_run_does_not_end_the_others():
+    compare(**arguments(set=[*SMALL, "model.init_args.algorithm.init_args.lr=1e6"]))
+    assert "| FedAvg | diverged |" in Path("out/table.md").read_text()
+
+
+def test_a_grid_over_an_unknown_name():
+    with pytest.raises(ValueError, match=r"--grid lrr=\.\.\.: no algorithm here has a hyper-parameter of this name"):
+        compare(**arguments(grid=["lrr=0.1"]))
 
 
 def rows(values):

@@ -16,13 +16,13 @@ CPU = torch.device("cpu")
 
 
 def test_an_epoch_meets_every_sample_once():
-    index = deal_minibatches(torch.arange(100, 130), batch_size=10, steps=None, epochs=1, seed=4)
+    index = deal_minibatches(torch.arange(100, 130), batch_size=10, steps=3, seed=4)
     assert index.shape == (3, 10)
     assert index.flatten().sort().values.tolist() == list(range(100, 130))
 
 
 def test_epochs_reshuffle_and_short_minibatches_are_filled():
-    index = deal_minibatches(torch.arange(7), batch_size=3, steps=None, epochs=2, seed=4)
+    index = deal_minibatches(torch.arange(7), batch_size=3, steps=5, seed=4)
     assert index.shape == (5, 3)
     flat = index.flatten()
     assert flat[:7].sort().values.tolist() == flat[7:14].sort().values.tolist() == list(range(7))
@@ -30,10 +30,10 @@ def test_epochs_reshuffle_and_short_minibatches_are_filled():
 
 
 def test_steps_and_full_batches():
-    assert deal_minibatches(torch.arange(7), 3, steps=9, epochs=1, seed=0).shape == (9, 3)
-    assert deal_minibatches(torch.arange(7), None, steps=2, epochs=1, seed=0).tolist() == [list(range(7))] * 2
-    assert deal_minibatches(torch.arange(7), None, steps=None, epochs=3, seed=0).shape == (3, 7)
-    tiny = deal_minibatches(torch.arange(2), 4, steps=1, epochs=1, seed=0)
+    assert deal_minibatches(torch.arange(7), 3, steps=9, seed=0).shape == (9, 3)
+    assert deal_minibatches(torch.arange(7), None, steps=2, seed=0).tolist() == [list(range(7))] * 2
+    assert deal_minibatches(torch.arange(7), None, steps=3, seed=0).shape == (3, 7)
+    tiny = deal_minibatches(torch.arange(2), 4, steps=1, seed=0)
     assert tiny.flatten().bincount().tolist() == [2, 2]
 
 

@@ -84,8 +84,12 @@ def test_batches_and_weights_agree():
     ("arguments", "max_parameters", "message"),
     [
         ((Nuclear(0.1), None), ("attack",), r"Nuclear is a function of matrices.*'conv.bias' has shape \[3\]"),
-        (({"hed": L1(0.1)}, None), ("attack",), r"regularizer: 'hed' matches no parameter of its block"),
-        (({"attack": L1(0.1)}, None), ("attack",), r"regularizer: 'attack' matches no parameter of its block"),
+        (
+            ({"hed": L1(0.1)}, None),
+            ("attack",),
+            r"'hed' matches no trainable parameter. Did you mean 'head'",
+        ),
+        (({"attack": L1(0.1)}, None), ("attack",), r"regularizer: 'attack' matches no trainable parameter"),
         ((None, L1(0.1)), (), r"max_regularizer: the task has no parameters in this block"),
     ],
 )
