@@ -15,33 +15,48 @@ from fedlightning.algorithms.base import (
 )
 from fedlightning.algorithms.extra_step_local_sgd import ExtraStepLocalSGD
 from fedlightning.algorithms.fe_dual_ex import FeDualEx
+from fedlightning.algorithms.fed_admm import FedADMM
+from fedlightning.algorithms.fed_admm_gong import FedADMMGong
 from fedlightning.algorithms.fed_avg import FedAvg, FedAvgGDA
+from fedlightning.algorithms.fed_dr import FedDR
 from fedlightning.algorithms.fed_dual_avg import FedDualAvg
 from fedlightning.algorithms.fed_mid import FedMiD
 from fedlightning.algorithms.fed_mip import FedMiP
 from fedlightning.algorithms.fed_mm import FedMM
+from fedlightning.algorithms.fed_pd import FedPD
 from fedlightning.algorithms.fed_prox import FedProx, FedProxGDA
 from fedlightning.algorithms.fed_sgda import FedSGD, FedSGDA, ParallelSGDA
+from fedlightning.algorithms.fed_skip import FedSkip
+from fedlightning.algorithms.fed_split import FedSplit
+from fedlightning.algorithms.fiaelt import FIAELT
 from fedlightning.algorithms.projected_gda import PGDA, ProjectedGDA
 from fedlightning.algorithms.scaffold import SCAFFOLD, SCAFFOLDS
+from fedlightning.algorithms.splitting import SplittingAlgorithm
 
 __all__ = [
+    "FIAELT",
     "PGDA",
     "SCAFFOLD",
     "SCAFFOLDS",
     "Algorithm",
     "ExtraStepLocalSGD",
     "FeDualEx",
+    "FedADMM",
+    "FedADMMGong",
     "FedAvg",
     "FedAvgGDA",
+    "FedDR",
     "FedDualAvg",
     "FedMM",
     "FedMiD",
     "FedMiP",
+    "FedPD",
     "FedProx",
     "FedProxGDA",
     "FedSGD",
     "FedSGDA",
+    "FedSkip",
+    "FedSplit",
     "LocalGradientAlgorithm",
     "OptimizerCallable",
     "ParallelSGDA",
@@ -49,6 +64,7 @@ __all__ = [
     "Point",
     "ProjectedGDA",
     "Reply",
+    "SplittingAlgorithm",
     "over_all_clients",
     "require",
 ]

@@ -289,8 +289,8 @@ class RoundLoader:
                     client_seed(data.seed, round_index, phase, client),
                 )
             )
-            deals.append(Deal(client, index, len(indices)))
-        return tuple(sorted(deals, key=lambda deal: deal.index.shape[1]))
+            deals.append(Deal(client, index, len(indices), indices if asked.data == "both" else None))
+        return tuple(sorted(deals, key=lambda deal: (deal.index.shape[1], 0 if deal.whole is None else deal.size)))
 
     def _cohort(self, round_index: int, phase: int, source: Source) -> Cohort:
         partition = self._data.federation.partition
@@ -323,7 +323,7 @@ class _ClientOrder(TorchSampler[list[int]]):
         for round_index in range(self._start, self._start + len(self._rounds)):
             for phase in range(len(self._rounds._phases)):
                 for deal in self._rounds.deals(round_index, phase):
-                    yield deal.index.flatten().tolist()
+                    yield (deal.index if deal.whole is None else deal.whole).flatten().tolist()
 
 
 @dataclass(frozen=True)
