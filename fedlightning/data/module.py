@@ -89,6 +89,7 @@ class FederatedDataModule(LightningDataModule):
         eval_batch_size: int = 256,
         num_workers: int = 0,
         seed: int = 0,
+        validate_train: bool = False,
     ) -> None:
         """Say how data are dealt.
 
@@ -101,6 +102,8 @@ class FederatedDataModule(LightningDataModule):
             eval_batch_size: Batch size of validation, test and prediction.
             num_workers: Worker processes for data sets that are not tensors.
             seed: Seed of cohorts and minibatches (and, in most data sets, of the partition).
+            validate_train: Give validation the clients' pooled training data as a second loader, for tasks whose
+                ``validation_step`` takes a ``dataloader_idx`` (``Classification``: ``global_train_loss``, ...).
         """
         super().__init__()
         for name in ("batch_size", "local_steps"):
@@ -118,6 +121,7 @@ class FederatedDataModule(LightningDataModule):
         self.eval_batch_size = eval_batch_size
         self.num_workers = num_workers
         self.seed = seed
+        self.validate_train = validate_train
         self._federation: Federation | None = None
 
     @abstractmethod
@@ -171,7 +175,9 @@ class FederatedDataModule(LightningDataModule):
         return RoundLoader(self, phases, start, trainer.global_rank, trainer.world_size)
 
     def val_dataloader(self) -> DataLoader[Any] | list[Any]:
-        """Validation data."""
+        """Validation data; with ``validate_train`` the training data too."""
+        if self.validate_train:
+            return [self._evaluation(self.federation.val), self._evaluation(self.federation.train)]
         return self._evaluation(self.federation.val)
 
     def test_dataloader(self) -> DataLoader[Any] | list[Any]:

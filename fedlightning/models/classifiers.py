@@ -18,6 +18,20 @@ class LogisticRegression(nn.Sequential):
         super().__init__(nn.Flatten(), nn.Linear(in_features, classes))
 
 
+class MLP(nn.Sequential):
+    """One hidden layer with ReLU on the flattened input: 60-32-10 and 784-128-C in FIAELT."""
+
+    def __init__(self, in_features: int = 784, hidden: int = 128, classes: int = 10) -> None:
+        """Build it.
+
+        Args:
+            in_features: Numbers in one sample.
+            hidden: Width of the hidden layer.
+            classes: Number C of classes.
+        """
+        super().__init__(nn.Flatten(), nn.Linear(in_features, hidden), nn.ReLU(), nn.Linear(hidden, classes))
+
+
 class LeNet5(nn.Sequential):
     """LeNet-5 with ReLU and max pooling: 61,706 parameters at 28 x 28 grey pixels and 10 classes."""
 
