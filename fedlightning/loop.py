@@ -214,7 +214,7 @@ class RoundLoop:
         assert self._objective is not None
         assert self._cost is not None
         down, z = phase.down(self.server), self.point
-        calls = cohort.steps() if phase.data == "minibatches" else 1
+        calls = 1 if phase.data == "full" else cohort.steps()
         outcome = _Outcome()
         for chunk in cohort.chunks(self.oracle.chunk(self._cost)):
             seed_device(self.buffers.device, derive_seed(cohort.seed, chunk.ids[0]))  # run() restores the state
@@ -225,6 +225,8 @@ class RoundLoop:
                 buffers=stored.get(_BUFFERS, self.buffers.expand(len(chunk), -1)),
                 personal=stored.get(_PERSONAL),
                 generator=torch.Generator().manual_seed(derive_seed(cohort.seed, chunk.ids[0], 1)),
+                evaluate_full=self.oracle.evaluator(self._objective, 1) if phase.data == "both" else None,
+                seeds=[derive_seed(cohort.seed, client, 2) for client in chunk.ids],
             )
             reply = phase.client(down, self.client_state(stored), oracle)
             self._collect(outcome, chunk, reply, oracle, z)
@@ -267,14 +269,24 @@ class RoundLoop:
                 "Lower lr, clip gradients, or look at the clients' data."
             )
         total_weight = float(cohort.clients if self._weighting == "uniform" else cohort.samples)
+        before = self.server
         self.server = phase.server(self.server, outcome.uploads.message(outcome.up, total_weight))
         if len(self.buffers) and self._buffer_policy == "average":
             self.buffers = self.buffers + outcome.uploads.mean(_BUFFERS)
         if outcome.rows[0]:
             joined = {name: torch.cat([rows[name] for rows in outcome.rows]) for name in outcome.rows[0]}
-            self.clients.write(*self._processes.gather_rows(outcome.ids, joined))
+            self._write(phase, before, *self._processes.gather_rows(outcome.ids, joined))
         answered = outcome.logs.weight
         return {**outcome.logs.means(), "clients": answered, "left_out": asked - answered}
+
+    def _write(self, phase: Phase, server: Any, ids: list[int], rows: Rows) -> None:
+        """Keep the new rows; those of the algorithm go to whom the phase routes them."""
+        if phase.route is None:
+            self.clients.write(ids, rows)
+            return
+        state = {name: row for name, row in rows.items() if name.startswith(_STATE)}
+        self.clients.write(phase.route(server, ids), state)
+        self.clients.write(ids, {name: row for name, row in rows.items() if name not in state})
 
     def _changed_rows(self, reply: Reply, oracle: CohortOracle) -> Rows:
         rows: Rows = {} if reply.rows is None else {_STATE + name: t for name, t in _tensors(reply.rows).items()}

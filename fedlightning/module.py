@@ -133,8 +133,9 @@ class FederatedLightningModule(LightningModule):
             )
         if self._moves_freely and not algorithm.primal:
             raise ValueError(
-                f"{type(algorithm).__name__} keeps its server state in dual space: server_optimizer, server_scheduler "
-                "and server_clip cannot move it. Use its lr_server instead."
+                f"{type(algorithm).__name__} computes the point from its server state (a dual, or exact means over all "
+                "clients): server_optimizer, server_scheduler and server_clip cannot move it. Leave them out and use "
+                "the algorithm's own step sizes."
             )
 
     def save_hyperparameters(self, *args: Any, frame: FrameType | None = None, **kwargs: Any) -> None:

@@ -19,16 +19,24 @@ from fedlightning.algorithms.coda_plus import CODAPlus
 from fedlightning.algorithms.codasca import CODASCA
 from fedlightning.algorithms.extra_step_local_sgd import ExtraStepLocalSGD
 from fedlightning.algorithms.fe_dual_ex import FeDualEx
+from fedlightning.algorithms.fed_admm import FedADMM
+from fedlightning.algorithms.fed_admm_gong import FedADMMGong
 from fedlightning.algorithms.fed_avg import FedAvg, FedAvgGDA
+from fedlightning.algorithms.fed_dr import FedDR
 from fedlightning.algorithms.fed_dual_avg import FedDualAvg
 from fedlightning.algorithms.fed_mid import FedMiD
 from fedlightning.algorithms.fed_mip import FedMiP
 from fedlightning.algorithms.fed_mm import FedMM
+from fedlightning.algorithms.fed_pd import FedPD
 from fedlightning.algorithms.fed_prox import FedProx, FedProxGDA
 from fedlightning.algorithms.fed_sgda import FedSGD, FedSGDA, ParallelSGDA
+from fedlightning.algorithms.fed_skip import FedSkip
+from fedlightning.algorithms.fed_split import FedSplit
+from fedlightning.algorithms.fiaelt import FIAELT
 from fedlightning.algorithms.local_sgda_plus import LocalSGDAPlus
 from fedlightning.algorithms.projected_gda import PGDA, ProjectedGDA
 from fedlightning.algorithms.scaffold import SCAFFOLD, SCAFFOLDS
+from fedlightning.algorithms.splitting import SplittingAlgorithm
 
 __all__ = [
     "CDMA",
@@ -36,6 +44,7 @@ __all__ = [
     "CDMA_NC",
     "CDMA_ONE",
     "CODASCA",
+    "FIAELT",
     "PGDA",
     "SCAFFOLD",
     "SCAFFOLDS",
@@ -44,16 +53,22 @@ __all__ = [
     "CatalystScaffoldS",
     "ExtraStepLocalSGD",
     "FeDualEx",
+    "FedADMM",
+    "FedADMMGong",
     "FedAvg",
     "FedAvgGDA",
+    "FedDR",
     "FedDualAvg",
     "FedMM",
     "FedMiD",
     "FedMiP",
+    "FedPD",
     "FedProx",
     "FedProxGDA",
     "FedSGD",
     "FedSGDA",
+    "FedSkip",
+    "FedSplit",
     "LocalGradientAlgorithm",
     "LocalSGDAPlus",
     "OptimizerCallable",
@@ -62,6 +77,7 @@ __all__ = [
     "Point",
     "ProjectedGDA",
     "Reply",
+    "SplittingAlgorithm",
     "over_all_clients",
     "require",
 ]

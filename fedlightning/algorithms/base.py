@@ -78,17 +78,22 @@ class Phase:
         down: Server state to message.
         client: Message, client rows and oracle to reply.
         server: Server state and averaged message to new server state.
-        data: ``minibatches``, or ``full`` if the clients need all their data at once (``oracle.full``).
+        data: ``minibatches`` (``oracle.batches``), ``full`` if the clients need all their data at once
+            (``oracle.full``), or ``both``.
         steps: How many local steps a client takes; None for as many as the data module deals.
         draws: Minibatches a local step takes: 2 for methods that look ahead on one and step on another.
+        route: For methods whose server hands one client's reply on to another: from the server state before the phase
+            and the ids of those who replied to the ids whose states the replied rows become (a permutation of them).
+            None keeps every row with its client. Personal blocks and local buffers always stay.
     """
 
     down: Callable[[Any], Any]
     client: Callable[[Any, Any, CohortOracle], Reply]
     server: Callable[[Any, Any], Any]
-    data: Literal["minibatches", "full"] = "minibatches"
+    data: Literal["minibatches", "full", "both"] = "minibatches"
     steps: int | None = None
     draws: int = 1
+    route: Callable[[Any, list[int]], list[int]] | None = None
 
 
 def over_all_clients() -> Any:

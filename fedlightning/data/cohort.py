@@ -39,6 +39,22 @@ class Source(ABC):
             A function of the step k that gives leaves ``[C, B, ...]``.
         """
 
+    @abstractmethod
+    def deal_both(
+        self, index: Tensor, whole: Sequence[Tensor], keep: bool = False
+    ) -> tuple[Callable[[int], Any], Callable[[Sequence[int]], Any]]:
+        """Minibatches and all samples of C clients.
+
+        Args:
+            index: As for :meth:`deal`.
+            whole: ``[n_i]``, all positions of each client.
+            keep: As for :meth:`deal`.
+
+        Returns:
+            The function of the step, and one of places in ``whole`` with equal n that gives leaves
+            ``[places, n, ...]``.
+        """
+
 
 class TensorSource(Source):
     """Samples held as tensors ``[n, ...]`` in any nesting of dicts, lists and tuples; gathered by index."""
@@ -60,6 +76,12 @@ class TensorSource(Source):
     def deal(self, index: Tensor, keep: bool = False) -> Callable[[int], Any]:
         """Gather step by step: a step's samples stay in the caches until they are used."""
         return lambda k: self.gather(index[:, k])
+
+    def deal_both(
+        self, index: Tensor, whole: Sequence[Tensor], keep: bool = False
+    ) -> tuple[Callable[[int], Any], Callable[[Sequence[int]], Any]]:
+        """Gather both when they are asked for."""
+        return self.deal(index), lambda places: self.gather(torch.stack([whole[place] for place in places]))
 
     def gather(self, index: Tensor) -> Any:
         """Samples at ``index [...]``, leaves ``[..., *sample]``."""
@@ -88,15 +110,40 @@ class LoadedSource(Source):
     def deal(self, index: Tensor, keep: bool = False) -> Callable[[int], Any]:
         """Draw the next C items; the index was dealt to the loader beforehand and tells the shape only."""
         clients, steps, batch = index.shape
-        drawn = [self._kept.popleft() if self._kept else next(self._items) for _ in range(clients)]
-        if keep:
-            self._kept.extendleft(reversed(drawn))
+        drawn = self._draw(clients, keep)
 
         def stack(*leaves: Tensor) -> Tensor:
             return self._place(torch.stack([_padded(leaf.unflatten(0, (-1, batch)), steps) for leaf in leaves]))
 
         data = map_tensors(stack, *drawn)
         return lambda k: map_tensors(lambda t: t[:, k], data)
+
+    def deal_both(
+        self, index: Tensor, whole: Sequence[Tensor], keep: bool = False
+    ) -> tuple[Callable[[int], Any], Callable[[Sequence[int]], Any]]:
+        """Draw all samples of the next C clients; minibatches are picked from them."""
+        drawn = self._draw(len(index), keep)
+        local = []
+        for positions, minibatches in zip(whole, index.cpu(), strict=True):
+            ascending, order = positions.cpu().sort()
+            local.append(order[torch.searchsorted(ascending, minibatches)])
+
+        def step(k: int) -> Any:
+            def pick(*leaves: Tensor) -> Tensor:
+                return self._place(torch.stack([leaf[own[k]] for leaf, own in zip(leaves, local, strict=True)]))
+
+            return map_tensors(pick, *drawn)
+
+        def everything(places: Sequence[int]) -> Any:
+            return map_tensors(lambda *leaves: self._place(torch.stack(leaves)), *(drawn[place] for place in places))
+
+        return step, everything
+
+    def _draw(self, clients: int, keep: bool) -> list[Any]:
+        drawn = [self._kept.popleft() if self._kept else next(self._items) for _ in range(clients)]
+        if keep:
+            self._kept.extendleft(reversed(drawn))
+        return drawn
 
     def _place(self, tensor: Tensor) -> Tensor:
         dtype = self._dtype if tensor.is_floating_point() else None
@@ -112,11 +159,13 @@ class Deal:
         index: Its minibatches, ``[K, B]`` positions in the pooled data; all its samples as ``[1, n]`` in a phase that
             wants full data.
         size: Number n of its samples.
+        whole: All its samples, ``[n]`` positions, in a phase that wants them beside minibatches; else None.
     """
 
     id: int
     index: Tensor
     size: int
+    whole: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -194,7 +243,12 @@ class Chunk:
         self._longest = max(counts)
         self._ragged = min(counts) < self._longest
         self._index = torch.stack([_padded(deal.index, self._longest) for deal in deals]).to(cohort.device)
-        self._deal = cohort.source.deal(self._index, keep)
+        whole = [deal.whole.to(cohort.device) for deal in deals if deal.whole is not None]
+        self._everything: Callable[[Sequence[int]], Any] | None = None
+        if whole:
+            self._deal, self._everything = cohort.source.deal_both(self._index, whole, keep)
+        else:
+            self._deal = cohort.source.deal(self._index, keep)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -205,12 +259,18 @@ class Chunk:
             yield Minibatch(self._deal(k), self.steps > k if self._ragged else None)
 
     def full(self) -> Iterator[tuple[Tensor, Any]]:
-        """All data of the clients; they have equally many samples, or the cohort would have parted them."""
+        """All data of the clients, in groups of clients that have equally many samples."""
+        if self._everything is not None:
+            sizes = [int(size) for size in self.sizes.tolist()]
+            for size in dict.fromkeys(sizes):
+                places = [place for place, own in enumerate(sizes) if own == size]
+                yield torch.tensor(places, device=self.steps.device), self._everything(places)
+            return
         index = self._index[:, 0]
         if index.shape[1] != self.sizes[0] or (self.sizes != self.sizes[0]).any():
             raise ValueError(
                 "oracle.full needs all data of a client, but this phase deals minibatches. "
-                "Declare the phase with data='full', or set batch_size to null."
+                "Declare the phase with data='full' or 'both', or set batch_size to null."
             )
         yield torch.arange(len(self), device=self.steps.device), self._deal(0)
 

@@ -90,6 +90,7 @@ class FederatedDataModule(LightningDataModule):
         eval_batch_size: int = 256,
         num_workers: int = 0,
         seed: int = 0,
+        validate_train: bool = False,
     ) -> None:
         """Say how data are dealt.
 
@@ -102,6 +103,8 @@ class FederatedDataModule(LightningDataModule):
             eval_batch_size: Batch size of validation, test and prediction.
             num_workers: Worker processes for data sets that are not tensors.
             seed: Seed of cohorts and minibatches (and, in most data sets, of the partition).
+            validate_train: Give validation the clients' pooled training data as a second loader, for tasks whose
+                ``validation_step`` takes a ``dataloader_idx`` (``Classification``: ``global_train_loss``, ...).
         """
         super().__init__()
         for name in ("batch_size", "local_steps"):
@@ -119,6 +122,7 @@ class FederatedDataModule(LightningDataModule):
         self.eval_batch_size = eval_batch_size
         self.num_workers = num_workers
         self.seed = seed
+        self.validate_train = validate_train
         self._federation: Federation | None = None
 
     @abstractmethod
@@ -174,7 +178,9 @@ class FederatedDataModule(LightningDataModule):
         return RoundLoader(self, phases, start, trainer.global_rank, trainer.world_size)
 
     def val_dataloader(self) -> DataLoader[Any] | list[Any]:
-        """Validation data."""
+        """Validation data; with ``validate_train`` the training data too."""
+        if self.validate_train:
+            return [self._evaluation(self.federation.val), self._evaluation(self.federation.train)]
         return self._evaluation(self.federation.val)
 
     def test_dataloader(self) -> DataLoader[Any] | list[Any]:
@@ -291,8 +297,8 @@ class RoundLoader:
                     client_seed(data.seed, round_index, phase, client),
                 )
             )
-            deals.append(Deal(client, index, len(indices)))
-        return tuple(sorted(deals, key=lambda deal: deal.index.shape[1]))
+            deals.append(Deal(client, index, len(indices), indices if asked.data == "both" else None))
+        return tuple(sorted(deals, key=lambda deal: (deal.index.shape[1], 0 if deal.whole is None else deal.size)))
 
     def _cohort(self, round_index: int, phase: int, source: Source) -> Cohort:
         partition = self._data.federation.partition
@@ -341,7 +347,7 @@ class _ClientOrder(TorchSampler[list[int]]):
         for round_index in range(self._start, self._start + len(self._rounds)):
             for phase in range(len(self._rounds._phases)):
                 for deal in self._rounds.deals(round_index, phase):
-                    yield deal.index.flatten().tolist()
+                    yield (deal.index if deal.whole is None else deal.whole).flatten().tolist()
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,30 @@
-"""Local solvers that algorithms share."""
+"""Local solvers that algorithms share, and rules when they stop."""
 
 from fedlightning.local.descent import Direction, descend
+from fedlightning.local.smoothness import estimate_smoothness
+from fedlightning.local.solvers import SVRG, GradientDescent, LocalSolver, LocalSteps, Solution
+from fedlightning.local.stopping import (
+    DecreasingTolerance,
+    FixedSteps,
+    GradientTolerance,
+    RelativeDecrease,
+    StoppingRule,
+)
+from fedlightning.local.subproblem import Subproblem
 
-__all__ = ["Direction", "descend"]
+__all__ = [
+    "SVRG",
+    "DecreasingTolerance",
+    "Direction",
+    "FixedSteps",
+    "GradientDescent",
+    "GradientTolerance",
+    "LocalSolver",
+    "LocalSteps",
+    "RelativeDecrease",
+    "Solution",
+    "StoppingRule",
+    "Subproblem",
+    "descend",
+    "estimate_smoothness",
+]

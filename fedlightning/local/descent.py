@@ -42,14 +42,20 @@ def descend(
         ``[S, d]``, a new tensor.
     """
     w = z.expand(oracle.clients, -1).clone()
-    step = _gradient_step(lr) if optimizer is None else _optimizer_step(w, lr, optimizer)
+    step = gradient_step(lr) if optimizer is None else optimizer_step(w, lr, optimizer)
     for batch in oracle.batches():
         g = oracle.follow(w, batch, personal_lr)
         w = step(w, g if direction is None else direction(w, g), batch.active)
     return w.detach()
 
 
-def _gradient_step(lr: float | Tensor) -> Callable[[Tensor, Tensor, Tensor | None], Tensor]:
+Step = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+"""``(w [S, d], direction [S, d], active [S] or None) -> [S, d]``; may change w."""
+
+
+def gradient_step(lr: float | Tensor) -> Step:
+    """Plain steps ``w <- w - lr * direction``."""
+
     def step(w: Tensor, direction: Tensor, active: Tensor | None) -> Tensor:
         if active is not None:
             return torch.where(active[:, None], w - lr * direction, w)
@@ -60,10 +66,11 @@ def _gradient_step(lr: float | Tensor) -> Callable[[Tensor, Tensor, Tensor | Non
     return step
 
 
-def _optimizer_step(
-    w: Tensor, lr: float | Tensor, make: Callable[[Iterable[Tensor]], Optimizer]
-) -> Callable[[Tensor, Tensor, Tensor | None], Tensor]:
-    """Elementwise optimizers move by lr times something, so a vector of step sizes scales the move of lr = 1."""
+def optimizer_step(w: Tensor, lr: float | Tensor, make: Callable[[Iterable[Tensor]], Optimizer]) -> Step:
+    """Steps of a torch optimizer over ``w``, which it changes.
+
+    Elementwise optimizers move by lr times something, so a vector of step sizes scales the move of lr = 1.
+    """
     w.requires_grad_()
     optimizer = make([w])
     if isinstance(optimizer, torch.optim.LBFGS):

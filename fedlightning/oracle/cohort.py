@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, overload
 
@@ -56,7 +56,8 @@ class CohortOracle:
         personal: Personal blocks ``[S, p]``, the clients' own to update; None if the task has none.
         buffers: Buffers the objective changes, ``[S, b]``.
         steps: Minibatches of each client, ``[S]``.
-        generator: Source of randomness of this chunk in this round, on the CPU.
+        generator: Source of randomness of this chunk in this round, on the CPU. What must not depend on who else is
+            in the chunk comes from :meth:`uniform`.
     """
 
     def __init__(
@@ -66,10 +67,24 @@ class CohortOracle:
         buffers: Tensor,
         personal: Tensor | None = None,
         generator: torch.Generator | None = None,
+        evaluate_full: Evaluate | None = None,
+        seeds: Sequence[int] | None = None,
     ) -> None:
-        """Join data and a way to evaluate."""
+        """Join data and a way to evaluate.
+
+        Args:
+            data: The clients' data.
+            evaluate: Computes operators on minibatches.
+            buffers: Buffers the objective changes.
+            personal: Personal blocks.
+            generator: The chunk's randomness.
+            evaluate_full: Computes operators on all data; ``evaluate`` if None.
+            seeds: Seed of each client's own randomness in this round; 0, 1, ... if None.
+        """
         self._data = data
         self._evaluate = evaluate
+        self._evaluate_full = evaluate if evaluate_full is None else evaluate_full
+        self._seeds = range(len(data)) if seeds is None else seeds
         self.personal = personal
         self.buffers = buffers
         self.steps = data.steps
@@ -126,14 +141,32 @@ class CohortOracle:
         with torch.random.fork_rng(devices=[w.device] if w.device.type == "cuda" else []):
             return self._evaluate(w, self._own_personal(), self.buffers, batch.data).g
 
-    def full(self, w: Tensor) -> Tensor:
-        """The operator of f_i over all of a client's data, ``[S, d]``."""
+    def full(self, w: Tensor, active: Tensor | None = None) -> Tensor:
+        """The operator of f_i over all of a client's data, ``[S, d]``.
+
+        Args:
+            w: ``[S, d]``.
+            active: ``[S]`` bool, the clients whose losses are tallied for logging; None for no tally.
+        """
         v = self._own_personal()
         g = torch.empty_like(w)
+        values: dict[str, Tensor] = {}
         for rows, data in self._data.full():
-            result = self._evaluate(w[rows], v[rows], self.buffers[rows], data)
+            result = self._evaluate_full(w[rows], v[rows], self.buffers[rows], data)
             g[rows] = result.g
+            for name, value in {"loss": result.loss, **result.scalars}.items():
+                values.setdefault(name, value.new_empty(len(w)))[rows] = value
+        if active is not None:
+            self._count(values, active)
         return g
+
+    def uniform(self, count: int) -> Tensor:
+        """Numbers uniform on [0, 1), ``[S, count]``: each client's row from its own seed, whoever shares its chunk."""
+        rows = [
+            torch.rand(count, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+            for seed in self._seeds
+        ]
+        return torch.stack(rows).to(self.buffers.device)
 
     def tally(self) -> dict[str, Tensor]:
         """Mean loss and scalars of each client over its evaluations, ``[S]`` each."""

@@ -42,7 +42,7 @@ class Classification(FederatedLightningModule):
                     },
                     prefix=f"{stage}_",
                 )
-                for stage in ("val", "test")
+                for stage in ("val", "test", "global_train")
             }
         )
 
@@ -55,9 +55,9 @@ class Classification(FederatedLightningModule):
         x, y = batch
         return F.cross_entropy(self(x), y)
 
-    def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        """Accuracy, F1 and loss of the global model."""
-        self._evaluate("val", batch)
+    def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Accuracy, F1 and loss of the global model, on training data too if the data module gives them."""
+        self._evaluate(("val", "global_train")[dataloader_idx], batch)
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
         """As in validation, on the test data."""
@@ -72,5 +72,7 @@ class Classification(FederatedLightningModule):
         x, y = batch
         logits = self(x)
         metrics.update(logits, y)
-        self.log(f"{stage}_loss", F.cross_entropy(logits, y), batch_size=len(y), sync_dist=True)
-        self.log_dict(metrics, prog_bar=stage == "val", batch_size=len(y))
+        self.log(
+            f"{stage}_loss", F.cross_entropy(logits, y), batch_size=len(y), sync_dist=True, add_dataloader_idx=False
+        )
+        self.log_dict(metrics, prog_bar=stage == "val", batch_size=len(y), add_dataloader_idx=False)

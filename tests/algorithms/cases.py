@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from fedlightning import algorithms as fl
+from fedlightning.local import SVRG, GradientDescent, GradientTolerance, LocalSteps
 from tests.references.cdma import catalyst_scaffold_s, cdma
 from tests.references.coda import coda, local_sgda_plus
 from tests.references.composite import (
@@ -24,6 +25,7 @@ from tests.references.composite import (
 from tests.references.fed_avg import fed_avg
 from tests.references.fed_mm import fed_mm
 from tests.references.scaffold import scaffold
+from tests.references.splitting import fed_admm, fed_admm_gong, fed_dr, fed_pd, fed_skip, fed_split, fiaelt
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,9 @@ class Case:
         other: For every hyper-parameter another value, which must change the trajectory.
         exact: Whether it reaches the saddle of heterogeneous quadratics for K > 1 under full participation.
         rounds: Rounds it is given to get there, to 1e-9.
+        size: Name of the hyper-parameter that sets how far a round goes, by block.
+        still: Its value at which a block stands still.
+        by_block: Further changes of ``hyper`` in the test of sizes by block (step sizes that follow from ``size``).
     """
 
     make: Callable[..., fl.Algorithm]
@@ -45,6 +50,9 @@ class Case:
     other: dict[str, Any] = field(default_factory=dict)
     exact: bool = False
     rounds: int = 400
+    size: str = "lr"
+    still: float = 1e-12
+    by_block: dict[str, Any] = field(default_factory=dict)
 
     def algorithm(self, **changes: Any) -> fl.Algorithm:
         return self.make(**{**self.hyper, **changes})
@@ -119,6 +127,69 @@ CASES = {
         {"lr": 0.04, "p": 0.2, "theta": 0.4, "stage_steps": 3, "seed": 4},
         exact=True,
     ),
+    "FIAELT": Case(
+        fl.FIAELT,
+        {"beta": 12.0, "tau": 0.5, "r": 0.05, "solver": GradientDescent(max_steps=30)},
+        fiaelt,
+        {"beta": 10.0, "tau": 0.6, "r": 0.5, "smoothness": 6.0, "solver": SVRG(inner_steps=5, epochs=2)},
+        exact=True,
+        rounds=600,
+        size="beta",
+        still=1e12,
+    ),
+    "FedDR": Case(
+        fl.FedDR,
+        {"eta": 0.2, "alpha": 0.9, "solver": LocalSteps(lr=0.06)},
+        fed_dr,
+        {"eta": 0.3, "alpha": 1.0, "solver": LocalSteps(lr=0.05), "stop": GradientTolerance(1.0)},
+        exact=True,
+        size="eta",
+        by_block={"solver": LocalSteps()},
+    ),
+    "FedPD": Case(
+        fl.FedPD,
+        {"eta": 0.2, "p": 0.5, "seed": 1, "solver": LocalSteps(lr=0.06)},
+        fed_pd,
+        {"eta": 0.3, "p": 0.0, "seed": 2, "solver": LocalSteps(lr=0.05), "stop": GradientTolerance(1.0)},
+        exact=True,
+        size="eta",
+        by_block={"solver": LocalSteps(), "p": 0.0},
+    ),
+    "FedADMM": Case(
+        fl.FedADMM,
+        {"sigma": 5.0, "eps": 2.0, "nu": 0.9, "solver": GradientDescent(lr=0.06, max_steps=5)},
+        fed_admm,
+        {"sigma": 4.0, "eps": 1e-3, "nu": 0.5, "solver": GradientDescent(lr=0.06, max_steps=3)},
+        exact=True,
+        size="sigma",
+        still=1e12,
+        by_block={"solver": GradientDescent(max_steps=5)},
+    ),
+    "FedADMMGong": Case(
+        fl.FedADMMGong,
+        {"rho": 5.0, "lr_server": 0.9, "solver": LocalSteps(lr=0.06)},
+        fed_admm_gong,
+        {"rho": 4.0, "lr_server": 0.8, "solver": LocalSteps(lr=0.05), "stop": GradientTolerance(1.0)},
+        exact=True,
+        size="rho",
+        still=1e12,
+        by_block={"solver": LocalSteps()},
+    ),
+    "FedSplit": Case(
+        fl.FedSplit,
+        {"s": 0.2, "solver": LocalSteps(lr=0.06)},
+        fed_split,
+        {"s": 0.3, "solver": LocalSteps(lr=0.05), "stop": GradientTolerance(1.0)},
+        exact=True,
+        size="s",
+        by_block={"solver": LocalSteps()},
+    ),
+    "FedSkip": Case(
+        fl.FedSkip,
+        {"lr": 0.05, "period": 2, "seed": 1},
+        fed_skip,
+        {"lr": 0.04, "period": 3, "seed": 2, "local_optimizer": torch.optim.Adam},
+    ),
     "ExtraStepLocalSGD": Case(fl.ExtraStepLocalSGD, {"lr": 0.05}, extra_step_local_sgd, {"lr": 0.04}),
 }
 """By class name."""
@@ -129,5 +200,7 @@ EXACT_HYPER = {
     "CDMA": {"beta": 1.0, "rho": 0.0, "alpha": 0.7},
     "CDMA_ADA": {"rho": 0.0, "alpha": 0.7},
     "CODASCA": {"lr": 0.02, "stage_steps": 10**9, "theta": 0.0, "lr_server": 1.0},
+    "FedPD": {"p": 0.0},
+    "FedADMMGong": {"lr_server": 1.0},
 }
 """Hyper-parameters under which an exact method is exact."""

@@ -174,3 +174,40 @@ def test_evaluation_in_batches():
     )
     assert [len(batch[0]) for batch in data.val_dataloader()] == [4, 4, 2]
     assert [len(batch["x"]) for batch in data.test_dataloader()] == [4, 1]
+
+
+BOTH = (Phase(None, None, None, data="both", steps=6),)
+
+
+def both(data, chunk):
+    """Minibatches and whole data of every client, as a phase deals that wants both."""
+    seen = []
+    for batch in RoundLoader(data, BOTH):
+        cohort = batch.place(CPU, torch.float64).cohorts[0]
+        cohort.preview(2)  # must not use up anything
+        for part in cohort.chunks(chunk):
+            for k, minibatch in enumerate(part.minibatches()):
+                assert minibatch.active is None
+                for place, client in enumerate(part.ids):
+                    seen.append((batch.index, client, k, minibatch.data["y"][place].tolist()))
+            for places, whole in part.full():
+                for row, place in enumerate(places.tolist()):
+                    seen.append((batch.index, part.ids[place], -1, whole["y"][row].tolist()))
+    return sorted(seen)
+
+
+def test_a_phase_may_have_minibatches_and_all_data():
+    seen = both(federation(), 4)
+    assert len(seen) == 3 * 4 * 7
+    for _, client, k, labels in seen:
+        n = [12, 5, 9, 20][client]
+        assert set(labels) <= {100 * n + i for i in range(n)}
+        assert len(labels) == (n if k == -1 else 4)
+        assert k != -1 or sorted(labels) == [100 * n + i for i in range(n)]
+
+
+@pytest.mark.parametrize("chunk", [1, 3])
+def test_both_kinds_of_data_do_not_depend_on_chunks_or_source(chunk):
+    expected = both(federation(), 4)
+    assert both(federation(), chunk) == expected
+    assert both(federation(slow=True), chunk) == expected

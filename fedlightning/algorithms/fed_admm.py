@@ -1,0 +1,132 @@
+"""FedADMM (Zhou, Li, "Federated learning via inexact ADMM", 2022, Algorithm 2).
+
+Client:  x <- approximately argmin f_i(x) + <pi_i, x - z> + sigma/2 * ||x - z||^2,  started at x_i, until the squared
+              gradient is at most eps_i
+         pi_i <- pi_i + sigma * (x - z);  x_i <- x;  eps_i <- nu * eps_i
+Server:  z <- prox_{psi / sigma}(mean of x_i + pi_i / sigma over all N clients, absent ones with their last)
+
+A few linearised steps do for a subproblem: x <- z - (g_i(x) + pi_i) / sigma is gradient descent with step 1 / sigma.
+The paper's sigma_i are one sigma here, and may differ by block. The proximal step is that of FedADMM by Wang, Marella
+and Anderson (CDC 2022); without psi it is the identity. The papers minimise sum_i f_i + g, which with g = N * psi are N
+times mean_i f_i + psi: the same iterates.
+
+Proven for cohorts that cover all clients every so often, smooth f_i and sigma large against L_i: all limit points are
+stationary, at rate O(1/T); as tolerances tighten, so must the steps of a client grow, like log(1 / eps_i). Nothing is
+proven with a max block.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from fedlightning.algorithms.base import Reply, over_all_clients, require
+from fedlightning.algorithms.splitting import SplittingAlgorithm
+from fedlightning.local.solvers import GradientDescent, LocalSolver
+from fedlightning.local.stopping import DecreasingTolerance, StoppingRule
+from fedlightning.local.subproblem import Subproblem
+from fedlightning.oracle.cohort import CohortOracle
+from fedlightning.space import PerBlock
+
+
+@dataclass(frozen=True)
+class Server:
+    """Server state.
+
+    Attributes:
+        z: The point, ``[d]``.
+        mean: Mean of x_i + pi_i / sigma over all N clients, ``[d]``.
+    """
+
+    z: Tensor
+    mean: Tensor
+
+
+@dataclass(frozen=True)
+class Broadcast:
+    """A download.
+
+    Attributes:
+        z: The point, ``[d]``.
+    """
+
+    z: Tensor
+
+
+@dataclass(frozen=True)
+class Client:
+    """Client state.
+
+    Attributes:
+        x: Its point x_i, ``[d]``.
+        pi: Its dual pi_i, ``[d]``.
+        turn: How often it has taken part, a scalar: its tolerance is eps * nu^turn.
+    """
+
+    x: Tensor
+    pi: Tensor
+    turn: Tensor
+
+
+@dataclass(frozen=True)
+class Change:
+    """An upload.
+
+    Attributes:
+        dmean: Change of x_i + pi_i / sigma, ``[S, d]``; the server receives the sum over the cohort, divided by N.
+    """
+
+    dmean: Tensor = over_all_clients()
+
+
+@dataclass(frozen=True, eq=False)
+class FedADMM(SplittingAlgorithm):
+    """Federated inexact ADMM with tightening tolerances.
+
+    Args:
+        sigma: Penalty > 0: one number, ``[min, max]`` or by name prefix.
+        eps: First tolerance > 0 of the squared gradient of a subproblem.
+        nu: Factor 0 < nu < 1 by which a client's tolerance tightens whenever it takes part.
+        solver: Solves the subproblems; null for at most 5 steps of gradient descent.
+    """
+
+    regularized = True
+
+    sigma: PerBlock
+    eps: float = 1.0
+    nu: float = 0.95
+    solver: LocalSolver = field(default_factory=lambda: GradientDescent(max_steps=5), kw_only=True)
+    stop: StoppingRule = field(init=False)
+
+    def __post_init__(self) -> None:
+        require(self, "sigma", above=0.0)
+        object.__setattr__(self, "stop", DecreasingTolerance(self.eps, self.nu))
+
+    def init_server(self, z: Tensor) -> Server:
+        """All clients at the start, without duals."""
+        return Server(self.psi.project(z), z)
+
+    def init_client(self, z: Tensor) -> Client:
+        """At the start, without a dual."""
+        return Client(z, torch.zeros_like(z), z.new_zeros(()))
+
+    def down(self, server: Server) -> Broadcast:
+        """The point."""
+        return Broadcast(server.z)
+
+    def client(self, down: Broadcast, rows: Client, oracle: CohortOracle) -> Reply:
+        """The subproblem, then a dual step."""
+        z = down.z
+        solution = self.solve(rows.x, oracle, Subproblem(z, self.sigma, rows.pi, turn=rows.turn))
+        x = solution.w
+        pi = rows.pi + self.sigma * (x - z)
+        change = (x + pi / self.sigma) - (rows.x + rows.pi / self.sigma)
+        log = {"inner_steps": solution.steps, "dual_norm": pi.norm(dim=1)}
+        return Reply(Change(change), Client(x, pi, rows.turn + 1), point=x, log=log)
+
+    def server(self, server: Server, up: Change) -> Server:
+        """The exact mean over all clients, and the proximal step on it."""
+        mean = server.mean + up.dmean
+        return Server(self.psi.prox(mean, 1 / self.sigma), mean)

@@ -1,0 +1,126 @@
+"""FedPD (Zhang, Hong, Dhople, Yin, Liu, IEEE TSP 2021, Algorithm 1): federated primal-dual optimisation.
+
+Client:  x <- approximately argmin f_i(x) + <lam_i, x - x0_i> + 1/(2 eta) * ||x - x0_i||^2,  started at x_i
+         lam_i <- lam_i + (x - x0_i) / eta;  x_i <- x
+         with probability 1 - p upload x + eta * lam_i;  otherwise x0_i <- x + eta * lam_i, and nothing is sent
+Server:  z <- mean(upload), sent to all as their x0_i
+
+One coin decides for all clients of a round; it is a pure function of the seed and the round. Without communication
+neither upload nor download is counted. The duals are fed by own anchors x0_i, so skipping trades rounds for drift. A
+client that missed a mean because it was not in the cohort goes on from its own anchor until the next one; with p = 0,
+the default, anchors are always the server's point.
+
+Proven for all clients in every round and smooth f_i, with subproblems solved to a fixed tolerance, which the gradient
+then falls to at rate O(1/T) (tolerances must tend to 0 for a stationary point); p > 0 needs clients that differ little.
+Nothing is proven with a max block, where this is the same iteration on operators; for p = 0 it is FIAELT with tau = 1,
+beta = 1 / eta.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedlightning.algorithms.base import Point, Reply, require
+from fedlightning.algorithms.splitting import SplittingAlgorithm
+from fedlightning.local.subproblem import Subproblem
+from fedlightning.oracle.cohort import CohortOracle
+from fedlightning.seeding import derive_seed
+from fedlightning.space import PerBlock
+
+
+@dataclass(frozen=True)
+class Server:
+    """Server state.
+
+    Attributes:
+        z: The point, the last mean, ``[d]``.
+        t: Round, from 0.
+    """
+
+    z: Tensor
+    t: int
+
+
+@dataclass(frozen=True)
+class Message:
+    """A download.
+
+    Attributes:
+        z: The point, ``[d]``; None if the round before made no mean.
+        t: Round.
+    """
+
+    z: Tensor | None
+    t: int
+
+
+@dataclass(frozen=True)
+class Client:
+    """Client state.
+
+    Attributes:
+        x: Its point x_i, ``[d]``.
+        lam: Its dual, ``[d]``.
+        x0: Its own anchor for a round without the server's point, ``[d]``.
+    """
+
+    x: Tensor
+    lam: Tensor
+    x0: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class FedPD(SplittingAlgorithm):
+    """Federated primal-dual optimisation.
+
+    Args:
+        eta: Inverse penalty > 0: one number, ``[min, max]`` or by name prefix.
+        p: Probability 0 <= p < 1 that a round ends without communication.
+        seed: Seed of the coin.
+        solver: Solves the subproblems; null for the K minibatch steps the data module deals.
+        stop: When a client is done before; null for never. The paper's rule is a fixed ``GradientTolerance``.
+    """
+
+    eta: PerBlock
+    p: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        require(self, "eta", above=0.0)
+        require(self, "p", at_least=0.0)
+        if not self.p < 1:
+            raise ValueError(f"FedPD(p={self.p}): expected < 1.")
+
+    def skips(self, t: int) -> bool:
+        """Whether round ``t`` ends without communication."""
+        return random.Random(derive_seed(self.seed, t)).random() < self.p
+
+    def init_server(self, z: Tensor) -> Server:
+        """The point and the round."""
+        return Server(z, 0)
+
+    def init_client(self, z: Tensor) -> Client:
+        """At the start, without a dual."""
+        return Client(z, torch.zeros_like(z), z)
+
+    def down(self, server: Server) -> Message:
+        """The point, if there is a new one."""
+        return Message(None if server.t and self.skips(server.t - 1) else server.z, server.t)
+
+    def client(self, down: Message, rows: Client, oracle: CohortOracle) -> Reply:
+        """The subproblem, a dual step, and an upload if the coin says so."""
+        anchor = rows.x0 if down.z is None else down.z
+        solution = self.solve(rows.x, oracle, Subproblem(anchor, 1 / self.eta, rows.lam, turn=down.t))
+        x = solution.w
+        lam = rows.lam + (x - anchor) / self.eta
+        x0 = x + self.eta * lam
+        log = {"inner_steps": solution.steps, "dual_norm": lam.norm(dim=1)}
+        return Reply(None if self.skips(down.t) else Point(x0), Client(x, lam, x0), point=x, log=log)
+
+    def server(self, server: Server, up: Point | None) -> Server:
+        """The mean, if there was an upload."""
+        return Server(server.z if up is None else up.z, server.t + 1)

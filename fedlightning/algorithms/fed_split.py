@@ -1,0 +1,100 @@
+"""FedSplit (Pathak, Wainwright, NeurIPS 2020, Algorithm 1): Peaceman-Rachford splitting.
+
+Client:  x_i <- approximately prox_{s f_i}(2 * z - z_i),  started at z
+         z_i <- z_i + 2 * (x_i - z);  upload the change
+Server:  z <- mean of z_i over all N clients, by increments
+
+Exact subproblems have the minimiser of the mean as their only fixed point, whatever the clients hold. With subproblems
+started at the received point, where they end in the limit, few steps do. The mean takes absent clients with their last
+z_i: over partial cohorts this is randomised Peaceman-Rachford splitting.
+
+Proven for all clients, smooth and strongly convex f_i: linear convergence, up to the error of the subproblems. In
+operator form it holds for strongly monotone Lipschitz operators, so for strongly convex, strongly concave saddle point
+problems too; without strong convexity it may cycle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedlightning.algorithms.base import Reply, over_all_clients, require
+from fedlightning.algorithms.splitting import SplittingAlgorithm
+from fedlightning.local.subproblem import Subproblem
+from fedlightning.oracle.cohort import CohortOracle
+from fedlightning.space import PerBlock
+
+
+@dataclass(frozen=True)
+class Server:
+    """Server state and download.
+
+    Attributes:
+        z: The point, the mean of z_i over all N clients, ``[d]``.
+        t: Round, from 0.
+    """
+
+    z: Tensor
+    t: int
+
+
+@dataclass(frozen=True)
+class Client:
+    """Client state.
+
+    Attributes:
+        z: Its splitting variable z_i, ``[d]``.
+    """
+
+    z: Tensor
+
+
+@dataclass(frozen=True)
+class Change:
+    """An upload.
+
+    Attributes:
+        dz: Change of z_i, ``[S, d]``; the server receives the sum over the cohort, divided by N.
+    """
+
+    dz: Tensor = over_all_clients()
+
+
+@dataclass(frozen=True, eq=False)
+class FedSplit(SplittingAlgorithm):
+    """Federated Peaceman-Rachford splitting.
+
+    Args:
+        s: Proximal step size > 0: one number, ``[min, max]`` or by name prefix; about 1 / sqrt(L * strong convexity).
+        solver: Solves the subproblems; null for the K minibatch steps the data module deals.
+        stop: When a client is done before; null for never.
+    """
+
+    s: PerBlock
+
+    def __post_init__(self) -> None:
+        require(self, "s", above=0.0)
+
+    def init_server(self, z: Tensor) -> Server:
+        """All clients at the start."""
+        return Server(z, 0)
+
+    def init_client(self, z: Tensor) -> Client:
+        """At the start."""
+        return Client(z)
+
+    def down(self, server: Server) -> Server:
+        """The point and the round."""
+        return server
+
+    def client(self, down: Server, rows: Client, oracle: CohortOracle) -> Reply:
+        """The reflected proximal step."""
+        z = down.z
+        solution = self.solve(z, oracle, Subproblem(2 * z - rows.z, 1 / self.s, turn=down.t))
+        dz = 2 * (solution.w - z)
+        return Reply(Change(dz), Client(rows.z + dz), point=solution.w, log={"inner_steps": solution.steps})
+
+    def server(self, server: Server, up: Change) -> Server:
+        """The exact mean over all clients."""
+        return Server(server.z + up.dz, server.t + 1)

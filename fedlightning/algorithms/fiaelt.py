@@ -1,0 +1,203 @@
+"""FIAELT: federated inexact ADMM with efficient local termination (under review, Algorithm 1).
+
+Client:  x <- approximately argmin f_i(x) + <z_i, x - y> + beta/2 * ||x - y||^2,  started at x_i
+         z_i <- z_i + tau * beta * (x - y);  x_i <- x;  upload both changes
+Server:  xbar, zbar follow the uploads, the means of x_i and z_i over all N clients
+         y <- prox_{psi / beta}(xbar + zbar / beta)
+
+"Approximately" means that the squared distance to the subproblem's solution falls to r times that of x_i. Any r < 1
+does, however many rounds there are, so the number of inner steps does not grow with them; r comes in through the
+sufficient test of :class:`fedlightning.local.RelativeDecrease`. The solver is SVRG as in Corollary 2, with beta = 5 L,
+r = 0.005, tau = 1/2, 200 steps of size 1 / (40 L) an epoch and 10 epochs at most; the range r <= 0.01 of Proposition 5
+is too wide.
+
+The paper minimises sum_i f_i + g, this package mean_i f_i + psi. The former with g = N * psi is N times the latter, and
+its server step prox_{g / (N beta)} is prox_{psi / beta}: the same iterates, and N appears nowhere.
+
+At a fixed point z_i = -g_i(y). Proven for all clients in every round, smooth f_i, convex psi and beta >= 5 L: the
+sequence converges to stationary points at rate O(1/T), linearly where the KL exponent allows. Departures: clients may
+stay away (the means cover all N with their last values); the operator form with a max block, for which nothing is
+proven beyond monotone operators solved exactly; and without a given beta every client takes its own,
+beta_i = 5 L_i, with L_i from a power iteration when it first takes part. Then the server weighs each by its
+beta_i: y = prox_{psi / mean(beta_i)}(mean(beta_i x_i + z_i) / mean(beta_i)), which is exact ADMM in that metric;
+clients that have not yet come have no weight.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedlightning.algorithms.base import Reply, over_all_clients, require
+from fedlightning.algorithms.splitting import SplittingAlgorithm
+from fedlightning.local.smoothness import estimate_smoothness
+from fedlightning.local.solvers import SVRG, LocalSolver
+from fedlightning.local.stopping import RelativeDecrease, StoppingRule
+from fedlightning.local.subproblem import Subproblem
+from fedlightning.oracle.cohort import CohortOracle
+from fedlightning.space import PerBlock
+
+
+@dataclass(frozen=True)
+class Server:
+    """Server state.
+
+    Attributes:
+        y: The point, ``[d]``.
+        bx: Mean of beta_i * x_i over all N clients, ``[d]``.
+        z: Mean of z_i over all N clients, ``[d]``.
+        beta: Mean of beta_i, a scalar; the number or ``[d]`` given.
+    """
+
+    y: Tensor
+    bx: Tensor
+    z: Tensor
+    beta: Any
+
+
+@dataclass(frozen=True)
+class Broadcast:
+    """A download.
+
+    Attributes:
+        y: The point, ``[d]``.
+    """
+
+    y: Tensor
+
+
+@dataclass(frozen=True)
+class Client:
+    """Client state.
+
+    Attributes:
+        x: Its point x_i, ``[d]``.
+        z: Its dual z_i, ``[d]``.
+    """
+
+    x: Tensor
+    z: Tensor
+
+
+@dataclass(frozen=True)
+class OwnPenaltyClient(Client):
+    """Client state where penalties are estimated.
+
+    Attributes:
+        beta: Its penalty, a scalar, ``[S]`` for a cohort; 0 before it first takes part.
+    """
+
+    beta: Tensor
+
+
+@dataclass(frozen=True)
+class Change:
+    """An upload; the server receives sums over the cohort, divided by N.
+
+    Attributes:
+        dbx: Change of beta_i * x_i, ``[S, d]``.
+        dz: Change of z_i, ``[S, d]``.
+    """
+
+    dbx: Tensor = over_all_clients()
+    dz: Tensor = over_all_clients()
+
+
+@dataclass(frozen=True)
+class OwnPenaltyChange(Change):
+    """An upload where penalties are estimated.
+
+    Attributes:
+        dbeta: Change of beta_i, ``[S]``.
+    """
+
+    dbeta: Tensor = over_all_clients()
+
+
+@dataclass(frozen=True, eq=False)
+class FIAELT(SplittingAlgorithm):
+    """Federated inexact ADMM with efficient local termination.
+
+    Args:
+        beta: Penalty > L = max L_i: one number, ``[min, max]`` or by name prefix; 5 L in the theory. Null: each client
+            takes 5 L_i by its own estimate.
+        tau: Dual step size > 0; [1/2, 1) in the theory.
+        r: Accuracy 0 < r < 1 of the subproblems.
+        smoothness: L, if it is known better than as beta / 5; it sets the test of r and the solver's step size.
+        solver: Solves the subproblems; null for SVRG as in Corollary 2.
+    """
+
+    regularized = True
+
+    beta: PerBlock | None = None
+    tau: float = 0.5
+    r: float = 0.005
+    smoothness: float | None = None
+    solver: LocalSolver = field(default_factory=SVRG, kw_only=True)
+    stop: StoppingRule = field(init=False)
+
+    def __post_init__(self) -> None:
+        for name in ("beta", "smoothness"):
+            if getattr(self, name) is not None:
+                require(self, name, above=0.0)
+        require(self, "tau", above=0.0)
+        require(self, "r", above=0.0)
+        if not self.r < 1:
+            raise ValueError(f"FIAELT(r={self.r}): expected < 1.")
+        object.__setattr__(self, "stop", RelativeDecrease(self.r))
+
+    def init_server(self, z: Tensor) -> Server:
+        """All clients at the start, without duals."""
+        if self.beta is None:
+            return Server(self.psi.project(z), torch.zeros_like(z), torch.zeros_like(z), z.new_zeros(()))
+        return Server(self.psi.project(z), self.beta * z, torch.zeros_like(z), self.beta)
+
+    def init_client(self, z: Tensor) -> Client:
+        """At the start, without a dual."""
+        if self.beta is None:
+            return OwnPenaltyClient(z, torch.zeros_like(z), z.new_zeros(()))
+        return Client(z, torch.zeros_like(z))
+
+    def down(self, server: Server) -> Broadcast:
+        """The point."""
+        return Broadcast(server.y)
+
+    def client(self, down: Broadcast, rows: Client, oracle: CohortOracle) -> Reply:
+        """The subproblem, then a dual step."""
+        y = down.y
+        before, beta = self._penalties(rows, oracle)
+        smoothness = beta / 5 if self.smoothness is None else self.smoothness
+        solution = self.solve(rows.x, oracle, Subproblem(y, beta, rows.z, smoothness))
+        x = solution.w
+        dz = self.tau * beta * (x - y)
+        z, dbx = rows.z + dz, beta * x - before * rows.x
+        log = {"inner_steps": solution.steps, "dual_norm": z.norm(dim=1)}
+        if isinstance(rows, OwnPenaltyClient):
+            own, known = beta.squeeze(1), rows.beta
+            return Reply(OwnPenaltyChange(dbx, dz, own - known), OwnPenaltyClient(x, z, own), point=x, log=log)
+        return Reply(Change(dbx, dz), Client(x, z), point=x, log=log)
+
+    def server(self, server: Server, up: Change) -> Server:
+        """The means, and the proximal step on them."""
+        bx, z = server.bx + up.dbx, server.z + up.dz
+        beta = server.beta + up.dbeta if isinstance(up, OwnPenaltyChange) else server.beta
+        return Server(self.psi.prox((bx + z) / beta, 1 / beta), bx, z, beta)
+
+    def point(self, server: Server) -> Tensor:
+        """The server's point y."""
+        return server.y
+
+    def _penalties(self, rows: Client, oracle: CohortOracle) -> tuple[Any, Any]:
+        """beta_i the server knows of and beta_i from now on: numbers, ``[d]`` or ``[S, 1]``."""
+        if not isinstance(rows, OwnPenaltyClient):
+            return self.beta, self.beta
+        known = rows.beta[:, None]
+        if bool((known > 0).all()):
+            return known, known
+        full = self.solver.data != "minibatches"
+        batch = next(oracle.batches())
+        smoothness = estimate_smoothness(oracle.full if full else lambda w: oracle(w, batch), rows.x)
+        return known, torch.where(known > 0, known, 5 * smoothness)

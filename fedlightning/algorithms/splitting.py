@@ -1,0 +1,54 @@
+"""Base of splitting methods: every client solves a subproblem, f_i plus a quadratic term, as far as needed.
+
+How far is up to two exchangeable parts of :mod:`fedlightning.local`: a solver (minibatch steps, gradient descent, SVRG)
+and a stopping rule. All subproblems start where the client stood, so that exact solutions are fixed points however few
+steps the solver takes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from torch import Tensor
+
+from fedlightning.algorithms.base import Algorithm, Phase
+from fedlightning.local.solvers import LocalSolver, LocalSteps, Solution
+from fedlightning.local.stopping import FixedSteps, StoppingRule
+from fedlightning.local.subproblem import Subproblem
+from fedlightning.oracle.cohort import CohortOracle
+from fedlightning.proximal.composite import Composite
+from fedlightning.space import ParameterSpace
+
+SplittingT = TypeVar("SplittingT", bound="SplittingAlgorithm")
+
+
+@dataclass(frozen=True, eq=False)
+class SplittingAlgorithm(Algorithm):
+    """Base of algorithms with a local subproblem.
+
+    Args:
+        solver: Solves the subproblems; null for the K minibatch steps the data module deals, with a step size of
+            1 / (weight + L_i), L_i estimated in every round.
+        stop: When a client is done before its steps are used up; null for never.
+    """
+
+    primal = False
+
+    solver: LocalSolver = field(default_factory=LocalSteps, kw_only=True)
+    stop: StoppingRule = field(default_factory=FixedSteps, kw_only=True)
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """One exchange, with the data the solver needs."""
+        return (Phase(self.down, self.client, self.server, data=self.solver.data, steps=self.solver.steps),)
+
+    def bind(self: SplittingT, space: ParameterSpace, like: Tensor, psi: Composite | None = None) -> SplittingT:
+        """As every algorithm's, the solver included."""
+        bound = super().bind(space, like, psi)
+        object.__setattr__(bound, "solver", bound.solver.bind(space, like))
+        return bound
+
+    def solve(self, start: Tensor, oracle: CohortOracle, problem: Subproblem) -> Solution:
+        """The clients' approximate solutions from ``start``, ``[d]`` or ``[S, d]``."""
+        return self.solver.solve(start, oracle, problem, self.stop)

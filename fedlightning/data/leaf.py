@@ -1,0 +1,73 @@
+"""Data in the JSON layout of LEAF (Caldas et al., 2018), one client a writer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedlightning.data.module import FederatedDataModule, Federation, TensorData
+from fedlightning.data.partition import Partition
+
+Samples = dict[str, tuple[list[Any], list[int]]]
+
+
+class FEMNIST(FederatedDataModule):
+    """Federated EMNIST: 28 x 28 images of handwritten characters, 62 classes, by writer."""
+
+    def __init__(self, root: str, clients: int | None = None, **dealing: Any) -> None:
+        """Name the folder.
+
+        Args:
+            root: Folder as LEAF's preprocessing writes it: ``train/*.json`` and ``test/*.json``, each with ``users``
+                and ``user_data: {user: {x: [[784 numbers]], y: [label]}}``. Split by sample (LEAF's ``-t sample``), so
+                that writers are in both.
+            clients: The first so many writers, in the order of their names; null for all.
+            dealing: Arguments of :class:`FederatedDataModule`.
+        """
+        super().__init__(**dealing)
+        self.root = root
+        self.clients = clients
+
+    def build(self) -> Federation:
+        """Read the writers.
+
+        Raises:
+            FileNotFoundError: If a folder holds no JSON file.
+            ValueError: If there are fewer writers than clients asked for.
+        """
+        train, test = (_read(Path(self.root) / part) for part in ("train", "test"))
+        writers = sorted(train)
+        if self.clients is not None:
+            if self.clients > len(writers):
+                raise ValueError(f"FEMNIST(clients={self.clients}): {self.root}/train has {len(writers)} writers.")
+            writers = writers[: self.clients]
+        sizes = torch.tensor([0, *(len(train[writer][1]) for writer in writers)])
+        held = _pool(test, [writer for writer in writers if writer in test])
+        return Federation(
+            _pool(train, writers), Partition(torch.arange(int(sizes.sum())), sizes.cumsum(0)), val=held, test=held
+        )
+
+
+def _read(folder: Path) -> Samples:
+    files = sorted(folder.glob("*.json"))
+    if not files:
+        raise FileNotFoundError(
+            f"No *.json in {folder}. Make them with LEAF's preprocess.sh, or name the folder that has train/ and test/."
+        )
+    samples: Samples = {}
+    for file in files:
+        content = json.loads(file.read_text())
+        for user in content["users"]:
+            x, y = samples.setdefault(user, ([], []))
+            x += content["user_data"][user]["x"]
+            y += content["user_data"][user]["y"]
+    return samples
+
+
+def _pool(samples: Samples, writers: list[str]) -> TensorData:
+    images = torch.tensor([image for writer in writers for image in samples[writer][0]], dtype=torch.float32)
+    labels = torch.tensor([label for writer in writers for label in samples[writer][1]])
+    return TensorData((images.view(-1, 1, 28, 28), labels))

@@ -1,0 +1,279 @@
+"""Solvers of a client's subproblem, on the matrix ``[S, d]`` of a whole cohort chunk.
+
+Each starts at a given point, goes on until its steps are used up or the stopping rule says done, and counts the steps
+of every client. All work on operators, so a subproblem with a max block is solved for its saddle point.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from fedlightning.local.descent import Step, gradient_step, optimizer_step
+from fedlightning.local.smoothness import estimate_smoothness
+from fedlightning.local.stopping import StoppingRule
+from fedlightning.local.subproblem import Subproblem
+from fedlightning.space import ParameterSpace, PerBlock
+
+if TYPE_CHECKING:
+    from fedlightning.oracle.cohort import CohortOracle
+
+SolverT = TypeVar("SolverT", bound="LocalSolver")
+
+
+@dataclass(frozen=True)
+class Solution:
+    """What a solver returns.
+
+    Attributes:
+        w: The clients' points, ``[S, d]``.
+        steps: Inner steps each client took, ``[S]``.
+    """
+
+    w: Tensor
+    steps: Tensor
+
+
+class LocalSolver(ABC):
+    """Solves subproblems; a frozen dataclass with a step size ``lr``.
+
+    Attributes:
+        data: What the solver needs of a client's data, as :class:`fedlightning.algorithms.Phase` names it.
+        steps: Minibatches it needs in a round; None for as many as the data module deals.
+    """
+
+    data: ClassVar[Literal["minibatches", "full", "both"]] = "minibatches"
+    lr: PerBlock | None
+    minimax: bool = False
+    personal_lr: float | Tensor = 0.0
+
+    @property
+    def steps(self) -> int | None:
+        """Minibatches of a round."""
+        return None
+
+    @abstractmethod
+    def solve(self, w: Tensor, oracle: CohortOracle, problem: Subproblem, stop: StoppingRule) -> Solution:
+        """Solve the subproblems of S clients.
+
+        Args:
+            w: Where to start, ``[d]`` or ``[S, d]``.
+            oracle: The clients.
+            problem: Their subproblems.
+            stop: When a client is done.
+        """
+
+    def bind(self: SolverT, space: ParameterSpace, like: Tensor) -> SolverT:
+        """A copy that knows the blocks; see :meth:`fedlightning.algorithms.Algorithm.bind`."""
+        bound = copy(self)
+        object.__setattr__(bound, "minimax", space.shared.min_dim < space.shared.dim)
+        if self.lr is not None:
+            object.__setattr__(bound, "lr", space.shared.spread(self.lr, "lr", like))
+            if space.personal.dim:
+                object.__setattr__(bound, "personal_lr", space.personal.spread(self.lr, "lr", like))
+        return bound
+
+    def step_size(self, problem: Subproblem, operator: Callable[[Tensor], Tensor], w: Tensor) -> float | Tensor:
+        """``lr``, or 1 / (weight + L_i), which suits the subproblem's operator; L_i is estimated if not known.
+
+        A strongly monotone operator that is no gradient allows 2 * weight / (weight + L_i)^2 at most, so with a max
+        block the step is no longer than weight / (weight^2 + L_i^2).
+        """
+        if self.lr is not None:
+            return self.lr  # type: ignore[no-any-return]
+        weight = problem.weight
+        known = problem.smoothness
+        smoothness: Any = estimate_smoothness(operator, w) if known is None else known
+        step: Any = 1 / (weight + smoothness)
+        if not self.minimax:
+            return step  # type: ignore[no-any-return]
+        safe: Any = weight / (weight * weight + smoothness * smoothness)
+        return min(step, safe) if isinstance(step, float) else torch.minimum(step, safe)
+
+    def check(self) -> None:
+        """Refuse a step size that is none.
+
+        Raises:
+            ValueError: Naming the solver and the value.
+        """
+        numbers = self.lr if isinstance(self.lr, list | tuple) else [self.lr]
+        if not hasattr(self.lr, "values") and any(number is not None and not number > 0 for number in numbers):
+            raise ValueError(f"{type(self).__name__}(lr={self.lr!r}): expected > 0, or null.")
+
+
+@dataclass(frozen=True, eq=False)
+class LocalSteps(LocalSolver):
+    """The K minibatch steps a data module deals, by plain gradient steps or any elementwise torch optimizer.
+
+    Stopping rules test the minibatch operator: exact with ``batch_size: null``.
+
+    Args:
+        lr: Step size > 0: one number, ``[min, max]`` or by name prefix. Null: 1 / (weight + L_i) with L_i estimated on
+            a minibatch in every round, which costs eleven more operators.
+        optimizer: Makes the optimizer, fresh in every round; its learning rate is ``lr``.
+    """
+
+    lr: PerBlock | None = None
+    optimizer: Callable[[Iterable[Tensor]], Optimizer] | None = None
+
+    def __post_init__(self) -> None:
+        self.check()
+
+    def solve(self, w: Tensor, oracle: CohortOracle, problem: Subproblem, stop: StoppingRule) -> Solution:
+        """Steps on minibatches; a personal block takes its own on the same ones."""
+        w = w.expand(oracle.clients, -1).clone()
+        first_batch, buffers = next(oracle.batches()), oracle.buffers
+        lr = self.step_size(problem, lambda point: oracle(point, first_batch), w)
+        oracle.buffers = buffers  # looking around is no training
+        step = gradient_step(lr) if self.optimizer is None else optimizer_step(w, lr, self.optimizer)
+        run = _Run(w, stop, problem, step)
+        for batch in oracle.batches():
+            going = run.going if batch.active is None else run.going & batch.active
+            batch = replace(batch, active=None if bool(going.all()) else going)
+            if not run.step(problem.operator(run.w, oracle.follow(run.w, batch, self.personal_lr)), batch.active):
+                break
+        return run.solution
+
+
+@dataclass(frozen=True, eq=False)
+class GradientDescent(LocalSolver):
+    """Gradient descent on all of a client's data.
+
+    Args:
+        lr: Step size > 0: one number, ``[min, max]`` or by name prefix. Null: 1 / (weight + L_i), with L_i estimated in
+            every round unless the algorithm knows it, which costs eleven more operators.
+        max_steps: Steps at most, at least 1.
+    """
+
+    data = "full"
+    lr: PerBlock | None = None
+    max_steps: int = 100
+
+    def __post_init__(self) -> None:
+        self.check()
+        if self.max_steps < 1:
+            raise ValueError(f"GradientDescent(max_steps={self.max_steps}): expected at least 1.")
+
+    def solve(self, w: Tensor, oracle: CohortOracle, problem: Subproblem, stop: StoppingRule) -> Solution:
+        """Full gradient steps."""
+        _refuse_personal(self, oracle)
+        w = w.expand(oracle.clients, -1).clone()
+        run = _Run(w, stop, problem, gradient_step(self.step_size(problem, oracle.full, w)))
+        for _ in range(self.max_steps):
+            active = None if bool(run.going.all()) else run.going
+            if not run.step(problem.operator(run.w, oracle.full(run.w, active=run.going)), active):
+                break
+        return run.solution
+
+
+@dataclass(frozen=True, eq=False)
+class SVRG(LocalSolver):
+    """Stochastic variance reduced gradient, Option II (Johnson and Zhang, NeurIPS 2013).
+
+    An epoch takes the full operator at a snapshot, then m minibatch steps from it with the operator
+    g_B(w) - g_B(snapshot) + g(snapshot); one of the m points passed, drawn uniformly, is the next snapshot and in the
+    end the result. Stopping rules test the full operator of every snapshot. An epoch counts m inner steps.
+
+    Args:
+        lr: Step size > 0: one number, ``[min, max]`` or by name prefix. Null: 0.15 / (weight + L_i), which is the
+            1 / (40 L) of FIAELT's Corollary 2 where weight = 5 L_i; an unknown L_i is estimated in every round.
+        inner_steps: Steps m of an epoch, at least 1.
+        epochs: Epochs at most, at least 1. The data module deals epochs * m minibatches, whatever its ``local_steps``.
+    """
+
+    data = "both"
+    lr: PerBlock | None = None
+    inner_steps: int = 200
+    epochs: int = 10
+
+    def __post_init__(self) -> None:
+        self.check()
+        for name in ("inner_steps", "epochs"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"SVRG({name}={getattr(self, name)}): expected at least 1.")
+
+    @property
+    def steps(self) -> int:
+        """A minibatch an inner step."""
+        return self.inner_steps * self.epochs
+
+    def step_size(self, problem: Subproblem, operator: Callable[[Tensor], Tensor], w: Tensor) -> float | Tensor:
+        """Shorter than gradient descent's: the operators are noisy."""
+        step = super().step_size(problem, operator, w)
+        return step if self.lr is not None else 0.15 * step
+
+    def solve(self, w: Tensor, oracle: CohortOracle, problem: Subproblem, stop: StoppingRule) -> Solution:
+        """Epochs until done; every client draws its points from its own seed."""
+        _refuse_personal(self, oracle)
+        snapshot = w.expand(oracle.clients, -1).clone()
+        lr = self.step_size(problem, oracle.full, snapshot)
+        drawn = (oracle.uniform(self.epochs) * self.inner_steps).long()
+        batches = oracle.batches()
+        run = _Run(snapshot, stop, problem, lambda _, new, active: new)
+        for epoch in range(self.epochs):
+            full = oracle.full(run.w)
+            run.test(problem.operator(run.w, full))
+            if not bool(run.going.any()):
+                break
+            snapshot = w = run.w
+            chosen = snapshot
+            for k in range(self.inner_steps):
+                chosen = torch.where(drawn[:, epoch, None] == k, w, chosen)
+                batch = next(batches)
+                batch = replace(batch, active=run.going)
+                g = oracle(w, batch) - oracle(snapshot, batch) + full
+                w = w - lr * problem.operator(w, g)
+            run.w = torch.where(run.going[:, None], chosen, snapshot)
+            run.steps = run.steps + self.inner_steps * run.going
+        return run.solution
+
+
+class _Run:
+    """Points of a chunk, who still goes on, and how far each has come."""
+
+    def __init__(self, w: Tensor, stop: StoppingRule, problem: Subproblem, step: Step) -> None:
+        self.w = w
+        self.going = torch.ones(len(w), dtype=torch.bool, device=w.device)
+        self.steps = w.new_zeros(len(w))
+        self._stop = stop
+        self._problem = problem
+        self._step = step
+        self._first: Tensor | None = None
+
+    @property
+    def solution(self) -> Solution:
+        return Solution(self.w.detach(), self.steps)
+
+    def test(self, operator: Tensor) -> None:
+        """Let the stopping rule see the operator ``[S, d]`` at the present points."""
+        if not self._stop.needs_norms:
+            return
+        squared_norm = operator.square().sum(1)
+        self._first = squared_norm if self._first is None else self._first
+        self.going = self.going & ~self._stop.done(self._problem, squared_norm, self._first)
+
+    def step(self, operator: Tensor, active: Tensor | None) -> bool:
+        """Test, then step; False if all are done."""
+        self.test(operator)
+        if self._stop.needs_norms:
+            active = self.going if active is None else active & self.going
+            if not bool(self.going.any()):
+                return False
+        self.w = self._step(self.w, operator, active)
+        self.steps = self.steps + (1 if active is None else active)
+        return True
+
+
+def _refuse_personal(solver: LocalSolver, oracle: CohortOracle) -> None:
+    if oracle.personal is not None:
+        raise ValueError(
+            f"{type(solver).__name__} solves for shared parameters only, but the task has personal_parameters. "
+            "Use solver: fedlightning.local.LocalSteps."
+        )

@@ -1,0 +1,234 @@
+"""Solvers and stopping rules on problems with closed forms, without a round loop."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fedlightning.local import (
+    SVRG,
+    DecreasingTolerance,
+    FixedSteps,
+    GradientDescent,
+    GradientTolerance,
+    LocalSteps,
+    RelativeDecrease,
+    Subproblem,
+    estimate_smoothness,
+)
+from fedlightning.oracle.base import Evaluation
+from fedlightning.oracle.cohort import CohortOracle, Minibatch
+
+DIM, CLIENTS, SAMPLES = 4, 3, 8
+
+
+def finite_sum(seed=0):
+    """Samples a of f_i(w) = mean over a of 1/2 (a'w - 1)^2, ``[S, n, d]``."""
+    return torch.randn(CLIENTS, SAMPLES, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+class Samples:
+    """One sample a minibatch, drawn with replacement."""
+
+    def __init__(self, a, steps, seed=0):
+        self.a = a
+        self.index = torch.randint(SAMPLES, (CLIENTS, steps), generator=torch.Generator().manual_seed(seed))
+        self.steps = torch.full((CLIENTS,), float(steps), dtype=torch.float64)
+
+    def __len__(self):
+        return CLIENTS
+
+    def minibatches(self):
+        for k in range(self.index.shape[1]):
+            yield Minibatch(self.a[torch.arange(CLIENTS), self.index[:, k]][:, None])
+
+    def full(self):
+        yield torch.arange(CLIENTS), self.a
+
+
+def evaluate(w, v, buffers, a):
+    error = (a @ w[:, :, None]).squeeze(2) - 1
+    return Evaluation((error[:, :, None] * a).mean(1), v, buffers, error.square().mean(1) / 2)
+
+
+def oracle_of(data, seeds=None):
+    return CohortOracle(data, evaluate, torch.empty(CLIENTS, 0, dtype=torch.float64), seeds=seeds)
+
+
+def subproblem(weight=10.0, **more):
+    draw = torch.Generator().manual_seed(5)
+    dual = torch.randn(CLIENTS, DIM, dtype=torch.float64, generator=draw)
+    return Subproblem(torch.ones(DIM, dtype=torch.float64), weight, dual, **more)
+
+
+def solution_of(problem, a):
+    hessian = a.mT @ a / SAMPLES + problem.weight * torch.eye(DIM, dtype=torch.float64)
+    right = a.mean(1) - problem.dual + problem.weight * problem.anchor
+    return torch.linalg.solve(hessian, right[:, :, None]).squeeze(2)
+
+
+class Bound:
+    """What binding needs of a parameter space."""
+
+    def __init__(self, min_dim=DIM):
+        self.shared = type(
+            "Layout", (), {"min_dim": min_dim, "dim": DIM, "spread": lambda _, value, *__: float(value)}
+        )()
+        self.personal = type("Layout", (), {"dim": 0})()
+
+
+@pytest.mark.parametrize("solver", [GradientDescent(max_steps=500), GradientDescent(lr=0.05, max_steps=500)])
+def test_gradient_descent_finds_the_solution(solver):
+    a, problem = finite_sum(), subproblem()
+    result = solver.solve(torch.zeros(DIM).double(), oracle_of(Samples(a, 1)), problem, FixedSteps())
+    torch.testing.assert_close(result.w, solution_of(problem, a), rtol=0, atol=1e-12)
+    assert result.steps.tolist() == [500.0] * CLIENTS
+
+
+def test_gradient_descent_solves_a_skew_problem_with_a_max_block():
+    """With f_i = 0 in its place the bilinear x * 20 * y, steps of 1 / (weight + L) would run away."""
+    skew = torch.tensor([[0.0, 20.0], [-20.0, 0.0]], dtype=torch.float64)
+
+    def bilinear(w, v, buffers, data):
+        return Evaluation(w @ skew.T, v, buffers, w.sum(1))
+
+    problem = Subproblem(torch.ones(2, dtype=torch.float64), 5.0)
+    data = Samples(finite_sum(), 1)
+    oracle = CohortOracle(data, bilinear, torch.empty(CLIENTS, 0, dtype=torch.float64))
+    start = torch.zeros(2, dtype=torch.float64)
+    exact = torch.linalg.solve(skew + 5 * torch.eye(2).double(), 5 * torch.ones(2).double())
+    solver = GradientDescent(max_steps=3000).bind(Bound(min_dim=1), start)
+    result = solver.solve(start, oracle, problem, FixedSteps())
+    torch.testing.assert_close(result.w, exact.expand(CLIENTS, -1), rtol=0, atol=1e-9)
+    blind = GradientDescent(max_steps=3000).solve(start, oracle, problem, FixedSteps())
+    assert not torch.isfinite(blind.w).all() or (blind.w - exact).norm() > 1
+
+
+def test_svrg_equals_an_independent_loop():
+    a, problem, m, epochs, lr = finite_sum(), subproblem(), 20, 4, 0.02
+    data, seeds = Samples(a, m * epochs), [11, 7, 3]
+    start = torch.zeros(CLIENTS, DIM, dtype=torch.float64)
+    result = SVRG(lr=lr, inner_steps=m, epochs=epochs).solve(start, oracle_of(data, seeds), problem, FixedSteps())
+    for i in range(CLIENTS):
+        rows, dual, anchor = a[i].numpy(), problem.dual[i].numpy(), np.ones(DIM)
+        draws = torch.rand(epochs, dtype=torch.float64, generator=torch.Generator().manual_seed(seeds[i])).numpy()
+        snapshot = np.zeros(DIM)
+        for epoch in range(epochs):
+            full = rows.T @ (rows @ snapshot - 1) / SAMPLES
+            passed = [snapshot]
+            for k in range(m):
+                row, w = rows[data.index[i, epoch * m + k]], passed[-1]
+                g = row * (row @ w - 1) - row * (row @ snapshot - 1) + full
+                passed.append(w - lr * (g + dual + problem.weight * (w - anchor)))
+            snapshot = passed[int(draws[epoch] * m)]
+        np.testing.assert_allclose(result.w[i].numpy(), snapshot, rtol=1e-12, atol=1e-12)
+    assert result.steps.tolist() == [m * epochs] * CLIENTS
+
+
+def test_svrg_gets_as_near_as_full_gradients_and_minibatch_steps_do_not():
+    a, problem = finite_sum(), subproblem()
+    exact, start = solution_of(problem, a), torch.zeros(DIM, dtype=torch.float64)
+    svrg = SVRG(lr=0.02, inner_steps=100, epochs=30)
+    near = svrg.solve(start, oracle_of(Samples(a, svrg.steps)), problem, FixedSteps()).w
+    noisy = LocalSteps(lr=0.02).solve(start, oracle_of(Samples(a, svrg.steps)), problem, FixedSteps()).w
+    assert (near - exact).norm() < 1e-9
+    assert (noisy - exact).norm() > 1e-3
+
+
+@pytest.mark.parametrize(
+    "solver", [GradientDescent(max_steps=300), SVRG(inner_steps=50, epochs=20), LocalSteps(lr=0.02)], ids=type
+)
+def test_clients_stop_one_by_one(solver):
+    """A client that is done stands still, whoever goes on; its point satisfies the rule."""
+    a = finite_sum()
+    a[0] *= 0.1
+    problem = subproblem(weight=2.0)
+    rule = GradientTolerance(3.0 if isinstance(solver, LocalSteps) else 1e-4)
+    steps = solver.steps or 300
+    data, start = Samples(a, steps), torch.zeros(DIM, dtype=torch.float64)
+    together = solver.solve(start, oracle_of(data), problem, rule)
+    assert len(set(together.steps.tolist())) > 1
+    assert (together.steps < steps).all()
+    if not isinstance(solver, LocalSteps):
+        g = problem.operator(together.w, evaluate(together.w, together.w, together.w, a).g)
+        assert (g.square().sum(1) <= rule.eps).all()
+        before = (solution_of(problem, a) - together.w).norm(dim=1)
+        assert (before > 1e-9).all()
+
+
+def test_rules_compare_what_they_say():
+    squared, first = torch.tensor([1.0, 0.01, 0.0]), torch.tensor([2.0, 2.0, 0.0])
+    problem = Subproblem(torch.zeros(2), weight=5.0, smoothness=1.0)
+    assert GradientTolerance(0.01).done(problem, squared, first).tolist() == [False, True, True]
+    assert not FixedSteps().done(problem, squared, first).any()
+    # (5 - 1)^2 / (5 + 1)^2 = 4 / 9: of the start's 2, r = 0.0113 leaves 0.01004 and r = 0.0112 leaves 0.00996
+    assert RelativeDecrease(0.0113).done(problem, squared, first).tolist() == [False, True, True]
+    assert RelativeDecrease(0.0112).done(problem, squared, first).tolist() == [False, False, True]
+    tiny = torch.full((3,), 1e-34, dtype=torch.float64)
+    assert not RelativeDecrease(0.5).done(problem, tiny, tiny).any()
+    rounded = Subproblem(torch.ones(2, dtype=torch.float64), weight=5.0)
+    assert RelativeDecrease(0.5).done(rounded, tiny, tiny).all()
+    turns = torch.tensor([0.0, 1.0, 2.0])
+    late = Subproblem(torch.zeros(2), weight=5.0, turn=turns)
+    assert DecreasingTolerance(1.0, 0.5).done(late, torch.tensor([1.0, 0.6, 0.25]), first).tolist() == [
+        True,
+        False,
+        True,
+    ]
+
+
+def test_relative_decrease_takes_the_worst_block():
+    problem = Subproblem(torch.zeros(2), weight=torch.tensor([5.0, 50.0]), smoothness=1.0)
+    least, most = problem.conditioning(like=torch.zeros(1))
+    assert (float(least), float(most)) == (4.0, 51.0)
+    own = Subproblem(torch.zeros(2), weight=torch.tensor([[5.0], [10.0]]))
+    assert [t.tolist() for t in own.conditioning(like=torch.zeros(1))] == [[4.0, 8.0], [6.0, 12.0]]
+
+
+def test_relative_decrease_wants_a_convex_subproblem():
+    problem = Subproblem(torch.zeros(2), weight=1.0, smoothness=2.0)
+    with pytest.raises(ValueError, match=r"weight - L_i is -1.*Raise the penalty"):
+        RelativeDecrease(0.1).done(problem, torch.ones(1), torch.ones(1))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: SVRG(lr=0.0), r"SVRG\(lr=0.0\): expected > 0, or null"),
+        (lambda: SVRG(epochs=0), r"SVRG\(epochs=0\): expected at least 1"),
+        (lambda: GradientDescent(max_steps=0), r"GradientDescent\(max_steps=0\): expected at least 1"),
+        (lambda: LocalSteps(lr=[0.1, -1]), r"LocalSteps\(lr=\[0.1, -1\]\)"),
+        (lambda: GradientTolerance(0), r"GradientTolerance\(eps=0\)"),
+        (lambda: DecreasingTolerance(-1.0), r"DecreasingTolerance\(eps=-1.0\)"),
+        (lambda: RelativeDecrease(1.0), r"RelativeDecrease\(r=1.0\): expected 0 < r < 1"),
+    ],
+)
+def test_bad_values_are_named(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_smoothness_is_the_largest_eigenvalue(dtype):
+    a = finite_sum().to(dtype)
+    hessian = a.mT @ a / SAMPLES
+    largest = torch.linalg.eigvalsh(hessian)[:, -1]
+    point = torch.full((CLIENTS, DIM), 0.7, dtype=dtype)
+    estimate = estimate_smoothness(lambda w: (hessian @ w[:, :, None]).squeeze(2) + 1, point, iterations=30).squeeze(1)
+    assert (estimate >= 0.98 * largest).all()
+    assert (estimate <= 2**0.25 * 1.01 * largest).all()
+
+
+def test_uniform_numbers_belong_to_the_client():
+    def uniform(seeds):
+        class Some(Samples):
+            def __len__(self):
+                return len(seeds)
+
+        return CohortOracle(Some(finite_sum(), 1), evaluate, torch.empty(len(seeds), 0), seeds=seeds).uniform(5)
+
+    together = uniform([3, 4, 5])
+    assert torch.equal(together[1:], torch.cat([uniform([4]), uniform([5])]))
+    assert together.min() >= 0
+    assert together.max() < 1
