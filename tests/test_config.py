@@ -1,10 +1,14 @@
+from dataclasses import fields, replace
 from functools import partial
 
 import pytest
 import torch
+from jsonargparse import ArgumentError, ArgumentParser
 
-from fedlightning.algorithms import FedAvg, FedMM
+from fedlightning import algorithms
+from fedlightning.algorithms import Algorithm, FedAvg, FedMM
 from fedlightning.config import NotPlainError, from_config, to_config
+from fedlightning.local import LocalSteps
 from fedlightning.oracle import Vectorized
 from fedlightning.tasks import MDD
 
@@ -32,3 +36,22 @@ def test_partials_and_classes_become_class_paths():
 def test_what_has_no_plain_form(value):
     with pytest.raises(NotPlainError):
         to_config(value)
+
+
+@pytest.mark.parametrize("name", ["FIAELT", "FedDR", "FedPD", "FedADMM", "FedADMMGong", "FedSplit"])
+def test_types_of_splitting_methods_are_known_to_the_command_line(name):
+    """Solvers and rules arrive by class path, checked."""
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument("--algorithm", type=Algorithm)
+    weight = next(f.name for f in fields(getattr(algorithms, name)) if f.name in ("beta", "eta", "sigma", "rho", "s"))
+    solver = {
+        "class_path": "fedlightning.local.LocalSteps",
+        "init_args": {"lr": [0.1, 0.2], "optimizer": "torch.optim.SGD"},
+    }
+    config = {"class_path": f"fedlightning.algorithms.{name}", "init_args": {weight: [2.0, 3.0], "solver": solver}}
+    made = parser.instantiate_classes(parser.parse_object({"algorithm": config})).algorithm
+    assert isinstance(made.solver, LocalSteps)
+    assert getattr(made, weight) == [2.0, 3.0]
+    assert from_config(to_config(replace(made, solver=LocalSteps(lr=0.1)))).solver.lr == 0.1
+    with pytest.raises(ArgumentError, match="solver"):
+        parser.parse_object({"algorithm": {**config, "init_args": {weight: 2.0, "solver": 3}}})

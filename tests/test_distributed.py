@@ -10,17 +10,21 @@ from pathlib import Path
 import pytest
 import torch
 
-NAMES = ("scaffold", "fedmm", "personal")
+NAMES = ("scaffold", "fedmm", "personal", "fiaelt", "fed_pd", "fed_skip")
 _SCRIPT = """
 import fedlightning, sys, torch
 from tests.small import Line, Personal, regression_data, trainer
-from fedlightning.algorithms import FedMM, SCAFFOLD
+from fedlightning.algorithms import FIAELT, FedMM, FedPD, FedSkip, SCAFFOLD
+from fedlightning.local import SVRG, LocalSteps
 from fedlightning.participation import Uniform
 devices, folder = int(sys.argv[1]), sys.argv[2]
 tasks = {
     "scaffold": lambda: Line(SCAFFOLD(0.05), dropout=0.0),
     "fedmm": lambda: Line(FedMM(0.05, mu=1.0), dropout=0.0),
     "personal": lambda: Personal(SCAFFOLD(0.05)),
+    "fiaelt": lambda: Line(FIAELT(beta=5.0, solver=SVRG(inner_steps=6, epochs=2)), dropout=0.0),
+    "fed_pd": lambda: Line(FedPD(eta=0.5, p=0.5, solver=LocalSteps(lr=0.05)), dropout=0.0),
+    "fed_skip": lambda: Line(FedSkip(lr=0.05, period=3), dropout=0.0),
 }
 if __name__ == "__main__":
     for name, make in tasks.items():

@@ -8,7 +8,7 @@ steps the solver takes.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from torch import Tensor
 
@@ -33,7 +33,7 @@ class SplittingAlgorithm(Algorithm):
         stop: When a client is done before its steps are used up; null for never.
     """
 
-    primal = False
+    primal: ClassVar[bool] = False
 
     solver: LocalSolver = field(default_factory=LocalSteps, kw_only=True)
     stop: StoppingRule = field(default_factory=FixedSteps, kw_only=True)

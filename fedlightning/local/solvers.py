@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from copy import copy
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import torch
@@ -178,8 +179,9 @@ class SVRG(LocalSolver):
     """Stochastic variance reduced gradient, Option II (Johnson and Zhang, NeurIPS 2013).
 
     An epoch takes the full operator at a snapshot, then m minibatch steps from it with the operator
-    g_B(w) - g_B(snapshot) + g(snapshot); one of the m points passed, drawn uniformly, is the next snapshot and in the
-    end the result. Stopping rules test the full operator of every snapshot. An epoch counts m inner steps.
+    g_B(w) - g_B(snapshot) + g(snapshot); one of the first m points, drawn uniformly, is the next snapshot and in the
+    end the result. What comes after the drawn point is of no use, so a client goes no further: m / 2 steps on average,
+    and these are counted. Stopping rules test the full operator of every snapshot.
 
     Args:
         lr: Step size > 0: one number, ``[min, max]`` or by name prefix. Null: 0.15 / (weight + L_i), which is the
@@ -214,7 +216,7 @@ class SVRG(LocalSolver):
         _refuse_personal(self, oracle)
         snapshot = w.expand(oracle.clients, -1).clone()
         lr = self.step_size(problem, oracle.full, snapshot)
-        drawn = (oracle.uniform(self.epochs) * self.inner_steps).long()
+        length = (oracle.uniform(self.epochs) * self.inner_steps).long()
         batches = oracle.batches()
         run = _Run(snapshot, stop, problem, lambda _, new, active: new)
         for epoch in range(self.epochs):
@@ -223,15 +225,15 @@ class SVRG(LocalSolver):
             if not bool(run.going.any()):
                 break
             snapshot = w = run.w
-            chosen = snapshot
-            for k in range(self.inner_steps):
-                chosen = torch.where(drawn[:, epoch, None] == k, w, chosen)
-                batch = next(batches)
-                batch = replace(batch, active=run.going)
+            for k, batch in enumerate(islice(batches, self.inner_steps)):
+                active = run.going & (k < length[:, epoch])
+                if not bool(active.any()):
+                    continue  # to the next epoch's minibatches
+                batch = replace(batch, active=active)
                 g = oracle(w, batch) - oracle(snapshot, batch) + full
-                w = w - lr * problem.operator(w, g)
-            run.w = torch.where(run.going[:, None], chosen, snapshot)
-            run.steps = run.steps + self.inner_steps * run.going
+                w = batch.keep(w - lr * problem.operator(w, g), w)
+            run.w = w
+            run.steps = run.steps + length[:, epoch] * run.going
         return run.solution
 
 
