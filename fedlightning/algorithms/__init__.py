@@ -13,15 +13,19 @@ from fedlightning.algorithms.base import (
     over_all_clients,
     require,
 )
+from fedlightning.algorithms.ditto import Ditto
 from fedlightning.algorithms.extra_step_local_sgd import ExtraStepLocalSGD
 from fedlightning.algorithms.fe_dual_ex import FeDualEx
-from fedlightning.algorithms.fed_avg import FedAvg, FedAvgGDA
+from fedlightning.algorithms.fed_alt import FedAlt
+from fedlightning.algorithms.fed_apm import FedAPM
+from fedlightning.algorithms.fed_avg import FedAvg, FedAvgGDA, FedSim
 from fedlightning.algorithms.fed_dual_avg import FedDualAvg
 from fedlightning.algorithms.fed_mid import FedMiD
 from fedlightning.algorithms.fed_mip import FedMiP
 from fedlightning.algorithms.fed_mm import FedMM
 from fedlightning.algorithms.fed_prox import FedProx, FedProxGDA
 from fedlightning.algorithms.fed_sgda import FedSGD, FedSGDA, ParallelSGDA
+from fedlightning.algorithms.p_fed_me import pFedMe
 from fedlightning.algorithms.projected_gda import PGDA, ProjectedGDA
 from fedlightning.algorithms.scaffold import SCAFFOLD, SCAFFOLDS
 
@@ -30,8 +34,11 @@ __all__ = [
     "SCAFFOLD",
     "SCAFFOLDS",
     "Algorithm",
+    "Ditto",
     "ExtraStepLocalSGD",
     "FeDualEx",
+    "FedAPM",
+    "FedAlt",
     "FedAvg",
     "FedAvgGDA",
     "FedDualAvg",
@@ -42,6 +49,7 @@ __all__ = [
     "FedProxGDA",
     "FedSGD",
     "FedSGDA",
+    "FedSim",
     "LocalGradientAlgorithm",
     "OptimizerCallable",
     "ParallelSGDA",
@@ -50,5 +58,6 @@ __all__ = [
     "ProjectedGDA",
     "Reply",
     "over_all_clients",
+    "pFedMe",
     "require",
 ]

@@ -4,6 +4,7 @@ from fedlightning.tasks.adversaries import CDAN, DANN, MDD, Adversary
 from fedlightning.tasks.bilinear import Bilinear, BilinearL1, BilinearNuclear
 from fedlightning.tasks.classification import Classification
 from fedlightning.tasks.domain_adaptation import DomainAdaptation
+from fedlightning.tasks.personal_quadratic import PersonalQuadratic
 from fedlightning.tasks.quadratic_saddle import ClientNumbers, QuadraticSaddle
 from fedlightning.tasks.universal_perturbation import UniversalPerturbation
 
@@ -18,6 +19,7 @@ __all__ = [
     "Classification",
     "ClientNumbers",
     "DomainAdaptation",
+    "PersonalQuadratic",
     "QuadraticSaddle",
     "UniversalPerturbation",
 ]
