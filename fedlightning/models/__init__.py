@@ -2,5 +2,18 @@
 
 from fedlightning.models.classifiers import CNN, LeNet5, LogisticRegression, ThreeLayerCNN
 from fedlightning.models.extractors import DigitFeatures, MobileNetV2Features
+from fedlightning.models.personalized import AttentionPooling, HARNet, PersonalMLP, SensorStream, TwoLayerCNN
 
-__all__ = ["CNN", "DigitFeatures", "LeNet5", "LogisticRegression", "MobileNetV2Features", "ThreeLayerCNN"]
+__all__ = [
+    "CNN",
+    "AttentionPooling",
+    "DigitFeatures",
+    "HARNet",
+    "LeNet5",
+    "LogisticRegression",
+    "MobileNetV2Features",
+    "PersonalMLP",
+    "SensorStream",
+    "ThreeLayerCNN",
+    "TwoLayerCNN",
+]

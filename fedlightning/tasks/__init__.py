@@ -5,6 +5,7 @@ from fedlightning.tasks.bilinear import Bilinear, BilinearL1, BilinearNuclear
 from fedlightning.tasks.classification import Classification
 from fedlightning.tasks.domain_adaptation import DomainAdaptation
 from fedlightning.tasks.personal_quadratic import PersonalQuadratic
+from fedlightning.tasks.personalized_classification import PersonalizedClassification
 from fedlightning.tasks.quadratic_saddle import ClientNumbers, QuadraticSaddle
 from fedlightning.tasks.universal_perturbation import UniversalPerturbation
 
@@ -20,6 +21,7 @@ __all__ = [
     "ClientNumbers",
     "DomainAdaptation",
     "PersonalQuadratic",
+    "PersonalizedClassification",
     "QuadraticSaddle",
     "UniversalPerturbation",
 ]
