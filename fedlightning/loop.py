@@ -132,6 +132,11 @@ class RoundLoop:
             raise RuntimeError("Client states exist from the first round on.")
         return self._clients
 
+    @property
+    def has_clients(self) -> bool:
+        """Whether client states exist yet."""
+        return self._clients is not None
+
     def move_to(self, z: Tensor) -> None:
         """Put the server at ``z [d]``, where a server optimizer took the global model."""
         self.server = self.algorithm.with_point(self.server, z)
@@ -141,6 +146,23 @@ class RoundLoop:
         if self._client_state is None:
             return None
         return type(self._client_state)(**{name: rows[_STATE + name] for name in _tensors(self._client_state)})
+
+    def model(self, client: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Shared parameters ``[d]``, personal block ``[p]`` and buffers ``[b]`` of a client's own model.
+
+        Args:
+            client: Client; None for the global model, with the personal block of the start.
+        """
+        if self._clients is None:  # before the first round all stand at the start
+            return self.point, self._personal_start, self.buffers
+        rows = self._clients.template if client is None else self._clients.rows([client])
+        rows = {name: row if client is None else row[0] for name, row in rows.items()}
+        point = self.point
+        if client is not None:
+            own = self.algorithm.own_point(self.server, self.client_state(self._clients.rows([client])))
+            point = point if own is None else own[0]
+        buffers = self.buffers if client is None else rows.get(_BUFFERS, self.buffers)
+        return point, rows.get(_PERSONAL, self._personal_start), buffers
 
     @torch.no_grad()
     def run(self, batch: RoundBatch, autocast: Autocast, undo_overflow: bool = False) -> RoundResult:

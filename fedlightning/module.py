@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any, ClassVar, get_args
 
 import torch
-from lightning.pytorch import LightningModule
+from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from fedlightning.algorithms.base import Algorithm, composite_methods
+from fedlightning.callbacks.clients import EvaluateClients
 from fedlightning.clients import Storage
 from fedlightning.config import NotPlainError, class_path, to_config
 from fedlightning.data.cohort import RoundBatch
@@ -56,11 +57,17 @@ class FederatedLightningModule(LightningModule):
     Attributes:
         max_parameters: Dotted name prefixes of the parameters that are maximised; empty for plain minimisation.
         personal_parameters: Dotted name prefixes of the parameters that never leave a client.
+        per_client_evaluation: Whether validation and test must look at every client by itself even if all use the
+            global model; where clients have models of their own they do anyway.
         algorithm: As given.
+        client_metrics: Every client's values of the last validation or test client by client, ``[N]`` each; NaN for
+            clients that were not looked at.
+        predict_client: As given.
     """
 
     max_parameters: ClassVar[tuple[str, ...]] = ()
-    personal_parameters: ClassVar[tuple[str, ...]] = ()
+    personal_parameters: tuple[str, ...] = ()
+    per_client_evaluation: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -74,6 +81,7 @@ class FederatedLightningModule(LightningModule):
         weighting: Weighting = "uniform",
         buffers: Buffers = "average",
         client_storage: Storage | None = None,
+        predict_client: int | None = None,
     ) -> None:
         """Choose how the task is trained.
 
@@ -91,6 +99,8 @@ class FederatedLightningModule(LightningModule):
             buffers: ``average`` treats BatchNorm statistics like parameters; ``local`` leaves them on the client
                 (FedBN, together with the layers' names in ``personal_parameters``).
             client_storage: Where client states lie; null keeps them beside the model.
+            predict_client: Predict with this client's own model; null for the global model or, where test data come
+                client by client, each client's own.
 
         Raises:
             ValueError: If a regulariser is given to an algorithm that takes none, or a server optimizer is asked of an
@@ -116,6 +126,9 @@ class FederatedLightningModule(LightningModule):
         self._weighting: Weighting = weighting
         self._buffers_policy: Buffers = buffers
         self._client_storage = client_storage
+        self.predict_client = predict_client
+        self.client_metrics: dict[str, Tensor] = {}
+        self._note: Callable[..., None] | None = None
         self._loop: RoundLoop | None = None
         self._restored: Mapping[str, Any] | None = None
         self._in_round = False
@@ -181,8 +194,17 @@ class FederatedLightningModule(LightningModule):
         loop = self._rounds()
         return loop.upload, loop.download
 
+    @property
+    def evaluated_models(self) -> tuple[str, ...]:
+        """Which models validation and test look at client by client; none where the global one is all there is."""
+        points = type(self.algorithm).own_point is not Algorithm.own_point
+        own = bool(self.personal_parameters) or self._buffers_policy == "local" or self.per_client_evaluation
+        return ("own", "global") if points else ("own",) if own else ()
+
     def personalize(self, client: int) -> FederatedLightningModule:
-        """A copy of the task with one client's personal block (and local buffers), for that client to use.
+        """A copy of the task with one client's own model: personal block, personal model, local buffers.
+
+        Its networks are plain modules: ``torch.save(task.personalize(3).network.state_dict(), path)``.
 
         Args:
             client: 0 <= client < N.
@@ -191,14 +213,21 @@ class FederatedLightningModule(LightningModule):
             IndexError: If there is no such client.
         """
         loop = self._rounds()
-        if not 0 <= client < loop.clients.clients:
-            raise IndexError(f"client={client}: the federation has clients 0 to {loop.clients.clients - 1}.")
         copy = deepcopy(self, {id(loop): None})
-        rows = loop.clients.rows([client])
-        for name, layout in (("personal", loop.space.personal), ("buffers", loop.space.buffers)):
-            if name in rows:
-                write(layout, copy, rows[name][0])
+        copy._adopt(client, loop)
         return copy
+
+    def _adopt(self, client: int | None, loop: RoundLoop | None = None) -> None:
+        """Put a client's own model, or the global one, into the task's parameters and buffers."""
+        loop = self._rounds() if loop is None else loop
+        known = loop.has_clients
+        if client is not None and known and not 0 <= client < loop.clients.clients:
+            raise IndexError(f"client={client}: the federation has clients 0 to {loop.clients.clients - 1}.")
+        point, personal, buffers = loop.model(client)
+        write(loop.space.shared, self, point)
+        write(loop.space.personal, self, personal)
+        if known:
+            write(loop.space.buffers, self, buffers)
 
     # ---- training ----------------------------------------------------------------------------------------------------
 
@@ -255,7 +284,15 @@ class FederatedLightningModule(LightningModule):
                 f"{type(self).__name__}.objective called self.log('{name}', ...). It runs for many clients at once: "
                 f"return a dict instead, {{'loss': loss, '{name}': value}}; the mean over clients is logged."
             )
+        if self._note is not None:
+            self._note(name, value, *args, **kwargs)
+            return
         super().log(name, value, *args, **kwargs)
+
+    def configure_callbacks(self) -> list[Callback]:
+        """Evaluation client by client, where clients have models of their own."""
+        there = any(isinstance(callback, EvaluateClients) for callback in self.trainer.callbacks)  # type: ignore[attr-defined]
+        return [] if there else [EvaluateClients()]
 
     def on_train_start(self) -> None:
         """Lightning's advice on saving before the optimizer step does not apply: a checkpoint holds whole rounds."""

@@ -10,7 +10,7 @@ from fedlightning.loop import RoundLoop
 from fedlightning.oracle import Autocast, Vectorized
 from fedlightning.participation import Full, Uniform
 from fedlightning.space import ParameterSpace
-from fedlightning.tasks import ClientNumbers, QuadraticSaddle
+from fedlightning.tasks import ClientNumbers, PersonalQuadratic, QuadraticSaddle
 
 CLIENTS = 6
 K = 5
@@ -22,6 +22,11 @@ def quadratic(algorithm, clients=CLIENTS, dim_y=3, heterogeneity=1.0, seed=3, **
         algorithm, clients=clients, dim_y=dim_y, heterogeneity=heterogeneity, problem_seed=seed, **federation
     )
     return task.double()
+
+
+def personal_quadratic(algorithm, clients=CLIENTS, seed=3, **problem):
+    """A quadratic problem with a personal block in float64."""
+    return PersonalQuadratic(algorithm, clients=clients, problem_seed=seed, **problem).double()
 
 
 def loop_for(task, oracle=None, **options):

@@ -46,7 +46,7 @@ def test_every_config_runs(task, algorithm):
 
 
 def test_there_are_configs_for_every_task():
-    assert {task.name for task in TASKS} >= {"domain_adaptation", "classification", "quadratic_saddle"}
+    assert {task.name for task in TASKS} >= {"domain_adaptation", "classification", "quadratic_saddle", "personalized"}
     assert len(PAIRS) >= 15
 
 
@@ -62,6 +62,19 @@ def test_fit_validate_test_predict_and_resume():
     main(["fit", *arguments, *SMALL[1:], "--trainer.max_steps=3", f"--ckpt_path={checkpoint}"])
     newest = max(Path("runs").rglob("last.ckpt"), key=lambda p: p.stat().st_mtime_ns)
     assert torch.load(newest, weights_only=True)["federation"]["server"]["t"] == 3
+
+
+def test_personal_models_are_validated_and_predict_from_a_checkpoint():
+    arguments = of("personalized", "fed_apm")
+    main(["fit", *arguments, *SMALL[:1], *SMALL[2:], "--trainer.val_check_interval=2"])
+    (checkpoint,) = Path("runs").rglob("last.ckpt")
+    for command in ("validate", "test", "predict"):
+        main([command, *arguments, *SMALL[2:5], f"--ckpt_path={checkpoint}"])
+    cli = FederatedCLI([*arguments, *SMALL[2:], "--model.init_args.predict_client=3"], run=False)
+    (predicted,) = cli.trainer.predict(cli.model, cli.datamodule, ckpt_path=str(checkpoint))
+    index = cli.datamodule.federation.test_partition[3]
+    own = cli.model.personalize(3)(cli.datamodule.federation.test[index][0]).argmax(1)
+    assert torch.equal(predicted, own)
 
 
 def test_tensorboard_and_config_are_written():

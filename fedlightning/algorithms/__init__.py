@@ -17,11 +17,14 @@ from fedlightning.algorithms.catalyst_scaffold_s import CatalystScaffoldS
 from fedlightning.algorithms.cdma import CDMA, CDMA_ADA, CDMA_NC, CDMA_ONE
 from fedlightning.algorithms.coda_plus import CODAPlus
 from fedlightning.algorithms.codasca import CODASCA
+from fedlightning.algorithms.ditto import Ditto
 from fedlightning.algorithms.extra_step_local_sgd import ExtraStepLocalSGD
 from fedlightning.algorithms.fe_dual_ex import FeDualEx
 from fedlightning.algorithms.fed_admm import FedADMM
 from fedlightning.algorithms.fed_admm_gong import FedADMMGong
-from fedlightning.algorithms.fed_avg import FedAvg, FedAvgGDA
+from fedlightning.algorithms.fed_alt import FedAlt
+from fedlightning.algorithms.fed_apm import FedAPM
+from fedlightning.algorithms.fed_avg import FedAvg, FedAvgGDA, FedSim
 from fedlightning.algorithms.fed_dr import FedDR
 from fedlightning.algorithms.fed_dual_avg import FedDualAvg
 from fedlightning.algorithms.fed_mid import FedMiD
@@ -34,6 +37,7 @@ from fedlightning.algorithms.fed_skip import FedSkip
 from fedlightning.algorithms.fed_split import FedSplit
 from fedlightning.algorithms.fiaelt import FIAELT
 from fedlightning.algorithms.local_sgda_plus import LocalSGDAPlus
+from fedlightning.algorithms.p_fed_me import pFedMe
 from fedlightning.algorithms.projected_gda import PGDA, ProjectedGDA
 from fedlightning.algorithms.scaffold import SCAFFOLD, SCAFFOLDS
 from fedlightning.algorithms.splitting import SplittingAlgorithm
@@ -51,10 +55,13 @@ __all__ = [
     "Algorithm",
     "CODAPlus",
     "CatalystScaffoldS",
+    "Ditto",
     "ExtraStepLocalSGD",
     "FeDualEx",
     "FedADMM",
     "FedADMMGong",
+    "FedAPM",
+    "FedAlt",
     "FedAvg",
     "FedAvgGDA",
     "FedDR",
@@ -67,6 +74,7 @@ __all__ = [
     "FedProxGDA",
     "FedSGD",
     "FedSGDA",
+    "FedSim",
     "FedSkip",
     "FedSplit",
     "LocalGradientAlgorithm",
@@ -79,5 +87,6 @@ __all__ = [
     "Reply",
     "SplittingAlgorithm",
     "over_all_clients",
+    "pFedMe",
     "require",
 ]

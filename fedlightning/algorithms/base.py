@@ -163,6 +163,18 @@ class Algorithm(ABC):
         """The server state moved to the point ``z [d]``, where a server optimizer took it."""
         return replace(server, z=z)
 
+    def own_point(self, server: Any, rows: Any) -> Tensor | None:
+        """The shared parameters of clients' own models, where these are not the server's point.
+
+        Args:
+            server: The server's state.
+            rows: The clients' states, fields ``[S, ...]``; None for a stateless algorithm.
+
+        Returns:
+            ``[S, d]``, or None if every client uses :meth:`point` (with its personal block, if there is one).
+        """
+        return None
+
     @property
     def phases(self) -> tuple[Phase, ...]:
         """The exchanges of one round."""

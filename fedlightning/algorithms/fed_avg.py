@@ -5,6 +5,9 @@ Server:           z <- mean(w)
 
 With a max block this is local gradient descent ascent. With K > 1 and heterogeneous clients its fixed point is not the
 saddle point: each client drifts towards its own.
+
+On a task with personal parameters both blocks take each step at the same iterate: that is FedSim (Pillutla et al., ICML
+2022, Algorithm 3), under whose name it goes as well.
 """
 
 from __future__ import annotations
@@ -46,3 +49,4 @@ class FedAvg(LocalGradientAlgorithm):
 
 
 FedAvgGDA = FedAvg
+FedSim = FedAvg

@@ -3,21 +3,27 @@
 from fedlightning.data.celeba import CelebA
 from fedlightning.data.classification import CIFAR10, MNIST, Digits, FashionMNIST
 from fedlightning.data.domains import MNISTM, DigitsM, Office31
+from fedlightning.data.evaluation import ClientLoader
 from fedlightning.data.images import ScalePixels
 from fedlightning.data.leaf import FEMNIST
-from fedlightning.data.module import ClientDatasets, FederatedDataModule, Federation, RoundLoader, TensorData
+from fedlightning.data.module import ClientDatasets, FederatedDataModule, Federation, RoundLoader
 from fedlightning.data.partition import IID, ByGroup, Dirichlet, Partition, Partitioner, Shards, SourceTargetShare
+from fedlightning.data.personal import HAPT, UCIHAR, PersonalCIFAR10, PersonalData, PersonalDigits, PersonalMNIST
 from fedlightning.data.synthetic import Synthetic
+from fedlightning.data.tensors import TensorData
 
 __all__ = [
     "CIFAR10",
     "FEMNIST",
+    "HAPT",
     "IID",
     "MNIST",
     "MNISTM",
+    "UCIHAR",
     "ByGroup",
     "CelebA",
     "ClientDatasets",
+    "ClientLoader",
     "Digits",
     "DigitsM",
     "Dirichlet",
@@ -27,6 +33,10 @@ __all__ = [
     "Office31",
     "Partition",
     "Partitioner",
+    "PersonalCIFAR10",
+    "PersonalData",
+    "PersonalDigits",
+    "PersonalMNIST",
     "RoundLoader",
     "ScalePixels",
     "Shards",

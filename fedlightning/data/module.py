@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningDataModule
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, TensorDataset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 from torch.utils.data import Sampler as TorchSampler
 
 from fedlightning.algorithms.base import Phase
@@ -22,35 +23,16 @@ from fedlightning.data.cohort import (
     RoundBatch,
     Source,
     TensorSource,
-    Transform,
     client_seed,
     deal_minibatches,
 )
+from fedlightning.data.evaluation import ClientLoader
 from fedlightning.data.partition import Partition
-from fedlightning.nested import flatten, map_tensors
+from fedlightning.data.tensors import TensorData as TensorData
+from fedlightning.data.tensors import as_tensor_data
+from fedlightning.nested import map_tensors
 from fedlightning.participation import Full, Participation, Turnout
 from fedlightning.seeding import derive_seed
-
-
-@dataclass(frozen=True)
-class TensorData(Dataset[Any]):
-    """Samples held as tensors, in any nesting; the fast path of federated training.
-
-    Attributes:
-        tensors: Leaves ``[n, ...]``.
-        transform: Applied to every batch after gathering, on the device (bytes to real numbers, say).
-    """
-
-    tensors: Any
-    transform: Transform | None = None
-
-    def __len__(self) -> int:
-        return len(flatten(self.tensors)[0][0])
-
-    def __getitem__(self, index: Any) -> Any:
-        """A sample, or a batch for a slice or an index tensor."""
-        item = map_tensors(lambda t: t[index], self.tensors)
-        return item if self.transform is None else self.transform(item)
 
 
 @dataclass(frozen=True)
@@ -63,6 +45,9 @@ class Federation:
         val: Validation data; None for no validation.
         test: Test data.
         predict: Data to predict; the test data if None.
+        val_partition: Which validation samples each client holds, where clients have models of their own to validate.
+            The data set may hold further samples, as ``train`` may.
+        test_partition: Likewise of the test data.
     """
 
     train: Dataset[Any]
@@ -70,6 +55,8 @@ class Federation:
     val: Dataset[Any] | None = None
     test: Dataset[Any] | None = None
     predict: Dataset[Any] | None = None
+    val_partition: Partition | None = None
+    test_partition: Partition | None = None
 
 
 class FederatedDataModule(LightningDataModule):
@@ -133,16 +120,16 @@ class FederatedDataModule(LightningDataModule):
     def from_datasets(  # type: ignore[override]
         cls,
         train: Sequence[Dataset[Any]],
-        val: Dataset[Any] | None = None,
-        test: Dataset[Any] | None = None,
+        val: Dataset[Any] | Sequence[Dataset[Any]] | None = None,
+        test: Dataset[Any] | Sequence[Dataset[Any]] | None = None,
         **dealing: Any,
     ) -> FederatedDataModule:
         """Federated data from one data set a client.
 
         Args:
             train: One data set a client.
-            val: Validation data of the global model.
-            test: Test data of the global model.
+            val: Validation data of the global model; or a list, one data set a client, for their own models.
+            test: Test data, likewise.
             dealing: Arguments of :class:`FederatedDataModule`: ``batch_size``, ``local_steps``, ``participation``,
                 ``seed``, ...
         """
@@ -177,24 +164,54 @@ class FederatedDataModule(LightningDataModule):
         start = (lambda: 0) if trainer.overfit_batches else (lambda: trainer.global_step)
         return RoundLoader(self, phases, start, trainer.global_rank, trainer.world_size)
 
-    def val_dataloader(self) -> DataLoader[Any] | list[Any]:
-        """Validation data; with ``validate_train`` the training data too."""
+    def val_dataloader(self) -> DataLoader[Any] | list[Any] | ClientLoader:
+        """Validation data, client by client where clients have models of their own.
+
+        With ``validate_train`` the training data too.
+        """
+        evaluation = self._evaluation("val", self.federation.val, self.federation.val_partition)
         if self.validate_train:
-            return [self._evaluation(self.federation.val), self._evaluation(self.federation.train)]
-        return self._evaluation(self.federation.val)
+            return [evaluation, self._loader(self.federation.train)]
+        return evaluation
 
-    def test_dataloader(self) -> DataLoader[Any] | list[Any]:
-        """Test data."""
-        return self._evaluation(self.federation.test)
+    def test_dataloader(self) -> DataLoader[Any] | list[Any] | ClientLoader:
+        """Test data, likewise."""
+        return self._evaluation("test", self.federation.test, self.federation.test_partition)
 
-    def predict_dataloader(self) -> DataLoader[Any] | list[Any]:
-        """Data to predict."""
-        federation = self.federation
-        return self._evaluation(federation.test if federation.predict is None else federation.predict)
+    def predict_dataloader(self) -> DataLoader[Any] | list[Any] | ClientLoader:
+        """Data to predict; the test data client by client where clients have models of their own."""
+        federation, trainer = self.federation, self.trainer
+        if federation.predict is not None:
+            return self._loader(federation.predict)
+        task: Any = None if trainer is None else trainer.lightning_module
+        if federation.test is None or federation.test_partition is None or not _models(task):
+            return self._evaluation("predict", federation.test, federation.test_partition)
+        return self._by_client(federation.test, federation.test_partition, ("own",), task.predict_client)
 
-    def _evaluation(self, dataset: Dataset[Any] | None) -> DataLoader[Any] | list[Any]:
+    def _evaluation(
+        self, stage: str, dataset: Dataset[Any] | None, partition: Partition | None
+    ) -> DataLoader[Any] | list[Any] | ClientLoader:
         if dataset is None:
             return []
+        task: Any = None if self.trainer is None else self.trainer.lightning_module
+        models = () if stage == "predict" else _models(task)
+        if partition is None:
+            if models:
+                _no_partition(task, stage)
+            return self._loader(dataset)
+        if models:
+            return self._by_client(dataset, partition, models)
+        return self._loader(_subset(dataset, partition.order))
+
+    def _by_client(
+        self, dataset: Dataset[Any], partition: Partition, models: tuple[str, ...], client: int | None = None
+    ) -> ClientLoader:
+        if client is not None and not 0 <= client < len(partition):
+            raise IndexError(f"client={client}: the federation has clients 0 to {len(partition) - 1}.")
+        clients = None if client is None else [client]
+        return ClientLoader(dataset, partition, self.eval_batch_size, models, clients, self.num_workers)
+
+    def _loader(self, dataset: Dataset[Any]) -> DataLoader[Any]:
         tensors = as_tensor_data(dataset)
         if tensors is None:
             return DataLoader(dataset, batch_size=self.eval_batch_size, num_workers=self.num_workers)
@@ -207,8 +224,8 @@ class ClientDatasets(FederatedDataModule):
     def __init__(
         self,
         clients: Sequence[Dataset[Any]],
-        val_dataset: Dataset[Any] | None = None,
-        test_dataset: Dataset[Any] | None = None,
+        val_dataset: Dataset[Any] | Sequence[Dataset[Any]] | None = None,
+        test_dataset: Dataset[Any] | Sequence[Dataset[Any]] | None = None,
         **dealing: Any,
     ) -> None:
         """Take the clients' data sets; ``dealing`` are arguments of :class:`FederatedDataModule`."""
@@ -219,9 +236,24 @@ class ClientDatasets(FederatedDataModule):
 
     def build(self) -> Federation:
         """Pool the clients' samples."""
-        sizes = torch.tensor([0, *(len(client) for client in self.clients)])  # type: ignore[arg-type]
-        partition = Partition(torch.arange(int(sizes.sum())), sizes.cumsum(0))
-        return Federation(_pooled(self.clients), partition, self.val_dataset, self.test_dataset)
+        train, partition = _joined(self.clients)
+        val, val_partition = self._held_out("val", self.val_dataset)
+        test, test_partition = self._held_out("test", self.test_dataset)
+        return Federation(
+            train, partition, val=val, test=test, val_partition=val_partition, test_partition=test_partition
+        )
+
+    def _held_out(
+        self, name: str, given: Dataset[Any] | Sequence[Dataset[Any]] | None
+    ) -> tuple[Dataset[Any] | None, Partition | None]:
+        if not isinstance(given, list | tuple):
+            return given, None  # type: ignore[return-value]
+        if len(given) != len(self.clients):
+            raise ValueError(
+                f"{name}: a list of {len(given)} data sets for {len(self.clients)} clients. Give one a client in the "
+                "order of train, or one data set for the global model."
+            )
+        return _joined(given)
 
 
 _ONE_PHASE = Phase(None, None, None)  # type: ignore[arg-type]
@@ -366,18 +398,41 @@ class _Batches(Dataset[Any]):
         return self.data[index * self.size : (index + 1) * self.size]
 
 
-def as_tensor_data(dataset: Dataset[Any]) -> TensorData | None:
-    """The data set as tensors, if it is made of tensors."""
-    if isinstance(dataset, TensorData):
-        return dataset
-    if isinstance(dataset, TensorDataset):
-        return TensorData(tuple(dataset.tensors))
-    return None
-
-
 def _as_source(dataset: Dataset[Any]) -> TensorSource | None:
     data = as_tensor_data(dataset)
     return None if data is None else TensorSource(data.tensors, data.transform)
+
+
+def _joined(clients: Sequence[Dataset[Any]]) -> tuple[Dataset[Any], Partition]:
+    sizes = torch.tensor([0, *(len(client) for client in clients)])  # type: ignore[arg-type]
+    return _pooled(clients), Partition(torch.arange(int(sizes.sum())), sizes.cumsum(0))
+
+
+def _subset(dataset: Dataset[Any], index: Tensor) -> Dataset[Any]:
+    tensors = as_tensor_data(dataset)
+    if tensors is None:
+        return Subset(dataset, index.tolist())
+    return TensorData(map_tensors(lambda t: t[index], tensors.tensors), tensors.transform)
+
+
+def _models(task: Any) -> tuple[str, ...]:
+    """Which models of a client are evaluated; none where there is only the global one."""
+    models: tuple[str, ...] = getattr(task, "evaluated_models", ())
+    return models
+
+
+def _no_partition(task: Any, stage: str) -> None:
+    text = (
+        f"{type(task).__name__}: clients have models of their own, but the data do not say which {stage} samples each "
+        f"client holds. Give {stage} as a list, one data set a client, to FederatedDataModule.from_datasets, or set "
+        f"{stage}_partition in the data module's Federation."
+    )
+    if task.per_client_evaluation:
+        raise ValueError(text)
+    if task.personal_parameters:
+        rank_zero_warn(f"{text} The shared parameters are evaluated with the personal ones of the start.")
+    else:
+        rank_zero_info(f"{text} The global model is evaluated.")
 
 
 def _pooled(clients: Sequence[Dataset[Any]]) -> Dataset[Any]:

@@ -72,6 +72,36 @@ class Partition(Sequence[Tensor]):
     def __iter__(self) -> Iterator[Tensor]:
         return (self[i] for i in range(len(self)))
 
+    def hold_out(self, share: float, seed: int) -> tuple[Partition, Partition]:
+        """Set a random part of every client's samples aside.
+
+        Args:
+            share: Part 0 < share < 1 to set aside, rounded, at least one sample; one at least stays.
+            seed: Equal seeds, equal parts.
+
+        Returns:
+            What stays, and what is set aside.
+
+        Raises:
+            ValueError: If a client has one sample only.
+        """
+        if not 0 < share < 1:
+            raise ValueError(f"share={share}: expected 0 < share < 1.")
+        if (self.sizes < 2).any():
+            client = int((self.sizes < 2).nonzero()[0])
+            raise ValueError(
+                f"Client {client} has one sample, nothing can be set aside. Use fewer clients, or a larger min_size in "
+                "Dirichlet."
+            )
+        generator = _generator(seed)
+        kept, aside = [], []
+        for part in self:
+            count = min(max(1, round(share * len(part))), len(part) - 1)
+            order = torch.randperm(len(part), generator=generator)
+            aside.append(part[order[:count]])
+            kept.append(part[order[count:]])
+        return Partition.of(kept), Partition.of(aside)
+
 
 class Partitioner(ABC):
     """Splits a data set among clients by one column of it (labels, persons, ...)."""

@@ -1,5 +1,6 @@
 """Local solvers that algorithms share, and rules when they stop."""
 
+from fedlightning.local.alternating import descend_personal, descend_until
 from fedlightning.local.descent import Direction, descend
 from fedlightning.local.smoothness import estimate_smoothness
 from fedlightning.local.solvers import SVRG, GradientDescent, LocalSolver, LocalSteps, Solution
@@ -26,5 +27,7 @@ __all__ = [
     "StoppingRule",
     "Subproblem",
     "descend",
+    "descend_personal",
+    "descend_until",
     "estimate_smoothness",
 ]

@@ -125,8 +125,11 @@ class CohortOracle:
         return (result.g, result.g_personal) if personal else result.g
 
     def follow(self, w: Tensor, batch: Minibatch, personal_lr: float | Tensor) -> Tensor:
-        """The operator at ``w``; the personal block, if there is one, takes a plain step on the same minibatch."""
-        if self.personal is None:
+        """The operator at ``w``; the personal block, if there is one, takes a plain step on the same minibatch.
+
+        With ``personal_lr`` 0.0 it stays where it is.
+        """
+        if self.personal is None or (isinstance(personal_lr, float) and personal_lr == 0.0):
             return self(w, batch)
         g, g_v = self(w, self.personal, batch)
         self.personal = batch.keep(self.personal - personal_lr * g_v, self.personal)

@@ -6,6 +6,8 @@ from fedlightning.tasks.bilinear import Bilinear, BilinearL1, BilinearNuclear
 from fedlightning.tasks.classification import Classification
 from fedlightning.tasks.domain_adaptation import DomainAdaptation
 from fedlightning.tasks.gan import GAN
+from fedlightning.tasks.personal_quadratic import PersonalQuadratic
+from fedlightning.tasks.personalized_classification import PersonalizedClassification
 from fedlightning.tasks.quadratic_saddle import ClientNumbers, QuadraticSaddle
 from fedlightning.tasks.robust_classification import RobustClassification
 from fedlightning.tasks.universal_perturbation import UniversalPerturbation
@@ -23,6 +25,8 @@ __all__ = [
     "Classification",
     "ClientNumbers",
     "DomainAdaptation",
+    "PersonalQuadratic",
+    "PersonalizedClassification",
     "QuadraticSaddle",
     "RobustClassification",
     "UniversalPerturbation",

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torchmetrics.classification import BinaryAUROC
 
 from fedlightning.algorithms.base import Algorithm
-from fedlightning.data.module import FederatedDataModule, as_tensor_data
+from fedlightning.data.module import FederatedDataModule
+from fedlightning.data.tensors import as_tensor_data
 from fedlightning.models import LogisticRegression
 from fedlightning.module import FederatedLightningModule
 

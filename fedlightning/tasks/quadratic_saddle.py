@@ -140,4 +140,5 @@ class ClientNumbers(FederatedDataModule):
         """One number a client; validation looks at the problem once."""
         numbers = torch.arange(self.clients)
         data = TensorData(numbers)
-        return Federation(data, Partition(numbers, torch.arange(self.clients + 1)), val=data, test=data)
+        partition = Partition(numbers, torch.arange(self.clients + 1))
+        return Federation(data, partition, val=data, test=data, val_partition=partition, test_partition=partition)

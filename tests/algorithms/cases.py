@@ -24,6 +24,7 @@ from tests.references.composite import (
 )
 from tests.references.fed_avg import fed_avg
 from tests.references.fed_mm import fed_mm
+from tests.references.personal import ditto, fed_alt, fed_apm, p_fed_me
 from tests.references.scaffold import scaffold
 from tests.references.splitting import fed_admm, fed_admm_gong, fed_dr, fed_pd, fed_skip, fed_split, fiaelt
 
@@ -42,6 +43,8 @@ class Case:
         size: Name of the hyper-parameter that sets how far a round goes, by block.
         still: Its value at which a block stands still.
         by_block: Further changes of ``hyper`` in the test of sizes by block (step sizes that follow from ``size``).
+        own: Hyper-parameters that act on personal blocks or personal models only: with them, what clients keep changes
+            on a problem with a personal block, and the point need not.
     """
 
     make: Callable[..., fl.Algorithm]
@@ -53,6 +56,7 @@ class Case:
     size: str = "lr"
     still: float = 1e-12
     by_block: dict[str, Any] = field(default_factory=dict)
+    own: frozenset[str] = frozenset()
 
     def algorithm(self, **changes: Any) -> fl.Algorithm:
         return self.make(**{**self.hyper, **changes})
@@ -79,6 +83,45 @@ CASES = {
         fed_mm,
         {"lr": 0.04, "mu": 1.0, "eta3": 0.9, "local_optimizer": torch.optim.Adam},
         exact=True,
+    ),
+    "FedAlt": Case(
+        fl.FedAlt,
+        {"lr": 0.05},
+        fed_alt,
+        {"lr": 0.04, "personal_passes": 2, "local_optimizer": torch.optim.Adam},
+        rounds=60,
+        own=frozenset({"personal_passes"}),
+    ),
+    "FedAPM": Case(
+        fl.FedAPM,
+        {"lr": 0.05, "rho": 1.5, "sigma": 0.5, "tolerance": 5.0, "decay": 0.9},
+        fed_apm,
+        {
+            "lr": 0.04,
+            "rho": 1.0,
+            "sigma": 1.0,
+            "tolerance": 0.5,
+            "decay": 0.1,
+            "personal_passes": 2,
+            "start": "shared",
+        },
+        exact=True,
+        own=frozenset({"sigma", "personal_passes"}),
+    ),
+    "Ditto": Case(
+        fl.Ditto,
+        {"lr": 0.05, "lam": 0.5},
+        ditto,
+        {"lr": 0.04, "lam": 1.0, "lr_own": 0.03, "local_optimizer": torch.optim.Adam},
+        rounds=60,
+        own=frozenset({"lam", "lr_own"}),
+    ),
+    "pFedMe": Case(
+        fl.pFedMe,
+        {"lr": 0.05, "lam": 2.0, "inner_steps": 3, "beta": 0.9},
+        p_fed_me,
+        {"lr": 0.04, "lam": 3.0, "lr_own": 0.03, "inner_steps": 4, "beta": 0.8},
+        rounds=60,
     ),
     "FedDualAvg": Case(fl.FedDualAvg, {"lr": 0.05, "lr_server": 0.9}, fed_dual_avg, {"lr": 0.04, "lr_server": 0.8}),
     "FeDualEx": Case(
@@ -200,6 +243,7 @@ EXACT_HYPER = {
     "CDMA": {"beta": 1.0, "rho": 0.0, "alpha": 0.7},
     "CDMA_ADA": {"rho": 0.0, "alpha": 0.7},
     "CODASCA": {"lr": 0.02, "stage_steps": 10**9, "theta": 0.0, "lr_server": 1.0},
+    "FedAPM": {"tolerance": 0.0},
     "FedPD": {"p": 0.0},
     "FedADMMGong": {"lr_server": 1.0},
 }

@@ -1,0 +1,70 @@
+"""Ditto (Li et al., ICML 2021, Algorithm 1): a personal model beside federated averaging.
+
+Client:   w   <- w - lr * g_i(w),                                K times from w = z
+          v_i <- v_i - lr_own * (g_i(v_i) + lam * (v_i - z)),    K times on the same minibatches
+Server:   z   <- mean(w)
+
+v_i is a model of its own for every shared parameter; it stays on the client and never influences z. lam = 0 trains it
+on the client's data alone, a large lam ties it to z. A task's personal block goes along with w, and v_i is trained
+beside the block so found.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedlightning.algorithms.base import Point, Reply, require
+from fedlightning.algorithms.fed_avg import FedAvg
+from fedlightning.local import descend
+from fedlightning.oracle.cohort import CohortOracle
+from fedlightning.space import PerBlock
+
+
+@dataclass(frozen=True)
+class Client:
+    """Client state.
+
+    Attributes:
+        v: The personal model, ``[d]`` for one client, ``[S, d]`` for a cohort.
+    """
+
+    v: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Ditto(FedAvg):
+    """Federated averaging, and a personal model pulled towards the global one.
+
+    Args:
+        lr: Local step size eta > 0 of the global model: one number, ``[min, max]`` or by name prefix.
+        lam: Pull lambda >= 0 towards the global model: one number, ``[min, max]`` or by name prefix.
+        lr_own: Step size > 0 of the personal model; null for ``lr``.
+        local_optimizer: Elementwise torch optimizer for both in place of plain gradient steps.
+    """
+
+    lam: PerBlock = 1.0
+    lr_own: PerBlock | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self, "lam", at_least=0.0)
+        if self.lr_own is not None:
+            require(self, "lr_own", above=0.0)
+
+    def init_client(self, z: Tensor) -> Client:
+        """The personal model starts at the point."""
+        return Client(z)
+
+    def client(self, down: Point, rows: Client, oracle: CohortOracle) -> Reply:
+        """K steps of the global model, K steps of the personal one."""
+        z, lam = down.z, self.lam
+        w = self.local_steps(z, oracle)
+        lr = self.lr if self.lr_own is None else self.lr_own
+        v = descend(rows.v, oracle, lr, lambda v, g: g + lam * (v - z), self.local_optimizer)
+        return Reply(Point(w), Client(v), point=w, log={"own_distance": (v - z).norm(dim=1)})
+
+    def own_point(self, server: Point, rows: Client) -> Tensor:
+        """The personal models."""
+        return rows.v

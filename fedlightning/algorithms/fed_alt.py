@@ -1,0 +1,43 @@
+"""FedAlt (Pillutla et al., ICML 2022, Algorithm 2): partial personalisation, one block after the other.
+
+Client:   v_i <- v_i - lr * grad_v f_i(v_i, z),   over the round's minibatches, the shared block fixed
+          w   <- w - lr * g_i(v_i, w),            over the same minibatches from w = z, the personal block fixed
+Server:   z   <- mean(w)
+
+Both blocks go through the minibatches of the round in the same order, so a round costs twice the gradients of FedSim
+(:class:`FedAvg`, both blocks at once). Without personal parameters it is FedAvg.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from fedlightning.algorithms.base import Point, Reply, require
+from fedlightning.algorithms.fed_avg import FedAvg
+from fedlightning.local import descend, descend_personal
+from fedlightning.oracle.cohort import CohortOracle
+
+
+@dataclass(frozen=True, eq=False)
+class FedAlt(FedAvg):
+    """Federated averaging of the shared block, after steps of the personal block alone.
+
+    Args:
+        lr: Local step size eta > 0 of both blocks: one number, ``[min, max]`` or by name prefix.
+        personal_passes: How often the personal block goes through the round's minibatches.
+        local_optimizer: Elementwise torch optimizer for the shared block in place of plain gradient steps.
+    """
+
+    personal_passes: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self, "personal_passes", at_least=1)
+
+    def client(self, down: Point, rows: Any, oracle: CohortOracle) -> Reply:
+        """Steps of the personal block at the received point, then of the shared block."""
+        z = down.z
+        descend_personal(z.expand(oracle.clients, -1), oracle, self.personal_lr, passes=self.personal_passes)
+        w = descend(z, oracle, self.lr, optimizer=self.local_optimizer)
+        return Reply(Point(w), point=w)

@@ -1,0 +1,126 @@
+"""FedAPM (Zhu et al., KDD 2025, Algorithm 1): partial personalisation by the alternating direction method.
+
+Client:   v_i  <- near argmin_v  f_i(v, u_i) + sigma/2 |v - v_i|^2                          (15)
+          u_i  <- near argmin_u  f_i(v_i, u) + <pi_i, u - z> + rho/2 |u - z|^2              (11), (16)
+          pi_i <- pi_i + rho * (u_i - z)                                                    (12)
+Server:   z    <- mean over all N clients of z_i = u_i + pi_i / rho                         (8), (13)
+
+Clients outside the cohort keep their last z_i. Clients upload how z_i changed, and the server adds the sum of the
+changes divided by N, so the mean over all N is exact whoever takes part. With it sum_i (pi_i + rho (u_i - z)) = 0 holds
+after every round; the mean over the cohort alone would end at a wrong point. (These are the duals at the present point.
+The stored pi_i were last moved at an earlier one; they sum to zero in the limit, not before.)
+
+The paper minimises sum_i alpha_i f_i with alpha_i = 1/N (or n_i / n) and multiplies f_i by alpha_i on the client; this
+package minimises the mean of f_i, and clients need not know N. Dividing a client's Lagrangian by alpha_i turns one into
+the other: pi_i, rho and sigma here are N times the paper's. (9), which drops alpha_i, is taken as (15) states it.
+
+The personal block goes through the round's minibatches ``personal_passes`` times, then the shared block does once, and
+stops where the squared gradient of its subproblem on a minibatch is at most xi_i. xi_i starts at ``tolerance`` and
+shrinks by ``decay`` each time the client takes part; the round's minibatches are the cap on its SGD steps. The paper
+does not say where the shared subproblem starts. From the client's own u_i is how the algorithm reads
+(``start="local"``); from z is what makes FedAlt the special case without duals and penalty (``start="shared"``, which
+also puts z in place of u_i in the personal subproblem).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedlightning.algorithms.base import Algorithm, Point, Reply, over_all_clients, require
+from fedlightning.local import descend_personal, descend_until
+from fedlightning.oracle.cohort import CohortOracle
+from fedlightning.space import PerBlock
+
+
+@dataclass(frozen=True)
+class Client:
+    """Client state.
+
+    Attributes:
+        u: Local model u_i, ``[d]`` for one client, ``[S, d]`` for a cohort.
+        pi: Dual variable of u_i = z, likewise.
+        xi: Tolerance of the client's last subproblem, ``[]`` for one client, ``[S]`` for a cohort.
+    """
+
+    u: Tensor
+    pi: Tensor
+    xi: Tensor
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What a client sends.
+
+    Attributes:
+        dz: Change of z_i = u_i + pi_i / rho, ``[S, d]``; the server receives the sum over the cohort, divided by N.
+    """
+
+    dz: Tensor = over_all_clients()
+
+
+@dataclass(frozen=True, eq=False)
+class FedAPM(Algorithm):
+    """Federated ADMM with a personal block on every client.
+
+    Args:
+        lr: Local step size eta > 0 of both blocks: one number, ``[min, max]`` or by name prefix.
+        rho: Penalty rho > 0 on the distance of local to shared models: one number, ``[min, max]`` or by name prefix.
+        sigma: Proximal weight sigma >= 0 of the personal block.
+        tolerance: Squared gradient xi >= 0 at which a client first stops; 0 for all minibatches of the round.
+        decay: Factor 0 < mu <= 1 of a client's tolerance each time it takes part.
+        personal_passes: How often the personal block goes through the round's minibatches.
+        start: Where the subproblems start: at the client's own ``local`` model or at the ``shared`` one.
+    """
+
+    lr: PerBlock
+    rho: PerBlock = 0.1
+    sigma: float = 0.1
+    tolerance: float = 0.0
+    decay: float = 0.95
+    personal_passes: int = 1
+    start: Literal["local", "shared"] = "local"
+
+    def __post_init__(self) -> None:
+        require(self, "lr", above=0.0)
+        require(self, "rho", above=0.0)
+        require(self, "sigma", at_least=0.0)
+        require(self, "tolerance", at_least=0.0)
+        require(self, "decay", above=0.0, at_most=1.0)
+        require(self, "personal_passes", at_least=1)
+        if self.start not in ("local", "shared"):
+            raise ValueError(f"FedAPM(start={self.start!r}): expected 'local' or 'shared'.")
+
+    def init_server(self, z: Tensor) -> Point:
+        """The server holds the mean of all z_i, which start at the point."""
+        return Point(z)
+
+    def init_client(self, z: Tensor) -> Client:
+        """The local model starts at the point, the dual at zero."""
+        return Client(z, torch.zeros_like(z), z.new_tensor(self.tolerance))
+
+    def down(self, server: Point) -> Point:
+        """The point."""
+        return server
+
+    def client(self, down: Point, rows: Client, oracle: CohortOracle) -> Reply:
+        """The personal subproblem, the shared one, a step of the dual."""
+        z, rho, pi, v = down.z, self.rho, rows.pi, oracle.personal
+        u = rows.u if self.start == "local" else z.expand_as(rows.u)
+        xi = rows.xi * self.decay
+
+        def personal(own: Tensor, g: Tensor) -> Tensor:
+            return g if v is None else g + self.sigma * (own - v)
+
+        descend_personal(u, oracle, self.personal_lr, personal, self.personal_passes)
+        u = descend_until(u, oracle, self.lr, lambda w, g: g + pi + rho * (w - z), xi)
+        new = Client(u, pi + rho * (u - z), xi)
+        change = (new.u + new.pi / rho) - (rows.u + rows.pi / rho)
+        return Reply(Upload(change), new, point=u, log={"dual_norm": new.pi.norm(dim=1)})
+
+    def server(self, server: Point, up: Upload) -> Point:
+        """The exact mean of all clients' z_i."""
+        return Point(server.z + up.dz)

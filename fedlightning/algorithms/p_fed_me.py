@@ -1,0 +1,90 @@
+"""pFedMe (T. Dinh, Tran, Nguyen, NeurIPS 2020, Algorithm 1): personal models by Moreau envelopes.
+
+Client, on every minibatch:   theta <- theta - lr_own * (g_i(theta) + lam * (theta - w)),   inner_steps times
+                              w     <- w - lr * lam * (w - theta)
+Server:                       z     <- (1 - beta) * z + beta * mean(w)
+
+w starts at the received z; theta, the near minimiser of f_i + lam/2 |theta - w|^2, starts there too and is carried from
+minibatch to minibatch of the round (the paper leaves its start open; its authors' code does so). The last theta is the
+client's personal model. A task's personal block takes one plain step a minibatch, at the first theta it meets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedlightning.algorithms.base import Algorithm, Point, Reply, require
+from fedlightning.oracle.cohort import CohortOracle
+from fedlightning.space import PerBlock
+
+
+@dataclass(frozen=True)
+class Client:
+    """Client state.
+
+    Attributes:
+        theta: The personal model, ``[d]`` for one client, ``[S, d]`` for a cohort.
+    """
+
+    theta: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class pFedMe(Algorithm):
+    """Federated averaging of Moreau envelopes, whose proximal points are the personal models.
+
+    Args:
+        lr: Local step size eta > 0 of w: one number, ``[min, max]`` or by name prefix; ``lr * lam`` stays below 1.
+        lam: Weight lambda > 0 of the envelope: one number, ``[min, max]`` or by name prefix.
+        lr_own: Step size > 0 of theta; null for ``lr``.
+        inner_steps: Steps of theta on each minibatch.
+        beta: Share beta > 0 of the clients' mean in the server's new point.
+    """
+
+    lr: PerBlock
+    lam: PerBlock = 15.0
+    lr_own: PerBlock | None = None
+    inner_steps: int = 5
+    beta: float = 1.0
+
+    def __post_init__(self) -> None:
+        require(self, "lr", above=0.0)
+        require(self, "lam", above=0.0)
+        require(self, "inner_steps", at_least=1)
+        require(self, "beta", above=0.0)
+        if self.lr_own is not None:
+            require(self, "lr_own", above=0.0)
+
+    def init_server(self, z: Tensor) -> Point:
+        """The server holds the point alone."""
+        return Point(z)
+
+    def init_client(self, z: Tensor) -> Client:
+        """The personal model starts at the point."""
+        return Client(z)
+
+    def down(self, server: Point) -> Point:
+        """The point."""
+        return server
+
+    def client(self, down: Point, rows: Client, oracle: CohortOracle) -> Reply:
+        """Near proximal points of the local point, which follows them."""
+        lam, lr = self.lam, self.lr if self.lr_own is None else self.lr_own
+        w = theta = down.z.expand(oracle.clients, -1)
+        for batch in oracle.batches():
+            for step in range(self.inner_steps):
+                g = oracle.follow(theta, batch, 0.0 if step else self.personal_lr)
+                theta = batch.keep(theta - lr * (g + lam * (theta - w)), theta)
+            w = batch.keep(w - self.lr * lam * (w - theta), w)
+        log = {"own_distance": (theta - down.z).norm(dim=1)}
+        return Reply(Point(w), Client(theta), point=w, log=log)
+
+    def server(self, server: Point, up: Point) -> Point:
+        """A step of length beta towards the mean of the local points."""
+        return Point((1 - self.beta) * server.z + self.beta * up.z)
+
+    def own_point(self, server: Point, rows: Client) -> Tensor:
+        """The personal models."""
+        return rows.theta

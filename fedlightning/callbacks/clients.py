@@ -1,0 +1,179 @@
+"""Validation, test and prediction with every client's own model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.loggers import TensorBoardLogger
+from torch import Tensor
+from torchmetrics import Metric
+
+from fedlightning.data.evaluation import ClientLoader, EvaluationPart
+
+
+@dataclass
+class _Logged:
+    """What a task logged under one name."""
+
+    prog_bar: bool
+    metric: Metric | None = None
+    total: float = 0.0
+    weight: float = 0.0
+    values: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def more_is_better(self) -> bool:
+        return self.metric is not None and bool(self.metric.higher_is_better)
+
+    def add(self, value: Any, weight: float) -> None:
+        if isinstance(value, Metric):
+            self.metric = value
+        else:
+            self.total += float(value) * weight
+            self.weight += weight
+
+    def close(self, client: int) -> None:
+        """One client's batches are through."""
+        if self.metric is not None:
+            self.values[client] = float(self.metric.compute())
+            self.metric.reset()
+        elif self.weight:
+            self.values[client] = self.total / self.weight
+            self.total = self.weight = 0.0
+
+
+class EvaluateClients(Callback):
+    """Runs a task's ordinary validation and test steps once for every client, with that client's model and data.
+
+    The data module deals batches of one client each (:class:`~fedlightning.data.ClientLoader`). Before a batch the
+    client's own model is put into the task, afterwards the global one again. Whatever the step logs is gathered by
+    client: numbers are averaged over a client's batches, torchmetrics are computed and reset after them. Then the mean
+    over clients is logged under the name itself, the standard deviation over clients as ``<name>_std`` and the worst
+    client as ``<name>_worst`` (the least value of a metric of which more is better; the largest of any other and of
+    plain numbers, which count as losses). Clients for whom a metric is undefined (NaN) are left out. TensorBoard shows
+    histograms over clients. Where methods keep personal models beside the global one, the global one is evaluated on
+    every client's data as well: ``val_global_accuracy`` beside ``val_accuracy``.
+
+    Every task brings this callback; it rests where clients have no models of their own.
+    """
+
+    def __init__(self) -> None:
+        self._logged: dict[tuple[str, str], _Logged] = {}  # by model and name
+        self._stage = "val"
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Nothing gathered yet."""
+        self._logged, self._stage = {}, "val"
+
+    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Nothing gathered yet."""
+        self._logged, self._stage = {}, "test"
+
+    def on_validation_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int, *_: int) -> None:
+        """Put the client's model in."""
+        self._begin(pl_module, _part(trainer.val_dataloaders, batch_idx))
+
+    def on_test_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int, *_: int) -> None:
+        """Put the client's model in."""
+        self._begin(pl_module, _part(trainer.test_dataloaders, batch_idx))
+
+    def on_predict_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int, *_: int) -> None:
+        """Put the client's model in, or that of the client asked for."""
+        part = _part(trainer.predict_dataloaders, batch_idx)
+        client = pl_module.predict_client if part is None else part.client
+        if client is not None:
+            pl_module._adopt(client)
+
+    def on_validation_batch_end(
+        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, *_: int
+    ) -> None:
+        """Take the client's model out."""
+        self._end(pl_module, _part(trainer.val_dataloaders, batch_idx))
+
+    def on_test_batch_end(
+        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, *_: int
+    ) -> None:
+        """Take the client's model out."""
+        self._end(pl_module, _part(trainer.test_dataloaders, batch_idx))
+
+    def on_predict_batch_end(
+        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, *_: int
+    ) -> None:
+        """Take the client's model out."""
+        if _part(trainer.predict_dataloaders, batch_idx) is not None or pl_module.predict_client is not None:
+            pl_module._adopt(None)
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Log over clients."""
+        self._report(trainer, pl_module)
+
+    def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Log over clients."""
+        self._report(trainer, pl_module)
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Leave the global model behind."""
+        module: Any = pl_module
+        if module._note is not None:
+            module._note = None
+            module._adopt(None)
+
+    def _begin(self, pl_module: Any, part: EvaluationPart | None) -> None:
+        if part is None:
+            return
+        pl_module._adopt(part.client if part.model == "own" else None)
+
+        def note(
+            name: str, value: Any, prog_bar: bool = False, *_: Any, batch_size: int | None = None, **__: Any
+        ) -> None:
+            logged = self._logged.setdefault((part.model, name), _Logged(prog_bar and part.model == "own"))
+            logged.add(value, len(part.index) if batch_size is None else batch_size)
+
+        pl_module._note = note
+
+    def _end(self, pl_module: Any, part: EvaluationPart | None) -> None:
+        if part is None:
+            return
+        pl_module._note = None
+        pl_module._adopt(None)
+        if part.last:
+            for (model, _), logged in self._logged.items():
+                if model == part.model:
+                    logged.close(part.client)
+
+    def _report(self, trainer: Trainer, pl_module: Any) -> None:
+        loader = trainer.test_dataloaders if self._stage == "test" else trainer.val_dataloaders
+        if not isinstance(loader, ClientLoader):
+            return
+        pl_module.client_metrics = {}
+        for (model, given), logged in self._logged.items():
+            name = given if model == "own" else self._of_global(given)
+            values = torch.full((loader.clients,), torch.nan)
+            values[list(logged.values)] = torch.tensor(list(logged.values.values()))
+            pl_module.client_metrics[name] = values
+            known = values[values.isfinite()]
+            if not len(known):
+                continue
+            pl_module.log(name, known.mean(), prog_bar=logged.prog_bar)
+            pl_module.log(f"{name}_std", known.std(correction=0))
+            pl_module.log(f"{name}_worst", known.min() if logged.more_is_better else known.max())
+            if not trainer.sanity_checking:
+                _histogram(trainer, f"{name}_clients", known)
+
+    def _of_global(self, name: str) -> str:
+        """``val_accuracy`` to ``val_global_accuracy``."""
+        stage, _, rest = name.partition("_")
+        return f"{stage}_global_{rest}" if stage == self._stage else f"global_{name}"
+
+
+def _part(loader: Any, batch_idx: int) -> EvaluationPart | None:
+    return loader.parts[batch_idx] if isinstance(loader, ClientLoader) else None
+
+
+def _histogram(trainer: Trainer, name: str, values: Tensor) -> None:
+    for logger in trainer.loggers:
+        if isinstance(logger, TensorBoardLogger):
+            logger.experiment.add_histogram(name, values, global_step=trainer.global_step)

@@ -1,0 +1,227 @@
+"""Data sets in which every client has training, validation and test samples of its own. A sample is (input, label)."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedlightning.data.images import ScalePixels, digits_images, read_cifar10, read_idx
+from fedlightning.data.module import FederatedDataModule, Federation
+from fedlightning.data.partition import IID, ByGroup, Dirichlet, Partition, Partitioner
+from fedlightning.data.sensors import read_hapt, read_uci_har
+from fedlightning.data.tensors import TensorData
+from fedlightning.seeding import derive_seed
+
+
+class PersonalData(FederatedDataModule):
+    """Base: all samples are shared out among clients, then each client's are split into training, validation, test.
+
+    Every sample belongs to one client and to one of the three, so nothing leaks from one client's test data into
+    another's training data.
+    """
+
+    def __init__(
+        self, partitioner: Partitioner, test_share: float = 0.2, val_share: float = 0.1, **dealing: Any
+    ) -> None:
+        """Say how samples are shared out.
+
+        Args:
+            partitioner: Splits all samples among clients, by label or person.
+            test_share: Part of every client's samples to test on.
+            val_share: Part of every client's other samples to validate on.
+            dealing: Arguments of :class:`FederatedDataModule`.
+        """
+        super().__init__(**dealing)
+        for name, share in (("test_share", test_share), ("val_share", val_share)):
+            if not 0 < share < 1:
+                raise ValueError(f"{name}={share}: expected 0 < {name} < 1.")
+        self.partitioner = partitioner
+        self.test_share = test_share
+        self.val_share = val_share
+
+    @abstractmethod
+    def samples(self) -> tuple[TensorData, Tensor]:
+        """All samples, and the column ``[n]`` clients are made by."""
+
+    def change(self, data: TensorData, partition: Partition) -> TensorData:
+        """The samples as their clients see them; by default as they are."""
+        return data
+
+    def build(self) -> Federation:
+        """Share out the samples and split each client's."""
+        data, column = self.samples()
+        partition = self.partitioner.split(column, self.seed)
+        data = self.change(data, partition)
+        rest, test = partition.hold_out(self.test_share, derive_seed(self.seed, 1))
+        train, val = rest.hold_out(self.val_share, derive_seed(self.seed, 2))
+        return Federation(data, train, val=data, test=data, val_partition=val, test_partition=test)
+
+
+class PersonalDigits(PersonalData):
+    """scikit-learn's digits, 8 x 8, in tasks that differ between clients; nothing is downloaded.
+
+    Clients agree on what a digit looks like, but each names the digits by a permutation of its own (personal upper
+    layers learn it, one model for all cannot), or sees them rotated by a multiple of 90 degrees of its own.
+    """
+
+    def __init__(
+        self,
+        partitioner: Partitioner | None = None,
+        permute_labels: bool = True,
+        rotate: bool = False,
+        scaling: ScalePixels | None = None,
+        **options: Any,
+    ) -> None:
+        """Choose clients and how they differ.
+
+        Args:
+            partitioner: Splits the 1,797 images by label; null for 20 clients IID.
+            permute_labels: Whether every client names the digits in its own way.
+            rotate: Whether client i sees the digits turned by 90 degrees i times.
+            scaling: Range of the pixels; null for [-1, 1].
+            options: Arguments of :class:`PersonalData` and :class:`FederatedDataModule`.
+        """
+        super().__init__(IID(20) if partitioner is None else partitioner, **options)
+        self.permute_labels = permute_labels
+        self.rotate = rotate
+        self.scaling = ScalePixels() if scaling is None else scaling
+
+    def samples(self) -> tuple[TensorData, Tensor]:
+        """Images and labels."""
+        images, labels = digits_images(8)
+        return TensorData((images.unsqueeze(1), labels), self.scaling), labels
+
+    def change(self, data: TensorData, partition: Partition) -> TensorData:
+        """Rename labels and turn images, client by client."""
+        images, labels = (tensor.clone() for tensor in data.tensors)
+        generator = torch.Generator().manual_seed(derive_seed(self.seed, 3))
+        for client, part in enumerate(partition):
+            if self.permute_labels:
+                labels[part] = torch.randperm(10, generator=generator)[labels[part]]
+            if self.rotate:
+                images[part] = images[part].rot90(client, (-2, -1))
+        return TensorData((images, labels), data.transform)
+
+
+class PersonalMNIST(PersonalData):
+    """MNIST over clients that see few classes each: all 70,000 images of 28 x 28 grey pixels."""
+
+    name = "MNIST"
+
+    def __init__(
+        self,
+        root: str,
+        partitioner: Partitioner | None = None,
+        scaling: ScalePixels | None = None,
+        download: bool = False,
+        **options: Any,
+    ) -> None:
+        """Name the folder.
+
+        Args:
+            root: Folder in torchvision's layout, ``<root>/MNIST/raw/``, files unpacked or ``.gz``.
+            partitioner: Splits the images by label; null for 20 clients by Dirichlet draws with alpha 0.5.
+            scaling: Range of the pixels; null for [-1, 1].
+            download: Fetch the files into ``root`` if they are missing.
+            options: Arguments of :class:`PersonalData` and :class:`FederatedDataModule`.
+        """
+        super().__init__(Dirichlet(20, 0.5, min_size=50) if partitioner is None else partitioner, **options)
+        self.root = root
+        self.scaling = ScalePixels() if scaling is None else scaling
+        self.download = download
+
+    def samples(self) -> tuple[TensorData, Tensor]:
+        """Images of both official parts, and labels."""
+        parts = [read_idx(self.root, self.name, train, self.download) for train in (True, False)]
+        images, labels = (torch.cat(pair) for pair in zip(*parts, strict=True))
+        return TensorData((images.unsqueeze(1), labels), self.scaling), labels
+
+
+class PersonalCIFAR10(PersonalData):
+    """CIFAR-10 over clients that see few classes each: all 60,000 images of 32 x 32 colour pixels."""
+
+    def __init__(
+        self,
+        root: str,
+        partitioner: Partitioner | None = None,
+        scaling: ScalePixels | None = None,
+        cache: str | None = None,
+        download: bool = False,
+        **options: Any,
+    ) -> None:
+        """Name the folder.
+
+        Args:
+            root: Folder in torchvision's layout or an ``.npz`` of encoded pictures, as for
+                :class:`~fedlightning.data.CIFAR10`.
+            partitioner: Splits the images by label; null for 20 clients by Dirichlet draws with alpha 0.5.
+            scaling: Range of the pixels; null for [-1, 1].
+            cache: Folder for the decoded pictures of an ``.npz``; null decodes them every time.
+            download: Fetch the files into ``root`` if they are missing.
+            options: Arguments of :class:`PersonalData` and :class:`FederatedDataModule`.
+        """
+        super().__init__(Dirichlet(20, 0.5, min_size=50) if partitioner is None else partitioner, **options)
+        self.root = root
+        self.scaling = ScalePixels() if scaling is None else scaling
+        self.cache = cache
+        self.download = download
+
+    def samples(self) -> tuple[TensorData, Tensor]:
+        """Images of both official parts, and labels."""
+        images, labels, test_images, test_labels = read_cifar10(self.root, self.cache, self.download)
+        labels = torch.cat([labels, test_labels])
+        return TensorData((torch.cat([images, test_images]), labels), self.scaling), labels
+
+
+class HAPT(PersonalData):
+    """Human activities from a phone's accelerometer and gyroscope, one client a person (UCI 341; 30 persons).
+
+    A sample is a window ``[6, 128]`` of 2.56 s, three axes of acceleration (g) and three of rotation (rad/s), and its
+    activity. Windows overlap by half; validation and test windows are drawn at random from a person's windows, as the
+    paper does, so that a test window shares half its readings with its neighbours in training.
+    """
+
+    def __init__(self, root: str, transitions: bool = False, **options: Any) -> None:
+        """Name the file.
+
+        Args:
+            root: An ``.npz`` of the raw recordings: ``acc``, ``gyro`` (whole sensor steps, ``[n, 3]``), ``offsets``,
+                ``exp_user``, ``labels`` (recording, person, activity from 1, first and last reading from 1),
+                ``acc_step_g``, ``gyro_step_rad_s``.
+            transitions: Whether to keep the six rare postural transitions beside the six basic activities.
+            options: Arguments of :class:`PersonalData` and :class:`FederatedDataModule`.
+        """
+        super().__init__(ByGroup(), **options)
+        self.root = root
+        self.transitions = transitions
+
+    def samples(self) -> tuple[TensorData, Tensor]:
+        """Windows with activities, and persons."""
+        windows, activity, person = read_hapt(Path(self.root))
+        if not self.transitions:
+            basic = activity < 6
+            windows, activity, person = windows[basic], activity[basic], person[basic]
+        return TensorData((windows, activity)), person
+
+
+class UCIHAR(PersonalData):
+    """UCI HAR's ready windows (UCI 240), one client a person; samples as in :class:`HAPT`, filtered by its makers."""
+
+    def __init__(self, root: str, **options: Any) -> None:
+        """Name the folder.
+
+        Args:
+            root: The unpacked ``UCI HAR Dataset`` folder with ``train/`` and ``test/``.
+            options: Arguments of :class:`PersonalData` and :class:`FederatedDataModule`.
+        """
+        super().__init__(ByGroup(), **options)
+        self.root = root
+
+    def samples(self) -> tuple[TensorData, Tensor]:
+        """Windows of both official parts with activities, and persons."""
+        windows, activity, person = read_uci_har(Path(self.root))
+        return TensorData((windows, activity)), person

@@ -1,0 +1,71 @@
+"""Local solvers that move one block while the other stands still."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from fedlightning.local.descent import Direction
+from fedlightning.oracle.cohort import CohortOracle
+
+
+@torch.no_grad()
+def descend_personal(
+    w: Tensor,
+    oracle: CohortOracle,
+    lr: float | Tensor,
+    direction: Callable[[Tensor, Tensor], Tensor] | None = None,
+    passes: int = 1,
+) -> None:
+    """Steps ``v <- v - lr * direction(v, g_v)`` of every client's personal block at a fixed shared point.
+
+    The result is left in ``oracle.personal``; without a personal block nothing happens.
+
+    Args:
+        w: The shared point of each client, ``[S, d]``.
+        oracle: Operators and minibatches of the S clients.
+        lr: Step size, a number or a vector ``[p]``.
+        direction: ``(v [S, p], g_v [S, p]) -> [S, p]``; defaults to the gradient itself.
+        passes: How often the round's minibatches are gone through.
+    """
+    if oracle.personal is None:
+        return
+    for _ in range(passes):
+        for batch in oracle.batches():
+            v = oracle.personal
+            _, g = oracle(w, v, batch)
+            oracle.personal = batch.keep(v - lr * (g if direction is None else direction(v, g)), v)
+
+
+@torch.no_grad()
+def descend_until(
+    w: Tensor, oracle: CohortOracle, lr: float | Tensor, direction: Direction, tolerance: Tensor
+) -> Tensor:
+    """Steps ``w <- w - lr * direction(w, g)`` until a client's squared direction is small; personal blocks stand still.
+
+    A client stops, for this round, where its direction on a minibatch satisfies ``|direction|^2 <= tolerance``, or when
+    its minibatches are used up.
+
+    Args:
+        w: Where each client starts, ``[S, d]``.
+        oracle: Operators and minibatches of the S clients.
+        lr: Step size, a number or a vector ``[d]``.
+        direction: ``(w [S, d], g [S, d]) -> [S, d]``.
+        tolerance: One a client, ``[S]``; 0 never stops a client that can still move.
+
+    Returns:
+        ``[S, d]``, a new tensor.
+    """
+    w = w.clone()
+    going = torch.ones_like(oracle.steps, dtype=torch.bool)
+    for batch in oracle.batches():
+        going = going if batch.active is None else going & batch.active
+        if not bool(going.any()):
+            break
+        step = direction(w, oracle(w, replace(batch, active=going)))
+        going = going & (step.square().sum(1) > tolerance)
+        w = torch.where(going[:, None], w - lr * step, w)
+    return w

@@ -1,0 +1,276 @@
+"""Personal blocks and personal models: every algorithm with a personal block, and what the methods for them promise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from fedlightning import algorithms as fl
+from fedlightning.loop import RoundLoop
+from fedlightning.oracle import Sequential, Vectorized
+from tests.algorithms.cases import CASES
+from tests.federations import (
+    CLIENTS,
+    K,
+    cohorts_of,
+    loop_for,
+    numpy_operators,
+    personal_quadratic,
+    quadratic,
+    rounds_of,
+    run,
+    start_of,
+)
+from tests.references.personal import ditto, fed_alt, fed_apm, fed_sim, p_fed_me
+
+BLOCKS = {
+    "FedSim": (fl.FedSim, {"lr": 0.05}, fed_sim),
+    "FedAlt": (fl.FedAlt, {"lr": 0.05, "personal_passes": 2}, fed_alt),
+    "FedAPM": (fl.FedAPM, {"lr": 0.05, "rho": 0.7, "sigma": 0.5, "tolerance": 2.0, "decay": 0.9}, fed_apm),
+    "FedAPM, shared": (fl.FedAPM, {"lr": 0.05, "rho": 0.7, "personal_passes": 2, "start": "shared"}, fed_apm),
+}
+MODELS = {
+    "Ditto": (fl.Ditto, {"lr": 0.05, "lam": 0.5, "lr_own": 0.04}, ditto),
+    "pFedMe": (fl.pFedMe, {"lr": 0.05, "lam": 2.0, "lr_own": 0.1, "inner_steps": 3}, p_fed_me),
+}
+
+
+def block_operators(task):
+    """One function (u, v) -> (g_u, g_v) a client."""
+    n = len(task.u)
+    matrices, offsets = task.matrix.double().numpy(), task.offset.double().numpy()
+
+    def make(matrix, offset):
+        def operator(u, v):
+            g = matrix[:, :n] @ u + matrix[:, n:] @ v + offset
+            return g[:n], g[n:]
+
+        return operator
+
+    return [make(*pair) for pair in zip(matrices, offsets, strict=True)]
+
+
+def check_kept(loop, kept):
+    for name in kept[0]:
+        stored = loop.clients.all(name if name == "personal" else f"state.{name}")
+        for i, states in enumerate(kept):
+            torch.testing.assert_close(stored[i], torch.as_tensor(states[name], dtype=torch.float64))
+
+
+@pytest.mark.parametrize("size", [None, 3], ids=["all", "cohort"])
+@pytest.mark.parametrize("name", BLOCKS)
+def test_both_blocks_follow_the_numpy_reference(name, size):
+    make, hyper, reference = BLOCKS[name]
+    algorithm = make(**hyper)
+    task = personal_quadratic(algorithm)
+    loop, batches, kept = loop_for(task), rounds_of(algorithm, 6, size=size), []
+    trajectory = run(loop, batches)
+    u, v = (p.detach().numpy().copy() for p in (task.u, task.v))
+    expected = reference(block_operators(task), u, cohorts_of(batches), K, **hyper, v=v, kept=kept)
+    for ours, theirs in zip(trajectory, expected, strict=True):
+        torch.testing.assert_close(ours, torch.from_numpy(theirs), rtol=1e-10, atol=1e-10)
+    check_kept(loop, kept)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_personal_models_follow_the_numpy_reference(name):
+    make, hyper, reference = MODELS[name]
+    algorithm = make(**hyper)
+    task = quadratic(algorithm, dim_y=0)
+    loop, batches, kept = loop_for(task), rounds_of(algorithm, 6, size=3), []
+    run(loop, batches)
+    reference(numpy_operators(task), start_of(task), cohorts_of(batches), K, **hyper, kept=kept)
+    check_kept(loop, kept)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_personal_rows_never_appear_in_a_message(name, monkeypatch):
+    sent, received = [], []
+    collect = RoundLoop._collect
+
+    def note(self, outcome, chunk, reply, oracle, z):
+        sent.extend(value for value in vars(reply.up).values() if isinstance(value, torch.Tensor))
+        collect(self, outcome, chunk, reply, oracle, z)
+
+    monkeypatch.setattr(RoundLoop, "_collect", note)
+    algorithm = CASES[name].algorithm()
+    task = personal_quadratic(algorithm)
+    loop = loop_for(task)
+    personal = [task.v.detach()]
+    for batch in rounds_of(algorithm, 3, size=4):
+        received.extend(
+            value
+            for phase in algorithm.phases
+            for value in vars(phase.down(loop.server)).values()
+            if isinstance(value, torch.Tensor)
+        )
+        run(loop, [batch])
+        personal.append(loop.clients.all("personal").flatten())
+    assert not torch.equal(personal[-1], personal[-2])
+    assert sent
+    assert all(value.shape[-1] % len(task.u) == 0 for value in sent if value.dim() == 2)
+    for messages in (sent, received):
+        numbers = torch.cat([message.flatten() for message in messages])
+        assert not torch.isin(torch.cat(personal), numbers).any()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_with_a_personal_block_ways_to_compute_agree_and_runs_resume(name):
+    algorithm = CASES[name].algorithm()
+    batches = rounds_of(algorithm, 4, size=4)
+    loops = [loop_for(personal_quadratic(algorithm), oracle) for oracle in (Vectorized(), Sequential())]
+    whole, one_by_one = (run(loop, batches) for loop in loops)
+    torch.testing.assert_close(whole, one_by_one, rtol=1e-12, atol=1e-12)
+    first, second = (loop_for(personal_quadratic(algorithm)) for _ in range(2))
+    run(first, batches[:2])
+    second.load_state_dict(first.state_dict())
+    assert torch.equal(run(second, batches[2:]), whole[2:])
+    for key in second.clients.template:
+        assert torch.equal(second.clients.all(key), loops[0].clients.all(key))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_personal_blocks_of_absent_clients_stay(name):
+    algorithm = CASES[name].algorithm()
+    loop = loop_for(personal_quadratic(algorithm))
+    batches = rounds_of(algorithm, 4, size=2)
+    run(loop, batches[:1])
+    for batch in batches[1:]:
+        before = loop.clients.all("personal")
+        run(loop, [batch])
+        present = {deal.id for cohort in batch.cohorts for deal in cohort.deals}
+        absent = [i for i in range(CLIENTS) if i not in present]
+        assert torch.equal(loop.clients.all("personal")[absent], before[absent])
+
+
+# ---- FedAPM ----------------------------------------------------------------------------------------------------------
+
+N = 10
+APM = {"lr": 0.15, "rho": 2.0, "sigma": 0.1}
+
+
+def solve(algorithm, rounds, seed=0):
+    """Distances to the Schur-complement solution under 30 % participation, and the largest sum of duals met."""
+    task = personal_quadratic(algorithm, clients=N, dim_shared=3, dim_personal=2)
+    loop = loop_for(task)
+    duals = []
+    for batch in rounds_of(algorithm, rounds, clients=N, size=3, local_steps=4, seed=seed):
+        run(loop, [batch])
+        state, z = loop.client_state(loop.clients.rows(range(N))), loop.point
+        duals.append((state.pi + algorithm.rho * (state.u - z)).sum(0).abs().max())
+    u, v = task.solution
+    distances = (loop.point - u).norm(), (loop.clients.all("personal") - v).norm()
+    return distances, torch.stack(duals), state
+
+
+def test_solution_solves_the_joint_problem():
+    task = personal_quadratic(fl.FedSim(0.1), clients=3, dim_shared=2, dim_personal=2)
+    u, v = task.solution
+    matrix, offset = torch.zeros(8, 8, dtype=torch.float64), torch.zeros(8, dtype=torch.float64)
+    for i in range(3):
+        own = [0, 1, 2 + 2 * i, 3 + 2 * i]
+        matrix[torch.tensor(own)[:, None], own] += task.matrix[i]
+        offset[own] += task.offset[i]
+    torch.testing.assert_close(torch.cat([u, v.flatten()]), torch.linalg.solve(matrix, -offset))
+
+
+@pytest.mark.parametrize("start", ["local", "shared"])
+def test_fed_apm_reaches_the_schur_solution_under_partial_participation(start):
+    (shared, personal), duals, state = solve(fl.FedAPM(**APM, start=start), rounds=280)
+    assert shared < 1e-8
+    assert personal < 1e-8
+    assert duals.max() < 1e-12
+    assert state.pi.sum(0).abs().max() < 1e-8
+    assert state.pi.abs().max() > 0.1
+
+
+@dataclass(frozen=True)
+class CohortUpload:
+    dz: torch.Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class CohortMean(fl.FedAPM):
+    """FedAPM as it must not be: the mean over the cohort in place of all N clients."""
+
+    def client(self, down, rows, oracle):
+        reply = super().client(down, rows, oracle)
+        new = reply.rows
+        return fl.Reply(CohortUpload(new.u + new.pi / self.rho), new, point=new.u)
+
+    def server(self, server, up):
+        return fl.Point(up.dz)
+
+
+def test_the_mean_over_the_cohort_misses_the_solution():
+    (shared, _), duals, _ = solve(CohortMean(**APM), rounds=280)
+    assert shared > 1e-2
+    assert duals[100:].min() > 1e-2
+
+
+def test_fed_alt_and_fed_sim_miss_the_solution():
+    for algorithm in (fl.FedAlt(0.15), fl.FedSim(0.15)):
+        task = personal_quadratic(algorithm, clients=N)
+        loop = loop_for(task)
+        run(loop, rounds_of(algorithm, 80, clients=N, local_steps=6))
+        assert (loop.point - task.solution[0]).norm() > 1e-2
+
+
+def test_fed_apm_stops_where_the_gradient_is_small():
+    evaluations = []
+    for tolerance in (0.0, 1e3):
+        algorithm = fl.FedAPM(0.05, tolerance=tolerance, decay=1.0)
+        task = personal_quadratic(algorithm)
+        start = task.u.detach().clone()
+        loop = loop_for(task)
+        run(loop, rounds_of(algorithm, 1))
+        evaluations.append((loop.point - start).norm())
+    assert evaluations[0] > 1e-2
+    assert evaluations[1] == 0
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: fl.FedAPM(0.1, rho=0.0), r"FedAPM\(rho=0.0\): expected > 0"),
+        (lambda: fl.FedAPM(0.1, sigma=-1.0), r"FedAPM\(sigma=-1.0\): expected >= 0"),
+        (lambda: fl.FedAPM(0.1, decay=1.5), r"FedAPM\(decay=1.5\): expected <= 1"),
+        (lambda: fl.FedAPM(0.1, start="zero"), "'local' or 'shared'"),
+        (lambda: fl.FedAlt(0.1, personal_passes=0), r"FedAlt\(personal_passes=0\)"),
+        (lambda: fl.Ditto(0.1, lam=-1.0), r"Ditto\(lam=-1.0\)"),
+        (lambda: fl.pFedMe(0.1, lam=0.0), r"pFedMe\(lam=0.0\)"),
+    ],
+)
+def test_wrong_hyper_parameters_are_named(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+# ---- personal models -------------------------------------------------------------------------------------------------
+
+
+def test_ditto_without_pull_trains_alone_and_never_moves_the_global_model():
+    alone, pulled, plain = fl.Ditto(0.1, lam=0.0), fl.Ditto(0.1, lam=5.0), fl.FedAvg(0.1)
+    loops = [loop_for(quadratic(algorithm, dim_y=0)) for algorithm in (alone, pulled, plain)]
+    points = [run(loop, rounds_of(alone, 60)) for loop in loops]
+    assert torch.equal(points[0], points[2])
+    assert torch.equal(points[1], points[2])
+    task = loops[0]._task
+    own = -torch.linalg.solve(task.matrix, task.offset)
+    torch.testing.assert_close(loops[0].clients.all("state.v"), own, rtol=1e-6, atol=1e-6)
+
+
+def test_p_fed_me_minimises_the_mean_of_the_envelopes():
+    algorithm = fl.pFedMe(0.25, lam=4.0, lr_own=0.1, inner_steps=30)
+    task = quadratic(algorithm, dim_y=0)
+    loop = loop_for(task)
+    run(loop, rounds_of(algorithm, 80, local_steps=1))
+    identity = torch.eye(5, dtype=torch.float64)
+    pull = identity - 4.0 * torch.linalg.inv(task.matrix + 4.0 * identity)  # gradient of the envelope / lambda
+    rest = torch.linalg.solve(task.matrix + 4.0 * identity, task.offset)
+    z = torch.linalg.solve(pull.sum(0), -rest.sum(0))
+    torch.testing.assert_close(loop.point, z, rtol=1e-6, atol=1e-6)
+    theta = torch.linalg.solve(task.matrix + 4.0 * identity, 4.0 * z - task.offset)
+    torch.testing.assert_close(loop.clients.all("state.theta"), theta, rtol=1e-6, atol=1e-6)

@@ -1,0 +1,241 @@
+"""Evaluation client by client against every client's model taken out by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from lightning.pytorch.loggers import TensorBoardLogger
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch import nn
+from torch.nn import functional as F
+from torchmetrics.functional.classification import multiclass_accuracy, multiclass_auroc, multiclass_f1_score
+
+from fedlightning import FederatedDataModule
+from fedlightning.algorithms import Ditto, FedAPM, FedAvg, pFedMe
+from fedlightning.data import IID, PersonalDigits
+from fedlightning.oracle import Vectorized
+from fedlightning.participation import Uniform
+from fedlightning.tasks import Classification, PersonalizedClassification
+from tests.small import Line, Personal, clients, regression_data, trainer
+
+CLIENTS = 5
+
+
+def digits(**dealing):
+    defaults = {"participation": Uniform(size=3), "batch_size": 10, "local_steps": 4, "eval_batch_size": 30}
+    return PersonalDigits(IID(CLIENTS), **{**defaults, **dealing})
+
+
+def task(algorithm=None, personal=("head",), **options):
+    algorithm = FedAPM(0.1) if algorithm is None else algorithm
+    return PersonalizedClassification(algorithm, personal=personal, oracle=Vectorized(), **options)
+
+
+def fitted(model, data, **options):
+    fit = trainer(**{"max_steps": 4, "val_check_interval": 4, "check_val_every_n_epoch": None, **options})
+    fit.fit(model, data)
+    return fit
+
+
+def by_hand(model, data, part="val"):
+    """Accuracy, F1, AUC and loss of every client, on all its samples at once."""
+    federation = data.federation
+    partition = getattr(federation, f"{part}_partition")
+    rows = []
+    for i, index in enumerate(partition):
+        x, y = federation.val[index]
+        own = model(i) if callable(model) and not isinstance(model, nn.Module) else model.personalize(i)
+        with torch.no_grad():
+            logits = own.network(x)
+        areas = multiclass_auroc(logits.softmax(1), y, 10, average="none")
+        present = torch.bincount(y, minlength=10) > 0
+        rows.append(
+            [
+                multiclass_accuracy(logits, y, 10, average="micro"),
+                multiclass_f1_score(logits, y, 10, average="macro"),
+                areas[present].mean(),
+                F.cross_entropy(logits, y),
+            ]
+        )
+    return dict(zip(["accuracy", "f1", "auc", "loss"], torch.tensor(rows).T, strict=True))
+
+
+def check(logged, values, prefix="val"):
+    for name, own in values.items():
+        worst = own.max() if name == "loss" else own.min()
+        wanted = {"": own.mean(), "_std": own.std(correction=0), "_worst": worst}
+        for suffix, value in wanted.items():
+            torch.testing.assert_close(torch.as_tensor(logged[f"{prefix}_{name}{suffix}"]), value)
+
+
+@pytest.mark.filterwarnings("ignore:No positive samples")
+def test_metrics_are_those_of_torchmetrics_on_every_clients_own_model():
+    model, data = task(), digits()
+    fit = fitted(model, data)
+    values = by_hand(model, data)
+    check(fit.callback_metrics, values)
+    torch.testing.assert_close(model.client_metrics["val_accuracy"], values["accuracy"])
+    assert values["accuracy"].std() > 0
+    check(fit.test(model, data, verbose=False)[0], by_hand(model, data, "test"), "test")
+    check(fit.validate(model, data, verbose=False)[0], values)
+
+
+@pytest.mark.filterwarnings("ignore:No positive samples")
+@pytest.mark.parametrize("algorithm", [Ditto(0.1), pFedMe(0.1, lam=5.0)], ids=["Ditto", "pFedMe"])
+def test_personal_models_and_the_global_one_are_evaluated(algorithm):
+    model, data = task(algorithm, personal=()), digits(permute_labels=False)
+    fit = fitted(model, data)
+    assert (model.personalize(0).network.head.weight - model.network.head.weight).abs().max() > 1e-3
+    check(fit.callback_metrics, by_hand(model, data))
+    check(fit.callback_metrics, by_hand(lambda i: model, data), "val_global")
+
+
+def test_the_task_holds_the_global_model_after_validation():
+    model = task(Ditto(0.1), personal=())
+    fitted(model, digits())
+    point = torch.cat([p.detach().flatten() for p in model.network.parameters()])
+    torch.testing.assert_close(point, model.server_state.z)
+
+
+@pytest.mark.filterwarnings("ignore:No positive samples")
+def test_metrics_in_groups_are_computed_client_by_client():
+    model = Classification(Ditto(0.1), network=nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
+    data = digits(permute_labels=False)
+    fit = fitted(model, data)
+    values = by_hand(model, data)
+    check(fit.callback_metrics, {name: values[name] for name in ("accuracy", "f1", "loss")})
+
+
+def test_one_global_model_is_evaluated_client_by_client_for_comparison():
+    model, data = task(FedAvg(0.1), personal=()), digits()
+    fit = fitted(model, data)
+    assert model.client_metrics["val_accuracy"].shape == (CLIENTS,)
+    assert float(fit.callback_metrics["val_accuracy"]) == pytest.approx(
+        float(model.client_metrics["val_accuracy"].mean())
+    )
+    assert "val_global_accuracy" not in fit.callback_metrics
+
+
+def test_a_checkpoint_is_validated_like_the_run_that_wrote_it(tmp_path):
+    model, data = task(), digits()
+    fit = fitted(model, data)
+    seen = {name: float(value) for name, value in fit.callback_metrics.items() if name.startswith("val")}
+    fit.save_checkpoint(tmp_path / "run.ckpt")
+    again = trainer().validate(task(), digits(), ckpt_path=tmp_path / "run.ckpt", verbose=False, weights_only=True)[0]
+    assert again == seen
+    loaded = PersonalizedClassification.load_from_checkpoint(tmp_path / "run.ckpt", weights_only=True)
+    assert torch.equal(loaded.personalize(3).network.head.weight, model.personalize(3).network.head.weight)
+    assert loaded.personal_parameters == ("network.head",)
+
+
+class OwnLine(Personal):
+    """A user's task: ordinary validation that logs numbers."""
+
+    def validation_step(self, batch, batch_idx):
+        self.log("val_loss", self.objective(batch), batch_size=len(batch[1]))
+
+    def predict_step(self, batch, batch_idx):
+        return self.line(batch[0]).squeeze(1) + self.offset
+
+
+def own_data(**dealing):
+    dealing = {"batch_size": 4, "local_steps": 3, "seed": 1, "eval_batch_size": 5, **dealing}
+    return FederatedDataModule.from_datasets(clients(), val=clients(seed=7), test=clients(seed=8), **dealing)
+
+
+def test_users_validation_runs_once_a_client():
+    model, data = OwnLine(FedAvg(0.05)), own_data()
+    fit = fitted(model, data)
+    losses = []
+    for i, part in enumerate(clients(seed=7)):
+        with torch.no_grad():
+            losses.append(model.personalize(i).objective(part.tensors))
+    losses = torch.stack(losses)
+    assert losses.std() > 0
+    logged = fit.callback_metrics
+    torch.testing.assert_close(logged["val_loss"], losses.mean())
+    torch.testing.assert_close(logged["val_loss_worst"], losses.max())
+    assert model.offset.item() == 0.0
+
+
+def test_prediction_as_one_client_and_as_everyone():
+    model, data = OwnLine(FedAvg(0.05)), own_data(eval_batch_size=50)
+    fit = fitted(model, data)
+    everyone = fit.predict(model, data)
+    parts = clients(seed=8)
+    expected = [model.personalize(i).predict_step(part.tensors, 0) for i, part in enumerate(parts)]
+    assert len(everyone) == len(parts)
+    for ours, theirs in zip(everyone, expected, strict=True):
+        torch.testing.assert_close(ours, theirs.detach())
+    model.predict_client = 2
+    (ours,) = fit.predict(model, data)
+    torch.testing.assert_close(ours, expected[2].detach())
+    x = torch.ones(3, 6)
+    pooled = FederatedDataModule.from_datasets(clients(), test=torch.utils.data.TensorDataset(x, torch.zeros(3)))
+    (ours,) = fit.predict(model, pooled)
+    torch.testing.assert_close(ours, model.personalize(2).predict_step((x, None), 0).detach())
+    assert model.offset.item() == 0.0
+    model.predict_client = 9
+    with pytest.raises(IndexError, match="clients 0 to 3"):
+        fit.predict(model, data)
+
+
+def test_one_clients_model_is_saved_as_a_plain_module(tmp_path):
+    model = task()
+    fitted(model, digits())
+    torch.save(model.personalize(1).network.state_dict(), tmp_path / "client.pt")
+    plain = task().network
+    plain.load_state_dict(torch.load(tmp_path / "client.pt", weights_only=True))
+    x = torch.randn(3, 1, 8, 8)
+    assert torch.equal(plain(x), model.personalize(1)(x))
+    assert not torch.equal(plain(x), model(x))
+
+
+def test_histograms_over_clients_are_in_tensorboard(tmp_path):
+    logger = TensorBoardLogger(tmp_path, name="", version="", default_hp_metric=False)
+    fitted(task(), digits(), logger=logger)
+    logger.finalize("success")
+    board = EventAccumulator(str(tmp_path))
+    board.Reload()
+    (event,) = board.Histograms("val_accuracy_clients")
+    assert event.step == 4
+    assert event.histogram_value.num == CLIENTS
+    assert {"val_accuracy", "val_accuracy_std", "val_accuracy_worst"} <= set(board.Tags()["scalars"])
+
+
+class Failing(OwnLine):
+    def validation_step(self, batch, batch_idx):
+        self.log("val_loss", self.objective(batch))
+        if not self.trainer.sanity_checking and batch_idx == 4:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.filterwarnings("ignore:.*KeyboardInterrupt")
+def test_an_interrupted_validation_leaves_the_global_model():
+    model = Failing(FedAvg(0.05))
+    with pytest.raises((KeyboardInterrupt, SystemExit)):
+        fitted(model, own_data())
+    assert model.offset.item() == 0.0
+    assert model._note is None
+
+
+def test_data_that_do_not_say_whose_samples_they_are():
+    with pytest.warns(UserWarning, match="do not say which val samples each client holds"):
+        fitted(OwnLine(FedAvg(0.05)), regression_data())
+    with pytest.raises(ValueError, match="val_partition"):
+        fitted(task(personal=()), FederatedDataModule.from_datasets(clients(), val=clients()[0]))
+    with pytest.raises(ValueError, match="a list of 3 data sets for 4 clients"):
+        FederatedDataModule.from_datasets(clients(), val=clients()[:3]).setup()
+
+
+def test_without_models_of_their_own_lists_are_pooled():
+    fit = fitted(Line(FedAvg(0.05), dropout=0.0), own_data())
+    assert "val_loss_std" not in fit.callback_metrics
+    pooled = FederatedDataModule.from_datasets(
+        clients(), val=torch.utils.data.ConcatDataset(clients(seed=7)), batch_size=4, local_steps=3, seed=1
+    )
+    torch.manual_seed(0)
+    first = fitted(Line(FedAvg(0.05), dropout=0.0), own_data()).callback_metrics["val_loss"]
+    torch.manual_seed(0)
+    second = fitted(Line(FedAvg(0.05), dropout=0.0), pooled).callback_metrics["val_loss"]
+    torch.testing.assert_close(first, second)

@@ -1,0 +1,148 @@
+"""Data with training, validation and test samples of every client's own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fedlightning.data import HAPT, IID, UCIHAR, Dirichlet, Partition, PersonalCIFAR10, PersonalDigits, PersonalMNIST
+from fedlightning.data.images import digits_images
+from tests.data.test_cifar10 import archive
+
+
+def test_hold_out_takes_a_share_of_every_client():
+    partition = Partition.of([range(10), range(10, 13), range(13, 113)])
+    kept, aside = partition.hold_out(0.2, seed=0)
+    assert kept.sizes.tolist() == [8, 2, 80]
+    assert aside.sizes.tolist() == [2, 1, 20]
+    for whole, stays, held in zip(partition, kept, aside, strict=True):
+        assert sorted([*stays.tolist(), *held.tolist()]) == sorted(whole.tolist())
+    assert torch.equal(partition.hold_out(0.2, seed=0)[1].order, aside.order)
+    assert not torch.equal(partition.hold_out(0.2, seed=1)[1].order, aside.order)
+
+
+def test_hold_out_needs_two_samples_and_a_share():
+    with pytest.raises(ValueError, match="Client 1 has one sample"):
+        Partition.of([[0, 1], [2]]).hold_out(0.5, seed=0)
+    with pytest.raises(ValueError, match=r"share=1\.0"):
+        Partition.of([[0, 1]]).hold_out(1.0, seed=0)
+    with pytest.raises(ValueError, match="test_share=0"):
+        PersonalDigits(test_share=0)
+
+
+def parts(data):
+    federation = data.federation
+    return federation.partition, federation.val_partition, federation.test_partition
+
+
+def test_no_sample_leaks_between_clients_or_parts():
+    data = PersonalDigits(Dirichlet(6, 0.5, min_size=20))
+    every = torch.cat([part.order for part in parts(data)])
+    assert sorted(every.tolist()) == list(range(1797))
+    whole = Dirichlet(6, 0.5, min_size=20).split(digits_images(8)[1], data.seed)
+    for client, own in enumerate(whole):
+        train, val, test = (part[client] for part in parts(data))
+        assert set(own.tolist()) == {*train.tolist(), *val.tolist(), *test.tolist()}
+        assert len(test) == round(0.2 * len(own))
+        assert len(val) == round(0.1 * (len(own) - len(test)))
+
+
+def test_digits_are_renamed_and_turned_client_by_client():
+    data = PersonalDigits(IID(3), rotate=True)
+    images, labels = digits_images(8)
+    pooled, renamed = data.federation.train.tensors
+    names = []
+    for client, own in enumerate(IID(3).split(labels, data.seed)):
+        assert torch.equal(pooled[own], images[own].unsqueeze(1).rot90(client, (2, 3)))
+        pairs = {(int(a), int(b)) for a, b in zip(labels[own], renamed[own], strict=True)}
+        assert len(pairs) == 10
+        assert sorted(b for _, b in pairs) == list(range(10))
+        names.append(pairs)
+    assert names[0] != names[1]
+    plain = PersonalDigits(IID(3), permute_labels=False).federation.train.tensors
+    assert torch.equal(plain[0], images.unsqueeze(1))
+    assert torch.equal(plain[1], labels)
+
+
+def recordings(path):
+    """Two persons; every reading is its own number."""
+    n = 900
+    steps = np.arange(n, dtype=np.int16)
+    np.savez(
+        path,
+        acc=np.stack([steps, steps, steps], 1),
+        gyro=np.stack([-steps, -steps, -steps], 1),
+        offsets=np.array([0, 400, 900]),
+        exp_user=np.array([[1, 7], [2, 9]]),
+        labels=np.array([[1, 7, 1, 11, 330], [1, 7, 8, 331, 400], [2, 9, 6, 1, 256], [2, 9, 7, 257, 500]]),
+        acc_step_g=0.5,
+        gyro_step_rad_s=0.25,
+    )
+    return path
+
+
+def test_hapt_windows(tmp_path):
+    data = HAPT(str(recordings(tmp_path / "hapt.npz")), transitions=True)
+    windows, activity = data.samples()[0].tensors
+    person = data.samples()[1]
+    starts = [10, 74, 138, 202, 400, 464, 528, 656, 720]  # stretches of 320, 70, 256 and 244 readings
+    assert windows.shape == (len(starts), 6, 128)
+    for window, start in zip(windows, starts, strict=True):
+        readings = torch.arange(start, start + 128.0)
+        torch.testing.assert_close(window[0], 0.5 * readings)
+        torch.testing.assert_close(window[5], -0.25 * readings)
+    assert activity.tolist() == [0] * 4 + [5] * 3 + [6] * 2
+    assert person.tolist() == [7] * 4 + [9] * 5
+    assert [len(part) for part in parts(data)] == [2, 2, 2]
+    assert len(HAPT(str(tmp_path / "hapt.npz")).samples()[1]) == 7
+
+
+def test_uci_har_folder(tmp_path):
+    draw = np.random.default_rng(0)
+    signals = {}
+    for part, n in (("train", 5), ("test", 4)):
+        folder = tmp_path / part / "Inertial Signals"
+        folder.mkdir(parents=True)
+        for sensor in ("total_acc", "body_gyro", "body_acc"):
+            for axis in "xyz":
+                values = draw.normal(size=(n, 128)).round(3)
+                signals[part, sensor, axis] = values
+                np.savetxt(folder / f"{sensor}_{axis}_{part}.txt", values)
+        np.savetxt(tmp_path / part / f"y_{part}.txt", np.arange(n) % 6 + 1, fmt="%d")
+        np.savetxt(tmp_path / part / f"subject_{part}.txt", np.where(np.arange(n) < n - 2, 3, 5), fmt="%d")
+    data = UCIHAR(str(tmp_path))
+    tensors, person = data.samples()
+    windows, activity = tensors.tensors
+    assert windows.shape == (9, 6, 128)
+    np.testing.assert_allclose(windows[5, 1], signals["test", "total_acc", "y"][0], rtol=1e-6)
+    np.testing.assert_allclose(windows[2, 5], signals["train", "body_gyro", "z"][2], rtol=1e-6)
+    assert activity.tolist() == [0, 1, 2, 3, 4, 0, 1, 2, 3]
+    assert person.tolist() == [3, 3, 3, 5, 5, 3, 3, 5, 5]
+    assert data.num_clients == 2
+
+
+@pytest.mark.parametrize(("make", "message"), [(HAPT, "no such file"), (UCIHAR, "Inertial Signals")])
+def test_missing_recordings_are_named(tmp_path, make, message):
+    with pytest.raises(FileNotFoundError, match=message):
+        make(str(tmp_path / "nowhere")).setup()
+
+
+def test_cifar10_pools_both_official_parts(tmp_path):
+    pictures = np.random.default_rng(0).integers(256, size=(8, 32, 32, 3), dtype=np.uint8)
+    data = PersonalCIFAR10(str(archive(tmp_path / "cifar.npz", pictures)), IID(2), val_share=0.4)
+    image, label = data.federation.test[torch.tensor([6])]
+    assert image.shape == (1, 3, 32, 32)
+    assert label == 6
+    assert sorted(torch.cat([part.order for part in parts(data)]).tolist()) == list(range(8))
+
+
+@pytest.mark.shared_data
+def test_real_hapt_and_mnist(shared_data):
+    data = HAPT(os.path.join(shared_data, "hapt", "hapt_raw.npz"), transitions=True)
+    assert len(data.samples()[1]) == 10929
+    assert data.num_clients == 30
+    assert len(PersonalMNIST(str(Path(shared_data) / "mnist")).samples()[1]) == 70000

@@ -1,0 +1,55 @@
+"""Shapes, parameter counts, and training of the parts under vmap as one by one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+from fedlightning import FederatedDataModule
+from fedlightning.algorithms import FedAPM
+from fedlightning.models import AttentionPooling, HARNet, PersonalMLP, TwoLayerCNN
+from fedlightning.oracle import Sequential, Vectorized
+from fedlightning.tasks import PersonalizedClassification
+from tests.small import trainer
+
+SMALL = {
+    "PersonalMLP": (lambda: PersonalMLP(12, 5, 3), (1, 3, 4), ("head",)),
+    "TwoLayerCNN": (lambda: TwoLayerCNN(1, 8, 3, hidden=6), (1, 8, 8), ("head",)),
+    "HARNet": (lambda: HARNet(3, widths=(3, 4, 5), heads=2), (6, 16), ("acc.conv",)),
+}
+
+
+def test_sizes_of_the_papers_networks():
+    cnn = TwoLayerCNN()
+    assert cnn.head[0].in_features == 2048
+    assert cnn(torch.randn(2, 3, 32, 32)).shape == (2, 10)
+    har = HARNet(classes=12)
+    assert har(torch.randn(2, 6, 128)).shape == (2, 12)
+    assert [tuple(har.acc.conv[i].weight.shape) for i in (0, 3, 6)] == [(32, 3, 5), (64, 32, 5), (128, 64, 5)]
+    assert har.head[0].in_features == 6 * 128
+
+
+def test_attention_takes_weighted_means():
+    pooling = AttentionPooling(3, heads=2)
+    x = torch.randn(4, 7, 3)
+    weights = torch.stack([pooling.score(x[i]).softmax(0) for i in range(4)])
+    expected = [[sum(weights[i, t, h] * x[i, t] for t in range(7)) for h in range(2)] for i in range(4)]
+    torch.testing.assert_close(pooling(x), torch.stack([torch.cat(means) for means in expected]))
+    torch.testing.assert_close(pooling(torch.ones(1, 7, 3)), torch.ones(1, 6))
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_training_under_vmap_is_training_one_by_one(name):
+    make, shape, personal = SMALL[name]
+    draw = torch.Generator().manual_seed(0)
+    sets = [TensorDataset(torch.randn(8, *shape, generator=draw), torch.arange(8) % 3) for _ in range(3)]
+    ends = []
+    for oracle in (Vectorized(), Sequential()):
+        torch.manual_seed(0)
+        task = PersonalizedClassification(FedAPM(0.1), make(), personal=personal, classes=3, oracle=oracle)
+        data = FederatedDataModule.from_datasets(sets, val=sets, batch_size=4, local_steps=2)
+        fit = trainer(max_steps=2, precision="64-true")
+        fit.fit(task, data)
+        ends.append(torch.cat([p.flatten() for i in range(3) for p in task.personalize(i).parameters()]))
+    torch.testing.assert_close(ends[0], ends[1], rtol=1e-9, atol=1e-10)

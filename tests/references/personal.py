@@ -1,0 +1,132 @@
+"""Methods with personal blocks or models. ``operators[i](z, v)`` gives (g, g_v), or without v ``operators[i](z)`` g.
+
+Each returns the points, and leaves what clients keep in ``kept`` (one dict a client) if given.
+"""
+
+import numpy as np
+
+
+def _blocks(operators, v):
+    if v is None:
+        return [lambda z, own, g=g: (g(z), own) for g in operators], [np.zeros(0) for _ in operators]
+    return operators, [v.copy() for _ in operators]
+
+
+def _keep(kept, **states):
+    if kept is not None:
+        kept.extend(dict(zip(states, values, strict=True)) for values in zip(*states.values(), strict=True))
+
+
+def fed_sim(operators, z, cohorts, K, lr, v=None, kept=None):
+    """Pillutla et al. 2022, Algorithm 3: both blocks at once."""
+    operators, vs = _blocks(operators, v)
+    points = []
+    for cohort in cohorts:
+        ends = []
+        for i in cohort:
+            w, own = z.copy(), vs[i]
+            for _ in range(K):
+                g, g_v = operators[i](w, own)
+                w, own = w - lr * g, own - lr * g_v
+            ends.append(w)
+            vs[i] = own
+        z = np.mean(ends, axis=0)
+        points.append(z)
+    _keep(kept, personal=vs)
+    return points
+
+
+def fed_alt(operators, z, cohorts, K, lr, personal_passes=1, v=None, kept=None):
+    """Pillutla et al. 2022, Algorithm 2: the personal block first."""
+    operators, vs = _blocks(operators, v)
+    points = []
+    for cohort in cohorts:
+        ends = []
+        for i in cohort:
+            for _ in range(personal_passes * K):
+                vs[i] = vs[i] - lr * operators[i](z, vs[i])[1]
+            w = z.copy()
+            for _ in range(K):
+                w = w - lr * operators[i](w, vs[i])[0]
+            ends.append(w)
+        z = np.mean(ends, axis=0)
+        points.append(z)
+    _keep(kept, personal=vs)
+    return points
+
+
+def fed_apm(
+    operators,
+    z,
+    cohorts,
+    K,
+    lr,
+    rho=0.1,
+    sigma=0.1,
+    tolerance=0.0,
+    decay=0.95,
+    personal_passes=1,
+    start="local",
+    v=None,
+    kept=None,
+):
+    """Zhu et al. 2025, Algorithm 1, for f_i in place of alpha_i f_i, with the mean over all N written out."""
+    operators, vs = _blocks(operators, v)
+    n = len(operators)
+    us, pis, xis = [z.copy()] * n, [0 * z] * n, [tolerance] * n
+    points = []
+    for cohort in cohorts:
+        for i in cohort:
+            u = us[i] if start == "local" else z
+            xis[i] = decay * xis[i]
+            before = vs[i]
+            for _ in range(personal_passes * K):
+                vs[i] = vs[i] - lr * (operators[i](u, vs[i])[1] + sigma * (vs[i] - before))
+            for _ in range(K):
+                step = operators[i](u, vs[i])[0] + pis[i] + rho * (u - z)
+                if step @ step <= xis[i]:
+                    break
+                u = u - lr * step
+            us[i], pis[i] = u, pis[i] + rho * (u - z)
+        z = np.mean([u + pi / rho for u, pi in zip(us, pis, strict=True)], axis=0)
+        points.append(z)
+    _keep(kept, personal=vs, u=us, pi=pis, xi=xis)
+    return points
+
+
+def ditto(operators, z, cohorts, K, lr, lam=1.0, lr_own=None, kept=None):
+    """Li et al. 2021, Algorithm 1."""
+    own = [z.copy() for _ in operators]
+    points = []
+    for cohort in cohorts:
+        ends = []
+        for i in cohort:
+            w = z.copy()
+            for _ in range(K):
+                w = w - lr * operators[i](w)
+                own[i] = own[i] - (lr_own or lr) * (operators[i](own[i]) + lam * (own[i] - z))
+            ends.append(w)
+        z = np.mean(ends, axis=0)
+        points.append(z)
+    _keep(kept, v=own)
+    return points
+
+
+def p_fed_me(operators, z, cohorts, K, lr, lam=15.0, lr_own=None, inner_steps=5, beta=1.0, kept=None):
+    """T. Dinh et al. 2020, Algorithm 1."""
+    thetas = [z.copy() for _ in operators]
+    points = []
+    for cohort in cohorts:
+        ends = []
+        for i in cohort:
+            w = theta = z
+            for _ in range(K):
+                for _ in range(inner_steps):
+                    theta = theta - (lr_own or lr) * (operators[i](theta) + lam * (theta - w))
+                w = w - lr * lam * (w - theta)
+            thetas[i] = theta
+            ends.append(w)
+        z = (1 - beta) * z + beta * np.mean(ends, axis=0)
+        points.append(z)
+    _keep(kept, theta=thetas)
+    return points
