@@ -45,6 +45,7 @@ class Case:
         by_block: Further changes of ``hyper`` in the test of sizes by block (step sizes that follow from ``size``).
         own: Hyper-parameters that act on personal blocks or personal models only: with them, what clients keep changes
             on a problem with a personal block, and the point need not.
+        personal: Changes of ``hyper`` for tasks with personal parameters, which solvers on all data refuse.
     """
 
     make: Callable[..., fl.Algorithm]
@@ -57,9 +58,13 @@ class Case:
     still: float = 1e-12
     by_block: dict[str, Any] = field(default_factory=dict)
     own: frozenset[str] = frozenset()
+    personal: dict[str, Any] = field(default_factory=dict)
 
     def algorithm(self, **changes: Any) -> fl.Algorithm:
         return self.make(**{**self.hyper, **changes})
+
+    def personal_algorithm(self) -> fl.Algorithm:
+        return self.algorithm(**self.personal)
 
 
 CASES = {
@@ -179,6 +184,7 @@ CASES = {
         rounds=600,
         size="beta",
         still=1e12,
+        personal={"solver": LocalSteps(lr=0.03)},
     ),
     "FedDR": Case(
         fl.FedDR,
@@ -207,6 +213,7 @@ CASES = {
         size="sigma",
         still=1e12,
         by_block={"solver": GradientDescent(max_steps=5)},
+        personal={"solver": LocalSteps(lr=0.06)},
     ),
     "FedADMMGong": Case(
         fl.FedADMMGong,

@@ -91,11 +91,12 @@ def test_personal_rows_never_appear_in_a_message(name, monkeypatch):
     collect = RoundLoop._collect
 
     def note(self, outcome, chunk, reply, oracle, z):
-        sent.extend(value for value in vars(reply.up).values() if isinstance(value, torch.Tensor))
+        message = {} if reply.up is None else vars(reply.up)
+        sent.extend(value for value in message.values() if isinstance(value, torch.Tensor))
         collect(self, outcome, chunk, reply, oracle, z)
 
     monkeypatch.setattr(RoundLoop, "_collect", note)
-    algorithm = CASES[name].algorithm()
+    algorithm = CASES[name].personal_algorithm()
     task = personal_quadratic(algorithm)
     loop = loop_for(task)
     personal = [task.v.detach()]
@@ -118,7 +119,7 @@ def test_personal_rows_never_appear_in_a_message(name, monkeypatch):
 
 @pytest.mark.parametrize("name", CASES)
 def test_with_a_personal_block_ways_to_compute_agree_and_runs_resume(name):
-    algorithm = CASES[name].algorithm()
+    algorithm = CASES[name].personal_algorithm()
     batches = rounds_of(algorithm, 4, size=4)
     loops = [loop_for(personal_quadratic(algorithm), oracle) for oracle in (Vectorized(), Sequential())]
     whole, one_by_one = (run(loop, batches) for loop in loops)
@@ -133,7 +134,7 @@ def test_with_a_personal_block_ways_to_compute_agree_and_runs_resume(name):
 
 @pytest.mark.parametrize("name", CASES)
 def test_personal_blocks_of_absent_clients_stay(name):
-    algorithm = CASES[name].algorithm()
+    algorithm = CASES[name].personal_algorithm()
     loop = loop_for(personal_quadratic(algorithm))
     batches = rounds_of(algorithm, 4, size=2)
     run(loop, batches[:1])
