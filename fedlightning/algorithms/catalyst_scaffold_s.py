@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from fedlightning.algorithms.base import Algorithm, Phase, Point, Reply, require
+from fedlightning.algorithms.fed_sgda import Gradient
 from fedlightning.oracle.cohort import CohortOracle, Minibatch
 from fedlightning.seeding import derive_seed
 from fedlightning.space import PerBlock
@@ -45,17 +46,6 @@ class Server:
     reference: Tensor
     steps: int
     t: int
-
-
-@dataclass(frozen=True)
-class Gradient:
-    """Upload of phase 1.
-
-    Attributes:
-        g: ``[S, d]``.
-    """
-
-    g: Tensor
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from fedlightning.algorithms.base import Algorithm, Phase, Point, Reply, require
+from fedlightning.algorithms.fed_sgda import Gradient
 from fedlightning.oracle.cohort import CohortOracle
 from fedlightning.space import PerBlock
 
@@ -60,17 +61,6 @@ class Ask:
     z: Tensor
     before: Tensor | None
     t: int
-
-
-@dataclass(frozen=True)
-class Gradient:
-    """Upload of phase 1.
-
-    Attributes:
-        g: ``[S, d]``.
-    """
-
-    g: Tensor
 
 
 @dataclass(frozen=True)
