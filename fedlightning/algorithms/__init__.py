@@ -16,6 +16,7 @@ from fedlightning.algorithms.base import (
 from fedlightning.algorithms.ditto import Ditto
 from fedlightning.algorithms.extra_step_local_sgd import ExtraStepLocalSGD
 from fedlightning.algorithms.fe_dual_ex import FeDualEx
+from fedlightning.algorithms.fed_ala import FedALA
 from fedlightning.algorithms.fed_alt import FedAlt
 from fedlightning.algorithms.fed_apm import FedAPM
 from fedlightning.algorithms.fed_avg import FedAvg, FedAvgGDA, FedSim
@@ -37,6 +38,7 @@ __all__ = [
     "Ditto",
     "ExtraStepLocalSGD",
     "FeDualEx",
+    "FedALA",
     "FedAPM",
     "FedAlt",
     "FedAvg",

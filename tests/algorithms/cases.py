@@ -20,7 +20,7 @@ from tests.references.composite import (
 )
 from tests.references.fed_avg import fed_avg
 from tests.references.fed_mm import fed_mm
-from tests.references.personal import ditto, fed_alt, fed_apm, p_fed_me
+from tests.references.personal import ditto, fed_ala, fed_alt, fed_apm, p_fed_me
 from tests.references.scaffold import scaffold
 
 
@@ -37,6 +37,7 @@ class Case:
         rounds: Rounds it is given to get there, to 1e-9.
         own: Hyper-parameters that act on personal blocks or personal models only: with them, what clients keep changes
             on a problem with a personal block, and the point need not.
+        still: Fields of the client state that a client's round may leave as they are.
     """
 
     make: Callable[..., fl.Algorithm]
@@ -46,6 +47,7 @@ class Case:
     exact: bool = False
     rounds: int = 400
     own: frozenset[str] = frozenset()
+    still: frozenset[str] = frozenset()
 
     def algorithm(self, **changes: Any) -> fl.Algorithm:
         return self.make(**{**self.hyper, **changes})
@@ -96,6 +98,20 @@ CASES = {
         },
         exact=True,
         own=frozenset({"sigma", "personal_passes"}),
+    ),
+    "FedALA": Case(
+        fl.FedALA,
+        {"lr": 0.05, "lr_weights": 0.2, "first_passes": 2},
+        fed_ala,
+        {
+            "lr": 0.04,
+            "lr_weights": 0.1,
+            "first_passes": 3,
+            "adaptive": 0.5,
+            "local_optimizer": torch.optim.Adam,
+        },
+        rounds=40,
+        still=frozenset({"a"}),
     ),
     "Ditto": Case(
         fl.Ditto,

@@ -23,7 +23,7 @@ from tests.federations import (
     run,
     start_of,
 )
-from tests.references.personal import ditto, fed_alt, fed_apm, fed_sim, p_fed_me
+from tests.references.personal import ditto, fed_ala, fed_alt, fed_apm, fed_sim, p_fed_me
 
 BLOCKS = {
     "FedSim": (fl.FedSim, {"lr": 0.05}, fed_sim),
@@ -32,6 +32,7 @@ BLOCKS = {
     "FedAPM, shared": (fl.FedAPM, {"lr": 0.05, "rho": 0.7, "personal_passes": 2, "start": "shared"}, fed_apm),
 }
 MODELS = {
+    "FedALA": (fl.FedALA, {"lr": 0.05, "lr_weights": 0.3, "first_passes": 2}, fed_ala),
     "Ditto": (fl.Ditto, {"lr": 0.05, "lam": 0.5, "lr_own": 0.04}, ditto),
     "pFedMe": (fl.pFedMe, {"lr": 0.05, "lam": 2.0, "lr_own": 0.1, "inner_steps": 3}, p_fed_me),
 }
@@ -240,6 +241,7 @@ def test_fed_apm_stops_where_the_gradient_is_small():
         (lambda: fl.FedAPM(0.1, start="zero"), "'local' or 'shared'"),
         (lambda: fl.FedAlt(0.1, personal_passes=0), r"FedAlt\(personal_passes=0\)"),
         (lambda: fl.Ditto(0.1, lam=-1.0), r"Ditto\(lam=-1.0\)"),
+        (lambda: fl.FedALA(0.1, adaptive=2.0), r"FedALA\(adaptive=2.0\): expected <= 1"),
         (lambda: fl.pFedMe(0.1, lam=0.0), r"pFedMe\(lam=0.0\)"),
     ],
 )
@@ -274,3 +276,30 @@ def test_p_fed_me_minimises_the_mean_of_the_envelopes():
     torch.testing.assert_close(loop.point, z, rtol=1e-6, atol=1e-6)
     theta = torch.linalg.solve(task.matrix + 4.0 * identity, 4.0 * z - task.offset)
     torch.testing.assert_close(loop.clients.all("state.theta"), theta, rtol=1e-6, atol=1e-6)
+
+
+def test_fed_ala_takes_over_what_lowers_its_loss():
+    algorithm = fl.FedALA(0.05, lr_weights=0.5, first_passes=20)
+    task = quadratic(algorithm, dim_y=0)
+    loop = loop_for(task)
+    run(loop, rounds_of(algorithm, 1))
+    v, z = loop.clients.all("state.v"), loop.point
+
+    def losses(points):
+        return torch.stack([p @ m @ p / 2 + q @ p for p, m, q in zip(points, task.matrix, task.offset, strict=True)])
+
+    run(loop, rounds_of(algorithm, 1, start=1))
+    a = loop.clients.all("state.a")
+    assert a.min() >= 0
+    assert a.max() <= 1
+    assert 0.01 < a.mean() < 0.99
+    best = losses(v + a * (z - v))
+    assert (best < losses(z.expand_as(v))).all()
+    assert (best <= losses(v) + 1e-9).all()
+
+
+def test_fed_ala_that_takes_over_everything_is_fed_avg():
+    algorithm = fl.FedALA(0.05, adaptive=0.0)
+    batches = rounds_of(algorithm, 4, size=3)
+    ours, plain = (run(loop_for(quadratic(a)), batches) for a in (algorithm, fl.FedAvg(0.05)))
+    torch.testing.assert_close(ours, plain)
