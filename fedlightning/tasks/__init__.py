@@ -4,6 +4,7 @@ from fedlightning.tasks.adversaries import CDAN, DANN, MDD, Adversary
 from fedlightning.tasks.bilinear import Bilinear, BilinearL1, BilinearNuclear
 from fedlightning.tasks.classification import Classification
 from fedlightning.tasks.domain_adaptation import DomainAdaptation
+from fedlightning.tasks.fed_rod import FedRoD
 from fedlightning.tasks.personal_quadratic import PersonalQuadratic
 from fedlightning.tasks.personalized_classification import PersonalizedClassification
 from fedlightning.tasks.quadratic_saddle import ClientNumbers, QuadraticSaddle
@@ -20,6 +21,7 @@ __all__ = [
     "Classification",
     "ClientNumbers",
     "DomainAdaptation",
+    "FedRoD",
     "PersonalQuadratic",
     "PersonalizedClassification",
     "QuadraticSaddle",
