@@ -3,6 +3,7 @@
 from fedlightning.data.classification import CIFAR10, MNIST, Digits, FashionMNIST
 from fedlightning.data.domains import MNISTM, DigitsM, Office31
 from fedlightning.data.evaluation import ClientLoader
+from fedlightning.data.features import SubjectFeatures
 from fedlightning.data.images import ScalePixels
 from fedlightning.data.module import ClientDatasets, FederatedDataModule, Federation, RoundLoader
 from fedlightning.data.partition import IID, ByGroup, Dirichlet, Partition, Partitioner, Shards, SourceTargetShare
@@ -36,5 +37,6 @@ __all__ = [
     "ScalePixels",
     "Shards",
     "SourceTargetShare",
+    "SubjectFeatures",
     "TensorData",
 ]

@@ -2,17 +2,29 @@
 
 from fedlightning.models.classifiers import CNN, LeNet5, LogisticRegression, ThreeLayerCNN
 from fedlightning.models.extractors import DigitFeatures, MobileNetV2Features
-from fedlightning.models.personalized import AttentionPooling, HARNet, PersonalMLP, SensorStream, TwoLayerCNN
+from fedlightning.models.personalized import (
+    AttentionPooling,
+    AudioVideoNet,
+    HARNet,
+    ImageTextNet,
+    PersonalMLP,
+    ResNet18,
+    SensorStream,
+    TwoLayerCNN,
+)
 
 __all__ = [
     "CNN",
     "AttentionPooling",
+    "AudioVideoNet",
     "DigitFeatures",
     "HARNet",
+    "ImageTextNet",
     "LeNet5",
     "LogisticRegression",
     "MobileNetV2Features",
     "PersonalMLP",
+    "ResNet18",
     "SensorStream",
     "ThreeLayerCNN",
     "TwoLayerCNN",
