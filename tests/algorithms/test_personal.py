@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 
 from fedlightning import algorithms as fl
+from fedlightning.data.cohort import RoundBatch
 from fedlightning.loop import RoundLoop
 from fedlightning.oracle import Sequential, Vectorized
 from tests.algorithms.cases import CASES
@@ -209,6 +210,23 @@ def test_the_mean_over_the_cohort_misses_the_solution():
     (shared, _), duals, _ = solve(CohortMean(**APM), rounds=280)
     assert shared > 1e-2
     assert duals[100:].min() > 1e-2
+
+
+def test_fed_apm_weighs_clients_by_their_samples():
+    algorithm, sizes = fl.FedAPM(**APM), [1, 5, 2, 8, 3, 1]
+    task = personal_quadratic(algorithm, dim_shared=3, dim_personal=2)
+    loop = loop_for(task, weighting="samples")
+    for batch in rounds_of(algorithm, 250, size=3, local_steps=4):
+        (cohort,) = batch.cohorts
+        deals = tuple(replace(deal, size=sizes[deal.id]) for deal in cohort.deals)
+        run(loop, [RoundBatch(batch.index, (replace(cohort, deals=deals, samples=sum(sizes)),))])
+    n, weights = len(task.u), torch.tensor(sizes, dtype=torch.float64) / sum(sizes)
+    matrix, offset = task.matrix.double(), task.offset.double()
+    coupling = matrix[:, :n, n:] @ torch.linalg.inv(matrix[:, n:, n:])
+    schur = torch.einsum("i,ijk->jk", weights, matrix[:, :n, :n] - coupling @ matrix[:, n:, :n])
+    rest = weights @ (offset[:, :n] - (coupling @ offset[:, n:, None]).squeeze(2))
+    torch.testing.assert_close(loop.point, torch.linalg.solve(schur, -rest), rtol=1e-7, atol=1e-7)
+    assert (loop.point - task.solution[0]).norm() > 1e-2
 
 
 def test_fed_alt_and_fed_sim_miss_the_solution():
