@@ -155,14 +155,16 @@ class RoundLoop:
         """
         if self._clients is None:  # before the first round all stand at the start
             return self.point, self._personal_start, self.buffers
-        rows = self._clients.template if client is None else self._clients.rows([client])
-        rows = {name: row if client is None else row[0] for name, row in rows.items()}
-        point = self.point
-        if client is not None:
-            own = self.algorithm.own_point(self.server, self.client_state(self._clients.rows([client])))
-            point = point if own is None else own[0]
-        buffers = self.buffers if client is None else rows.get(_BUFFERS, self.buffers)
-        return point, rows.get(_PERSONAL, self._personal_start), buffers
+        if client is None:
+            return self.point, self._clients.template.get(_PERSONAL, self._personal_start), self.buffers
+        rows = self._clients.rows([client])
+        point = self.algorithm.own_point(self.server, self.client_state(rows))
+        personal, buffers = rows.get(_PERSONAL), rows.get(_BUFFERS)
+        return (
+            self.point if point is None else point[0],
+            self._personal_start if personal is None else personal[0],
+            self.buffers if buffers is None else buffers[0],
+        )
 
     @torch.no_grad()
     def run(self, batch: RoundBatch, autocast: Autocast, undo_overflow: bool = False) -> RoundResult:

@@ -219,7 +219,10 @@ class FederatedLightningModule(LightningModule):
 
     def _adopt(self, client: int | None, loop: RoundLoop | None = None) -> None:
         """Put a client's own model, or the global one, into the task's parameters and buffers."""
-        loop = self._rounds() if loop is None else loop
+        if loop is None:
+            if self._loop is None and self._restored is None:
+                return  # no round yet: all stand at the present parameters
+            loop = self._rounds()
         known = loop.has_clients
         if client is not None and known and not 0 <= client < loop.clients.clients:
             raise IndexError(f"client={client}: the federation has clients 0 to {loop.clients.clients - 1}.")

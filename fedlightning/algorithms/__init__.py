@@ -22,6 +22,7 @@ from fedlightning.algorithms.extra_step_local_sgd import ExtraStepLocalSGD
 from fedlightning.algorithms.fe_dual_ex import FeDualEx
 from fedlightning.algorithms.fed_admm import FedADMM
 from fedlightning.algorithms.fed_admm_gong import FedADMMGong
+from fedlightning.algorithms.fed_ala import FedALA
 from fedlightning.algorithms.fed_alt import FedAlt
 from fedlightning.algorithms.fed_apm import FedAPM
 from fedlightning.algorithms.fed_avg import FedAvg, FedAvgGDA, FedSim
@@ -60,6 +61,7 @@ __all__ = [
     "FeDualEx",
     "FedADMM",
     "FedADMMGong",
+    "FedALA",
     "FedAPM",
     "FedAlt",
     "FedAvg",

@@ -4,6 +4,7 @@ from fedlightning.data.celeba import CelebA
 from fedlightning.data.classification import CIFAR10, MNIST, Digits, FashionMNIST
 from fedlightning.data.domains import MNISTM, DigitsM, Office31
 from fedlightning.data.evaluation import ClientLoader
+from fedlightning.data.features import SubjectFeatures
 from fedlightning.data.images import ScalePixels
 from fedlightning.data.leaf import FEMNIST
 from fedlightning.data.module import ClientDatasets, FederatedDataModule, Federation, RoundLoader
@@ -41,6 +42,7 @@ __all__ = [
     "ScalePixels",
     "Shards",
     "SourceTargetShare",
+    "SubjectFeatures",
     "Synthetic",
     "TensorData",
 ]

@@ -25,7 +25,12 @@ class PersonalData(FederatedDataModule):
     """
 
     def __init__(
-        self, partitioner: Partitioner, test_share: float = 0.2, val_share: float = 0.1, **dealing: Any
+        self,
+        partitioner: Partitioner,
+        test_share: float = 0.2,
+        val_share: float = 0.1,
+        class_counts: bool = False,
+        **dealing: Any,
     ) -> None:
         """Say how samples are shared out.
 
@@ -33,6 +38,8 @@ class PersonalData(FederatedDataModule):
             partitioner: Splits all samples among clients, by label or person.
             test_share: Part of every client's samples to test on.
             val_share: Part of every client's other samples to validate on.
+            class_counts: Whether a sample is (input, label, counts), with the numbers ``[C]`` of its client's training
+                samples by class, as :class:`~fedlightning.tasks.FedRoD` needs them.
             dealing: Arguments of :class:`FederatedDataModule`.
         """
         super().__init__(**dealing)
@@ -42,6 +49,7 @@ class PersonalData(FederatedDataModule):
         self.partitioner = partitioner
         self.test_share = test_share
         self.val_share = val_share
+        self.class_counts = class_counts
 
     @abstractmethod
     def samples(self) -> tuple[TensorData, Tensor]:
@@ -58,6 +66,8 @@ class PersonalData(FederatedDataModule):
         data = self.change(data, partition)
         rest, test = partition.hold_out(self.test_share, derive_seed(self.seed, 1))
         train, val = rest.hold_out(self.val_share, derive_seed(self.seed, 2))
+        if self.class_counts:
+            data = _with_counts(data, partition, train)
         return Federation(data, train, val=data, test=data, val_partition=val, test_partition=test)
 
 
@@ -225,3 +235,12 @@ class UCIHAR(PersonalData):
         """Windows of both official parts with activities, and persons."""
         windows, activity, person = read_uci_har(Path(self.root))
         return TensorData((windows, activity)), person
+
+
+def _with_counts(data: TensorData, partition: Partition, train: Partition) -> TensorData:
+    """Every sample with the class counts of its client's training samples."""
+    x, labels = data.tensors
+    counts = torch.zeros(len(labels), int(labels.max()) + 1)
+    for own, trained in zip(partition, train, strict=True):
+        counts[own] = torch.bincount(labels[trained], minlength=counts.shape[1]).float()
+    return TensorData((x, labels, counts), data.transform)

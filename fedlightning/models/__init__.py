@@ -3,20 +3,32 @@
 from fedlightning.models.classifiers import CNN, MLP, LeNet5, LogisticRegression, ThreeLayerCNN
 from fedlightning.models.dcgan import DCGANDiscriminator, DCGANGenerator
 from fedlightning.models.extractors import DigitFeatures, MobileNetV2Features
-from fedlightning.models.personalized import AttentionPooling, HARNet, PersonalMLP, SensorStream, TwoLayerCNN
+from fedlightning.models.personalized import (
+    AttentionPooling,
+    AudioVideoNet,
+    HARNet,
+    ImageTextNet,
+    PersonalMLP,
+    ResNet18,
+    SensorStream,
+    TwoLayerCNN,
+)
 
 __all__ = [
     "CNN",
     "MLP",
     "AttentionPooling",
+    "AudioVideoNet",
     "DCGANDiscriminator",
     "DCGANGenerator",
     "DigitFeatures",
     "HARNet",
+    "ImageTextNet",
     "LeNet5",
     "LogisticRegression",
     "MobileNetV2Features",
     "PersonalMLP",
+    "ResNet18",
     "SensorStream",
     "ThreeLayerCNN",
     "TwoLayerCNN",

@@ -129,3 +129,107 @@ class HARNet(nn.Module):
         """``[B, 6, T]``, three axes of acceleration and three of rotation, to logits ``[B, classes]``."""
         steps = torch.cat([self.acc(x[:, :3]), self.gyro(x[:, 3:])], dim=1)
         return self.head(self.fusion(steps))  # type: ignore[no-any-return]
+
+
+class ImageTextNet(nn.Module):
+    """FedAPM's network for images with text on precomputed features (B.2.2): ``image``, ``text``, ``fusion``, ``head``.
+
+    An image's features, projected, are one step beside the text's recurrent steps; attention pools them.
+    Input personalisation keeps ``image`` and ``text`` on the clients.
+    """
+
+    def __init__(
+        self,
+        classes: int = 8,
+        image_features: int = 1280,
+        text_features: int = 512,
+        width: int = 64,
+        heads: int = 4,
+        dropout: float = 0.1,
+    ) -> None:
+        """Build it.
+
+        Args:
+            classes: Number of classes.
+            image_features: Length of an image's features (MobileNetV2: 1280).
+            text_features: Length of a text step's features (MobileBERT: 512).
+            width: Length of both after their first layers.
+            heads: Weighted means of the fusion.
+            dropout: Share of the image's projected features that is dropped in training.
+        """
+        super().__init__()
+        self.image = nn.Sequential(nn.Linear(image_features, width), nn.ReLU(), nn.Dropout(dropout))
+        self.text = nn.GRU(text_features, width, batch_first=True)
+        self.fusion = AttentionPooling(width, heads)
+        self.head = nn.Sequential(nn.Linear(heads * width, 64), nn.ReLU(), nn.Linear(64, classes))
+
+    def forward(self, x: dict[str, Tensor]) -> Tensor:
+        """``image [B, features]`` and ``text [B, T, features]`` to logits ``[B, classes]``."""
+        steps = torch.cat([self.image(x["image"]).unsqueeze(1), self.text(x["text"])[0]], dim=1)
+        return self.head(self.fusion(steps))  # type: ignore[no-any-return]
+
+
+class AudioVideoNet(nn.Module):
+    """FedAPM's network for speech with video, on features (B.2.4): ``audio``, ``video``, ``fusion``, ``head``.
+
+    Audio goes through a :class:`SensorStream`, video through a recurrent layer, both through attention with six heads.
+    Input personalisation keeps ``audio`` and ``video`` on the clients.
+    """
+
+    def __init__(
+        self,
+        classes: int = 6,
+        audio_features: int = 80,
+        video_features: int = 1280,
+        widths: tuple[int, int, int] = (32, 64, 128),
+        heads: int = 6,
+    ) -> None:
+        """Build it.
+
+        Args:
+            classes: Number of classes.
+            audio_features: Length of an audio step's features (80 cepstral coefficients).
+            video_features: Length of a video frame's features (MobileNetV2: 1280).
+            widths: Channels of the audio convolutions; both recurrent layers are as wide as the last.
+            heads: Weighted means of the fusion.
+        """
+        super().__init__()
+        self.audio = SensorStream(audio_features, widths)
+        self.video = nn.GRU(video_features, widths[-1], batch_first=True)
+        self.fusion = AttentionPooling(widths[-1], heads)
+        self.head = nn.Linear(heads * widths[-1], classes)
+
+    def forward(self, x: dict[str, Tensor]) -> Tensor:
+        """``audio [B, T, features]``, T >= 8, and ``video [B, T', features]`` to logits ``[B, classes]``."""
+        steps = torch.cat([self.audio(x["audio"].mT), self.video(x["video"])[0]], dim=1)
+        return self.head(self.fusion(steps))  # type: ignore[no-any-return]
+
+
+class ResNet18(nn.Module):
+    """torchvision's ResNet-18: ``body`` and ``head``.
+
+    For images of 64 pixels and less the first convolution is 3 x 3 without stride and the first pooling is left out, as
+    is usual for CIFAR-100. Batch statistics are averaged like parameters, or stay local (``buffers: local``).
+    """
+
+    def __init__(self, classes: int = 100, size: int = 32) -> None:
+        """Build it.
+
+        Args:
+            classes: Number of classes.
+            size: Height and width of the images.
+        """
+        super().__init__()
+        from torchvision.models import resnet18
+
+        network = resnet18(weights=None)
+        if size <= 64:
+            network.conv1 = nn.Conv2d(3, 64, 3, padding=1, bias=False)
+            network.maxpool = nn.Identity()
+        self.head = nn.Linear(network.fc.in_features, classes)
+        network.fc = nn.Identity()
+        self.body = network
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Images ``[B, 3, size, size]`` to logits ``[B, classes]``."""
+        return self.head(self.body(x))  # type: ignore[no-any-return]

@@ -5,6 +5,7 @@ from fedlightning.tasks.auc_maximization import AUCMaximization
 from fedlightning.tasks.bilinear import Bilinear, BilinearL1, BilinearNuclear
 from fedlightning.tasks.classification import Classification
 from fedlightning.tasks.domain_adaptation import DomainAdaptation
+from fedlightning.tasks.fed_rod import FedRoD
 from fedlightning.tasks.gan import GAN
 from fedlightning.tasks.personal_quadratic import PersonalQuadratic
 from fedlightning.tasks.personalized_classification import PersonalizedClassification
@@ -25,6 +26,7 @@ __all__ = [
     "Classification",
     "ClientNumbers",
     "DomainAdaptation",
+    "FedRoD",
     "PersonalQuadratic",
     "PersonalizedClassification",
     "QuadraticSaddle",

@@ -68,7 +68,7 @@ class PersonalizedClassification(FederatedLightningModule):
         """Logits ``[B, C]``."""
         return self.network(x)  # type: ignore[no-any-return]
 
-    def objective(self, batch: Batch) -> Tensor:
+    def objective(self, batch: Any) -> Tensor | dict[str, Tensor]:
         """Cross entropy."""
         x, y = batch
         return F.cross_entropy(self(x), y)

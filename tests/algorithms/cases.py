@@ -24,7 +24,7 @@ from tests.references.composite import (
 )
 from tests.references.fed_avg import fed_avg
 from tests.references.fed_mm import fed_mm
-from tests.references.personal import ditto, fed_alt, fed_apm, p_fed_me
+from tests.references.personal import ditto, fed_ala, fed_alt, fed_apm, p_fed_me
 from tests.references.scaffold import scaffold
 from tests.references.splitting import fed_admm, fed_admm_gong, fed_dr, fed_pd, fed_skip, fed_split, fiaelt
 
@@ -46,6 +46,7 @@ class Case:
         own: Hyper-parameters that act on personal blocks or personal models only: with them, what clients keep changes
             on a problem with a personal block, and the point need not.
         personal: Changes of ``hyper`` for tasks with personal parameters, which solvers on all data refuse.
+        kept: Fields of the client state that a client's round may leave as they are.
     """
 
     make: Callable[..., fl.Algorithm]
@@ -59,6 +60,7 @@ class Case:
     by_block: dict[str, Any] = field(default_factory=dict)
     own: frozenset[str] = frozenset()
     personal: dict[str, Any] = field(default_factory=dict)
+    kept: frozenset[str] = frozenset()
 
     def algorithm(self, **changes: Any) -> fl.Algorithm:
         return self.make(**{**self.hyper, **changes})
@@ -112,6 +114,20 @@ CASES = {
         },
         exact=True,
         own=frozenset({"sigma", "personal_passes"}),
+    ),
+    "FedALA": Case(
+        fl.FedALA,
+        {"lr": 0.05, "lr_weights": 0.2, "first_passes": 2},
+        fed_ala,
+        {
+            "lr": 0.04,
+            "lr_weights": 0.1,
+            "first_passes": 3,
+            "adaptive": 0.5,
+            "local_optimizer": torch.optim.Adam,
+        },
+        rounds=40,
+        kept=frozenset({"a"}),
     ),
     "Ditto": Case(
         fl.Ditto,

@@ -184,7 +184,8 @@ def test_absent_clients_keep_their_rows(name):
         absent = [i for i in range(CLIENTS) if i not in present]
         for key, rows in before.items():
             assert torch.equal(loop.clients.all(key)[absent], rows[absent])
-            assert not torch.equal(loop.clients.all(key), rows)
+            if key.removeprefix("state.") not in CASES[name].kept:
+                assert not torch.equal(loop.clients.all(key), rows)
 
 
 def test_reaches_the_saddle_exactly_where_it_should(name):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 
 from fedlightning import algorithms as fl
+from fedlightning.data.cohort import RoundBatch
 from fedlightning.loop import RoundLoop
 from fedlightning.oracle import Sequential, Vectorized
 from tests.algorithms.cases import CASES
@@ -23,7 +24,7 @@ from tests.federations import (
     run,
     start_of,
 )
-from tests.references.personal import ditto, fed_alt, fed_apm, fed_sim, p_fed_me
+from tests.references.personal import ditto, fed_ala, fed_alt, fed_apm, fed_sim, p_fed_me
 
 BLOCKS = {
     "FedSim": (fl.FedSim, {"lr": 0.05}, fed_sim),
@@ -32,6 +33,7 @@ BLOCKS = {
     "FedAPM, shared": (fl.FedAPM, {"lr": 0.05, "rho": 0.7, "personal_passes": 2, "start": "shared"}, fed_apm),
 }
 MODELS = {
+    "FedALA": (fl.FedALA, {"lr": 0.05, "lr_weights": 0.3, "first_passes": 2}, fed_ala),
     "Ditto": (fl.Ditto, {"lr": 0.05, "lam": 0.5, "lr_own": 0.04}, ditto),
     "pFedMe": (fl.pFedMe, {"lr": 0.05, "lam": 2.0, "lr_own": 0.1, "inner_steps": 3}, p_fed_me),
 }
@@ -211,6 +213,23 @@ def test_the_mean_over_the_cohort_misses_the_solution():
     assert duals[100:].min() > 1e-2
 
 
+def test_fed_apm_weighs_clients_by_their_samples():
+    algorithm, sizes = fl.FedAPM(**APM), [1, 5, 2, 8, 3, 1]
+    task = personal_quadratic(algorithm, dim_shared=3, dim_personal=2)
+    loop = loop_for(task, weighting="samples")
+    for batch in rounds_of(algorithm, 250, size=3, local_steps=4):
+        (cohort,) = batch.cohorts
+        deals = tuple(replace(deal, size=sizes[deal.id]) for deal in cohort.deals)
+        run(loop, [RoundBatch(batch.index, (replace(cohort, deals=deals, samples=sum(sizes)),))])
+    n, weights = len(task.u), torch.tensor(sizes, dtype=torch.float64) / sum(sizes)
+    matrix, offset = task.matrix.double(), task.offset.double()
+    coupling = matrix[:, :n, n:] @ torch.linalg.inv(matrix[:, n:, n:])
+    schur = torch.einsum("i,ijk->jk", weights, matrix[:, :n, :n] - coupling @ matrix[:, n:, :n])
+    rest = weights @ (offset[:, :n] - (coupling @ offset[:, n:, None]).squeeze(2))
+    torch.testing.assert_close(loop.point, torch.linalg.solve(schur, -rest), rtol=1e-7, atol=1e-7)
+    assert (loop.point - task.solution[0]).norm() > 1e-2
+
+
 def test_fed_alt_and_fed_sim_miss_the_solution():
     for algorithm in (fl.FedAlt(0.15), fl.FedSim(0.15)):
         task = personal_quadratic(algorithm, clients=N)
@@ -241,6 +260,7 @@ def test_fed_apm_stops_where_the_gradient_is_small():
         (lambda: fl.FedAPM(0.1, start="zero"), "'local' or 'shared'"),
         (lambda: fl.FedAlt(0.1, personal_passes=0), r"FedAlt\(personal_passes=0\)"),
         (lambda: fl.Ditto(0.1, lam=-1.0), r"Ditto\(lam=-1.0\)"),
+        (lambda: fl.FedALA(0.1, adaptive=2.0), r"FedALA\(adaptive=2.0\): expected <= 1"),
         (lambda: fl.pFedMe(0.1, lam=0.0), r"pFedMe\(lam=0.0\)"),
     ],
 )
@@ -275,3 +295,30 @@ def test_p_fed_me_minimises_the_mean_of_the_envelopes():
     torch.testing.assert_close(loop.point, z, rtol=1e-6, atol=1e-6)
     theta = torch.linalg.solve(task.matrix + 4.0 * identity, 4.0 * z - task.offset)
     torch.testing.assert_close(loop.clients.all("state.theta"), theta, rtol=1e-6, atol=1e-6)
+
+
+def test_fed_ala_takes_over_what_lowers_its_loss():
+    algorithm = fl.FedALA(0.05, lr_weights=0.5, first_passes=20)
+    task = quadratic(algorithm, dim_y=0)
+    loop = loop_for(task)
+    run(loop, rounds_of(algorithm, 1))
+    v, z = loop.clients.all("state.v"), loop.point
+
+    def losses(points):
+        return torch.stack([p @ m @ p / 2 + q @ p for p, m, q in zip(points, task.matrix, task.offset, strict=True)])
+
+    run(loop, rounds_of(algorithm, 1, start=1))
+    a = loop.clients.all("state.a")
+    assert a.min() >= 0
+    assert a.max() <= 1
+    assert 0.01 < a.mean() < 0.99
+    best = losses(v + a * (z - v))
+    assert (best < losses(z.expand_as(v))).all()
+    assert (best <= losses(v) + 1e-9).all()
+
+
+def test_fed_ala_that_takes_over_everything_is_fed_avg():
+    algorithm = fl.FedALA(0.05, adaptive=0.0)
+    batches = rounds_of(algorithm, 4, size=3)
+    ours, plain = (run(loop_for(quadratic(a)), batches) for a in (algorithm, fl.FedAvg(0.05)))
+    torch.testing.assert_close(ours, plain)

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torchmetrics.functional.classification import multiclass_accuracy, multiclass_auroc, multiclass_f1_score
 
 from fedlightning import FederatedDataModule
-from fedlightning.algorithms import Ditto, FedAPM, FedAvg, pFedMe
+from fedlightning.algorithms import Ditto, FedALA, FedAPM, FedAvg, pFedMe
 from fedlightning.data import IID, PersonalDigits
 from fedlightning.oracle import Vectorized
 from fedlightning.participation import Uniform
@@ -81,7 +81,9 @@ def test_metrics_are_those_of_torchmetrics_on_every_clients_own_model():
 
 
 @pytest.mark.filterwarnings("ignore:No positive samples")
-@pytest.mark.parametrize("algorithm", [Ditto(0.1), pFedMe(0.1, lam=5.0)], ids=["Ditto", "pFedMe"])
+@pytest.mark.parametrize(
+    "algorithm", [Ditto(0.1), pFedMe(0.1, lam=5.0), FedALA(0.1)], ids=["Ditto", "pFedMe", "FedALA"]
+)
 def test_personal_models_and_the_global_one_are_evaluated(algorithm):
     model, data = task(algorithm, personal=()), digits(permute_labels=False)
     fit = fitted(model, data)

@@ -9,7 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from fedlightning.data import HAPT, IID, UCIHAR, Dirichlet, Partition, PersonalCIFAR10, PersonalDigits, PersonalMNIST
+from fedlightning.data import (
+    HAPT,
+    IID,
+    UCIHAR,
+    Dirichlet,
+    Partition,
+    PersonalCIFAR10,
+    PersonalDigits,
+    PersonalMNIST,
+    SubjectFeatures,
+)
 from fedlightning.data.images import digits_images
 from tests.data.test_cifar10 import archive
 
@@ -138,6 +148,30 @@ def test_cifar10_pools_both_official_parts(tmp_path):
     assert image.shape == (1, 3, 32, 32)
     assert label == 6
     assert sorted(torch.cat([part.order for part in parts(data)]).tolist()) == list(range(8))
+
+
+def test_features_by_subject(tmp_path):
+    draw = np.random.default_rng(0)
+    audio = {name: draw.normal(size=(n, 4, 3)) for name, n in (("b", 5), ("a", 7))}
+    for name, features in audio.items():
+        n = len(features)
+        np.savez(tmp_path / f"{name}.npz", audio=features, video=draw.normal(size=(n, 2)), label=np.arange(n) % 3)
+    data = SubjectFeatures(str(tmp_path), ["audio", "video"])
+    assert [len(part) for part in parts(data)] == [2, 2, 2]
+    whole, subject = data.samples()
+    assert subject.tolist() == [0] * 7 + [1] * 5
+    features, labels = whole[torch.tensor([8])]
+    np.testing.assert_allclose(features["audio"][0], audio["b"][1], rtol=1e-6)
+    assert features["video"].shape == (1, 2)
+    assert labels.tolist() == [1]
+    assert SubjectFeatures(str(tmp_path), ["video"], IID(3)).num_clients == 3
+    with pytest.raises(ValueError, match="has no array 'text'"):
+        SubjectFeatures(str(tmp_path), ["text"]).setup()
+    np.savez(tmp_path / "c.npz", audio=np.zeros((2, 4, 3)), video=np.zeros((3, 2)), label=np.zeros(2))
+    with pytest.raises(ValueError, match="unequal length"):
+        SubjectFeatures(str(tmp_path), ["audio", "video"]).setup()
+    with pytest.raises(FileNotFoundError, match=r"no \.npz files"):
+        SubjectFeatures(str(tmp_path / "nowhere"), ["audio"]).setup()
 
 
 @pytest.mark.shared_data

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch.utils.data import TensorDataset
 
 from fedlightning import FederatedDataModule
 from fedlightning.algorithms import FedAPM
-from fedlightning.models import AttentionPooling, HARNet, PersonalMLP, TwoLayerCNN
+from fedlightning.data import TensorData
+from fedlightning.models import (
+    AttentionPooling,
+    AudioVideoNet,
+    HARNet,
+    ImageTextNet,
+    PersonalMLP,
+    ResNet18,
+    TwoLayerCNN,
+)
 from fedlightning.oracle import Sequential, Vectorized
 from fedlightning.tasks import PersonalizedClassification
 from tests.small import trainer
@@ -16,6 +24,8 @@ from tests.small import trainer
 SMALL = {
     "PersonalMLP": (lambda: PersonalMLP(12, 5, 3), (1, 3, 4), ("head",)),
     "TwoLayerCNN": (lambda: TwoLayerCNN(1, 8, 3, hidden=6), (1, 8, 8), ("head",)),
+    "ImageTextNet": (lambda: ImageTextNet(3, 7, 6, width=4, heads=2, dropout=0.0), (), ("image", "text")),
+    "AudioVideoNet": (lambda: AudioVideoNet(3, 6, 7, widths=(3, 4, 5), heads=2), (), ("audio", "video")),
     "HARNet": (lambda: HARNet(3, widths=(3, 4, 5), heads=2), (6, 16), ("acc.conv",)),
 }
 
@@ -30,6 +40,23 @@ def test_sizes_of_the_papers_networks():
     assert har.head[0].in_features == 6 * 128
 
 
+def test_networks_on_features():
+    image_text = ImageTextNet(classes=8)
+    assert image_text({"image": torch.randn(2, 1280), "text": torch.randn(2, 5, 512)}).shape == (2, 8)
+    assert image_text.head[0].in_features == 4 * 64
+    audio_video = AudioVideoNet(classes=6)
+    assert audio_video({"audio": torch.randn(2, 24, 80), "video": torch.randn(2, 5, 1280)}).shape == (2, 6)
+    assert [audio_video.audio.conv[i].out_channels for i in (0, 3, 6)] == [32, 64, 128]
+
+
+def test_resnet_keeps_the_resolution_of_small_images():
+    small, large = ResNet18(classes=100), ResNet18(classes=7, size=224)
+    assert small.eval()(torch.randn(1, 3, 32, 32)).shape == (1, 100)
+    assert small.body.conv1.stride == (1, 1)
+    assert large.body.conv1.stride == (2, 2)
+    assert sum(p.numel() for p in large.body.parameters()) == 11_176_512
+
+
 def test_attention_takes_weighted_means():
     pooling = AttentionPooling(3, heads=2)
     x = torch.randn(4, 7, 3)
@@ -39,11 +66,19 @@ def test_attention_takes_weighted_means():
     torch.testing.assert_close(pooling(torch.ones(1, 7, 3)), torch.ones(1, 6))
 
 
+def features(name, shape, draw):
+    if name == "ImageTextNet":
+        return {"image": torch.randn(8, 7, generator=draw), "text": torch.randn(8, 3, 6, generator=draw)}
+    if name == "AudioVideoNet":
+        return {"audio": torch.randn(8, 9, 6, generator=draw), "video": torch.randn(8, 3, 7, generator=draw)}
+    return torch.randn(8, *shape, generator=draw)
+
+
 @pytest.mark.parametrize("name", SMALL)
 def test_training_under_vmap_is_training_one_by_one(name):
     make, shape, personal = SMALL[name]
     draw = torch.Generator().manual_seed(0)
-    sets = [TensorDataset(torch.randn(8, *shape, generator=draw), torch.arange(8) % 3) for _ in range(3)]
+    sets = [TensorData((features(name, shape, draw), torch.arange(8) % 3)) for _ in range(3)]
     ends = []
     for oracle in (Vectorized(), Sequential()):
         torch.manual_seed(0)

@@ -130,3 +130,25 @@ def p_fed_me(operators, z, cohorts, K, lr, lam=15.0, lr_own=None, inner_steps=5,
         points.append(z)
     _keep(kept, theta=thetas)
     return points
+
+
+def fed_ala(operators, z, cohorts, K, lr, lr_weights=1.0, first_passes=5, adaptive=1.0, kept=None):
+    """Zhang et al. 2023, Algorithm 1, with a fixed number of passes in a client's second round."""
+    own, shares, rounds = [z.copy() for _ in operators], [0 * z + 1 for _ in operators], [0 for _ in operators]
+    points = []
+    for cohort in cohorts:
+        for i in cohort:
+            gap = z - own[i]
+            passes = [0, first_passes, 1][min(rounds[i], 2)]
+            for _ in range(passes * K):
+                g = operators[i](own[i] + shares[i] * gap)
+                shares[i] = np.clip(shares[i] - lr_weights * adaptive * g * gap, 0, 1)
+            w = own[i] + shares[i] * gap
+            for _ in range(K):
+                w = w - lr * operators[i](w)
+            own[i] = w
+            rounds[i] += 1
+        z = np.mean([own[i] for i in cohort], axis=0)
+        points.append(z)
+    _keep(kept, v=own, a=shares, rounds=rounds)
+    return points

@@ -1,0 +1,92 @@
+"""FedALA (Zhang et al., AAAI 2023, Algorithm 1): personal models by adaptive local aggregation.
+
+Client:   w   = v_i + a_i * (z - v_i),  elementwise, a_i in [0, 1]                          where local training starts
+          a_i <- clip(a_i - lr_weights * g_i(w) * (z - v_i), 0, 1),  recomputing w          on the round's minibatches
+          v_i <- v_i' after K steps  v' <- v' - lr * g_i(v'),  from v' = w
+Server:   z   <- mean(v_i)
+
+v_i is the client's own model, a_i how much of the received one it takes over, parameter by parameter. a_i starts at one
+and stays there in a client's first round, which so starts at z. In its second a_i goes through the minibatches
+``first_passes`` times, where the paper trains it to convergence once; later, once a round. ``adaptive`` says where the
+clients choose: the paper adapts the upper layers only and takes the lower ones as received.
+
+With a max block both updates use the operator: a_i of an ascent parameter then climbs like the parameter itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedlightning.algorithms.base import Point, Reply, require
+from fedlightning.algorithms.fed_avg import FedAvg
+from fedlightning.local import descend
+from fedlightning.oracle.cohort import CohortOracle
+from fedlightning.space import PerBlock
+
+
+@dataclass(frozen=True)
+class Client:
+    """Client state.
+
+    Attributes:
+        v: The client's model after its last round, ``[d]`` for one client, ``[S, d]`` for a cohort.
+        a: Share of the received model in the next start, likewise.
+        rounds: Rounds it took part in, ``[]`` for one client, ``[S]`` for a cohort.
+    """
+
+    v: Tensor
+    a: Tensor
+    rounds: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class FedALA(FedAvg):
+    """Federated averaging of personal models that start between the client's last one and the received one.
+
+    Args:
+        lr: Local step size eta > 0: one number, ``[min, max]`` or by name prefix.
+        lr_weights: Step size > 0 of the shares a_i.
+        first_passes: Passes over the minibatches with which a client first learns its shares, in its second round.
+        adaptive: 1 where the client chooses its share, 0 where it takes the received model: one number,
+            ``[min, max]`` or by name prefix.
+        local_optimizer: Elementwise torch optimizer for the local steps in place of plain gradient steps.
+    """
+
+    lr_weights: float = 1.0
+    first_passes: int = 5
+    adaptive: PerBlock = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self, "lr_weights", above=0.0)
+        require(self, "first_passes", at_least=1)
+        require(self, "adaptive", at_least=0.0, at_most=1.0)
+
+    def init_client(self, z: Tensor) -> Client:
+        """The client's model is the point, and it takes over all of the next."""
+        return Client(z, torch.ones_like(z), z.new_zeros(()))
+
+    def client(self, down: Point, rows: Client, oracle: CohortOracle) -> Reply:
+        """Learn what to take over, then K local steps."""
+        gap = down.z - rows.v
+        a = self._shares(rows, gap, oracle)
+        v = descend(rows.v + a * gap, oracle, self.lr, None, self.local_optimizer, self.personal_lr)
+        log = {"own_distance": (v - down.z).norm(dim=1), "share": a.mean(dim=1)}
+        return Reply(Point(v), Client(v, a, rows.rounds + 1), point=v, log=log)
+
+    def _shares(self, rows: Client, gap: Tensor, oracle: CohortOracle) -> Tensor:
+        a = rows.a
+        passes = torch.where(rows.rounds == 0, 0, torch.where(rows.rounds == 1, self.first_passes, 1))
+        for number in range(int(passes.max())):
+            for batch in oracle.batches():
+                g = oracle(rows.v + a * gap, batch)
+                moved = (a - self.lr_weights * self.adaptive * g * gap).clamp(0, 1)
+                a = batch.keep(torch.where((passes > number)[:, None], moved, a), a)
+        return a
+
+    def own_point(self, server: Point, rows: Client) -> Tensor:
+        """The clients' models."""
+        return rows.v
