@@ -82,6 +82,10 @@ class Layout:
         """The min and max block of ``vectors [..., d]``, as views."""
         return vectors[..., : self.min_dim], vectors[..., self.min_dim :]
 
+    def has(self, prefix: str) -> bool:
+        """Whether a dotted prefix names any of the tensors."""
+        return any(_is_under(name, prefix) for name in self.names)
+
     def spread(self, value: PerBlock, name: str, like: Tensor) -> float | Tensor:
         """A hyper-parameter as a number or, where it differs by block or prefix, as a vector ``[d]``.
 

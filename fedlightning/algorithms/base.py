@@ -31,7 +31,7 @@ from torch.optim import Optimizer
 from fedlightning.local.descent import Direction, descend
 from fedlightning.oracle.cohort import CohortOracle
 from fedlightning.proximal.composite import Composite
-from fedlightning.space import ParameterSpace, PerBlock
+from fedlightning.space import Layout, ParameterSpace, PerBlock
 
 OptimizerCallable = Callable[[Iterable[Tensor]], Optimizer]
 """Makes an optimizer over given tensors, e.g. ``torch.optim.Adam`` or a ``functools.partial`` of it."""
@@ -188,9 +188,11 @@ class Algorithm(ABC):
             value = getattr(self, name)
             if value is None:
                 continue
-            object.__setattr__(bound, name, space.shared.spread(value, name, like))
             if name == "lr" and space.personal.dim:
-                object.__setattr__(bound, "personal_lr", space.personal.spread(value, name, like))
+                own = _without(value, space.shared, space.personal)
+                object.__setattr__(bound, "personal_lr", space.personal.spread(own, name, like))
+                value = _without(value, space.personal, space.shared)
+            object.__setattr__(bound, name, space.shared.spread(value, name, like))
         return bound
 
 
@@ -232,6 +234,13 @@ def per_block_fields(algorithm: type[Any]) -> list[str]:
     """Names of an algorithm's hyper-parameters that may differ by block."""
     hints = get_type_hints(algorithm)
     return [f.name for f in fields(algorithm) if hints[f.name] in (PerBlock, PerBlock | None)]
+
+
+def _without(value: PerBlock, other: Layout, mine: Layout) -> PerBlock:
+    """A step size by prefix without the prefixes that name the other block's parameters only."""
+    if not isinstance(value, Mapping):
+        return value
+    return {prefix: number for prefix, number in value.items() if mine.has(prefix) or not other.has(prefix)}
 
 
 def require(
