@@ -148,6 +148,25 @@ def test_personal_blocks_of_absent_clients_stay(name):
         assert torch.equal(loop.clients.all("personal")[absent], before[absent])
 
 
+@pytest.mark.parametrize("name", ["FedAvg", "FedAPM", "SCAFFOLD"])
+def test_step_sizes_by_prefix_reach_both_blocks(name):
+    ends = []
+    for lr in (0.05, {"u": 0.05, "v": 0.05}, {"default": 0.05}, {"u": 0.05, "v": 1e-12}, {"u": 1e-12, "default": 0.05}):
+        algorithm = CASES[name].algorithm(lr=lr)
+        task = personal_quadratic(algorithm)
+        loop = loop_for(task)
+        run(loop, rounds_of(algorithm, 1))
+        ends.append((loop.point - task.u, (loop.clients.all("personal") - task.v).abs().max()))
+    for u, v in ends[1:3]:
+        assert torch.equal(u, ends[0][0])
+        assert v == ends[0][1]
+    assert ends[3][1] < 1e-8 < ends[3][0].abs().max()
+    assert ends[4][0].abs().max() < 1e-8 < ends[4][1]
+    algorithm = CASES[name].algorithm(lr={"w": 0.1, "default": 0.05})
+    with pytest.raises(ValueError, match="lr: 'w' matches no trainable parameter"):
+        loop_for(personal_quadratic(algorithm))
+
+
 # ---- FedAPM ----------------------------------------------------------------------------------------------------------
 
 N = 10
