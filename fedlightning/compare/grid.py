@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Collection, Mapping, Sequence
 
 from fedlightning.compare.results import Goal
@@ -16,7 +17,7 @@ ALGORITHM = "model.init_args.algorithm.init_args"
 
 
 def parse_grid(entries: Sequence[str]) -> dict[str, list[str]]:
-    """``name=value,value,...`` entries as names and values.
+    """``name=value,value,...`` entries as names and values; a value may be a pair, ``lr=[0.1,0.3],[0.03,0.1]``.
 
     Raises:
         ValueError: If an entry has no name or no value, or a name comes twice.
@@ -26,7 +27,7 @@ def parse_grid(entries: Sequence[str]) -> dict[str, list[str]]:
         name, _, values = entry.partition("=")
         if not name or not values or name in grid:
             raise ValueError(f"--grid {entry}: expected name=value,value,..., each name once.")
-        grid[name] = values.split(",")
+        grid[name] = re.split(r",(?![^\[]*\])", values)  # commas between values, not those inside a pair
     return grid
 
 

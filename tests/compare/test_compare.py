@@ -13,6 +13,7 @@ from fedlightning.callbacks import LastCheckpoint
 from fedlightning.cli import main
 from fedlightning.compare import compare
 from fedlightning.compare import run as runs
+from fedlightning.compare.grid import parse_grid
 from fedlightning.compare.results import Curve, Goal, markdown_table
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "quadratic_saddle"
@@ -229,3 +230,10 @@ def test_further_metrics_and_logarithmic_axes():
 def test_grid_entries_are_checked(entry):
     with pytest.raises(ValueError, match=rf"--grid {entry}: expected name=value,value"):
         compare(**arguments(grid=[entry]))
+
+
+def test_grid_values_may_be_pairs():
+    grid = parse_grid(["lr=[0.1,0.3],0.2,[1, 2]", "mu=1"])
+    assert grid == {"lr": ["[0.1,0.3]", "0.2", "[1, 2]"], "mu": ["1"]}
+    compare(**arguments(algorithms=[f"FedMM={CONFIGS / 'fedmm.yaml'}"], grid=["lr=[0.05,0.02],0.0001"]))
+    assert "lr=[0.05,0.02] |" in Path("out/grid.md").read_text()
