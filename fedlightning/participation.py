@@ -7,6 +7,7 @@ import random
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+from fedlightning.ranges import require
 from fedlightning.seeding import derive_seed
 
 
@@ -76,10 +77,8 @@ class Uniform(Participation):
             raise ValueError(
                 f"Uniform(size={self.size}, fraction={self.fraction}): give exactly one of size and fraction."
             )
-        if self.size is not None and self.size < 1:
-            raise ValueError(f"Uniform(size={self.size}): expected at least 1 client.")
-        if self.fraction is not None and not 0 < self.fraction <= 1:
-            raise ValueError(f"Uniform(fraction={self.fraction}): expected 0 < fraction <= 1.")
+        require(self, "size", at_least=1, optional=True)
+        require(self, "fraction", above=0.0, at_most=1.0, optional=True)
 
     def cohort(self, clients: int, seed: int, round_index: int, phase: int) -> list[int]:
         """S distinct ids."""
@@ -168,14 +167,10 @@ class Devices(Responses):
     def __post_init__(self) -> None:
         if not 0 <= self.low <= self.high <= 1:
             raise ValueError(f"Devices(low={self.low}, high={self.high}): expected 0 <= low <= high <= 1.")
-        if self.spread < 0 or self.jitter < 0:
-            raise ValueError(f"Devices(spread={self.spread}, jitter={self.jitter}): expected >= 0.")
-        if self.deadline is not None and not self.deadline > 0:
-            raise ValueError(f"Devices(deadline={self.deadline}): expected > 0, or null.")
-        if self.day is not None and self.day < 2:
-            raise ValueError(f"Devices(day={self.day}): expected at least 2 rounds, or null.")
-        if not 0 <= self.swing <= 1:
-            raise ValueError(f"Devices(swing={self.swing}): expected 0 <= swing <= 1.")
+        require(self, "spread", "jitter", at_least=0.0)
+        require(self, "deadline", above=0.0, optional=True)
+        require(self, "day", at_least=2, optional=True)
+        require(self, "swing", at_least=0.0, at_most=1.0)
 
     def arrivals(self, ids: list[int], round_index: int, draw: random.Random) -> list[int]:
         """Those available now, by latency."""
@@ -221,8 +216,7 @@ class FirstResponders(Participation):
             raise ValueError(
                 f"FirstResponders(first={self.first}, at_least={self.at_least}): expected first >= at_least, or null."
             )
-        if self.retries < 0:
-            raise ValueError(f"FirstResponders(retries={self.retries}): expected >= 0.")
+        require(self, "retries", at_least=0)
 
     def cohort(self, clients: int, seed: int, round_index: int, phase: int) -> list[int]:
         """Those whose answers count; none if too few answered every time."""

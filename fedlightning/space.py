@@ -104,7 +104,7 @@ class Layout:
             numbers = [value[0]] * self.minimised + [value[1]] * (len(self.names) - self.minimised)
         else:
             return float(value)
-        counts = torch.tensor(self.sizes, device=like.device)
+        counts = torch.tensor(self.sizes, dtype=torch.long, device=like.device)
         return torch.tensor(numbers, dtype=like.dtype, device=like.device).repeat_interleave(counts)
 
     def _by_prefix(self, value: Mapping[str, float], name: str, others: Iterable[str]) -> list[float]:
@@ -172,6 +172,17 @@ class ParameterSpace:
         self.personal = _layout(tuple(name for name in trainable if name in personal), shapes)
         buffers = dict(module.named_buffers())
         self.buffers = _layout(tuple(buffers), {name: b.shape for name, b in buffers.items()})
+
+    def spread(self, value: PerBlock, name: str, like: Tensor) -> tuple[float | Tensor, float | Tensor]:
+        """A hyper-parameter in the shared and in the personal block, each as :meth:`Layout.spread` gives it.
+
+        Prefixes may name parameters of either block.
+        """
+        shared, personal = self.shared, self.personal
+        return (
+            shared.spread(value, name, like, others=personal.names),
+            personal.spread(value, name, like, others=shared.names),
+        )
 
     def restrict_buffers(self, names: Iterable[str]) -> None:
         """Keep only the named buffers in :attr:`buffers`: those the objective changes."""

@@ -142,7 +142,7 @@ def test_a_wrong_value_is_named(capsys):
     with pytest.raises((SystemExit, ValueError)) as caught:
         main(["fit", *of("quadratic_saddle", "fedmm"), "--model.init_args.algorithm.init_args.eta3=2", *SMALL])
     text = str(caught.value) + capsys.readouterr().err
-    assert "FedMM(eta3=2.0): expected <= 1" in text
+    assert "FedMM(eta3=2.0): expected > 0 and <= 1" in text
 
 
 def test_step_sizes_by_block_and_by_prefix_from_yaml(tmp_path):

@@ -11,7 +11,6 @@ from fedlightning.algorithms.base import (
     Point,
     Reply,
     over_all_clients,
-    require,
 )
 from fedlightning.algorithms.catalyst_scaffold_s import CatalystScaffoldS
 from fedlightning.algorithms.cdma import CDMA, CDMA_ADA, CDMA_NC, CDMA_ONE
@@ -42,6 +41,7 @@ from fedlightning.algorithms.p_fed_me import pFedMe
 from fedlightning.algorithms.projected_gda import PGDA, ProjectedGDA
 from fedlightning.algorithms.scaffold import SCAFFOLD, SCAFFOLDS
 from fedlightning.algorithms.splitting import SplittingAlgorithm
+from fedlightning.ranges import require
 
 __all__ = [
     "CDMA",

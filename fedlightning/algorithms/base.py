@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass, field, fields, replace
 from inspect import isabstract
-from numbers import Real
 from typing import Any, ClassVar, Literal, TypeVar
 
 from torch import Tensor
@@ -32,6 +31,7 @@ from torch.optim import Optimizer
 from fedlightning.local.descent import Direction, descend
 from fedlightning.oracle.cohort import CohortOracle
 from fedlightning.proximal.composite import Composite
+from fedlightning.ranges import require
 from fedlightning.space import ParameterSpace, PerBlock
 
 OptimizerCallable = Callable[[Iterable[Tensor]], Optimizer]
@@ -198,10 +198,10 @@ class Algorithm(ABC):
             value = getattr(self, name)
             if value is None:
                 continue
-            shared, personal = space.shared, space.personal
-            object.__setattr__(bound, name, shared.spread(value, name, like, others=personal.names))
-            if name == "lr" and personal.dim:
-                object.__setattr__(bound, "personal_lr", personal.spread(value, name, like, others=shared.names))
+            shared, personal = space.spread(value, name, like)
+            object.__setattr__(bound, name, shared)
+            if name == "lr":
+                object.__setattr__(bound, "personal_lr", personal)
         return bound
 
 
@@ -243,30 +243,3 @@ def per_block_fields(algorithm: type[Any]) -> list[str]:
     """Names of an algorithm's hyper-parameters that may differ by block."""
     spellings = (PerBlock, PerBlock | None, "PerBlock", "PerBlock | None")
     return [f.name for f in fields(algorithm) if f.type in spellings]
-
-
-def require(
-    algorithm: Algorithm,
-    name: str,
-    above: float | None = None,
-    at_least: float | None = None,
-    at_most: float | None = None,
-) -> None:
-    """Check a hyper-parameter's range, in every block.
-
-    Raises:
-        ValueError: Naming algorithm, hyper-parameter and value.
-    """
-    value = getattr(algorithm, name)
-    listed = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else [value]
-    for entry in listed:
-        if not isinstance(entry, Real):
-            raise TypeError(f"{type(algorithm).__name__}({name}={value!r}): expected a number, not {entry!r}.")
-        number = float(entry)
-        wanted = [
-            *([f"> {above:g}"] if above is not None and not number > above else []),
-            *([f">= {at_least:g}"] if at_least is not None and not number >= at_least else []),
-            *([f"<= {at_most:g}"] if at_most is not None and not number <= at_most else []),
-        ]
-        if wanted:
-            raise ValueError(f"{type(algorithm).__name__}({name}={value!r}): expected {' and '.join(wanted)}.")

@@ -22,9 +22,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedlightning.algorithms.base import Algorithm, Phase, Point, Reply, require
+from fedlightning.algorithms.base import Algorithm, Phase, Point, Reply
 from fedlightning.algorithms.fed_sgda import Gradient
 from fedlightning.oracle.cohort import CohortOracle, Minibatch
+from fedlightning.ranges import require
 from fedlightning.seeding import derive_seed
 from fedlightning.space import PerBlock
 

@@ -25,9 +25,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedlightning.algorithms.base import Algorithm, Phase, Point, Reply, require
+from fedlightning.algorithms.base import Algorithm, Phase, Point, Reply
 from fedlightning.algorithms.fed_sgda import Gradient
 from fedlightning.oracle.cohort import CohortOracle
+from fedlightning.ranges import require
 from fedlightning.space import PerBlock
 
 

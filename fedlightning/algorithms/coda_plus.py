@@ -16,8 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedlightning.algorithms.base import Algorithm, Reply, require
+from fedlightning.algorithms.base import Algorithm, Reply
 from fedlightning.oracle.cohort import CohortOracle
+from fedlightning.ranges import require
 from fedlightning.space import PerBlock
 
 

@@ -18,9 +18,10 @@ import torch
 from torch import Tensor
 
 from fedlightning.algorithms import coda_plus
-from fedlightning.algorithms.base import Reply, over_all_clients, require
+from fedlightning.algorithms.base import Reply, over_all_clients
 from fedlightning.algorithms.coda_plus import CODAPlus
 from fedlightning.oracle.cohort import CohortOracle
+from fedlightning.ranges import require
 from fedlightning.space import PerBlock
 
 

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedlightning.algorithms.base import Point, Reply, require
+from fedlightning.algorithms.base import Point, Reply
 from fedlightning.algorithms.fed_avg import FedAvg
 from fedlightning.local import descend
 from fedlightning.oracle.cohort import CohortOracle
+from fedlightning.ranges import require
 from fedlightning.space import PerBlock
 
 
@@ -50,8 +51,7 @@ class Ditto(FedAvg):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self, "lam", at_least=0.0)
-        if self.lr_own is not None:
-            require(self, "lr_own", above=0.0)
+        require(self, "lr_own", above=0.0, optional=True)
 
     def init_client(self, z: Tensor) -> Client:
         """The personal model starts at the point."""

@@ -22,12 +22,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fedlightning.algorithms.base import Reply, over_all_clients, require
+from fedlightning.algorithms.base import Reply, over_all_clients
 from fedlightning.algorithms.splitting import SplittingAlgorithm
 from fedlightning.local.solvers import GradientDescent, LocalSolver
 from fedlightning.local.stopping import DecreasingTolerance, StoppingRule
 from fedlightning.local.subproblem import Subproblem
 from fedlightning.oracle.cohort import CohortOracle
+from fedlightning.ranges import require
 from fedlightning.space import PerBlock
 
 

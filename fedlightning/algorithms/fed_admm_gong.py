@@ -21,10 +21,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedlightning.algorithms.base import Point, Reply, require
+from fedlightning.algorithms.base import Point, Reply
 from fedlightning.algorithms.splitting import SplittingAlgorithm
 from fedlightning.local.subproblem import Subproblem
 from fedlightning.oracle.cohort import CohortOracle
+from fedlightning.ranges import require
 from fedlightning.space import PerBlock
 
 
@@ -71,8 +72,7 @@ class FedADMMGong(SplittingAlgorithm):
     lr_server: PerBlock = 1.0
 
     def __post_init__(self) -> None:
-        require(self, "rho", above=0.0)
-        require(self, "lr_server", above=0.0)
+        require(self, "rho", "lr_server", above=0.0)
 
     def init_server(self, z: Tensor) -> Server:
         """The point and the round."""

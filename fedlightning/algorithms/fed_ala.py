@@ -20,10 +20,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedlightning.algorithms.base import Point, Reply, require
+from fedlightning.algorithms.base import Point, Reply
 from fedlightning.algorithms.fed_avg import FedAvg
 from fedlightning.local import descend
 from fedlightning.oracle.cohort import CohortOracle
+from fedlightning.ranges import require
 from fedlightning.space import PerBlock
 
 

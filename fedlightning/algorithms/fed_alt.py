@@ -13,10 +13,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from fedlightning.algorithms.base import Point, Reply, require
+from fedlightning.algorithms.base import Point, Reply
 from fedlightning.algorithms.fed_avg import FedAvg
 from fedlightning.local import descend, descend_personal
 from fedlightning.oracle.cohort import CohortOracle
+from fedlightning.ranges import require
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,9 +30,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedlightning.algorithms.base import Algorithm, Point, Reply, over_all_clients, require
+from fedlightning.algorithms.base import Algorithm, Point, Reply, over_all_clients
 from fedlightning.local import descend_personal, descend_until
 from fedlightning.oracle.cohort import CohortOracle
+from fedlightning.ranges import require
 from fedlightning.space import PerBlock
 
 
@@ -85,10 +86,8 @@ class FedAPM(Algorithm):
     start: Literal["local", "shared"] = "local"
 
     def __post_init__(self) -> None:
-        require(self, "lr", above=0.0)
-        require(self, "rho", above=0.0)
-        require(self, "sigma", at_least=0.0)
-        require(self, "tolerance", at_least=0.0)
+        require(self, "lr", "rho", above=0.0)
+        require(self, "sigma", "tolerance", at_least=0.0)
         require(self, "decay", above=0.0, at_most=1.0)
         require(self, "personal_passes", at_least=1)
         if self.start not in ("local", "shared"):

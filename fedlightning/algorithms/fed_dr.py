@@ -21,10 +21,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedlightning.algorithms.base import Reply, over_all_clients, require
+from fedlightning.algorithms.base import Reply, over_all_clients
 from fedlightning.algorithms.splitting import SplittingAlgorithm
 from fedlightning.local.subproblem import Subproblem
 from fedlightning.oracle.cohort import CohortOracle
+from fedlightning.ranges import require
 from fedlightning.space import PerBlock
 
 
@@ -96,9 +97,7 @@ class FedDR(SplittingAlgorithm):
 
     def __post_init__(self) -> None:
         require(self, "eta", above=0.0)
-        require(self, "alpha", above=0.0)
-        if not self.alpha < 2:
-            raise ValueError(f"FedDR(alpha={self.alpha}): expected < 2.")
+        require(self, "alpha", above=0.0, below=2.0)
 
     def init_server(self, z: Tensor) -> Server:
         """All clients at the start."""

@@ -19,8 +19,9 @@ from typing import Any
 
 from torch import Tensor
 
-from fedlightning.algorithms.base import Algorithm, Reply, require
+from fedlightning.algorithms.base import Algorithm, Reply
 from fedlightning.oracle.cohort import CohortOracle
+from fedlightning.ranges import require
 from fedlightning.space import PerBlock
 
 
@@ -66,8 +67,7 @@ class FedDualAvg(Algorithm):
     lr_server: PerBlock = 1.0
 
     def __post_init__(self) -> None:
-        require(self, "lr", above=0.0)
-        require(self, "lr_server", above=0.0)
+        require(self, "lr", "lr_server", above=0.0)
 
     def init_server(self, z: Tensor) -> Dual:
         """The dual image of the start."""

@@ -17,8 +17,9 @@ from typing import Any
 
 from torch import Tensor
 
-from fedlightning.algorithms.base import Algorithm, Point, Reply, require
+from fedlightning.algorithms.base import Algorithm, Point, Reply
 from fedlightning.oracle.cohort import CohortOracle
+from fedlightning.ranges import require
 from fedlightning.space import PerBlock
 
 
@@ -50,8 +51,7 @@ class FedMiD(Algorithm):
     lr_server: PerBlock = 1.0
 
     def __post_init__(self) -> None:
-        require(self, "lr", above=0.0)
-        require(self, "lr_server", above=0.0)
+        require(self, "lr", "lr_server", above=0.0)
 
     def init_server(self, z: Tensor) -> Point:
         """The start, projected into the constraint."""

@@ -25,8 +25,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedlightning.algorithms.base import LocalGradientAlgorithm, Point, Reply, require
+from fedlightning.algorithms.base import LocalGradientAlgorithm, Point, Reply
 from fedlightning.oracle.cohort import CohortOracle
+from fedlightning.ranges import require
 from fedlightning.space import PerBlock
 
 

@@ -24,10 +24,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedlightning.algorithms.base import Point, Reply, require
+from fedlightning.algorithms.base import Point, Reply
 from fedlightning.algorithms.splitting import SplittingAlgorithm
 from fedlightning.local.subproblem import Subproblem
 from fedlightning.oracle.cohort import CohortOracle
+from fedlightning.ranges import require
 from fedlightning.seeding import derive_seed
 from fedlightning.space import PerBlock
 
@@ -91,9 +92,7 @@ class FedPD(SplittingAlgorithm):
 
     def __post_init__(self) -> None:
         require(self, "eta", above=0.0)
-        require(self, "p", at_least=0.0)
-        if not self.p < 1:
-            raise ValueError(f"FedPD(p={self.p}): expected < 1.")
+        require(self, "p", at_least=0.0, below=1.0)
 
     def skips(self, t: int) -> bool:
         """Whether round ``t`` ends without communication."""

@@ -12,9 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from fedlightning.algorithms.base import Point, Reply, require
+from fedlightning.algorithms.base import Point, Reply
 from fedlightning.algorithms.fed_avg import FedAvg
 from fedlightning.oracle.cohort import CohortOracle
+from fedlightning.ranges import require
 from fedlightning.space import PerBlock
 
 

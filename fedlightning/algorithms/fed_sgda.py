@@ -14,8 +14,9 @@ from typing import Any
 
 from torch import Tensor
 
-from fedlightning.algorithms.base import Algorithm, Phase, Point, Reply, require
+from fedlightning.algorithms.base import Algorithm, Phase, Point, Reply
 from fedlightning.oracle.cohort import CohortOracle
+from fedlightning.ranges import require
 from fedlightning.space import PerBlock
 
 

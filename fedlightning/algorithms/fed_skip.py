@@ -21,8 +21,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedlightning.algorithms.base import LocalGradientAlgorithm, Phase, Point, Reply, require
+from fedlightning.algorithms.base import LocalGradientAlgorithm, Phase, Point, Reply
 from fedlightning.oracle.cohort import CohortOracle
+from fedlightning.ranges import require
 from fedlightning.seeding import derive_seed
 
 

@@ -19,10 +19,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedlightning.algorithms.base import Reply, over_all_clients, require
+from fedlightning.algorithms.base import Reply, over_all_clients
 from fedlightning.algorithms.splitting import SplittingAlgorithm
 from fedlightning.local.subproblem import Subproblem
 from fedlightning.oracle.cohort import CohortOracle
+from fedlightning.ranges import require
 from fedlightning.space import PerBlock
 
 

@@ -31,13 +31,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedlightning.algorithms.base import Reply, over_all_clients, require
+from fedlightning.algorithms.base import Reply, over_all_clients
 from fedlightning.algorithms.splitting import SplittingAlgorithm
 from fedlightning.local.smoothness import estimate_smoothness
 from fedlightning.local.solvers import SVRG, LocalSolver
 from fedlightning.local.stopping import RelativeDecrease, StoppingRule
 from fedlightning.local.subproblem import Subproblem
 from fedlightning.oracle.cohort import CohortOracle
+from fedlightning.ranges import require
 from fedlightning.space import PerBlock
 
 
@@ -140,13 +141,9 @@ class FIAELT(SplittingAlgorithm):
     stop: StoppingRule = field(init=False)
 
     def __post_init__(self) -> None:
-        for name in ("beta", "smoothness"):
-            if getattr(self, name) is not None:
-                require(self, name, above=0.0)
+        require(self, "beta", "smoothness", above=0.0, optional=True)
         require(self, "tau", above=0.0)
-        require(self, "r", above=0.0)
-        if not self.r < 1:
-            raise ValueError(f"FIAELT(r={self.r}): expected < 1.")
+        require(self, "r", above=0.0, below=1.0)
         object.__setattr__(self, "stop", RelativeDecrease(self.r))
 
     def init_server(self, z: Tensor) -> Server:

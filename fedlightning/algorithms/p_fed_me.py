@@ -15,8 +15,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedlightning.algorithms.base import Algorithm, Point, Reply, require
+from fedlightning.algorithms.base import Algorithm, Point, Reply
 from fedlightning.oracle.cohort import CohortOracle
+from fedlightning.ranges import require
 from fedlightning.space import PerBlock
 
 
@@ -50,12 +51,10 @@ class pFedMe(Algorithm):
     beta: float = 1.0
 
     def __post_init__(self) -> None:
-        require(self, "lr", above=0.0)
-        require(self, "lam", above=0.0)
+        require(self, "lr", "lam", above=0.0)
         require(self, "inner_steps", at_least=1)
         require(self, "beta", above=0.0)
-        if self.lr_own is not None:
-            require(self, "lr_own", above=0.0)
+        require(self, "lr_own", above=0.0, optional=True)
 
     def init_server(self, z: Tensor) -> Point:
         """The server holds the point alone."""

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedlightning.algorithms.base import Algorithm, Reply, over_all_clients, require
+from fedlightning.algorithms.base import Algorithm, Reply, over_all_clients
 from fedlightning.local.descent import descend
 from fedlightning.oracle.cohort import CohortOracle
+from fedlightning.ranges import require
 from fedlightning.space import PerBlock
 
 
@@ -72,8 +73,7 @@ class SCAFFOLD(Algorithm):
     lr_server: PerBlock = 1.0
 
     def __post_init__(self) -> None:
-        require(self, "lr", above=0.0)
-        require(self, "lr_server", above=0.0)
+        require(self, "lr", "lr_server", above=0.0)
 
     def init_server(self, z: Tensor) -> Server:
         """The point, and no knowledge of operators yet."""

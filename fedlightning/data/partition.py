@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedlightning.ranges import require
+
 
 class Partition(Sequence[Tensor]):
     """Samples of every client: ``partition[i]`` holds the positions ``[n_i]`` of client i's samples.
@@ -146,8 +148,7 @@ class Dirichlet(Partitioner):
     min_size: int = 1
 
     def __post_init__(self) -> None:
-        if not self.alpha > 0:
-            raise ValueError(f"Dirichlet(alpha={self.alpha}): expected > 0.")
+        require(self, "alpha", above=0.0)
 
     def split(self, column: Tensor, seed: int) -> Partition:
         """Draw shares for each class; every sample goes to exactly one client."""

@@ -21,6 +21,7 @@ from fedlightning.local.descent import Step, gradient_step, optimizer_step
 from fedlightning.local.smoothness import estimate_smoothness
 from fedlightning.local.stopping import StoppingRule
 from fedlightning.local.subproblem import Subproblem
+from fedlightning.ranges import require
 from fedlightning.space import ParameterSpace, PerBlock
 
 if TYPE_CHECKING:
@@ -76,9 +77,9 @@ class LocalSolver(ABC):
         bound = copy(self)
         object.__setattr__(bound, "minimax", space.shared.min_dim < space.shared.dim)
         if self.lr is not None:
-            object.__setattr__(bound, "lr", space.shared.spread(self.lr, "lr", like))
-            if space.personal.dim:
-                object.__setattr__(bound, "personal_lr", space.personal.spread(self.lr, "lr", like))
+            shared, personal = space.spread(self.lr, "lr", like)
+            object.__setattr__(bound, "lr", shared)
+            object.__setattr__(bound, "personal_lr", personal)
         return bound
 
     def step_size(self, problem: Subproblem, operator: Callable[[Tensor], Tensor], w: Tensor) -> float | Tensor:
@@ -98,16 +99,6 @@ class LocalSolver(ABC):
         safe: Any = weight / (weight * weight + smoothness * smoothness)
         return min(step, safe) if isinstance(step, float) else torch.minimum(step, safe)
 
-    def check(self) -> None:
-        """Refuse a step size that is none.
-
-        Raises:
-            ValueError: Naming the solver and the value.
-        """
-        numbers = self.lr if isinstance(self.lr, list | tuple) else [self.lr]
-        if not hasattr(self.lr, "values") and any(number is not None and not number > 0 for number in numbers):
-            raise ValueError(f"{type(self).__name__}(lr={self.lr!r}): expected > 0, or null.")
-
 
 @dataclass(frozen=True, eq=False)
 class LocalSteps(LocalSolver):
@@ -125,7 +116,7 @@ class LocalSteps(LocalSolver):
     optimizer: Callable[[Iterable[Tensor]], Optimizer] | None = None
 
     def __post_init__(self) -> None:
-        self.check()
+        require(self, "lr", above=0.0, optional=True)
 
     def solve(self, w: Tensor, oracle: CohortOracle, problem: Subproblem, stop: StoppingRule) -> Solution:
         """Steps on minibatches; a personal block takes its own on the same ones."""
@@ -158,9 +149,8 @@ class GradientDescent(LocalSolver):
     max_steps: int = 100
 
     def __post_init__(self) -> None:
-        self.check()
-        if self.max_steps < 1:
-            raise ValueError(f"GradientDescent(max_steps={self.max_steps}): expected at least 1.")
+        require(self, "lr", above=0.0, optional=True)
+        require(self, "max_steps", at_least=1)
 
     def solve(self, w: Tensor, oracle: CohortOracle, problem: Subproblem, stop: StoppingRule) -> Solution:
         """Full gradient steps."""
@@ -196,10 +186,8 @@ class SVRG(LocalSolver):
     epochs: int = 10
 
     def __post_init__(self) -> None:
-        self.check()
-        for name in ("inner_steps", "epochs"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"SVRG({name}={getattr(self, name)}): expected at least 1.")
+        require(self, "lr", above=0.0, optional=True)
+        require(self, "inner_steps", "epochs", at_least=1)
 
     @property
     def steps(self) -> int:

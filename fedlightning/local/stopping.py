@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fedlightning.local.subproblem import Subproblem
+from fedlightning.ranges import require
 
 ROUNDING = 4
 """Errors in units of the last place that count as rounding."""
@@ -60,8 +61,7 @@ class GradientTolerance(StoppingRule):
     eps: float
 
     def __post_init__(self) -> None:
-        if not self.eps > 0:
-            raise ValueError(f"GradientTolerance(eps={self.eps}): expected > 0.")
+        require(self, "eps", above=0.0)
 
     def done(self, problem: Subproblem, squared_norm: Tensor, first: Tensor) -> Tensor:
         """Compare with eps."""
@@ -81,10 +81,8 @@ class DecreasingTolerance(StoppingRule):
     nu: float = 0.95
 
     def __post_init__(self) -> None:
-        if not self.eps > 0:
-            raise ValueError(f"DecreasingTolerance(eps={self.eps}): expected > 0.")
-        if not 0 < self.nu < 1:
-            raise ValueError(f"DecreasingTolerance(nu={self.nu}): expected 0 < nu < 1.")
+        require(self, "eps", above=0.0)
+        require(self, "nu", above=0.0, below=1.0)
 
     def done(self, problem: Subproblem, squared_norm: Tensor, first: Tensor) -> Tensor:
         """Compare with the tolerance of this turn."""
@@ -108,8 +106,7 @@ class RelativeDecrease(StoppingRule):
     r: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.r < 1:
-            raise ValueError(f"RelativeDecrease(r={self.r}): expected 0 < r < 1.")
+        require(self, "r", above=0.0, below=1.0)
 
     def done(self, problem: Subproblem, squared_norm: Tensor, first: Tensor) -> Tensor:
         """Compare with the start.

@@ -18,6 +18,7 @@ from fedlightning.oracle.base import Cost, Evaluate, Evaluation, Oracle, differe
 from fedlightning.oracle.layers import CohortLayers
 from fedlightning.oracle.objective import Named, Objective, ObjectiveError
 from fedlightning.oracle.recording import Recording
+from fedlightning.ranges import require
 
 CACHE_BYTES = 32 * 2**20
 """On a CPU a chunk's parameters, gradients and activations should stay near the caches."""
@@ -50,8 +51,7 @@ class Vectorized(Oracle):
     compile: bool = False
 
     def __post_init__(self) -> None:
-        if self.chunk_size is not None and self.chunk_size < 1:
-            raise ValueError(f"Vectorized(chunk_size={self.chunk_size}): expected at least 1, or null for automatic.")
+        require(self, "chunk_size", at_least=1, optional=True)
 
     def chunk(self, cost: Cost) -> int:
         """Clients that fit: point, operator, a few temporaries and the activations of each."""

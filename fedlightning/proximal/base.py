@@ -75,17 +75,6 @@ class Regularizer(ABC):
         return Sum(self, other)
 
 
-def require_positive(regularizer: Regularizer, **values: float | None) -> None:
-    """Check parameters that must be positive where they are given.
-
-    Raises:
-        ValueError: Naming regulariser, parameter and value.
-    """
-    for name, value in values.items():
-        if value is not None and not value > 0:
-            raise ValueError(f"{type(regularizer).__name__}({name}={value!r}): expected > 0.")
-
-
 def infinite_unless(value: Tensor, inside: Tensor) -> Tensor:
     """``value``, or infinity where a constraint is violated."""
     return torch.where(inside, value, torch.inf)

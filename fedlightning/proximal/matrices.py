@@ -8,7 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedlightning.proximal.base import Regularizer, Weight, infinite_unless, require_positive, slack
+from fedlightning.proximal.base import Regularizer, Weight, infinite_unless, slack
+from fedlightning.ranges import require
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,8 @@ class Nuclear(Regularizer):
     radius: float | None = None
 
     def __post_init__(self) -> None:
-        require_positive(self, weight=self.weight, radius=self.radius)
+        require(self, "weight", above=0.0)
+        require(self, "radius", above=0.0, optional=True)
 
     @property
     def homogeneous(self) -> bool:  # type: ignore[override]
@@ -66,7 +68,7 @@ class SpectralBall(Regularizer):
     radius: float
 
     def __post_init__(self) -> None:
-        require_positive(self, radius=self.radius)
+        require(self, "radius", above=0.0)
 
     def value(self, z: Tensor) -> Tensor:
         """0 inside."""
@@ -99,7 +101,7 @@ class GroupLasso(Regularizer):
     groups: Literal["rows", "columns"] = "rows"
 
     def __post_init__(self) -> None:
-        require_positive(self, weight=self.weight)
+        require(self, "weight", above=0.0)
         if self.groups not in ("rows", "columns"):
             raise ValueError(f"GroupLasso(groups={self.groups!r}): expected 'rows' or 'columns'.")
 

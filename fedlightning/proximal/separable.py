@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedlightning.proximal.base import Regularizer, Weight, infinite_unless, require_positive, slack
+from fedlightning.proximal.base import Regularizer, Weight, infinite_unless, slack
+from fedlightning.ranges import require
 
 
 def soft_threshold(z: Tensor, threshold: Weight) -> Tensor:
@@ -34,7 +35,8 @@ class L1(Regularizer):
     radius: float | None = None
 
     def __post_init__(self) -> None:
-        require_positive(self, weight=self.weight, radius=self.radius)
+        require(self, "weight", above=0.0)
+        require(self, "radius", above=0.0, optional=True)
 
     @property
     def homogeneous(self) -> bool:  # type: ignore[override]
@@ -70,7 +72,7 @@ class SquaredL2(Regularizer):
     weight: float
 
     def __post_init__(self) -> None:
-        require_positive(self, weight=self.weight)
+        require(self, "weight", above=0.0)
 
     def value(self, z: Tensor) -> Tensor:
         """weight/2 * ||z||_2^2."""
@@ -100,7 +102,7 @@ class ElasticNet(Regularizer):
     l2: float
 
     def __post_init__(self) -> None:
-        require_positive(self, l1=self.l1, l2=self.l2)
+        require(self, "l1", "l2", above=0.0)
 
     def value(self, z: Tensor) -> Tensor:
         """l1 * ||z||_1 + l2/2 * ||z||_2^2."""
@@ -162,7 +164,7 @@ class LInfBall(Regularizer):
     radius: float
 
     def __post_init__(self) -> None:
-        require_positive(self, radius=self.radius)
+        require(self, "radius", above=0.0)
 
     def value(self, z: Tensor) -> Tensor:
         """0 inside."""

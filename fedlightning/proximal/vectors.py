@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedlightning.proximal.base import Regularizer, Weight, infinite_unless, require_positive, slack
+from fedlightning.proximal.base import Regularizer, Weight, infinite_unless, slack
+from fedlightning.ranges import require
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class L2Ball(Regularizer):
     radius: float
 
     def __post_init__(self) -> None:
-        require_positive(self, radius=self.radius)
+        require(self, "radius", above=0.0)
 
     def value(self, z: Tensor) -> Tensor:
         """0 inside."""
@@ -50,7 +51,7 @@ class Simplex(Regularizer):
     total: float = 1.0
 
     def __post_init__(self) -> None:
-        require_positive(self, total=self.total)
+        require(self, "total", above=0.0)
 
     def value(self, z: Tensor) -> Tensor:
         """0 inside."""

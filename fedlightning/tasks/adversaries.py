@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedlightning.models.extractors import init_truncated_normal
+from fedlightning.ranges import require
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,7 @@ class Adversary(ABC):
     hidden: int = 100
 
     def __post_init__(self) -> None:
-        if not self.nu > 0:
-            raise ValueError(f"{type(self).__name__}(nu={self.nu}): expected > 0.")
+        require(self, "nu", above=0.0)
 
     @abstractmethod
     def head(self, features: int, classes: int) -> nn.Module:

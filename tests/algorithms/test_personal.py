@@ -275,11 +275,11 @@ def test_fed_apm_stops_where_the_gradient_is_small():
     [
         (lambda: fl.FedAPM(0.1, rho=0.0), r"FedAPM\(rho=0.0\): expected > 0"),
         (lambda: fl.FedAPM(0.1, sigma=-1.0), r"FedAPM\(sigma=-1.0\): expected >= 0"),
-        (lambda: fl.FedAPM(0.1, decay=1.5), r"FedAPM\(decay=1.5\): expected <= 1"),
+        (lambda: fl.FedAPM(0.1, decay=1.5), r"FedAPM\(decay=1.5\): expected > 0 and <= 1"),
         (lambda: fl.FedAPM(0.1, start="zero"), "'local' or 'shared'"),
         (lambda: fl.FedAlt(0.1, personal_passes=0), r"FedAlt\(personal_passes=0\)"),
         (lambda: fl.Ditto(0.1, lam=-1.0), r"Ditto\(lam=-1.0\)"),
-        (lambda: fl.FedALA(0.1, adaptive=2.0), r"FedALA\(adaptive=2.0\): expected <= 1"),
+        (lambda: fl.FedALA(0.1, adaptive=2.0), r"FedALA\(adaptive=2.0\): expected >= 0 and <= 1"),
         (lambda: fl.pFedMe(0.1, lam=0.0), r"pFedMe\(lam=0.0\)"),
     ],
 )

@@ -290,10 +290,10 @@ def test_personal_blocks_are_for_local_steps():
     ("make", "message"),
     [
         (lambda: fl.FIAELT(beta=-1.0), r"FIAELT\(beta=-1.0\): expected > 0"),
-        (lambda: fl.FIAELT(beta=1.0, r=1.0), r"FIAELT\(r=1.0\): expected < 1"),
-        (lambda: fl.FedDR(eta=1.0, alpha=2.0), r"FedDR\(alpha=2.0\): expected < 2"),
-        (lambda: fl.FedPD(eta=1.0, p=1.0), r"FedPD\(p=1.0\): expected < 1"),
-        (lambda: fl.FedADMM(sigma=1.0, nu=1.0), r"DecreasingTolerance\(nu=1.0\): expected 0 < nu < 1"),
+        (lambda: fl.FIAELT(beta=1.0, r=1.0), r"FIAELT\(r=1.0\): expected > 0 and < 1"),
+        (lambda: fl.FedDR(eta=1.0, alpha=2.0), r"FedDR\(alpha=2.0\): expected > 0 and < 2"),
+        (lambda: fl.FedPD(eta=1.0, p=1.0), r"FedPD\(p=1.0\): expected >= 0 and < 1"),
+        (lambda: fl.FedADMM(sigma=1.0, nu=1.0), r"DecreasingTolerance\(nu=1.0\): expected > 0 and < 1"),
         (lambda: fl.FedSkip(lr=0.1, period=0), r"FedSkip\(period=0\): expected >= 1"),
     ],
 )

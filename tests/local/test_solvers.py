@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from fedlightning.local import (
     SVRG,
@@ -19,6 +22,7 @@ from fedlightning.local import (
 )
 from fedlightning.oracle.base import Evaluation
 from fedlightning.oracle.cohort import CohortOracle, Minibatch
+from fedlightning.space import ParameterSpace
 
 DIM, CLIENTS, SAMPLES = 4, 3, 8
 
@@ -192,16 +196,24 @@ def test_relative_decrease_wants_a_convex_subproblem():
         RelativeDecrease(0.1).done(problem, torch.ones(1), torch.ones(1))
 
 
+def test_step_sizes_by_prefix_reach_both_blocks():
+    net = nn.Sequential(OrderedDict(body=nn.Linear(2, 1), own=nn.Linear(1, 1)))
+    space = ParameterSpace(net, personal_parameters=["own"])
+    bound = LocalSteps(lr={"body.bias": 0.1, "own": 0.2, "default": 0.3}).bind(space, torch.zeros(1))
+    torch.testing.assert_close(bound.lr, torch.tensor([0.3, 0.3, 0.1]))
+    torch.testing.assert_close(bound.personal_lr, torch.tensor([0.2, 0.2]))
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: SVRG(lr=0.0), r"SVRG\(lr=0.0\): expected > 0, or null"),
-        (lambda: SVRG(epochs=0), r"SVRG\(epochs=0\): expected at least 1"),
-        (lambda: GradientDescent(max_steps=0), r"GradientDescent\(max_steps=0\): expected at least 1"),
+        (lambda: SVRG(epochs=0), r"SVRG\(epochs=0\): expected >= 1"),
+        (lambda: GradientDescent(max_steps=0), r"GradientDescent\(max_steps=0\): expected >= 1"),
         (lambda: LocalSteps(lr=[0.1, -1]), r"LocalSteps\(lr=\[0.1, -1\]\)"),
         (lambda: GradientTolerance(0), r"GradientTolerance\(eps=0\)"),
         (lambda: DecreasingTolerance(-1.0), r"DecreasingTolerance\(eps=-1.0\)"),
-        (lambda: RelativeDecrease(1.0), r"RelativeDecrease\(r=1.0\): expected 0 < r < 1"),
+        (lambda: RelativeDecrease(1.0), r"RelativeDecrease\(r=1.0\): expected > 0 and < 1"),
     ],
 )
 def test_bad_values_are_named(make, message):
