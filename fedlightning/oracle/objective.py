@@ -73,6 +73,8 @@ class Objective:
         self.compiled: Any = None
         self._call = _ObjectiveModule(task)
         self._dtype = next(p.dtype for p in task.parameters() if p.requires_grad)
+        every, distinct = (list(task.named_parameters(remove_duplicate=once)) for once in (False, True))
+        self._tied = len(every) > len(distinct)
 
     def __call__(
         self, shared: Named, personal: Named, buffers: Named, data: Any
@@ -90,10 +92,10 @@ class Objective:
         """
         named = (*shared.items(), *personal.items())
         state = {f"task.{name}": tensor.to(self._dtype) for name, tensor in named}  # points may be wider than the task
-        own = dict(self._call.task.named_buffers())
+        own = dict(self._call.task.named_buffers()) if buffers else {}
         for name, tensor in buffers.items():
             state[f"task.{name}"] = tensor.to(own[name].dtype, copy=True)  # the objective writes into its copy
-        result = functional_call(self._call, state, (data,))
+        result = functional_call(self._call, state, (data,), tie_weights=self._tied)  # looking for ties takes time
         loss, scalars = _split(result, self.name)
         return loss, scalars, [state[f"task.{name}"] for name in self.space.buffers.names]
 

@@ -27,12 +27,15 @@ class Sequential(Oracle):
     def evaluator(self, objective: Objective, calls: int) -> Evaluate:
         """Plain autograd for each row."""
 
+        def forward(*arguments: Any) -> Any:
+            with ChannelsLast() if objective.autocast.on_cpu else nullcontext():
+                return objective(*arguments)
+
         def evaluate(w: Tensor, v: Tensor, b: Tensor, data: Any) -> Evaluation:
             rows = []
             for i in range(len(w)):
                 own = map_tensors(itemgetter(i), data)
-                with ChannelsLast() if objective.autocast.on_cpu else nullcontext():
-                    rows.append(differentiate(objective, objective, w[i], v[i], b[i], own))
+                rows.append(differentiate(objective, forward, w[i], v[i], b[i], own))
             return rows[0] if len(rows) == 1 else _stack(rows)
 
         return evaluate
