@@ -41,7 +41,7 @@ def main(args: Sequence[str] | None = None) -> None:
     parser.add_argument("--mode", type=Mode, default="max", help="whether more or less is better")
     parser.add_argument("--target", type=float | None, default=None, help="report rounds and upload to this value")
     parser.add_argument("--also", nargs="+", type=str, default=[], help="further metrics, a row of panels each")
-    parser.add_argument("--log_scale", type=bool, default=False, help="logarithmic vertical axes")
+    parser.add_argument("--log_scale", type=bool, default=False, help="logarithmic vertical axes for the metric")
     parser.add_argument(
         "--budget_upload", type=float | None, default=None, help="stop every run when so many floats have been uploaded"
     )
@@ -93,7 +93,7 @@ def compare(
         test: Test every final model; the metrics go to ``<run>/done.json``.
         jobs: Runs at a time, in processes of their own that share the cores.
         also: Further metrics: a row of panels and a column of final values each.
-        log_scale: Whether the figure's vertical axes are logarithmic.
+        log_scale: Whether the metric's vertical axes in the figure are logarithmic.
         budget_upload: Stop every run after the round in which so many floats have been uploaded.
         grid: Values to search on the first seed before the runs, ``name=value,value,...`` with the names of an
             algorithm's hyper-parameters or keys of ``fedlightning fit``; all runs go to ``grid.md``.

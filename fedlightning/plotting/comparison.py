@@ -26,7 +26,7 @@ def comparison_figure(
         metrics: What is drawn, a row of panels each.
         axes: Columns it is drawn against, one panel each.
         target: Drawn as a line in the first row.
-        log_scale: Whether vertical axes are logarithmic.
+        log_scale: Whether the first row's vertical axes are logarithmic.
     """
     metrics = [metrics] if isinstance(metrics, str) else metrics
     figure = Figure(figsize=(5.5 * len(axes), 4 * len(metrics)), layout="constrained")
@@ -36,7 +36,7 @@ def comparison_figure(
             _draw(panel, curves, metric, column)
             if target is not None and metric == metrics[0]:
                 panel.axhline(target, color="grey", linewidth=0.8, linestyle=":")
-            if log_scale:
+            if log_scale and metric == metrics[0]:
                 panel.set_yscale("log")
     if curves:
         panels[0][0].legend()

@@ -20,6 +20,12 @@ def test_comparison_draws_mean_and_spread():
     assert right.get_xlabel() == "floats uploaded"
 
 
+def test_only_the_metric_itself_gets_logarithmic_axes():
+    history = [row | {"sparsity": 0.7} for row in rows([1.0, 0.01])]
+    figure = comparison_figure({"A": [history]}, ["accuracy", "sparsity"], log_scale=True)
+    assert [panel.get_yscale() for panel in figure.axes] == ["log", "log", "linear", "linear"]
+
+
 def test_prediction_grid_marks_right_and_wrong():
     image, domain = torch.rand(6, 3, 4, 4), torch.tensor([0, 0, 0, 1, 1, 1])
     label, predicted = torch.tensor([0, 1, 2, 3, 4, 5]), torch.tensor([0, 1, 9, 3, 9, 9])
