@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from linecache import getline
+from traceback import walk_tb
 from typing import Any
 
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
@@ -110,9 +113,27 @@ def main(args: Sequence[str] | None = None) -> None:
         args: Arguments; None for those of the process.
     """
     given = sys.argv[1:] if args is None else list(args)
-    if given[:1] == ["compare"]:
-        from fedlightning.compare import main as compare
+    with plain_refusals():
+        if given[:1] == ["compare"]:
+            from fedlightning.compare import main as compare
 
-        compare(given[1:])
-    else:
-        FederatedCLI(args)
+            compare(given[1:])
+        else:
+            FederatedCLI(args)
+
+
+@contextmanager
+def plain_refusals() -> Iterator[None]:
+    """What the library itself objects to ends the process with one sentence; all other errors keep their traceback.
+
+    Raises:
+        SystemExit: For errors of value, type or file that a ``raise`` in this package is the origin of.
+    """
+    try:
+        yield
+    except (ValueError, TypeError, FileNotFoundError) as error:
+        *_, (innermost, line) = walk_tb(error.__traceback__)
+        ours = str(innermost.f_globals.get("__name__")).startswith(f"{__package__}.")
+        if not ours or not getline(innermost.f_code.co_filename, line).lstrip().startswith("raise "):
+            raise
+        sys.exit(f"fedlightning: {error}")

@@ -11,7 +11,8 @@ import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from fedlightning.checkpoint_io import AtomicCheckpointIO
-from fedlightning.cli import FederatedCLI, main
+from fedlightning.cli import FederatedCLI, main, plain_refusals
+from fedlightning.space import Layout
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = ROOT / "configs"
@@ -143,6 +144,32 @@ def test_a_wrong_value_is_named(capsys):
         main(["fit", *of("quadratic_saddle", "fedmm"), "--model.init_args.algorithm.init_args.eta3=2", *SMALL])
     text = str(caught.value) + capsys.readouterr().err
     assert "FedMM(eta3=2.0): expected > 0 and <= 1" in text
+
+
+MISSING = ["--data=fedlightning.data.MNIST", "--data.init_args.root=nowhere"]
+
+
+def test_what_the_library_objects_to_ends_with_a_sentence():
+    with pytest.raises(SystemExit, match=r"^fedlightning: Neither nowhere/MNIST/raw.*Point root at a folder"):
+        main(["fit", *of("classification", "fed_avg"), *MISSING, *SMALL])
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_comparisons_end_with_a_sentence_too(jobs):
+    base, algorithm = (str(CONFIGS / "classification" / f"{name}.yaml") for name in ("base", "fed_avg"))
+    values = [argument.removeprefix("--") for argument in (*MISSING, *SMALL) if "=" in argument]
+    with pytest.raises(SystemExit, match=r"^fedlightning: Neither nowhere/MNIST/raw"):
+        main(
+            ["compare", "--base", base, "--algorithms", algorithm, "--seeds", "0", "1", "--metric=val_accuracy",
+             f"--jobs={jobs}", "--output=out", "--set", *values]
+        )  # fmt: skip
+
+
+def test_errors_of_other_code_keep_their_traceback():
+    with pytest.raises(TypeError, match="not iterable"), plain_refusals():
+        Layout(("a",), (None,), 0)  # a fault within the package is no refusal
+    with pytest.raises(ValueError, match="invalid literal"), plain_refusals():
+        int("one")
 
 
 def test_step_sizes_by_block_and_by_prefix_from_yaml(tmp_path):

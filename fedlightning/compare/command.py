@@ -18,6 +18,7 @@ from jsonargparse import ArgumentParser
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from fedlightning.cli import plain_refusals
 from fedlightning.compare.grid import ALGORITHM, Values, best_points, grid_points, grid_table, label, parse_grid
 from fedlightning.compare.results import Goal, Mode, collect, markdown_table, write_csv
 from fedlightning.compare.run import Run, execute, hyper_parameters, prepare
@@ -251,4 +252,5 @@ def _side_by_side(todo: Sequence[tuple[Run, int]], progress: Progress, jobs: int
 
 def _execute_in_process(run: Run, messages: Any, threads: int) -> None:
     torch.set_num_threads(threads)
-    execute(run, lambda rounds: messages.put((str(run.folder), rounds)))
+    with plain_refusals():
+        execute(run, lambda rounds: messages.put((str(run.folder), rounds)))
