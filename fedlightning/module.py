@@ -72,8 +72,8 @@ class FederatedLightningModule(LightningModule):
     def __init__(
         self,
         algorithm: Algorithm,
-        regularizer: Regularizer | dict[str, Regularizer] | None = None,
-        max_regularizer: Regularizer | dict[str, Regularizer] | None = None,
+        regularizer: Regularizer | dict[str, Regularizer | None] | None = None,
+        max_regularizer: Regularizer | dict[str, Regularizer | None] | None = None,
         oracle: Oracle | None = None,
         server_optimizer: OptimizerCallable | None = None,
         server_scheduler: LRSchedulerCallable | None = None,
@@ -87,8 +87,8 @@ class FederatedLightningModule(LightningModule):
 
         Args:
             algorithm: What clients and server do.
-            regularizer: psi_1, added to the mean of the objectives: one for every tensor of the min block, or one by
-                name prefix.
+            regularizer: psi_1, added to the mean of the objectives: one for every shared tensor of the min block, or
+                one by name prefix (None for none there). Personal parameters have none.
             max_regularizer: psi_2, subtracted from it: the same for the max block.
             oracle: How operators are computed; null measures in the first round which way is faster.
             server_optimizer: Moves the global model along the algorithm's proposal (FedAvg with Adam is FedAdam);
@@ -331,7 +331,7 @@ class FederatedLightningModule(LightningModule):
         return ParameterSpace(self, self.max_parameters, self.personal_parameters)
 
     def _psi(self, space: ParameterSpace) -> Composite:
-        return compose(space.shared, self._regularizer, self._max_regularizer)
+        return compose(space.shared, self._regularizer, self._max_regularizer, personal=space.personal.names)
 
     def _autocast(self, scaler: Any) -> Autocast:
         """The precision Lightning runs training steps in."""

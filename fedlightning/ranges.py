@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isfinite
 from numbers import Real
 
 
@@ -28,7 +29,7 @@ def require(
 
     Raises:
         TypeError: If something is no number.
-        ValueError: If a number is out of range.
+        ValueError: If a number is out of range, infinite or not a number.
     """
     for name in names:
         value = getattr(owner, name)
@@ -40,6 +41,8 @@ def require(
             if not isinstance(entry, Real):
                 raise TypeError(f"{given}: expected a number, not {entry!r}.")
             number = float(entry)
+            if not isfinite(number):
+                raise ValueError(f"{given}: expected a finite number{', or null for no bound' if optional else ''}.")
             inside = [
                 *([(number > above, f"> {above:g}")] if above is not None else []),
                 *([(number >= at_least, f">= {at_least:g}")] if at_least is not None else []),

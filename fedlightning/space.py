@@ -113,7 +113,7 @@ class Layout:
             names_under(prefix, (*self.names, *others), argument=name)
         numbers = []
         for parameter in self.names:
-            matches = [prefix for prefix in prefixes if _is_under(parameter, prefix)]
+            matches = [prefix for prefix in prefixes if is_under(parameter, prefix)]
             if not matches and "default" not in value:
                 raise ValueError(
                     f"{name}: no entry covers parameter '{parameter}'. Add its prefix or the key 'default'."
@@ -224,7 +224,8 @@ def _layout(names: tuple[str, ...], shapes: Mapping[str, torch.Size], minimised:
     return Layout(names, tuple(shapes[name] for name in names), len(names) if minimised is None else minimised)
 
 
-def _is_under(name: str, prefix: str) -> bool:
+def is_under(name: str, prefix: str) -> bool:
+    """Whether a dotted name is ``prefix`` or below it."""
     return name == prefix or name.startswith(f"{prefix}.")
 
 
@@ -235,7 +236,7 @@ def names_under(prefix: str, names: Iterable[str], argument: str) -> set[str]:
         ValueError: If there are none, naming the argument, the prefix and what it may have meant.
     """
     names = list(names)
-    found = {name for name in names if _is_under(name, prefix)}
+    found = {name for name in names if is_under(name, prefix)}
     if not found:
         heads = sorted({name.split(".")[0] for name in names} | set(names))
         hint = get_close_matches(prefix, heads, n=1)

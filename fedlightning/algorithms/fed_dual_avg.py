@@ -71,7 +71,7 @@ class FedDualAvg(Algorithm):
 
     def init_server(self, z: Tensor) -> Dual:
         """The dual image of the start."""
-        return Dual(self.psi.to_dual(self.psi.project(z)), z.new_zeros(()))
+        return Dual(self.psi.to_dual(self.psi.start(z)), z.new_zeros(()))
 
     def down(self, server: Dual) -> Dual:
         """The dual and the steps so far."""

@@ -54,8 +54,8 @@ class FedMiD(Algorithm):
         require(self, "lr", "lr_server", above=0.0)
 
     def init_server(self, z: Tensor) -> Point:
-        """The start, projected into the constraint."""
-        return Point(self.psi.project(z))
+        """The start, in the constraint."""
+        return Point(self.psi.start(z))
 
     def down(self, server: Point) -> Point:
         """The point."""

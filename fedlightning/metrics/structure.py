@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fedlightning.precision import at_least_float32
+
 TOLERANCE = 1e-5
 """Numbers of smaller absolute value count as zero (Bai and Bullins, FeDualEx, 2024, Section 6)."""
 
@@ -26,5 +28,5 @@ def numerical_rank(z: Tensor, tolerance: float = TOLERANCE) -> Tensor:
         >>> numerical_rank(torch.ones(3, 4))
         tensor(1)
     """
-    singular: Tensor = torch.linalg.svdvals(z)
+    singular: Tensor = torch.linalg.svdvals(at_least_float32(z))
     return (singular > tolerance).sum()

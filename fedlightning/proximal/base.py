@@ -57,6 +57,10 @@ class Regularizer(ABC):
         """The nearest point of the constraint; ``z`` itself where there is none."""
         return self.prox(z, 0.0)
 
+    def start(self, z: Tensor) -> Tensor:
+        """Where methods that step in the dual space may start from ``z``: the projection unless overridden."""
+        return self.project(z)
+
     def to_dual(self, z: Tensor) -> Tensor:
         """The mirror map's gradient at ``z``: the point's dual image. Euclidean unless overridden: the point itself."""
         return z

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from fedlightning.proximal.base import Regularizer, Weight
-from fedlightning.space import Layout, names_under
+from fedlightning.space import Layout, is_under, names_under
 
-Regularizers = Regularizer | Mapping[str, Regularizer] | None
-"""One regulariser for a whole block, or one by name prefix; the longest prefix wins, ``default`` covers the rest, and
-without it parameters under no prefix have none."""
+Regularizers = Regularizer | Mapping[str, Regularizer | None] | None
+"""One regulariser for a whole block, or one by name prefix (None for no regulariser there); the longest prefix wins,
+``default`` covers the rest, and without it parameters under no prefix have none."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,10 @@ class Composite:
         """The nearest point of the constraint."""
         return self._map(z, lambda term, part: term.regularizer.project(part))
 
+    def start(self, z: Tensor) -> Tensor:
+        """Where methods that step in the dual space start: in the constraint, off boundaries they could not leave."""
+        return self._map(z, lambda term, part: term.regularizer.start(part))
+
     def subgradient(self, z: Tensor) -> Tensor:
         """A subgradient of psi, ``[..., d]``; zero where nothing is regularised."""
         return self._map(z, lambda term, part: term.regularizer.subgradient(part), rest=torch.zeros_like)
@@ -101,28 +105,43 @@ class Composite:
         return result
 
 
-def compose(layout: Layout, regularizer: Regularizers, max_regularizer: Regularizers) -> Composite:
+def compose(
+    layout: Layout, regularizer: Regularizers, max_regularizer: Regularizers, personal: Iterable[str] = ()
+) -> Composite:
     """Psi of a model.
 
     Args:
         layout: Names and shapes of the shared parameters.
         regularizer: psi_1, of the min block.
         max_regularizer: psi_2, of the max block.
+        personal: Names of the personal parameters, which have no regulariser.
 
     Raises:
+        TypeError: If something is no regulariser.
         ValueError: If a prefix matches nothing in its block, the block is empty, or a function of matrices meets a
             vector.
     """
     minimised, maximised = layout.names[: layout.minimised], layout.names[layout.minimised :]
+    elsewhere = dict.fromkeys(personal, "is personal: add its penalty in objective()")
     chosen = {
-        **_by_name(regularizer, minimised, "regularizer"),
-        **_by_name(max_regularizer, maximised, "max_regularizer"),
+        **_by_name(
+            regularizer,
+            minimised,
+            "regularizer",
+            elsewhere | dict.fromkeys(maximised, "is maximised: give it to max_regularizer"),
+        ),
+        **_by_name(
+            max_regularizer,
+            maximised,
+            "max_regularizer",
+            elsewhere | dict.fromkeys(minimised, "is minimised: give it to regularizer"),
+        ),
     }
     terms: list[Term] = []
     start = 0
     for name, shape, size in zip(layout.names, layout.shapes, layout.sizes, strict=True):
         psi = chosen.get(name)
-        if psi is not None:
+        if psi is not None and size:
             last = terms[-1] if terms else None
             if psi.separable and last is not None and last.regularizer is psi and last.stop == start:
                 terms[-1] = Term(last.start, start + size, (start + size - last.start,), psi)
@@ -132,17 +151,32 @@ def compose(layout: Layout, regularizer: Regularizers, max_regularizer: Regulari
     return Composite(tuple(terms))
 
 
-def _by_name(psi: Regularizers, names: Iterable[str], argument: str) -> dict[str, Regularizer]:
-    """The regulariser of each name; the longest prefix wins."""
+def _by_name(
+    psi: Regularizers, names: Iterable[str], argument: str, elsewhere: Mapping[str, str]
+) -> dict[str, Regularizer | None]:
+    """The regulariser of each name; the longest prefix wins.
+
+    ``elsewhere`` says of names in other blocks where they are and what to do.
+    """
     names = list(names)
     if psi is None:
         return {}
+    given = psi.values() if isinstance(psi, Mapping) else [psi]
+    if wrong := [value for value in given if value is not None and not isinstance(value, Regularizer)]:
+        raise TypeError(
+            f"{argument}: {wrong[0]!r} is no regulariser. Give one, e.g. L1(0.01), or one by name prefix, "
+            "{prefix: L1(0.01)}."
+        )
     if not names:
         raise ValueError(f"{argument}: the task has no parameters in this block. Remove it, or set max_parameters.")
     if isinstance(psi, Regularizer):
         return dict.fromkeys(names, psi)
-    found: dict[str, Regularizer] = {}
+    found: dict[str, Regularizer | None] = {}
     for prefix in sorted(psi, key=lambda prefix: (prefix != "default", len(prefix))):
+        if prefix != "default" and not any(is_under(name, prefix) for name in names):
+            for name, reason in elsewhere.items():
+                if is_under(name, prefix):
+                    raise ValueError(f"{argument}: '{prefix}' {reason}.")
         under = names if prefix == "default" else names_under(prefix, names, argument=argument)
         found |= dict.fromkeys(under, psi[prefix])
     return found

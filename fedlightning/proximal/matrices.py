@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fedlightning.precision import at_least_float32
 from fedlightning.proximal.base import Regularizer, Weight, infinite_unless, slack
 from fedlightning.ranges import require
 
@@ -37,7 +38,7 @@ class Nuclear(Regularizer):
 
     def value(self, z: Tensor) -> Tensor:
         """Weight * ||Z||_*."""
-        singular = torch.linalg.svdvals(z)
+        singular = torch.linalg.svdvals(at_least_float32(z))
         value: Tensor = self.weight * singular.sum()
         if self.radius is None:
             return value
@@ -72,7 +73,7 @@ class SpectralBall(Regularizer):
 
     def value(self, z: Tensor) -> Tensor:
         """0 inside."""
-        largest = torch.linalg.matrix_norm(z, 2).amax()
+        largest = torch.linalg.matrix_norm(at_least_float32(z), 2).amax()
         return infinite_unless(torch.zeros_like(largest), largest <= self.radius * (1 + slack(z)))
 
     def prox(self, z: Tensor, t: Weight) -> Tensor:
@@ -125,8 +126,8 @@ class GroupLasso(Regularizer):
 
 
 def _svd(z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    u, singular, vh = torch.linalg.svd(z, full_matrices=False)
-    return u, singular, vh
+    u, singular, vh = torch.linalg.svd(at_least_float32(z), full_matrices=False)
+    return u.to(z.dtype), singular.to(z.dtype), vh.to(z.dtype)
 
 
 def _matrix(u: Tensor, singular: Tensor, vh: Tensor) -> Tensor:

@@ -134,6 +134,7 @@ class Box(Regularizer):
     def __post_init__(self) -> None:
         if self.low is None and self.high is None:
             raise ValueError("Box(low=None, high=None): give at least one bound.")
+        require(self, "low", "high", optional=True)
         if self.low is not None and self.high is not None and self.low > self.high:
             raise ValueError(f"Box(low={self.low}, high={self.high}): expected low <= high.")
 

@@ -1,24 +1,25 @@
-"""Sums of two regularisers whose proximal operator is a composition of theirs."""
+"""Sums of regularisers whose proximal operator is a composition of theirs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import reduce
 
+import torch
 from torch import Tensor
 
 from fedlightning.proximal.base import Regularizer, Weight
 from fedlightning.proximal.matrices import GroupLasso, Nuclear, SpectralBall
 from fedlightning.proximal.separable import L1, Box, LInfBall, SquaredL2
-from fedlightning.proximal.vectors import EntropySimplex, L2Ball
+from fedlightning.proximal.vectors import EntropySimplex, L2Ball, Simplex
 
 
 @dataclass(frozen=True)
 class Sum(Regularizer):
     """first + second, where the proximal operator has a closed form.
 
-    * any separable + :class:`Box`: clip the former's (the minimiser of a convex function of one variable over an
-      interval is the clipped free minimiser);
+    * any separable + :class:`Box` or :class:`LInfBall`: clip the former's (the minimiser of a convex function of one
+      variable over an interval is the clipped free minimiser);
     * any + :class:`SquaredL2`: prox of t/(1 + t w) psi at z/(1 + t w);
     * :class:`Nuclear` + :class:`SpectralBall`: clip the shrunk singular values;
     * :class:`GroupLasso` + :class:`L1`: soft threshold, then shrink the groups (sparse group lasso);
@@ -26,20 +27,30 @@ class Sum(Regularizer):
       a ray, so the scaled point meets the optimality condition.)
 
     Args:
-        first: A regulariser.
-        second: Another; their order does not matter.
+        first: A regulariser, which may be a sum itself.
+        second: Another; the order does not matter: penalties are put first, then constraints, then squares.
+
+    Raises:
+        ValueError: If a sum has no closed form here, or no point satisfies all its constraints.
     """
 
     first: Regularizer
     second: Regularizer
 
     def __post_init__(self) -> None:
-        if not _chains(self.first, self.second) and not _chains(self.second, self.first):
-            names = f"{type(self.first).__name__} + {type(self.second).__name__}"
+        *inner, last = sorted((*_terms(self.first), *_terms(self.second)), key=_turn)
+        object.__setattr__(self, "first", reduce(Sum, inner))
+        object.__setattr__(self, "second", last)
+        names = " + ".join(type(term).__name__ for term in (*inner, last))
+        if not _chains(self.first, self.second):
             raise ValueError(
                 f"{names}: this sum has no closed-form proximal operator here. Sums that have one: separable + Box, "
                 "anything + SquaredL2, Nuclear + SpectralBall, GroupLasso + L1, L1 or Nuclear or GroupLasso + L2Ball."
             )
+        if self.separable:
+            nearest = last.project(self.first.project(torch.zeros(1)))  # in both intervals, if they meet
+            if not bool(self.value(nearest).isfinite()):
+                raise ValueError(f"{self.first} + {last}: no number satisfies both constraints. Let their bounds meet.")
 
     @property
     def matrices(self) -> bool:  # type: ignore[override]
@@ -51,7 +62,10 @@ class Sum(Regularizer):
         """Whether both are."""
         return self.first.separable and self.second.separable
 
-    homogeneous: ClassVar[bool] = False
+    @property
+    def homogeneous(self) -> bool:  # type: ignore[override]
+        """Whether both are."""
+        return self.first.homogeneous and self.second.homogeneous
 
     def value(self, z: Tensor) -> Tensor:
         """The sum of the values."""
@@ -59,7 +73,7 @@ class Sum(Regularizer):
 
     def prox(self, z: Tensor, t: Weight) -> Tensor:
         """A composition of the two proximal operators; which one, the class says."""
-        inner, outer = (self.first, self.second) if _chains(self.first, self.second) else (self.second, self.first)
+        inner, outer = self.first, self.second
         if isinstance(outer, SquaredL2):
             scale = 1 + t * outer.weight
             return inner.prox(z / scale, t / scale)
@@ -79,12 +93,25 @@ class Sum(Regularizer):
         return isinstance(part, L2Ball) and self.matrices
 
 
+def _terms(psi: Regularizer) -> tuple[Regularizer, ...]:
+    return (*_terms(psi.first), *_terms(psi.second)) if isinstance(psi, Sum) else (psi,)
+
+
+def _turn(psi: Regularizer) -> int:
+    """When its proximal operator is applied in a composition."""
+    if isinstance(psi, SquaredL2):
+        return 3
+    if isinstance(psi, Box | LInfBall | SpectralBall | L2Ball | Simplex):
+        return 2
+    return 0 if psi.separable else 1
+
+
 def _chains(inner: Regularizer, outer: Regularizer) -> bool:
     """Whether prox of the sum is prox of ``outer`` after that of ``inner`` (scaled, for :class:`SquaredL2`)."""
     return (
         (inner.separable and isinstance(outer, Box | LInfBall))
         or (isinstance(outer, SquaredL2) and not isinstance(inner, EntropySimplex))
-        or (isinstance(inner, Nuclear) and inner.radius is None and isinstance(outer, SpectralBall))
+        or (isinstance(inner, Nuclear) and isinstance(outer, SpectralBall))
         or (isinstance(inner, L1) and inner.radius is None and isinstance(outer, GroupLasso))
         or (inner.homogeneous and isinstance(outer, L2Ball))
     )

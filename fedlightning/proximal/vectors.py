@@ -10,6 +10,9 @@ from torch import Tensor
 from fedlightning.proximal.base import Regularizer, Weight, infinite_unless, slack
 from fedlightning.ranges import require
 
+LEAST_SHARE = 1e-3
+"""Smallest element of a start in the entropy geometry, as a share of the uniform point's."""
+
 
 @dataclass(frozen=True)
 class L2Ball(Regularizer):
@@ -75,8 +78,14 @@ class Simplex(Regularizer):
 class EntropySimplex(Simplex):
     """The simplex with the mirror map l(z) = sum of z log z: methods with dual states move by multiplication.
 
-    ``from_dual`` is the softmax; ``prox`` and ``project`` stay Euclidean.
+    ``from_dual`` is the softmax; ``prox`` and ``project`` stay Euclidean. Multiplication never leaves an element that
+    is zero, so every element starts with at least :data:`LEAST_SHARE` of total / n.
     """
+
+    def start(self, z: Tensor) -> Tensor:
+        """The projection, moved off the boundary."""
+        inside = self.project(z).clamp(min=LEAST_SHARE * self.total / z.shape[-1])
+        return inside * (self.total / inside.sum(-1, keepdim=True))
 
     def to_dual(self, z: Tensor) -> Tensor:
         """Log z, up to a constant that the simplex does not see."""

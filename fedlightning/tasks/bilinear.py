@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.metrics.structure import numerical_rank, share_of_nonzeros
 from fedlightning.module import FederatedLightningModule
+from fedlightning.precision import at_least_float32
 from fedlightning.proximal import L1, Nuclear, Regularizer
 from fedlightning.seeding import derive_seed
 
@@ -69,7 +70,8 @@ class Bilinear(FederatedLightningModule):
         self._evaluate("test_")
 
     def _evaluate(self, prefix: str) -> None:
-        found = {"gap": self.duality_gap(self.x, self.y), **self.structure()}
+        x, y = at_least_float32(self.x), at_least_float32(self.y)
+        found = {"gap": self.duality_gap(x, y), **self.structure()}
         self.log_dict({f"{prefix}{name}": value.float() for name, value in found.items()}, batch_size=1)
 
 
@@ -108,10 +110,11 @@ class BilinearL1(Bilinear):
 
     def duality_gap(self, x: Tensor, y: Tensor) -> Tensor:
         """D ||(|Ax - b| - lambda)+||_1 + lambda ||x||_1 + D ||(|A'y| - lambda)+||_1 + <b, y> + lambda ||y||_1."""
-        against_y = ((self.matrix @ x - self.offset).abs() - self.weight).clamp(min=0).sum()
-        against_x = ((self.matrix.mT @ y).abs() - self.weight).clamp(min=0).sum()
+        matrix, offset = self.matrix.to(x), self.offset.to(x)
+        against_y = ((matrix @ x - offset).abs() - self.weight).clamp(min=0).sum()
+        against_x = ((matrix.mT @ y).abs() - self.weight).clamp(min=0).sum()
         norms = self.weight * (x.abs().sum() + y.abs().sum())
-        return self.radius * (against_y + against_x) + norms + self.offset @ y
+        return self.radius * (against_y + against_x) + norms + offset @ y
 
     def structure(self) -> dict[str, Tensor]:
         """Shares of non-zeros, of both blocks and of each."""
@@ -161,10 +164,11 @@ class BilinearNuclear(Bilinear):
 
     def duality_gap(self, x: Tensor, y: Tensor) -> Tensor:
         """As for vectors, with singular values for absolute values and the trace of B'Y for <b, y>."""
-        against_y = (torch.linalg.svdvals(self.matrix @ x - self.offset) - self.weight).clamp(min=0).sum()
-        against_x = (torch.linalg.svdvals(self.matrix.mT @ y) - self.weight).clamp(min=0).sum()
+        matrix, offset = self.matrix.to(x), self.offset.to(x)
+        against_y = (torch.linalg.svdvals(matrix @ x - offset) - self.weight).clamp(min=0).sum()
+        against_x = (torch.linalg.svdvals(matrix.mT @ y) - self.weight).clamp(min=0).sum()
         norms = self.weight * (torch.linalg.svdvals(x).sum() + torch.linalg.svdvals(y).sum())
-        gap: Tensor = self.radius * (against_y + against_x) + norms + (self.offset * y).sum()
+        gap: Tensor = self.radius * (against_y + against_x) + norms + (offset * y).sum()
         return gap
 
     def structure(self) -> dict[str, Tensor]:

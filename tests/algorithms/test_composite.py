@@ -160,6 +160,19 @@ def test_entropy_geometry_solves_a_matrix_game(name):
     assert distance < 1e-4 if name in ("FeDualEx", "FedMiP") else distance > 0.3
 
 
+@pytest.mark.parametrize("name", ["FedDualAvg", "FeDualEx", "FedMiD", "FedMiP"])
+def test_entropy_geometry_finds_the_best_corner_from_any_start(name):
+    """min <c, p> over the simplex, started where the Euclidean projection has zeros, the best corner among them."""
+    algorithm = CASES[name].make(lr=0.3)
+    task = quadratic(algorithm, clients=1, dim_y=0)
+    cost = torch.tensor([1.0, 0.0, 0.8], dtype=torch.float64)
+    task.x = torch.nn.Parameter(torch.tensor([2.0, -1.0, 0.5], dtype=torch.float64))
+    task.matrix, task.offset = torch.zeros(1, 3, 3, dtype=torch.float64), cost[None]
+    z = run(loop_with(task, EntropySimplex()), rounds_of(algorithm, 60, clients=1, local_steps=2))[-1]
+    assert (z.argmax(), cost.argmin()) == (1, 1)
+    assert z[1] > 0.99
+
+
 @pytest.mark.parametrize("name", sorted(set(CASES) - set(COMPOSITE)))
 def test_who_takes_no_regulariser_says_so(name):
     with pytest.raises(ValueError, match=r"takes no regularizer.*FeDualEx.*FedDualAvg, FedMiD, FedMiP"):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedlightning.proximal import L1, Composite, GroupLasso, L2Ball, Nuclear, SquaredL2, compose
+from fedlightning.proximal import L1, Composite, GroupLasso, L2Ball, Nuclear, Simplex, SquaredL2, compose
 from fedlightning.space import ParameterSpace
 
 
@@ -89,13 +89,43 @@ def test_batches_and_weights_agree():
             ("attack",),
             r"'hed' matches no trainable parameter. Did you mean 'head'",
         ),
-        (({"attack": L1(0.1)}, None), ("attack",), r"regularizer: 'attack' matches no trainable parameter"),
+        (({"attack": L1(0.1)}, None), ("attack",), r"regularizer: 'attack' is maximised: give it to max_regularizer"),
+        ((None, {"head": L1(0.1)}), ("attack",), r"max_regularizer: 'head' is minimised: give it to regularizer"),
         ((None, L1(0.1)), (), r"max_regularizer: the task has no parameters in this block"),
     ],
 )
 def test_errors_name_the_prefix(arguments, max_parameters, message):
     with pytest.raises(ValueError, match=message):
         compose(layout(max_parameters), *arguments)
+
+
+def test_personal_parameters_have_no_regulariser():
+    space = ParameterSpace(Net(), personal_parameters=["head"])
+    with pytest.raises(ValueError, match=r"'head' is personal: add its penalty in objective\(\)"):
+        compose(space.shared, {"head": L1(0.1)}, None, personal=space.personal.names)
+
+
+@pytest.mark.parametrize("wrong", [[L1(0.1)], L1, {"head": 0.1}])
+def test_what_is_no_regulariser_is_refused(wrong):
+    with pytest.raises(TypeError, match=r"is no regulariser\. Give one, e\.g\. L1\(0\.01\)"):
+        compose(layout(), wrong, None)
+
+
+def test_none_exempts_a_prefix():
+    space = layout()
+    psi = compose(space, {"default": L1(0.5), "head.bias": None}, None)
+    before, after = space.views(vector(space)), space.views(psi.prox(vector(space), 1.0))
+    torch.testing.assert_close(after["head.bias"], before["head.bias"])
+    torch.testing.assert_close(after["head.weight"], L1(0.5).prox(before["head.weight"], 1.0))
+
+
+def test_tensors_without_elements_are_skipped():
+    net = nn.Linear(2, 1).double()
+    net.none = nn.Parameter(torch.empty(0, dtype=torch.float64))
+    space = ParameterSpace(net).shared
+    psi, z = compose(space, Simplex(), None), vector(space)
+    assert psi.prox(z, 1.0).sum() == pytest.approx(2)
+    assert psi.value(psi.prox(z, 1.0)) == 0
 
 
 def test_default_is_empty():

@@ -40,6 +40,9 @@ VECTORS = [
     L1(0.3, radius=0.5) + SquaredL2(0.7),
     L2Ball(0.8) + SquaredL2(0.7),
     (L1(0.3) + SquaredL2(0.7)) + LInfBall(0.4),
+    L1(0.3) + (SquaredL2(0.7) + Box(-0.1, 0.4)),
+    (L2Ball(0.8) + SquaredL2(0.7)) + L1(0.3),
+    (Box(-0.3, 0.4) + LInfBall(0.35)) + (SquaredL2(0.2) + SquaredL2(0.5)),
 ]
 MATRICES = [
     Nuclear(0.3),
@@ -52,6 +55,8 @@ MATRICES = [
     GroupLasso(0.3) + L1(0.1),
     GroupLasso(0.3) + L2Ball(0.9),
     Nuclear(0.3) + L2Ball(0.7),
+    (SpectralBall(0.6) + SquaredL2(0.7)) + Nuclear(0.3, radius=0.5),
+    (L2Ball(0.9) + L1(0.1)) + GroupLasso(0.3),
 ]
 BOTH = [(psi, (6,)) for psi in VECTORS] + [(psi, (4, 3)) for psi in MATRICES]
 ids = [f"{i}-{type(psi).__name__}" for i, (psi, _) in enumerate(BOTH)]
@@ -187,6 +192,24 @@ def test_step_sizes_by_element():
             torch.testing.assert_close(psi.prox(z, t), torch.cat(columns, 1))
 
 
+@pytest.mark.parametrize("psi", [Nuclear(0.3, radius=0.5), SpectralBall(0.6)])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_computed_in_float32(psi, dtype):
+    z = points((4, 3), 3).to(dtype)
+    found = psi.prox(z, 0.4)
+    assert found.dtype == dtype
+    torch.testing.assert_close(found, psi.prox(z.double(), 0.4).to(dtype), rtol=0.05, atol=0.01)
+
+
+def test_entropy_starts_off_the_boundary():
+    z = points((6,), 5)
+    start = EntropySimplex(2.0).start(z)
+    assert start.min() > 1e-4 / 6
+    torch.testing.assert_close(start.sum(-1), torch.full((5,), 2.0, dtype=torch.float64))
+    inside = torch.full((6,), 1 / 3, dtype=torch.float64)
+    torch.testing.assert_close(EntropySimplex(2.0).start(inside), inside)
+
+
 def test_thresholds_give_exact_zeros_and_low_rank():
     z = points((8, 6), 1)[0]
     assert (L1(0.5).prox(z, 1.0) == 0).sum() == (z.abs() <= 0.5).sum()
@@ -210,8 +233,13 @@ def test_thresholds_give_exact_zeros_and_low_rank():
         (lambda: Box(), r"Box\(low=None, high=None\): give at least one bound"),
         (lambda: Box(1, 0), r"Box\(low=1, high=0\): expected low <= high"),
         (lambda: GroupLasso(0.1, "cells"), r"GroupLasso\(groups='cells'\): expected 'rows' or 'columns'"),
-        (lambda: Nuclear(0.1) + L1(0.1), r"Nuclear \+ L1: this sum has no closed-form"),
+        (lambda: Nuclear(0.1) + L1(0.1), r"L1 \+ Nuclear: this sum has no closed-form"),
         (lambda: Sum(Simplex(), Box(0, 1)), r"Simplex \+ Box: this sum has no closed-form"),
+        (lambda: L1(0.1) + SquaredL2(0.1) + Simplex(), r"L1 \+ Simplex: this sum has no closed-form"),
+        (lambda: Box(0, 1) + Box(2, 3), r"Box\(low=0, high=1\) \+ Box\(low=2, high=3\): no number satisfies both"),
+        (lambda: Box(1, 2) + L1(0.1, radius=0.5), r"no number satisfies both constraints. Let their bounds meet"),
+        (lambda: Box(float("nan"), 1), r"Box\(low=nan\): expected a finite number"),
+        (lambda: L1(float("inf")), r"L1\(weight=inf\): expected a finite number"),
     ],
 )
 def test_errors_name_the_value(make, message):

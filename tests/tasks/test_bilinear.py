@@ -54,6 +54,9 @@ def test_start_is_feasible_and_the_offset_of_matrices_has_half_rank():
         assert torch.isfinite(task.psi.value(task.x.detach()))
         assert torch.isfinite(task.psi.value(task.y.detach()))
     assert torch.linalg.matrix_rank(task.offset) == 2
+    for start in (l1().x, l1().y):
+        assert start.min() < -0.5 * l1().radius
+        assert start.max() > 0.5 * l1().radius
     assert set(task.structure()) == {"rank_x", "rank_y"}
 
 
@@ -79,6 +82,16 @@ def test_fe_dual_ex_closes_the_gap(make, tmp_path):
     run.fit(task, data)
     assert run.callback_metrics["gap"] < 0.1 * before
     assert run.callback_metrics["regularization"] >= 0
+
+
+@pytest.mark.parametrize("make", [BilinearL1, BilinearNuclear])
+def test_gaps_of_half_precision_are_computed_in_float32(make, tmp_path):
+    task = make(FeDualEx(0.05), dim_x=20, dim_y=10, noise=0.01, oracle=Vectorized())
+    run = trainer(tmp_path, max_steps=2, limit_val_batches=1, precision="bf16-true")
+    run.fit(task, ClientNumbers(4, local_steps=1, rounds_per_epoch=2))
+    assert task.x.dtype == torch.bfloat16
+    exact = task.double()
+    assert run.callback_metrics["gap"] == pytest.approx(exact.duality_gap(exact.x, exact.y).item(), rel=1e-4)
 
 
 def test_refuses_methods_without_regularisers():

@@ -11,6 +11,7 @@ from fedlightning.data import Digits, ScalePixels
 from fedlightning.models import ThreeLayerCNN
 from fedlightning.oracle import Vectorized
 from fedlightning.proximal import L2Ball
+from fedlightning.space import read
 from fedlightning.tasks import UniversalPerturbation
 from tests.small import trainer
 
@@ -49,6 +50,17 @@ def test_dual_extrapolation_attacks_sparsely_where_projected_gradients_do_not(tm
     assert found["val_attacked_accuracy"] <= found["val_clean_accuracy"]
     assert sparse.attack.abs().max() <= 0.2
     assert set(sparse.pictures()) == {"attack"}
+
+
+def test_attacks_have_their_price():
+    task = UniversalPerturbation(FeDualEx(0.1), weight=0.3, radius=0.2)
+    torch.nn.init.uniform_(task.attack, -0.2, 0.2)
+    space = task._space()
+    psi, z = task._psi(space), read(space.shared, task)
+    torch.testing.assert_close(psi.value(z), 0.3 * task.attack.detach().abs().sum())
+    far = psi.project(z + 10)
+    assert far[space.shared.min_dim :].max() == pytest.approx(0.2)
+    torch.testing.assert_close(far[: space.shared.min_dim], (z + 10)[: space.shared.min_dim])
 
 
 def test_other_networks_and_other_prices(tmp_path):
