@@ -108,8 +108,10 @@ def markdown_table(curves: Sequence[Curve], goal: Goal, also: Sequence[str] = ()
 
 
 def _spread(values: Sequence[float]) -> str:
-    deviation = f" ± {stdev(values):.3f}" if len(values) > 1 else ""
-    return f"{mean(values):.3f}{deviation}"
+    centre = mean(values)
+    style = ".3f" if centre == 0 or abs(centre) >= 0.01 else ".2e"
+    deviation = f" ± {stdev(values):{style}}" if len(values) > 1 else ""
+    return f"{centre:{style}}{deviation}"
 
 
 def _cost(costs: Sequence[float]) -> str:

@@ -189,6 +189,12 @@ def test_table_numbers():
     assert Goal("acc", "min", 0.15).cost(rows([0.2, 0.1]), "round") == 20.0
 
 
+def test_small_numbers_keep_their_digits():
+    curve = Curve("A", (rows([2.41e-4]), rows([2.45e-4])))
+    (line,) = markdown_table([curve], Goal("acc", "min")).splitlines()[2:]
+    assert line == "| A | 2.43e-04 ± 2.83e-06 | 2.43e-04 ± 2.83e-06 |"
+
+
 def test_grid_search_takes_the_best_values_and_tables_all(capsys):
     compare(
         **arguments(
