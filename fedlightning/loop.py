@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
@@ -147,23 +147,28 @@ class RoundLoop:
             return None
         return type(self._client_state)(**{name: rows[_STATE + name] for name in _tensors(self._client_state)})
 
-    def model(self, client: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Shared parameters ``[d]``, personal block ``[p]`` and buffers ``[b]`` of a client's own model.
+    def models(self, clients: Sequence[int], own: bool = True) -> tuple[Tensor, Tensor, Tensor]:
+        """Shared parameters ``[S, d]``, personal blocks ``[S, p]`` and buffers ``[S, b]`` of clients' models.
 
         Args:
-            client: Client; None for the global model, with the personal block of the start.
+            clients: Clients.
+            own: Their own models; else the global one, with the personal block of the start.
         """
+
+        def rows(vector: Tensor) -> Tensor:
+            return vector.expand(len(clients), -1)
+
         if self._clients is None:  # before the first round all stand at the start
-            return self.point, self._personal_start, self.buffers
-        if client is None:
-            return self.point, self._clients.template.get(_PERSONAL, self._personal_start), self.buffers
-        rows = self._clients.rows([client])
-        point = self.algorithm.own_point(self.server, self.client_state(rows))
-        personal, buffers = rows.get(_PERSONAL), rows.get(_BUFFERS)
+            return rows(self.point), rows(self._personal_start), rows(self.buffers)
+        if not own:
+            start = self._clients.template.get(_PERSONAL, self._personal_start)
+            return rows(self.point), rows(start), rows(self.buffers)
+        stored = self._clients.rows(clients)
+        points = self.algorithm.own_point(self.server, self.client_state(stored))
         return (
-            self.point if point is None else point[0],
-            self._personal_start if personal is None else personal[0],
-            self.buffers if buffers is None else buffers[0],
+            rows(self.point) if points is None else points,
+            stored.get(_PERSONAL, rows(self._personal_start)),
+            stored.get(_BUFFERS, rows(self.buffers)),
         )
 
     @torch.no_grad()

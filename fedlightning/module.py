@@ -129,6 +129,7 @@ class FederatedLightningModule(LightningModule):
         self.predict_client = predict_client
         self.client_metrics: dict[str, Tensor] = {}
         self._note: Callable[..., None] | None = None
+        self._side_by_side: Callable[..., None] | None = None
         self._loop: RoundLoop | None = None
         self._restored: Mapping[str, Any] | None = None
         self._in_round = False
@@ -201,6 +202,13 @@ class FederatedLightningModule(LightningModule):
         own = bool(self.personal_parameters) or self._buffers_policy == "local" or self.per_client_evaluation
         return ("own", "global") if points else ("own",) if own else ()
 
+    def evaluated_together(self, stage: str) -> int:
+        """How many clients a batch of validation (``val``) or test data may hold side by side; 1 for one by one.
+
+        See :class:`~fedlightning.ScoredTask`.
+        """
+        return 1
+
     def personalize(self, client: int) -> FederatedLightningModule:
         """A copy of the task with one client's own model: personal block, personal model, local buffers.
 
@@ -220,17 +228,17 @@ class FederatedLightningModule(LightningModule):
     def _adopt(self, client: int | None, loop: RoundLoop | None = None) -> None:
         """Put a client's own model, or the global one, into the task's parameters and buffers."""
         if loop is None:
-            if self._loop is None and self._restored is None:
-                return  # no round yet: all stand at the present parameters
+            if not self._has_rounds:
+                return  # all stand at the present parameters
             loop = self._rounds()
         known = loop.has_clients
         if client is not None and known and not 0 <= client < loop.clients.clients:
             raise IndexError(f"client={client}: the federation has clients 0 to {loop.clients.clients - 1}.")
-        point, personal, buffers = loop.model(client)
-        write(loop.space.shared, self, point)
-        write(loop.space.personal, self, personal)
+        points, personal, buffers = loop.models([0 if client is None else client], own=client is not None)
+        write(loop.space.shared, self, points[0])
+        write(loop.space.personal, self, personal[0])
         if known:
-            write(loop.space.buffers, self, buffers)
+            write(loop.space.buffers, self, buffers[0])
 
     # ---- training ----------------------------------------------------------------------------------------------------
 
@@ -338,6 +346,11 @@ class FederatedLightningModule(LightningModule):
         device = self.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
         return Autocast(device, dtype, scale=1.0 if scaler is None else scaler.get_scale())
+
+    @property
+    def _has_rounds(self) -> bool:
+        """Whether there are states of rounds, in the loop or in a checkpoint that was loaded."""
+        return self._loop is not None or self._restored is not None
 
     @property
     def _logs_this_round(self) -> bool:

@@ -200,16 +200,21 @@ class FederatedDataModule(LightningDataModule):
                 _no_partition(task, stage)
             return self._loader(dataset)
         if models:
-            return self._by_client(dataset, partition, models)
+            return self._by_client(dataset, partition, models, at_once=task.evaluated_together(stage))
         return self._loader(_subset(dataset, partition.order))
 
     def _by_client(
-        self, dataset: Dataset[Any], partition: Partition, models: tuple[str, ...], client: int | None = None
+        self,
+        dataset: Dataset[Any],
+        partition: Partition,
+        models: tuple[str, ...],
+        client: int | None = None,
+        at_once: int = 1,
     ) -> ClientLoader:
         if client is not None and not 0 <= client < len(partition):
             raise IndexError(f"client={client}: the federation has clients 0 to {len(partition) - 1}.")
         clients = None if client is None else [client]
-        return ClientLoader(dataset, partition, self.eval_batch_size, models, clients, self.num_workers)
+        return ClientLoader(dataset, partition, self.eval_batch_size, models, clients, self.num_workers, at_once)
 
     def _loader(self, dataset: Dataset[Any]) -> DataLoader[Any]:
         tensors = as_tensor_data(dataset)
