@@ -30,6 +30,7 @@ from fedlightning.oracle import Auto, Autocast, Oracle
 from fedlightning.processes import Distributed, OneProcess
 from fedlightning.proximal import Composite, Regularizer, compose
 from fedlightning.space import ParameterSpace, write
+from fedlightning.variants import VariantChoice, settle
 
 OptimizerCallable = Callable[[Iterable[Tensor]], Optimizer]
 LRSchedulerCallable = Callable[[Optimizer], LRScheduler]
@@ -212,6 +213,8 @@ class FederatedLightningModule(LightningModule):
     def personalize(self, client: int) -> FederatedLightningModule:
         """A copy of the task with one client's own model: personal block, personal model, local buffers.
 
+        In place of :class:`~fedlightning.models.Variants` it has the client's variant itself.
+
         Its networks are plain modules: ``torch.save(task.personalize(3).network.state_dict(), path)``.
 
         Args:
@@ -222,23 +225,41 @@ class FederatedLightningModule(LightningModule):
         """
         loop = self._rounds()
         copy = deepcopy(self, {id(loop): None})
-        copy._adopt(client, loop)
+        copy._restored = None
+        copy._adopt(client, loop=loop)
+        settle(copy)
         return copy
 
-    def _adopt(self, client: int | None, loop: RoundLoop | None = None) -> None:
-        """Put a client's own model, or the global one, into the task's parameters and buffers."""
-        if loop is None:
-            if not self._has_rounds:
-                return  # all stand at the present parameters
+    def _adopt(self, client: int | None, own: bool = True, loop: RoundLoop | None = None) -> None:
+        """Put a client's own model, or the global one, into the task's parameters and buffers.
+
+        Args:
+            client: Client, whose variants come to hand; None for the global model with the first variants.
+            own: The client's own model; else the global one, with the personal parts of the start.
+            loop: Has the models; null for the task's own.
+        """
+        if loop is None and self._has_rounds:
             loop = self._rounds()
-        known = loop.has_clients
-        if client is not None and known and not 0 <= client < loop.clients.clients:
+        if client is not None and loop is not None and loop.has_clients and not 0 <= client < loop.clients.clients:
             raise IndexError(f"client={client}: the federation has clients 0 to {loop.clients.clients - 1}.")
-        points, personal, buffers = loop.models([0 if client is None else client], own=client is not None)
-        write(loop.space.shared, self, points[0])
-        write(loop.space.personal, self, personal[0])
-        if known:
-            write(loop.space.buffers, self, buffers[0])
+        choice = VariantChoice(self)
+        variant = choice.first if client is None else choice.of(client)
+        if loop is not None and variant != choice.current:
+            self._write(loop, choice.current, loop.start(choice.current))  # the one that is left
+        choice.choose(variant)
+        if loop is None:
+            return  # no round yet: all stand at the present parameters
+        models = loop.start(variant) if client is None or not own else loop.models([client])
+        self._write(loop, variant, models)
+
+    def _write(self, loop: RoundLoop, variant: str, models: tuple[Tensor, Tensor, Tensor | None]) -> None:
+        """Write the first of the models, one of the variant at hand."""
+        points, personal, buffers = models
+        space = loop.kind(variant).space
+        write(space.shared, self, points[0])
+        write(space.personal, self, personal[0])
+        if buffers is not None:
+            write(space.buffers, self, buffers[0])
 
     # ---- training ----------------------------------------------------------------------------------------------------
 

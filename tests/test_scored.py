@@ -167,10 +167,10 @@ def test_clients_of_like_size_stand_together():
     loader = ClientLoader(data, partition, batch_size=20, models=("own", "global"), at_once=3)
     batches = [[(part.model, part.client) for part in parts] for parts in loader.batches]
     assert batches == [
-        [("global", 1), ("global", 4)],
-        [("global", 2), ("global", 0)],
         [("own", 1), ("own", 4)],
         [("own", 2), ("own", 0)],
+        [("global", 1), ("global", 4)],
+        [("global", 2), ("global", 0)],
         [("own", 3)],
         [("own", 3)],
         [("global", 3)],

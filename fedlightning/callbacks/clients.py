@@ -16,6 +16,7 @@ from torchmetrics import Metric
 from fedlightning.data.evaluation import ClientLoader, EvaluationPart
 from fedlightning.nested import map_tensors
 from fedlightning.oracle.scores import CohortScores, NotBatchableError
+from fedlightning.variants import VariantChoice
 
 
 @dataclass
@@ -69,16 +70,16 @@ class EvaluateClients(Callback):
     def __init__(self) -> None:
         self._logged: dict[tuple[str, str], _Logged] = {}  # by model and name
         self._stage = "val"
-        self._scores: CohortScores | None = None
+        self._scores: dict[str, CohortScores] = {}  # by variant
         self._refused = False
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Nothing gathered yet."""
-        self._logged, self._stage, self._scores = {}, "val", None
+        self._logged, self._stage, self._scores = {}, "val", {}
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Nothing gathered yet."""
-        self._logged, self._stage, self._scores = {}, "test", None
+        self._logged, self._stage, self._scores = {}, "test", {}
 
     def on_validation_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int, *_: int) -> None:
         """Put the client's model in, or make ready for several clients."""
@@ -136,7 +137,7 @@ class EvaluateClients(Callback):
         if loader.grouped:
             module._side_by_side = partial(self._evaluate, module, parts)
         else:
-            module._adopt(_client(parts[0]))
+            module._adopt(parts[0].client, own=parts[0].model == "own")
             self._listen(module, parts[0])
 
     def _end(self, module: Any, loader: Any, batch_idx: int) -> None:
@@ -158,7 +159,7 @@ class EvaluateClients(Callback):
 
             data = map_tensors(own, batch)
             if scores is None:
-                module._adopt(_client(part))
+                module._adopt(part.client, own=part.model == "own")
             self._listen(module, part)
             module.evaluate(stage, data, module.scores(data) if scores is None else map_tensors(own, scores))
             self._close(module, part)
@@ -171,10 +172,13 @@ class EvaluateClients(Callback):
             return None
         loop = module._rounds()
         try:
-            if self._scores is None:
-                self._scores = CohortScores(module, loop.space)
-            w, v, b = loop.models([part.client for part in parts], own=parts[0].model == "own")
-            return self._scores(w, v, b if loop.has_clients else None, batch)
+            choice = VariantChoice(module)
+            variant = choice.of(parts[0].client)
+            with choice.chosen(variant):
+                if variant not in self._scores:
+                    self._scores[variant] = CohortScores(module, loop.kind(variant).space)
+                w, v, b = loop.models([part.client for part in parts], own=parts[0].model == "own")
+                return self._scores[variant](w, v, b, batch)
         except NotBatchableError as refusal:
             self._refused = True
             rank_zero_info(
@@ -224,11 +228,6 @@ class EvaluateClients(Callback):
         """``val_accuracy`` to ``val_global_accuracy``."""
         stage, _, rest = name.partition("_")
         return f"{stage}_global_{rest}" if stage == self._stage else f"global_{name}"
-
-
-def _client(part: EvaluationPart) -> int | None:
-    """Whose own model it is; None for the global one."""
-    return part.client if part.model == "own" else None
 
 
 def _histogram(trainer: Trainer, name: str, values: Tensor) -> None:

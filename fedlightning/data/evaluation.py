@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,8 +12,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from fedlightning.data.partition import Partition
-from fedlightning.data.tensors import as_tensor_data
+from fedlightning.data.tensors import MixedTensorData, as_tensor_data
 from fedlightning.nested import map_tensors
+
+Kind = tuple[str, str, int]
+"""Model, variant of the personal parts, and shape of samples."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,7 @@ class ClientLoader:
         clients: Iterable[int] | None = None,
         num_workers: int = 0,
         at_once: int = 1,
+        variant: Callable[[int], str] = lambda client: "",
     ) -> None:
         """Cut the clients' samples into batches.
 
@@ -67,6 +71,7 @@ class ClientLoader:
             clients: Clients to take; None for all.
             num_workers: Worker processes for data sets that are not tensors.
             at_once: Largest number of clients in a batch.
+            variant: Variant of a client's personal parts; a batch's clients share it, and the shape of their samples.
         """
         self._dataset = dataset
         self._num_workers = num_workers
@@ -78,14 +83,19 @@ class ClientLoader:
             for model in models:
                 for number, index in enumerate(pieces, start=1):
                     parts.append(EvaluationPart(client, model, index, number == len(pieces)))
-        self.batches = _side_by_side(parts, batch_size, at_once) if self.grouped else [(part,) for part in parts]
+        self.batches = (
+            _side_by_side(parts, batch_size, at_once, self._kind(variant))
+            if self.grouped
+            else [(part,) for part in parts]
+        )
 
     def __len__(self) -> int:
         return len(self.batches)
 
     def __iter__(self) -> Iterator[Any]:
         order = [_padded(parts) for parts in self.batches]
-        tensors = as_tensor_data(self._dataset)
+        mixed = self._dataset if isinstance(self._dataset, MixedTensorData) else None
+        tensors = as_tensor_data(self._dataset) or mixed
         loaded = (
             DataLoader(self._dataset, batch_sampler=[i.tolist() for i in order], num_workers=self._num_workers)
             if tensors is None
@@ -94,23 +104,38 @@ class ClientLoader:
         for parts, batch in zip(self.batches, loaded, strict=True):
             yield map_tensors(partial(torch.unflatten, dim=0, sizes=(len(parts), -1)), batch) if self.grouped else batch
 
+    def _kind(self, variant: Callable[[int], str]) -> Callable[[EvaluationPart], Kind]:
+        """What parts of a batch must agree in."""
+        dataset = self._dataset
 
-def _side_by_side(parts: list[EvaluationPart], batch_size: int, at_once: int) -> list[tuple[EvaluationPart, ...]]:
-    """Parts of whole clients in groups of like size; those of clients in several parts one by one."""
+        def kind(part: EvaluationPart) -> Kind:
+            shape = dataset.shape_of(int(part.index[0])) if isinstance(dataset, MixedTensorData) else 0
+            return part.model, variant(part.client), shape
+
+        return kind
+
+
+def _side_by_side(
+    parts: list[EvaluationPart], batch_size: int, at_once: int, kind: Callable[[EvaluationPart], Kind]
+) -> list[tuple[EvaluationPart, ...]]:
+    """Parts of whole clients in groups of one kind and like size; those of clients in several parts one by one."""
     pieces: dict[tuple[str, int], int] = {}
     for part in parts:
         key = (part.model, part.client)
         pieces[key] = pieces.get(key, 0) + 1
-    whole = [part for part in parts if pieces[part.model, part.client] == 1]
-    groups: list[list[EvaluationPart]] = []
-    for part in sorted(whole, key=lambda part: (part.model, -len(part.index))):
-        group = groups[-1] if groups else []
-        largest = len(group[0].index) if group else 0
-        if group and group[0].model == part.model and len(group) < at_once and (len(group) + 1) * largest <= batch_size:
-            group.append(part)
-        else:
-            groups.append([part])
-    return [tuple(group) for group in groups] + [(part,) for part in parts if pieces[part.model, part.client] > 1]
+    whole: dict[Kind, list[EvaluationPart]] = {}
+    for part in parts:
+        if pieces[part.model, part.client] == 1:
+            whole.setdefault(kind(part), []).append(part)
+    batches: list[tuple[EvaluationPart, ...]] = []
+    for alike in whole.values():
+        alike.sort(key=lambda part: -len(part.index))
+        start = 0
+        while start < len(alike):
+            stop = start + max(1, min(at_once, batch_size // len(alike[start].index)))
+            batches.append(tuple(alike[start:stop]))
+            start = stop
+    return batches + [(part,) for part in parts if pieces[part.model, part.client] > 1]
 
 
 def _padded(parts: Sequence[EvaluationPart]) -> Tensor:

@@ -42,12 +42,13 @@ class PersonalizedClassification(ScoredTask):
             algorithm: What clients and server do.
             network: Maps inputs to logits ``[B, C]``; null for two layers on 8 x 8 images.
             personal: Dotted name prefixes within the network of the parameters that stay on the clients.
-            classes: Number C of classes.
+            classes: Number C of classes, of the client that has most.
             federation: Arguments of :class:`~fedlightning.FederatedLightningModule`.
         """
         super().__init__(algorithm, **federation)
         self.save_hyperparameters()
         self.personal_parameters = tuple(f"network.{prefix}" for prefix in personal)
+        self._classes = classes
         self.network = PersonalMLP(64, 32, classes) if network is None else network
         self.metrics = nn.ModuleDict(
             {
@@ -78,10 +79,10 @@ class PersonalizedClassification(ScoredTask):
         return self(batch[0])  # type: ignore[no-any-return]
 
     def evaluate(self, stage: str, batch: Batch, scores: Tensor) -> None:
-        """Accuracy, macro F1, AUC and loss."""
+        """Accuracy, macro F1, AUC and loss; classes a client's own head does not have get probability 0."""
         metrics: Any = self.metrics[stage]
         y = batch[1]
-        metrics.update(scores.softmax(1), y)
+        metrics.update(F.pad(scores.softmax(1), (0, max(0, self._classes - scores.shape[1]))), y)
         self.log(f"{stage}_loss", F.cross_entropy(scores, y), batch_size=len(y))
         self.log_dict(dict(metrics.items()), prog_bar=stage == "val", batch_size=len(y))
 
