@@ -192,10 +192,6 @@ class RoundLoop:
                 space.restrict_buffers(self._changed)
         return self._kinds[variant]
 
-    def kind_of(self, client: int) -> Kind:
-        """The kind of a client."""
-        return self.kind(self._choice.of(client))
-
     def models(self, clients: Sequence[int], own: bool = True) -> tuple[Tensor, Tensor, Tensor | None]:
         """Shared parameters ``[S, d]``, personal blocks ``[S, p]`` and buffers ``[S, b]`` of clients' models.
 
@@ -308,12 +304,10 @@ class RoundLoop:
         calls = 1 if phase.data == "full" else cohort.steps()
         outcome = _Outcome()
         for chunk in cohort.chunks(self.oracle.chunk(self._cost)):
-            seed_device(self.buffers.device, derive_seed(cohort.seed, chunk.ids[0]))  # run() restores the state
             with self._choice.chosen(chunk.variant):
                 kind = self._seen(chunk)
                 assert kind.objective is not None
-                if self._choice:
-                    self._table(chunk.variant)
+                seed_device(self.buffers.device, derive_seed(cohort.seed, chunk.ids[0]))  # run() restores the state
                 stored = self._rows(chunk.variant, chunk.ids)
                 oracle = CohortOracle(
                     chunk,
@@ -460,7 +454,11 @@ class RoundLoop:
     def _seen(self, chunk: Chunk) -> Kind:
         """The kind of a chunk's clients, ready to compute with; its variant is at hand."""
         kind = self.kind(chunk.variant)
-        return self._look(chunk)[0] if kind.objective is None else kind
+        if kind.objective is None:
+            self._look(chunk)
+        if self._choice:
+            self._table(chunk.variant)  # its rows begin here
+        return kind
 
     def _look(self, chunk: Chunk) -> tuple[Kind, Cost]:
         """Evaluate the first client's first minibatch; its variant is at hand."""
@@ -514,14 +512,17 @@ class RoundLoop:
             self.buffers = read(kind.space.buffers, self._task, like=self.buffers)
 
     def _arguments(self, kind: Kind, cohort: Cohort, clients: int) -> tuple[Tensor, Tensor, Tensor, Any]:
+        """Of so many clients; if fewer are of the first one's kind, the last of these stands for the others."""
         chunk = cohort.preview(clients)
         batch = next(chunk.minibatches())
+        places = torch.arange(clients, device=self.buffers.device).clamp(max=len(chunk) - 1)
+        data = map_tensors(lambda leaf: leaf[places], batch.data)
 
         def rows(vector: Tensor) -> Tensor:
-            return vector.expand(len(chunk), -1).clone()
+            return vector.expand(clients, -1).clone()
 
         buffers = self.buffers if kind.buffers is None else kind.buffers
-        return rows(self.point), rows(kind.personal), rows(buffers), batch.data
+        return rows(self.point), rows(kind.personal), rows(buffers), data
 
     def _template(self, kind: Kind) -> Rows:
         """The rows all clients have."""

@@ -28,7 +28,14 @@ CHOICE = ["fine" if size == 8 else "coarse" for size in SIZES]
 
 def network():
     camera = Variants({"fine": nn.Linear(64, 12), "coarse": nn.Linear(16, 12)}, CHOICE)
-    return Chain({"flatten": nn.Flatten(), "camera": camera, "relu": nn.ReLU(), "head": nn.Linear(12, 10)})
+    return Chain(
+        {
+            "flatten": nn.Flatten(),
+            "camera": camera,
+            "relu": nn.Sequential(nn.ReLU(), nn.Dropout(0.2)),
+            "head": nn.Linear(12, 10),
+        }
+    )
 
 
 def digits(**options):
@@ -83,7 +90,7 @@ def test_one_clients_model_is_a_plain_module(tmp_path):
     model, data = task(), digits()
     fitted(model, data)
     for client, size in ((0, 8), (1, 4)):
-        own = model.personalize(client).network
+        own = model.personalize(client).network.eval()
         assert isinstance(own.camera, nn.Linear)
         torch.save(own.state_dict(), tmp_path / "client.pt")
         plain = nn.Sequential(nn.Flatten(), nn.Linear(size * size, 12), nn.ReLU(), nn.Linear(12, 10))
@@ -100,7 +107,8 @@ def test_prediction_as_one_client_and_as_everyone():
     everyone = fit.predict(model, data)
     federation = data.federation
     expected = [
-        model.personalize(i)(federation.test[index][0]).argmax(1) for i, index in enumerate(federation.test_partition)
+        model.personalize(i).eval()(federation.test[index][0]).argmax(1)
+        for i, index in enumerate(federation.test_partition)
     ]
     for ours, theirs in zip(everyone, expected, strict=True):
         assert torch.equal(ours, theirs)
@@ -199,6 +207,20 @@ def test_clients_with_other_classes_have_other_heads():
     for name, values in by_hand(model, data, 5).items():
         torch.testing.assert_close(model.client_metrics[name], values)
     assert [len(model.personalize(i)(torch.zeros(1, 6))[0]) for i in range(4)] == counts
+
+
+def test_two_parts_may_vary():
+    camera = Variants({"fine": nn.Linear(64, 12), "coarse": nn.Linear(16, 12)}, CHOICE)
+    head = Variants({"ten": nn.Linear(12, 10), "twelve": nn.Linear(12, 12)}, ["ten", "twelve", "twelve", "ten", "ten"])
+    net = Chain({"flatten": nn.Flatten(), "camera": camera, "shared": nn.Linear(12, 12), "head": head})
+    model, data = task(net=net, personal=["camera", "head"], classes=12), digits()
+    fitted(model, data)
+    trainer().validate(model, data, verbose=False)
+    for name, values in by_hand(model, data, 12).items():
+        torch.testing.assert_close(model.client_metrics[name], values)
+    networks = [model.personalize(i).network for i in range(CLIENTS)]
+    shapes = [(own.camera.in_features, own.head.out_features) for own in networks]
+    assert shapes == [(64, 10), (16, 12), (64, 12), (16, 10), (64, 10)]
 
 
 def normed(track=True):
