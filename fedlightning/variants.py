@@ -31,11 +31,19 @@ class Variants(nn.ModuleDict):
                 to the name.
 
         Raises:
-            ValueError: If there are no variants, or ``choice`` names another.
+            ValueError: If there are no variants, two share a parameter, or ``choice`` names another.
         """
         super().__init__(variants)
         if not variants:
             raise ValueError("Variants(variants={}): give one module at least.")
+        owners: dict[int, str] = {}
+        for name, module in variants.items():
+            for parameter in module.parameters():
+                if owners.setdefault(id(parameter), name) != name:
+                    raise ValueError(
+                        f"Variants '{owners[id(parameter)]}' and '{name}' share a parameter. Give each a module of its "
+                        "own, or name one of them for both kinds of clients."
+                    )
         if isinstance(choice, str):
             raise ValueError(f"Variants(choice={choice!r}): expected a list of names, one a client, or a function.")
         self.choice = choice
@@ -105,10 +113,20 @@ class VariantChoice:
         return ".".join(part.name_of(client) for part in self._parts.values())
 
     def choose(self, variant: str) -> None:
-        """Take a variant to hand."""
-        if variant:
-            for part, name in zip(self._parts.values(), variant.split("."), strict=True):
-                part.active = name
+        """Take a variant to hand.
+
+        Raises:
+            ValueError: If there is no such variant.
+        """
+        names = variant.split(".") if self._parts else []
+        parts = self._parts.values()
+        if len(names) != len(parts) or any(name not in part for part, name in zip(parts, names, strict=True)):
+            raise ValueError(
+                f"Variant {variant!r} is unknown to this task. Deal cohorts through its Trainer, or give RoundLoader "
+                "the task's variants."
+            )
+        for part, name in zip(parts, names, strict=True):
+            part.active = name
 
     @contextmanager
     def chosen(self, variant: str) -> Iterator[None]:
@@ -127,7 +145,7 @@ class VariantChoice:
 
 def settle(task: nn.Module) -> None:
     """Put the variants at hand in the places of their :class:`Variants`, as plain modules."""
-    for name, module in list(task.named_modules()):
+    for name, module in list(task.named_modules(remove_duplicate=False)):
         if isinstance(module, Variants):
             path, _, attribute = name.rpartition(".")
             setattr(task.get_submodule(path), attribute, module.chosen)

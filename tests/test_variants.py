@@ -247,6 +247,12 @@ class Undeclared(RaggedQuadratic):
     [
         (lambda: loop_for(Undeclared(fl.FedAvg(0.1))), ValueError, "Add 'v' to personal_parameters"),
         (lambda: Variants({}, []), ValueError, "give one module at least"),
+        (lambda: Variants(dict.fromkeys("ab", nn.Linear(1, 1)), []), ValueError, "'a' and 'b' share a parameter"),
+        (
+            lambda: run(loop_for(ragged(fl.FedAvg(0.1))), rounds(fl.FedAvg(0.1), 1, variant=lambda client: "")),
+            ValueError,
+            "Variant '' is unknown to this task",
+        ),
         (lambda: Variants({"a": nn.Identity()}, "a"), ValueError, "expected a list of names, one a client"),
         (lambda: Variants({"a": nn.Identity()}, ["a", "b"]), ValueError, "client 1 has variant 'b'; there are 'a'"),
         (
