@@ -111,7 +111,7 @@ class ClientStates:
 
     def write(self, ids: Sequence[int], rows: Mapping[str, Tensor]) -> None:
         """Replace the rows of ``ids``."""
-        if not self.template:
+        if not self.template or not ids:
             return
         known = len(self._slots)
         for client in ids:

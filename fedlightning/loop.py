@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -22,6 +23,7 @@ from fedlightning.processes import OneProcess, Processes
 from fedlightning.proximal import Composite
 from fedlightning.seeding import derive_seed, seed_device
 from fedlightning.space import ParameterSpace, read
+from fedlightning.variants import VariantChoice
 
 Weighting = Literal["uniform", "samples"]
 Buffers = Literal["average", "local"]
@@ -50,12 +52,30 @@ class _Outcome:
 
     uploads: WeightedMean = field(default_factory=WeightedMean)
     logs: WeightedMean = field(default_factory=WeightedMean)
-    ids: list[int] = field(default_factory=list)
-    rows: list[Rows] = field(default_factory=list)
+    rows: list[tuple[str, list[int], Rows]] = field(default_factory=list)
     up: Any = None
     floats_up: int = 0
     asked: int = 0
     overflow: bool = False
+
+
+@dataclass
+class Kind:
+    """What depends on the variant of clients' personal parts; without variants all clients are of one kind.
+
+    Attributes:
+        space: Parameters by block; the shared ones are the same for all kinds.
+        algorithm: Bound to them.
+        personal: Personal block of the start, ``[p]``.
+        buffers: Buffers of the start, ``[b]``, once the objective was seen.
+        objective: Evaluates the task, from the first round of such a client on.
+    """
+
+    space: ParameterSpace
+    algorithm: Algorithm
+    personal: Tensor
+    buffers: Tensor | None = None
+    objective: Objective | None = None
 
 
 class RoundLoop:
@@ -111,14 +131,25 @@ class RoundLoop:
         self._report = report
         start = read(space.shared, task)
         start = start.to(torch.promote_types(start.dtype, torch.float32))  # duals of a 16-bit model stay exact
-        self._personal_start = read(space.personal, task, like=start)
-        self.algorithm = algorithm.bind(space, start, psi)
+        self._start = start
+        self._psi = psi
+        self._unbound = algorithm
+        self._autocast = Autocast(start.device.type)
+        self._choice = VariantChoice(task)
+        self._variants: list[str] = []
+        self._kinds: dict[str, Kind] = {}
+        self._changed: tuple[str, ...] | None = None
+        self._buffers_by_kind = bool(self._choice) and buffers == "local"
+        if self._buffers_by_kind and not isinstance(self._processes, OneProcess):
+            raise ValueError("buffers='local' with Variants runs in one process only: use one device.")
+        first = self.kind(self._choice.first)
+        self.space, self.algorithm = first.space, first.algorithm
         self.server = self.algorithm.init_server(start.clone())
         self._client_state = self.algorithm.init_client(start.clone())
         self.buffers = start.new_empty(0)
-        self._objective: Objective | None = None
         self._cost: Cost | None = None
         self._clients: ClientStates | None = None
+        self._own: dict[str, ClientStates] = {}
 
     @property
     def point(self) -> Tensor:
@@ -127,7 +158,7 @@ class RoundLoop:
 
     @property
     def clients(self) -> ClientStates:
-        """All client states: the algorithm's, personal blocks, local buffers."""
+        """All client states: the algorithm's; personal blocks and local buffers too, if all have the same shape."""
         if self._clients is None:
             raise RuntimeError("Client states exist from the first round on.")
         return self._clients
@@ -147,23 +178,54 @@ class RoundLoop:
             return None
         return type(self._client_state)(**{name: rows[_STATE + name] for name in _tensors(self._client_state)})
 
-    def model(self, client: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Shared parameters ``[d]``, personal block ``[p]`` and buffers ``[b]`` of a client's own model.
+    def kind(self, variant: str) -> Kind:
+        """What depends on the variant."""
+        if variant not in self._kinds:
+            with self._choice.chosen(variant):
+                space = self.space.at_hand(self._task) if self._choice else self.space
+                self._kinds[variant] = Kind(
+                    space,
+                    self._unbound.bind(space, self._start, self._psi),
+                    read(space.personal, self._task, like=self._start),
+                )
+            if self._changed is not None and not self._buffers_by_kind:
+                space.restrict_buffers(self._changed)
+        return self._kinds[variant]
+
+    def models(self, clients: Sequence[int], own: bool = True) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Shared parameters ``[S, d]``, personal blocks ``[S, p]`` and buffers ``[S, b]`` of clients' models.
 
         Args:
-            client: Client; None for the global model, with the personal block of the start.
+            clients: Clients of one variant.
+            own: Their own models; else the global one, with the personal block of the start.
+
+        Returns:
+            The three; None for buffers that are still the task's own.
         """
+        return self._models(self._choice.of(clients[0]), clients, own)
+
+    def start(self, variant: str) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The global model with a variant's personal block of the start, like :meth:`models` for one client."""
+        return self._models(variant, [0], own=False)
+
+    def _models(self, variant: str, clients: Sequence[int], own: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+        def rows(vector: Tensor) -> Tensor:
+            return vector.expand(len(clients), -1)
+
+        kind = self.kind(variant)
         if self._clients is None:  # before the first round all stand at the start
-            return self.point, self._personal_start, self.buffers
-        if client is None:
-            return self.point, self._clients.template.get(_PERSONAL, self._personal_start), self.buffers
-        rows = self._clients.rows([client])
-        point = self.algorithm.own_point(self.server, self.client_state(rows))
-        personal, buffers = rows.get(_PERSONAL), rows.get(_BUFFERS)
+            return rows(self.point), rows(kind.personal), None
+        known = kind.buffers if self._buffers_by_kind else self.buffers
+        buffers = None if known is None else rows(known)
+        if not own:
+            table = self._own.get(variant, self._clients)
+            return rows(self.point), rows(table.template.get(_PERSONAL, kind.personal)), buffers
+        stored = self._rows(variant, clients)
+        points = self.algorithm.own_point(self.server, self.client_state(stored))
         return (
-            self.point if point is None else point[0],
-            self._personal_start if personal is None else personal[0],
-            self.buffers if buffers is None else buffers[0],
+            rows(self.point) if points is None else points,
+            stored.get(_PERSONAL, rows(kind.personal)),
+            stored.get(_BUFFERS, buffers),
         )
 
     @torch.no_grad()
@@ -185,10 +247,12 @@ class RoundLoop:
             self._skip(batch)
             return RoundResult({"skipped": 1.0, **self._traffic(sent)})
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            if self._objective is None:
-                self._prepare(batch, autocast)
-            assert self._objective is not None
-            self._objective.autocast = autocast
+            self._autocast = autocast
+            if self._cost is None:
+                self._prepare(batch)
+            for kind in self._kinds.values():
+                if kind.objective is not None:
+                    kind.objective.autocast = autocast
             before = self.server, self.buffers
             try:
                 overflow = self._phases(batch, metrics, undo_overflow)
@@ -203,8 +267,8 @@ class RoundLoop:
 
     def _phases(self, batch: RoundBatch, metrics: dict[str, Tensor | float], undo_overflow: bool) -> bool:
         """All phases of a round; True if 16-bit gradients overflowed and the round is to be undone."""
-        for phase, cohort in zip(self.algorithm.phases, batch.cohorts, strict=True):
-            outcome = self._ask(phase, cohort)
+        for number, (phase, cohort) in enumerate(zip(self.algorithm.phases, batch.cohorts, strict=True)):
+            outcome = self._ask(number, phase, cohort)
             if undo_overflow and self._total(outcome.overflow):
                 return True
             metrics |= self._commit(phase, cohort, outcome)
@@ -233,26 +297,29 @@ class RoundLoop:
             "round_download": float(self.download - before[1]),
         }
 
-    def _ask(self, phase: Phase, cohort: Cohort) -> _Outcome:
-        """Send the message to the cohort and collect the replies; no state changes."""
-        assert self._objective is not None
+    def _ask(self, number: int, phase: Phase, cohort: Cohort) -> _Outcome:
+        """Send the message of one of the phases to the cohort and collect the replies; no state changes."""
         assert self._cost is not None
         down, z = phase.down(self.server), self.point
         calls = 1 if phase.data == "full" else cohort.steps()
         outcome = _Outcome()
         for chunk in cohort.chunks(self.oracle.chunk(self._cost)):
-            seed_device(self.buffers.device, derive_seed(cohort.seed, chunk.ids[0]))  # run() restores the state
-            stored = self.clients.rows(chunk.ids)
-            oracle = CohortOracle(
-                chunk,
-                self.oracle.evaluator(self._objective, calls),
-                buffers=stored.get(_BUFFERS, self.buffers.expand(len(chunk), -1)),
-                personal=stored.get(_PERSONAL),
-                generator=torch.Generator().manual_seed(derive_seed(cohort.seed, chunk.ids[0], 1)),
-                evaluate_full=self.oracle.evaluator(self._objective, 1) if phase.data == "both" else None,
-                seeds=[derive_seed(cohort.seed, client, 2) for client in chunk.ids],
-            )
-            reply = phase.client(down, self.client_state(stored), oracle)
+            with self._choice.chosen(chunk.variant):
+                kind = self._seen(chunk)
+                assert kind.objective is not None
+                seed_device(self.buffers.device, derive_seed(cohort.seed, chunk.ids[0]))  # run() restores the state
+                stored = self._rows(chunk.variant, chunk.ids)
+                oracle = CohortOracle(
+                    chunk,
+                    self.oracle.evaluator(kind.objective, calls),
+                    buffers=stored.get(_BUFFERS, self.buffers.expand(len(chunk), -1)),
+                    personal=stored.get(_PERSONAL),
+                    generator=torch.Generator().manual_seed(derive_seed(cohort.seed, chunk.ids[0], 1)),
+                    evaluate_full=self.oracle.evaluator(kind.objective, 1) if phase.data == "both" else None,
+                    seeds=[derive_seed(cohort.seed, client, 2) for client in chunk.ids],
+                )
+                client = phase.client if kind.algorithm is self.algorithm else kind.algorithm.phases[number].client
+                reply = client(down, self.client_state(stored), oracle)
             self._collect(outcome, chunk, reply, oracle, z)
         floats_down = _floats(down) + (len(self.buffers) if self._buffer_policy == "average" else 0)
         self.download += floats_down * max(cohort.invited, self._total(outcome.asked))
@@ -274,8 +341,8 @@ class RoundLoop:
             logs["drift"] = (reply.point - z).norm(dim=1)
         outcome.logs.add(logs, counted)
         kept = range(len(chunk)) if finite is None else finite.nonzero().flatten().tolist()
-        outcome.ids += [chunk.ids[i] for i in kept]
-        outcome.rows.append(rows if finite is None else {name: row[finite] for name, row in rows.items()})
+        rows = rows if finite is None else {name: row[finite] for name, row in rows.items()}
+        outcome.rows.append((chunk.variant, [chunk.ids[i] for i in kept], rows))
         outcome.up = reply.up
         outcome.floats_up += sum(value.numel() for value in sent.values())
         outcome.asked += len(chunk)
@@ -297,59 +364,108 @@ class RoundLoop:
         self.server = phase.server(self.server, outcome.uploads.message(outcome.up, total_weight))
         if len(self.buffers) and self._buffer_policy == "average":
             self.buffers = self.buffers + outcome.uploads.mean(_BUFFERS)
-        if outcome.rows[0]:
-            joined = {name: torch.cat([rows[name] for rows in outcome.rows]) for name in outcome.rows[0]}
-            self._write(phase, before, *self._processes.gather_rows(outcome.ids, joined))
+        self._write(phase, before, outcome.rows)
         answered = outcome.logs.weight
         return {**outcome.logs.means(), "clients": answered, "left_out": asked - answered}
 
-    def _write(self, phase: Phase, server: Any, ids: list[int], rows: Rows) -> None:
+    def _write(self, phase: Phase, server: Any, chunks: list[tuple[str, list[int], Rows]]) -> None:
         """Keep the new rows; those of the algorithm go to whom the phase routes them."""
+        ids, rows = self._gathered(chunks, lambda name: not self._choice or name.startswith(_STATE))
         if phase.route is None:
             self.clients.write(ids, rows)
-            return
-        state = {name: row for name, row in rows.items() if name.startswith(_STATE)}
-        self.clients.write(phase.route(server, ids), state)
-        self.clients.write(ids, {name: row for name, row in rows.items() if name not in state})
+        else:
+            state = {name: row for name, row in rows.items() if name.startswith(_STATE)}
+            self.clients.write(phase.route(server, ids), state)
+            self.clients.write(ids, {name: row for name, row in rows.items() if name not in state})
+        if self._choice:
+            for variant in self._variants:
+                own = [chunk for chunk in chunks if chunk[0] == variant]
+                if not own and self._buffers_by_kind:
+                    continue
+                table = self._table(variant)
+                if not own:  # its clients may be with other processes
+                    own = [
+                        (variant, [], {name: row.new_empty((0, *row.shape)) for name, row in table.template.items()})
+                    ]
+                table.write(*self._gathered(own, lambda name: not name.startswith(_STATE)))
+
+    def _gathered(
+        self, chunks: list[tuple[str, list[int], Rows]], kept: Callable[[str], bool]
+    ) -> tuple[list[int], Rows]:
+        """Some fields of the chunks' rows, of all processes."""
+        ids = [client for _, own, _ in chunks for client in own]
+        names = [name for name in chunks[0][2] if kept(name)]
+        if not names:
+            return [], {}
+        return self._processes.gather_rows(
+            ids, {name: torch.cat([rows[name] for _, _, rows in chunks]) for name in names}
+        )
+
+    def _table(self, variant: str) -> ClientStates:
+        """Personal blocks and local buffers of a variant's clients, where clients differ."""
+        if variant not in self._own:
+            kind = self.kind(variant)
+            self._own[variant] = ClientStates(
+                self._own_template(kind, kind.buffers), self.clients.clients, self._storage
+            )
+        return self._own[variant]
+
+    def _rows(self, variant: str, clients: Sequence[int]) -> Rows:
+        """All rows of clients of a variant."""
+        rows = self.clients.rows(clients)
+        return rows | self._own[variant].rows(clients) if variant in self._own else rows
 
     def _changed_rows(self, reply: Reply, oracle: CohortOracle) -> Rows:
         rows: Rows = {} if reply.rows is None else {_STATE + name: t for name, t in _tensors(reply.rows).items()}
         if oracle.personal is not None:
             rows[_PERSONAL] = oracle.personal
-        if len(self.buffers) and self._buffer_policy == "local":
+        if oracle.buffers.shape[1] and self._buffer_policy == "local":
             rows[_BUFFERS] = oracle.buffers
         return rows
 
     def _total(self, count: int) -> int:
         return int(self._processes.sum(torch.tensor(count, device=self.buffers.device)))
 
-    def _prepare(self, batch: RoundBatch, autocast: Autocast) -> None:
+    def _prepare(self, batch: RoundBatch) -> None:
         """Look at the objective once: which buffers it changes, what it costs, how it is best computed."""
         cohort = batch.cohorts[0]
-        resumed = self._clients is not None
         if self._clients is not None and self._clients.clients != cohort.clients:
             raise ValueError(
                 f"The checkpoint holds a federation of {self._clients.clients} clients, the data have "
                 f"{cohort.clients}. Resume with the data it was trained on."
             )
-        objective = Objective(self._task, self.space, autocast)
-        self._cost = self._probe(objective, cohort)
-        if not resumed:
-            self.buffers = read(self.space.buffers, self._task, like=self.buffers)
-            self._clients = ClientStates(self._template(), cohort.clients, self._storage)
-        calls = cohort.steps()
-        if isinstance(self.oracle, Auto):
-            trial = self.oracle.choose(objective, self._cost, calls, lambda n: self._arguments(cohort, n), len(cohort))
-            self._report(f"oracle: {trial.report}")
-            self.oracle = trial.oracle
-        elif isinstance(self.oracle, Vectorized):
-            self.oracle = replace(self.oracle, chunk_size=self.oracle.chunk(self._cost))
-        self._objective = objective
+        self._variants = sorted({self._choice.of(i) for i in range(cohort.clients)}) if self._choice else []
+        chunk = cohort.preview(1)
+        with self._choice.chosen(chunk.variant):
+            kind, cost = self._look(chunk)
+            assert kind.objective is not None
+            if self._clients is None:
+                self._clients = ClientStates(self._template(kind), cohort.clients, self._storage)
+            calls = cohort.steps()
+            if isinstance(self.oracle, Auto):
+                load = partial(self._arguments, kind, cohort)
+                trial = self.oracle.choose(kind.objective, cost, calls, load, len(cohort))
+                self._report(f"oracle: {trial.report}")
+                self.oracle = trial.oracle
+            elif isinstance(self.oracle, Vectorized):
+                self.oracle = replace(self.oracle, chunk_size=self.oracle.chunk(cost))
+        self._cost = cost
 
-    def _probe(self, objective: Objective, cohort: Cohort) -> Cost:
-        """Evaluate the first client's first minibatch."""
-        batch = next(cohort.preview(1).minibatches())
-        data = map_tensors(lambda leaf: leaf[0], batch.data)
+    def _seen(self, chunk: Chunk) -> Kind:
+        """The kind of a chunk's clients, ready to compute with; its variant is at hand."""
+        kind = self.kind(chunk.variant)
+        if kind.objective is None:
+            self._look(chunk)
+        if self._choice:
+            self._table(chunk.variant)  # its rows begin here
+        return kind
+
+    def _look(self, chunk: Chunk) -> tuple[Kind, Cost]:
+        """Evaluate the first client's first minibatch; its variant is at hand."""
+        kind = self.kind(chunk.variant)
+        space = kind.space.at_hand(self._task)
+        objective = Objective(self._task, space, self._autocast)
+        data = map_tensors(lambda leaf: leaf[0], next(chunk.minibatches()).data)
         before = {name: buffer.detach() for name, buffer in self._task.named_buffers()}
         saved: dict[int, int] = {}
 
@@ -358,38 +474,67 @@ class RoundLoop:
             return tensor
 
         z = self.point
-        personal = self.space.personal.views(self._personal_start)
-        shared = {name: view.detach().requires_grad_() for name, view in self.space.shared.views(z).items()}
-        present = {name: before[name] for name in self.space.buffers.names}
+        personal = space.personal.views(kind.personal)
+        shared = {name: view.detach().requires_grad_() for name, view in space.shared.views(z).items()}
+        present = {name: before[name] for name in space.buffers.names}
         with torch.enable_grad(), saved_tensors_hooks(note, lambda tensor: tensor), objective.autocast():
             _, _, after = objective(shared, personal, present, data)
         changed = [
-            name
-            for name, new in zip(self.space.buffers.names, after, strict=True)
-            if not torch.equal(before[name], new)
+            name for name, new in zip(space.buffers.names, after, strict=True) if not torch.equal(before[name], new)
         ]
-        self.space.restrict_buffers(changed)
+        self._take_buffers(chunk.variant, kind, tuple(changed))
+        kind.objective = Objective(self._task, kind.space, self._autocast)
         own = z.untyped_storage().data_ptr()
         activations = sum(size for pointer, size in saved.items() if pointer != own)
         free = torch.cuda.mem_get_info(z.device)[0] if z.device.type == "cuda" else None
-        return Cost(len(z) + len(self._personal_start), z.element_size(), activations, free)
+        return kind, Cost(len(z) + len(kind.personal), z.element_size(), activations, free)
 
-    def _arguments(self, cohort: Cohort, clients: int) -> tuple[Tensor, Tensor, Tensor, Any]:
+    def _take_buffers(self, variant: str, kind: Kind, changed: tuple[str, ...]) -> None:
+        """Keep the buffers the objective changes, and no others."""
+        if self._buffers_by_kind:
+            kind.space.restrict_buffers(changed)
+            if kind.buffers is None:
+                kind.buffers = read(kind.space.buffers, self._task, like=self.buffers)
+            return
+        varying = [name for name in changed for part in self._choice.names if name.startswith(f"{part}.")]
+        if not varying and self._changed is not None:
+            varying = sorted(set(changed) ^ set(self._changed))
+        if varying:
+            raise ValueError(
+                f"Clients of variant '{variant}' change buffer '{varying[0]}', which other clients do not have or do "
+                "not change, so it cannot be averaged. Set buffers to 'local', or use layers without running "
+                "statistics (GroupNorm, LayerNorm)."
+            )
+        self._changed = changed
+        for each in self._kinds.values():
+            each.space.restrict_buffers(changed)
+        if self._clients is None:
+            self.buffers = read(kind.space.buffers, self._task, like=self.buffers)
+
+    def _arguments(self, kind: Kind, cohort: Cohort, clients: int) -> tuple[Tensor, Tensor, Tensor, Any]:
+        """Of so many clients; if fewer are of the first one's kind, the last of these stands for the others."""
         chunk = cohort.preview(clients)
         batch = next(chunk.minibatches())
+        places = torch.arange(clients, device=self.buffers.device).clamp(max=len(chunk) - 1)
+        data = map_tensors(lambda leaf: leaf[places], batch.data)
 
         def rows(vector: Tensor) -> Tensor:
-            return vector.expand(len(chunk), -1).clone()
+            return vector.expand(clients, -1).clone()
 
-        return rows(self.point), rows(self._personal_start), rows(self.buffers), batch.data
+        buffers = self.buffers if kind.buffers is None else kind.buffers
+        return rows(self.point), rows(kind.personal), rows(buffers), data
 
-    def _template(self) -> Rows:
+    def _template(self, kind: Kind) -> Rows:
+        """The rows all clients have."""
         rows = {} if self._client_state is None else _tensors(self._client_state)
         template = {_STATE + name: tensor for name, tensor in rows.items()}
-        if self.space.personal.dim:
-            template[_PERSONAL] = self._personal_start
-        if len(self.buffers) and self._buffer_policy == "local":
-            template[_BUFFERS] = self.buffers
+        return template if self._choice else template | self._own_template(kind, self.buffers)
+
+    def _own_template(self, kind: Kind, buffers: Tensor | None) -> Rows:
+        """The rows that depend on the variant."""
+        template = {_PERSONAL: kind.personal} if kind.space.personal.dim else {}
+        if buffers is not None and len(buffers) and self._buffer_policy == "local":
+            template[_BUFFERS] = buffers
         return template
 
     def state_dict(self) -> dict[str, Any]:
@@ -398,10 +543,24 @@ class RoundLoop:
             "server": {f.name: getattr(self.server, f.name) for f in fields(self.server)},
             "clients": None if self._clients is None else self._clients.state_dict(),
             "buffers": {"names": list(self.space.buffers.names), "values": self.buffers},
+            "variants": {variant: self._variant_state(variant) for variant in self._own},
             "oracle": to_config(self.oracle),
             "upload": self.upload,
             "download": self.download,
         }
+
+    def _variant_state(self, variant: str) -> dict[str, Any]:
+        kind = self.kind(variant)
+        own = None if kind.buffers is None else {"names": list(kind.space.buffers.names), "values": kind.buffers}
+        return {"clients": self._own[variant].state_dict(), "buffers": own}
+
+    def _load_variants(self, states: Mapping[str, Any]) -> None:
+        for variant, state in states.items():
+            kind = self.kind(variant)
+            if state["buffers"] is not None:
+                kind.space.restrict_buffers(state["buffers"]["names"])
+                kind.buffers = state["buffers"]["values"].to(self._start)
+            self._table(variant).load_state_dict(state["clients"])
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from :meth:`state_dict` of a loop of the same algorithm and task.
@@ -423,10 +582,15 @@ class RoundLoop:
         self.upload, self.download = state["upload"], state["download"]
         if state["clients"] is None:
             return
-        self.space.restrict_buffers(state["buffers"]["names"])
-        self.buffers = state["buffers"]["values"].to(device, like)
-        self._clients = ClientStates(self._template(), state["clients"]["clients"], self._storage)
+        if not self._buffers_by_kind:
+            self._changed = tuple(state["buffers"]["names"])
+            self.space.restrict_buffers(self._changed)
+            self.buffers = state["buffers"]["values"].to(device, like)
+        self._clients = ClientStates(
+            self._template(self.kind(self._choice.first)), state["clients"]["clients"], self._storage
+        )
         self._clients.load_state_dict(state["clients"])
+        self._load_variants(state.get("variants", {}))
         stored = from_config(state["oracle"])
         if isinstance(self.oracle, Auto) and isinstance(stored, Vectorized | Sequential):
             self.oracle = stored

@@ -30,6 +30,7 @@ from fedlightning.oracle import Auto, Autocast, Oracle
 from fedlightning.processes import Distributed, OneProcess
 from fedlightning.proximal import Composite, Regularizer, compose
 from fedlightning.space import ParameterSpace, write
+from fedlightning.variants import VariantChoice, settle
 
 OptimizerCallable = Callable[[Iterable[Tensor]], Optimizer]
 LRSchedulerCallable = Callable[[Optimizer], LRScheduler]
@@ -129,6 +130,7 @@ class FederatedLightningModule(LightningModule):
         self.predict_client = predict_client
         self.client_metrics: dict[str, Tensor] = {}
         self._note: Callable[..., None] | None = None
+        self._side_by_side: Callable[..., None] | None = None
         self._loop: RoundLoop | None = None
         self._restored: Mapping[str, Any] | None = None
         self._in_round = False
@@ -201,8 +203,17 @@ class FederatedLightningModule(LightningModule):
         own = bool(self.personal_parameters) or self._buffers_policy == "local" or self.per_client_evaluation
         return ("own", "global") if points else ("own",) if own else ()
 
+    def evaluated_together(self, stage: str) -> int:
+        """How many clients a batch of validation (``val``) or test data may hold side by side; 1 for one by one.
+
+        See :class:`~fedlightning.ScoredTask`.
+        """
+        return 1
+
     def personalize(self, client: int) -> FederatedLightningModule:
         """A copy of the task with one client's own model: personal block, personal model, local buffers.
+
+        In place of :class:`~fedlightning.models.Variants` it has the client's variant itself.
 
         Its networks are plain modules: ``torch.save(task.personalize(3).network.state_dict(), path)``.
 
@@ -214,23 +225,41 @@ class FederatedLightningModule(LightningModule):
         """
         loop = self._rounds()
         copy = deepcopy(self, {id(loop): None})
-        copy._adopt(client, loop)
+        copy._restored = None
+        copy._adopt(client, loop=loop)
+        settle(copy)
         return copy
 
-    def _adopt(self, client: int | None, loop: RoundLoop | None = None) -> None:
-        """Put a client's own model, or the global one, into the task's parameters and buffers."""
-        if loop is None:
-            if self._loop is None and self._restored is None:
-                return  # no round yet: all stand at the present parameters
+    def _adopt(self, client: int | None, own: bool = True, loop: RoundLoop | None = None) -> None:
+        """Put a client's own model, or the global one, into the task's parameters and buffers.
+
+        Args:
+            client: Client, whose variants come to hand; None for the global model with the first variants.
+            own: The client's own model; else the global one, with the personal parts of the start.
+            loop: Has the models; null for the task's own.
+        """
+        if loop is None and self._has_rounds:
             loop = self._rounds()
-        known = loop.has_clients
-        if client is not None and known and not 0 <= client < loop.clients.clients:
+        if client is not None and loop is not None and loop.has_clients and not 0 <= client < loop.clients.clients:
             raise IndexError(f"client={client}: the federation has clients 0 to {loop.clients.clients - 1}.")
-        point, personal, buffers = loop.model(client)
-        write(loop.space.shared, self, point)
-        write(loop.space.personal, self, personal)
-        if known:
-            write(loop.space.buffers, self, buffers)
+        choice = VariantChoice(self)
+        variant = choice.first if client is None else choice.of(client)
+        if loop is not None and variant != choice.current:
+            self._write(loop, choice.current, loop.start(choice.current))  # the one that is left
+        choice.choose(variant)
+        if loop is None:
+            return  # no round yet: all stand at the present parameters
+        models = loop.start(variant) if client is None or not own else loop.models([client])
+        self._write(loop, variant, models)
+
+    def _write(self, loop: RoundLoop, variant: str, models: tuple[Tensor, Tensor, Tensor | None]) -> None:
+        """Write the first of the models, one of the variant at hand."""
+        points, personal, buffers = models
+        space = loop.kind(variant).space
+        write(space.shared, self, points[0])
+        write(space.personal, self, personal[0])
+        if buffers is not None:
+            write(space.buffers, self, buffers[0])
 
     # ---- training ----------------------------------------------------------------------------------------------------
 
@@ -338,6 +367,11 @@ class FederatedLightningModule(LightningModule):
         device = self.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
         return Autocast(device, dtype, scale=1.0 if scaler is None else scaler.get_scale())
+
+    @property
+    def _has_rounds(self) -> bool:
+        """Whether there are states of rounds, in the loop or in a checkpoint that was loaded."""
+        return self._loop is not None or self._restored is not None
 
     @property
     def _logs_this_round(self) -> bool:

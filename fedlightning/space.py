@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from fedlightning.variants import VariantChoice
+
 if TYPE_CHECKING:
     PerBlock: TypeAlias = Any  # once an algorithm is bound, arithmetic on it is that of a number or a vector
 else:
@@ -125,7 +127,8 @@ class Layout:
 class ParameterSpace:
     """The trainable parameters of a module, sorted into shared and personal, min and max; and its buffers.
 
-    Parameters that do not require gradients belong to no block: they are constants of the objective.
+    Parameters that do not require gradients belong to no block: they are constants of the objective. Of
+    :class:`~fedlightning.models.Variants` only those at hand count; the shared block is the same for all.
 
     Attributes:
         shared: Layout of the point the server holds.
@@ -145,8 +148,9 @@ class ParameterSpace:
 
         Raises:
             ValueError: If a prefix matches no trainable parameter, a parameter is named by both, nothing is shared,
-                or the trainable parameters do not share one real dtype.
+                or the trainable parameters do not share one real dtype, or variants are not personal.
         """
+        self._prefixes = tuple(max_parameters), tuple(personal_parameters)
         trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
         maximised = _match(max_parameters, trainable, "max_parameters")
         personal = _match(personal_parameters, trainable, "personal_parameters")
@@ -161,6 +165,15 @@ class ParameterSpace:
                 f"Trainable parameters have dtypes {sorted(map(str, dtypes))}; one real floating dtype is needed. "
                 "Convert the module, or exclude parameters with requires_grad_(False)."
             )
+        choice = VariantChoice(module)
+        for part in choice.names:
+            if travels := sorted(name for name in trainable if _is_under(name, part) and name not in personal):
+                raise ValueError(
+                    f"'{part}' varies between clients, so it cannot be shared, but '{travels[0]}' is not personal. "
+                    f"Add '{part}' to personal_parameters."
+                )
+        absent = choice.absent()
+        self._absent = tuple(name for name in trainable if any(_is_under(name, prefix) for prefix in absent))
         minimised = [name for name in trainable if name not in maximised | personal]
         shared = (*minimised, *(name for name in trainable if name in maximised))
         if not shared:
@@ -169,8 +182,14 @@ class ParameterSpace:
             )
         shapes = {name: p.shape for name, p in trainable.items()}
         self.shared = _layout(shared, shapes, minimised=len(minimised))
-        self.personal = _layout(tuple(name for name in trainable if name in personal), shapes)
-        buffers = dict(module.named_buffers())
+        self.personal = _layout(
+            tuple(name for name in trainable if name in personal and name not in self._absent), shapes
+        )
+        buffers = {
+            name: buffer
+            for name, buffer in module.named_buffers()
+            if not any(_is_under(name, prefix) for prefix in absent)
+        }
         self.buffers = _layout(tuple(buffers), {name: b.shape for name, b in buffers.items()})
 
     def spread(self, value: PerBlock, name: str, like: Tensor) -> tuple[float | Tensor, float | Tensor]:
@@ -180,9 +199,13 @@ class ParameterSpace:
         """
         shared, personal = self.shared, self.personal
         return (
-            shared.spread(value, name, like, others=personal.names),
-            personal.spread(value, name, like, others=shared.names),
+            shared.spread(value, name, like, others=(*personal.names, *self._absent)),
+            personal.spread(value, name, like, others=(*shared.names, *self._absent)),
         )
+
+    def at_hand(self, module: nn.Module) -> ParameterSpace:
+        """The space of the variants of ``module`` that are at hand now."""
+        return ParameterSpace(module, *self._prefixes)
 
     def restrict_buffers(self, names: Iterable[str]) -> None:
         """Keep only the named buffers in :attr:`buffers`: those the objective changes."""

@@ -10,18 +10,32 @@ from pathlib import Path
 import pytest
 import torch
 
-NAMES = ("scaffold", "fedmm", "personal", "fiaelt", "fed_pd", "fed_skip")
+NAMES = ("scaffold", "fedmm", "personal", "variants", "fiaelt", "fed_pd", "fed_skip")
 _SCRIPT = """
 import fedlightning, sys, torch
 from tests.small import Line, Personal, regression_data, trainer
 from fedlightning.algorithms import FIAELT, FedMM, FedPD, FedSkip, SCAFFOLD
 from fedlightning.local import SVRG, LocalSteps
+from fedlightning.models import Variants
 from fedlightning.participation import Uniform
+class Varied(Line):
+    personal_parameters = ("own",)
+
+    def __init__(self, algorithm):
+        super().__init__(algorithm, dropout=0.0)
+        parts = {"wide": torch.nn.Linear(6, 1), "none": torch.nn.Identity(), "bias": torch.nn.Linear(6, 1, False)}
+        self.own = Variants(parts, ["wide", "bias", "none", "wide"])
+
+    def objective(self, batch):
+        x, y = batch
+        return {"loss": super().objective(batch)["loss"] + (self.own(x)[:, 0] - y).square().mean()}
+
 devices, folder = int(sys.argv[1]), sys.argv[2]
 tasks = {
     "scaffold": lambda: Line(SCAFFOLD(0.05), dropout=0.0),
     "fedmm": lambda: Line(FedMM(0.05, mu=1.0), dropout=0.0),
     "personal": lambda: Personal(SCAFFOLD(0.05)),
+    "variants": lambda: Varied(SCAFFOLD(0.05)),
     "fiaelt": lambda: Line(FIAELT(beta=5.0, solver=SVRG(inner_steps=6, epochs=2)), dropout=0.0),
     "fed_pd": lambda: Line(FedPD(eta=0.5, p=0.5, solver=LocalSteps(lr=0.05)), dropout=0.0),
     "fed_skip": lambda: Line(FedSkip(lr=0.05, period=3), dropout=0.0),
@@ -53,9 +67,15 @@ def assert_same(one, two):
     for field, value in one["server"].items():
         if isinstance(value, torch.Tensor):
             torch.testing.assert_close(two["server"][field], value, rtol=1e-12, atol=1e-12)
-    order = [torch.argsort(state["clients"]["ids"]) for state in (one, two)]
-    assert torch.equal(one["clients"]["ids"][order[0]], two["clients"]["ids"][order[1]])
-    for field in one["clients"]["rows"]:
-        rows = [state["clients"]["rows"][field][o] for state, o in zip((one, two), order, strict=True)]
-        torch.testing.assert_close(*rows, rtol=1e-12, atol=1e-12)
+    assert_same_rows(one["clients"], two["clients"])
+    for variant in one["variants"]:
+        assert_same_rows(one["variants"][variant]["clients"], two["variants"][variant]["clients"])
     assert (one["upload"], one["download"]) == (two["upload"], two["download"])
+
+
+def assert_same_rows(one, two):
+    order = [torch.argsort(state["ids"]) for state in (one, two)]
+    assert torch.equal(one["ids"][order[0]], two["ids"][order[1]])
+    for field in one["rows"]:
+        rows = [state["rows"][field][o] for state, o in zip((one, two), order, strict=True)]
+        torch.testing.assert_close(*rows, rtol=1e-12, atol=1e-12)

@@ -70,6 +70,22 @@ def test_algorithm_reaches_the_saddle(readme):
     assert (task.server_state.z - task.solution).norm() < 1e-6
 
 
+def test_clients_with_other_sensors_learn_one_head(readme):
+    torch.manual_seed(0)
+    task = readme("variants").Wearables(FedAvg(lr=0.05))
+    draw = torch.Generator().manual_seed(0)
+
+    def sets():
+        inputs = [torch.randn(60, features, generator=draw) for features in (9, 6, 6, 9)]
+        return [TensorDataset(x, x[:, 0] - 2 * x[:, 1]) for x in inputs]
+
+    data = FederatedDataModule.from_datasets(train=sets(), val=sets(), batch_size=20, local_steps=10)
+    trainer = fit(task, data, rounds=60)
+    assert trainer.callback_metrics["val_mse_worst"] < 0.3
+    assert trainer.val_dataloaders.grouped
+    assert [task.personalize(i).sensor.in_features for i in range(4)] == [9, 6, 6, 9]
+
+
 def test_python_example_runs():
     code = re.search(r"## Use it from Python\n\n```python\n(.*?)```", README, re.DOTALL)[1]
     exec(compile(code, "README.md: Python", "exec"), {})

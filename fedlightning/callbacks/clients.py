@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 from torchmetrics import Metric
 
 from fedlightning.data.evaluation import ClientLoader, EvaluationPart
+from fedlightning.nested import map_tensors
+from fedlightning.oracle.scores import CohortScores, NotBatchableError
+from fedlightning.variants import VariantChoice
 
 
 @dataclass
@@ -57,33 +62,37 @@ class EvaluateClients(Callback):
     histograms over clients. Where methods keep personal models beside the global one, the global one is evaluated on
     every client's data as well: ``val_global_accuracy`` beside ``val_accuracy``.
 
+    A :class:`~fedlightning.ScoredTask` gets batches of several clients, whose models run side by side.
+
     Every task brings this callback; it rests where clients have no models of their own.
     """
 
     def __init__(self) -> None:
         self._logged: dict[tuple[str, str], _Logged] = {}  # by model and name
         self._stage = "val"
+        self._scores: dict[str, CohortScores] = {}  # by variant
+        self._refused = False
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Nothing gathered yet."""
-        self._logged, self._stage = {}, "val"
+        self._logged, self._stage, self._scores = {}, "val", {}
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Nothing gathered yet."""
-        self._logged, self._stage = {}, "test"
+        self._logged, self._stage, self._scores = {}, "test", {}
 
     def on_validation_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int, *_: int) -> None:
-        """Put the client's model in."""
-        self._begin(pl_module, _part(trainer.val_dataloaders, batch_idx))
+        """Put the client's model in, or make ready for several clients."""
+        self._begin(pl_module, trainer.val_dataloaders, batch_idx)
 
     def on_test_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int, *_: int) -> None:
-        """Put the client's model in."""
-        self._begin(pl_module, _part(trainer.test_dataloaders, batch_idx))
+        """Put the client's model in, or make ready for several clients."""
+        self._begin(pl_module, trainer.test_dataloaders, batch_idx)
 
     def on_predict_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int, *_: int) -> None:
         """Put the client's model in, or that of the client asked for."""
-        part = _part(trainer.predict_dataloaders, batch_idx)
-        client = pl_module.predict_client if part is None else part.client
+        loader = trainer.predict_dataloaders
+        client = loader.batches[batch_idx][0].client if isinstance(loader, ClientLoader) else pl_module.predict_client
         if client is not None:
             pl_module._adopt(client)
 
@@ -91,19 +100,19 @@ class EvaluateClients(Callback):
         self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, *_: int
     ) -> None:
         """Take the client's model out."""
-        self._end(pl_module, _part(trainer.val_dataloaders, batch_idx))
+        self._end(pl_module, trainer.val_dataloaders, batch_idx)
 
     def on_test_batch_end(
         self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, *_: int
     ) -> None:
         """Take the client's model out."""
-        self._end(pl_module, _part(trainer.test_dataloaders, batch_idx))
+        self._end(pl_module, trainer.test_dataloaders, batch_idx)
 
     def on_predict_batch_end(
         self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, *_: int
     ) -> None:
         """Take the client's model out."""
-        if _part(trainer.predict_dataloaders, batch_idx) is not None or pl_module.predict_client is not None:
+        if isinstance(trainer.predict_dataloaders, ClientLoader) or pl_module.predict_client is not None:
             pl_module._adopt(None)
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -117,14 +126,69 @@ class EvaluateClients(Callback):
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Leave the global model behind."""
         module: Any = pl_module
-        if module._note is not None:
-            module._note = None
+        if module._note is not None or module._side_by_side is not None:
+            module._note = module._side_by_side = None
             module._adopt(None)
 
-    def _begin(self, pl_module: Any, part: EvaluationPart | None) -> None:
-        if part is None:
+    def _begin(self, module: Any, loader: Any, batch_idx: int) -> None:
+        if not isinstance(loader, ClientLoader):
             return
-        pl_module._adopt(part.client if part.model == "own" else None)
+        parts = loader.batches[batch_idx]
+        if loader.grouped:
+            module._side_by_side = partial(self._evaluate, module, parts)
+        else:
+            module._adopt(parts[0].client, own=parts[0].model == "own")
+            self._listen(module, parts[0])
+
+    def _end(self, module: Any, loader: Any, batch_idx: int) -> None:
+        if not isinstance(loader, ClientLoader):
+            return
+        if loader.grouped:
+            module._side_by_side = None
+        else:
+            self._close(module, loader.batches[batch_idx][0])
+            module._adopt(None)
+
+    def _evaluate(self, module: Any, parts: tuple[EvaluationPart, ...], stage: str, batch: Any) -> None:
+        """Several clients; ``batch`` has leaves ``[S, B, ...]``."""
+        scores = self._score(module, parts, batch)
+        for place, part in enumerate(parts):
+
+            def own(leaf: Tensor, place: int = place, samples: int = len(part.index)) -> Tensor:
+                return leaf[place, :samples]
+
+            data = map_tensors(own, batch)
+            if scores is None:
+                module._adopt(part.client, own=part.model == "own")
+            self._listen(module, part)
+            module.evaluate(stage, data, module.scores(data) if scores is None else map_tensors(own, scores))
+            self._close(module, part)
+        if scores is None:
+            module._adopt(None)
+
+    def _score(self, module: Any, parts: tuple[EvaluationPart, ...], batch: Any) -> Any:
+        """Scores of all clients; None if they have to be computed one client after the other."""
+        if self._refused or not module._has_rounds:
+            return None
+        loop = module._rounds()
+        try:
+            choice = VariantChoice(module)
+            variant = choice.of(parts[0].client)
+            with choice.chosen(variant):
+                if variant not in self._scores:
+                    self._scores[variant] = CohortScores(module, loop.kind(variant).space)
+                w, v, b = loop.models([part.client for part in parts], own=parts[0].model == "own")
+                return self._scores[variant](w, v, b, batch)
+        except NotBatchableError as refusal:
+            self._refused = True
+            rank_zero_info(
+                f"{type(module).__name__}.scores cannot run for many clients at once; they are evaluated one after the "
+                f"other: {refusal}"
+            )
+            return None
+
+    def _listen(self, module: Any, part: EvaluationPart) -> None:
+        """Whatever is logged from here on is this client's."""
 
         def note(
             name: str, value: Any, prog_bar: bool = False, *_: Any, batch_size: int | None = None, **__: Any
@@ -132,13 +196,10 @@ class EvaluateClients(Callback):
             logged = self._logged.setdefault((part.model, name), _Logged(prog_bar and part.model == "own"))
             logged.add(value, len(part.index) if batch_size is None else batch_size)
 
-        pl_module._note = note
+        module._note = note
 
-    def _end(self, pl_module: Any, part: EvaluationPart | None) -> None:
-        if part is None:
-            return
-        pl_module._note = None
-        pl_module._adopt(None)
+    def _close(self, module: Any, part: EvaluationPart) -> None:
+        module._note = None
         if part.last:
             for (model, _), logged in self._logged.items():
                 if model == part.model:
@@ -167,10 +228,6 @@ class EvaluateClients(Callback):
         """``val_accuracy`` to ``val_global_accuracy``."""
         stage, _, rest = name.partition("_")
         return f"{stage}_global_{rest}" if stage == self._stage else f"global_{name}"
-
-
-def _part(loader: Any, batch_idx: int) -> EvaluationPart | None:
-    return loader.parts[batch_idx] if isinstance(loader, ClientLoader) else None
 
 
 def _histogram(trainer: Trainer, name: str, values: Tensor) -> None:

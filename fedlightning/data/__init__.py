@@ -2,6 +2,7 @@
 
 from fedlightning.data.celeba import CelebA
 from fedlightning.data.classification import CIFAR10, MNIST, Digits, FashionMNIST
+from fedlightning.data.digits_of_sizes import DigitsOfSizes
 from fedlightning.data.domains import MNISTM, DigitsM, Office31
 from fedlightning.data.evaluation import ClientLoader
 from fedlightning.data.features import SubjectFeatures
@@ -11,7 +12,7 @@ from fedlightning.data.module import ClientDatasets, FederatedDataModule, Federa
 from fedlightning.data.partition import IID, ByGroup, Dirichlet, Partition, Partitioner, Shards, SourceTargetShare
 from fedlightning.data.personal import HAPT, UCIHAR, PersonalCIFAR10, PersonalData, PersonalDigits, PersonalMNIST
 from fedlightning.data.synthetic import Synthetic
-from fedlightning.data.tensors import TensorData
+from fedlightning.data.tensors import MixedTensorData, TensorData
 
 __all__ = [
     "CIFAR10",
@@ -27,10 +28,12 @@ __all__ = [
     "ClientLoader",
     "Digits",
     "DigitsM",
+    "DigitsOfSizes",
     "Dirichlet",
     "FashionMNIST",
     "FederatedDataModule",
     "Federation",
+    "MixedTensorData",
     "Office31",
     "Partition",
     "Partitioner",

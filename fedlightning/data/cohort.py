@@ -90,6 +90,35 @@ class TensorSource(Source):
         return batch if self.transform is None else self.transform(batch)
 
 
+class MixedSource(Source):
+    """Samples of several shapes, each in a source of its own; positions count through them all."""
+
+    def __init__(self, sources: Sequence[TensorSource], offsets: Tensor) -> None:
+        """Source k holds the positions from ``offsets[k]`` on."""
+        self._sources = tuple(sources)
+        self._offsets = offsets
+
+    def place(self, device: torch.device, dtype: torch.dtype) -> MixedSource:
+        """Every source in its place."""
+        return MixedSource([source.place(device, dtype) for source in self._sources], self._offsets)
+
+    def deal(self, index: Tensor, keep: bool = False) -> Callable[[int], Any]:
+        """Samples of clients that have one shape."""
+        source, start = self._of(index)
+        return source.deal(index - start, keep)
+
+    def deal_both(
+        self, index: Tensor, whole: Sequence[Tensor], keep: bool = False
+    ) -> tuple[Callable[[int], Any], Callable[[Sequence[int]], Any]]:
+        """Likewise."""
+        source, start = self._of(index)
+        return source.deal_both(index - start, [positions - start for positions in whole], keep)
+
+    def _of(self, index: Tensor) -> tuple[TensorSource, int]:
+        number = int(torch.searchsorted(self._offsets, index.flatten()[:1].cpu(), right=True)) - 1
+        return self._sources[number], int(self._offsets[number])
+
+
 class LoadedSource(Source):
     """Samples that a ``DataLoader`` brings, one client's round at a time, in the order they are asked for."""
 
@@ -160,12 +189,21 @@ class Deal:
             wants full data.
         size: Number n of its samples.
         whole: All its samples, ``[n]`` positions, in a phase that wants them beside minibatches; else None.
+        variant: Variant of its personal parts; see :class:`~fedlightning.models.Variants`.
+        shape: Which of several shapes its samples have.
     """
 
     id: int
     index: Tensor
     size: int
     whole: Tensor | None = None
+    variant: str = ""
+    shape: int = 0
+
+    @property
+    def kind(self) -> tuple[int, str, int]:
+        """Clients of one kind can be computed together."""
+        return self.index.shape[1], self.variant, self.shape
 
 
 @dataclass(frozen=True)
@@ -173,7 +211,7 @@ class Cohort:
     """The clients of one phase of one round, or one process's part of them.
 
     Attributes:
-        deals: The clients with their samples; clients of equal shape of samples stand together.
+        deals: The clients with their samples; clients of one kind stand together.
         source: Gives the samples.
         clients: N, clients of the federation.
         samples: All samples of the federation.
@@ -211,15 +249,15 @@ class Cohort:
         return next(self._chunks(clients, keep=True))
 
     def chunks(self, size: int) -> Iterator[Chunk]:
-        """The cohort in pieces of at most ``size`` clients whose minibatches have one shape."""
+        """The cohort in pieces of at most ``size`` clients of one kind."""
         return self._chunks(size, keep=False)
 
     def _chunks(self, size: int, keep: bool) -> Iterator[Chunk]:
         start = 0
         while start < len(self.deals):
-            width = self.deals[start].index.shape[1]
+            kind = self.deals[start].kind
             stop = start
-            while stop < len(self.deals) and stop - start < size and self.deals[stop].index.shape[1] == width:
+            while stop < len(self.deals) and stop - start < size and self.deals[stop].kind == kind:
                 stop += 1
             yield Chunk(self.deals[start:stop], self, keep)
             start = stop
@@ -230,6 +268,7 @@ class Chunk:
 
     Attributes:
         ids: Clients.
+        variant: Variant of their personal parts.
         steps: Minibatches of each, ``[C]``.
         sizes: Samples of each, ``[C]``.
     """
@@ -237,6 +276,7 @@ class Chunk:
     def __init__(self, deals: Sequence[Deal], cohort: Cohort, keep: bool = False) -> None:
         """Take ``deals`` of ``cohort``; with ``keep``, leave them to be taken again."""
         self.ids = [deal.id for deal in deals]
+        self.variant = deals[0].variant
         counts = [len(deal.index) for deal in deals]
         self.steps = torch.tensor(counts, dtype=cohort.dtype, device=cohort.device)
         self.sizes = torch.tensor([deal.size for deal in deals], dtype=cohort.dtype, device=cohort.device)

@@ -28,11 +28,12 @@ from fedlightning.data.cohort import (
 )
 from fedlightning.data.evaluation import ClientLoader
 from fedlightning.data.partition import Partition
+from fedlightning.data.tensors import MixedTensorData, as_tensor_data
 from fedlightning.data.tensors import TensorData as TensorData
-from fedlightning.data.tensors import as_tensor_data
-from fedlightning.nested import map_tensors
+from fedlightning.nested import flatten, map_tensors
 from fedlightning.participation import Full, Participation, Turnout
 from fedlightning.seeding import derive_seed
+from fedlightning.variants import VariantChoice
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,8 @@ class FederatedDataModule(LightningDataModule):
         algorithm = getattr(trainer.lightning_module, "algorithm", None)
         phases = (_ONE_PHASE,) if algorithm is None else algorithm.phases
         start = (lambda: 0) if trainer.overfit_batches else (lambda: trainer.global_step)
-        return RoundLoader(self, phases, start, trainer.global_rank, trainer.world_size)
+        variant = _variants(trainer.lightning_module)
+        return RoundLoader(self, phases, start, trainer.global_rank, trainer.world_size, variant)
 
     def val_dataloader(self) -> DataLoader[Any] | list[Any] | ClientLoader:
         """Validation data, client by client where clients have models of their own.
@@ -200,18 +202,31 @@ class FederatedDataModule(LightningDataModule):
                 _no_partition(task, stage)
             return self._loader(dataset)
         if models:
-            return self._by_client(dataset, partition, models)
+            return self._by_client(dataset, partition, models, at_once=task.evaluated_together(stage))
         return self._loader(_subset(dataset, partition.order))
 
     def _by_client(
-        self, dataset: Dataset[Any], partition: Partition, models: tuple[str, ...], client: int | None = None
+        self,
+        dataset: Dataset[Any],
+        partition: Partition,
+        models: tuple[str, ...],
+        client: int | None = None,
+        at_once: int = 1,
     ) -> ClientLoader:
         if client is not None and not 0 <= client < len(partition):
             raise IndexError(f"client={client}: the federation has clients 0 to {len(partition) - 1}.")
         clients = None if client is None else [client]
-        return ClientLoader(dataset, partition, self.eval_batch_size, models, clients, self.num_workers)
+        variant = _variants(None if self.trainer is None else self.trainer.lightning_module)
+        return ClientLoader(
+            dataset, partition, self.eval_batch_size, models, clients, self.num_workers, at_once, variant
+        )
 
     def _loader(self, dataset: Dataset[Any]) -> DataLoader[Any]:
+        if isinstance(dataset, MixedTensorData):
+            raise ValueError(
+                "Samples of several shapes cannot be evaluated as one data set. Evaluate them client by client: give "
+                "val, test or predict one data set a client, to a task with personal_parameters."
+            )
         tensors = as_tensor_data(dataset)
         if tensors is None:
             return DataLoader(dataset, batch_size=self.eval_batch_size, num_workers=self.num_workers)
@@ -273,13 +288,18 @@ class RoundLoader:
         start: Callable[[], int] = lambda: 0,
         rank: int = 0,
         world_size: int = 1,
+        variant: Callable[[int], str] = lambda client: "",
     ) -> None:
-        """Deal ``data`` to the cohorts of ``phases``; each of ``world_size`` processes gets its part of a cohort."""
+        """Deal ``data`` to the cohorts of ``phases``.
+
+        Each of ``world_size`` processes gets its part of a cohort. ``variant`` gives that of a client's personal parts.
+        """
         self._data = data
         self._phases = phases
         self._start = start
         self._rank = rank
         self._world_size = world_size
+        self._variant = variant
         self._tensors = _as_source(data.federation.train)
 
     def __len__(self) -> int:
@@ -315,6 +335,7 @@ class RoundLoader:
         turnouts = [self._turnout(round_index, each).ids for each in range(len(self._phases))]
         ids = self._own(turnouts[phase]) if all(turnouts) else []
         asked = self._phases[phase]
+        mixed = isinstance(data.federation.train, MixedTensorData)
         deals = []
         for client in ids:
             indices = partition[client]
@@ -329,8 +350,10 @@ class RoundLoader:
                     client_seed(data.seed, round_index, phase, client),
                 )
             )
-            deals.append(Deal(client, index, len(indices), indices if asked.data == "both" else None))
-        return tuple(sorted(deals, key=lambda deal: (deal.index.shape[1], 0 if deal.whole is None else deal.size)))
+            whole = indices if asked.data == "both" else None
+            shape = data.federation.train.shape_of(int(indices[0])) if mixed else 0  # type: ignore[attr-defined]
+            deals.append(Deal(client, index, len(indices), whole, self._variant(client), shape))
+        return tuple(sorted(deals, key=lambda deal: (*deal.kind, 0 if deal.whole is None else deal.size)))
 
     def _cohort(self, round_index: int, phase: int, source: Source) -> Cohort:
         partition = self._data.federation.partition
@@ -398,17 +421,46 @@ class _Batches(Dataset[Any]):
         return self.data[index * self.size : (index + 1) * self.size]
 
 
-def _as_source(dataset: Dataset[Any]) -> TensorSource | None:
+def _as_source(dataset: Dataset[Any]) -> Source | None:
+    if isinstance(dataset, MixedTensorData):
+        return dataset.source()
     data = as_tensor_data(dataset)
     return None if data is None else TensorSource(data.tensors, data.transform)
 
 
 def _joined(clients: Sequence[Dataset[Any]]) -> tuple[Dataset[Any], Partition]:
-    sizes = torch.tensor([0, *(len(client) for client in clients)])  # type: ignore[arg-type]
-    return _pooled(clients), Partition(torch.arange(int(sizes.sum())), sizes.cumsum(0))
+    """All clients' samples, clients of one shape of samples next to each other, and who holds which."""
+    groups: dict[Any, list[int]] = {}
+    for client, dataset in enumerate(clients):
+        groups.setdefault(_shape(dataset), []).append(client)
+    if None in groups:
+        groups = {None: list(range(len(clients)))}
+    order = [client for group in groups.values() for client in group]
+    sizes = [len(clients[client]) for client in order]  # type: ignore[arg-type]
+    positions = dict(zip(order, torch.arange(sum(sizes)).split(sizes), strict=True))
+    partition = Partition.of(positions[client] for client in range(len(clients)))
+    pools = [_pooled([clients[client] for client in group]) for group in groups.values()]
+    return pools[0] if len(pools) == 1 else MixedTensorData(pools), partition  # type: ignore[arg-type]
+
+
+def _shape(dataset: Dataset[Any]) -> Any:
+    """What samples must agree in to be held as one tensor; None where they are not."""
+    data = as_tensor_data(dataset)
+    if data is None or data.transform is not None:
+        return None
+    leaves, structure = flatten(data.tensors)
+    return structure, tuple(leaf.shape[1:] for leaf in leaves)
+
+
+def _variants(task: Any) -> Callable[[int], str]:
+    """Variants of clients' personal parts."""
+    choice = None if task is None else VariantChoice(task)
+    return choice.of if choice else lambda client: ""
 
 
 def _subset(dataset: Dataset[Any], index: Tensor) -> Dataset[Any]:
+    if isinstance(dataset, MixedTensorData):
+        return dataset
     tensors = as_tensor_data(dataset)
     if tensors is None:
         return Subset(dataset, index.tolist())

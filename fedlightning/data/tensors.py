@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch.utils.data import Dataset, TensorDataset
 
-from fedlightning.data.cohort import Transform
+from fedlightning.data.cohort import MixedSource, TensorSource, Transform
 from fedlightning.nested import flatten, map_tensors
 
 
@@ -30,6 +32,37 @@ class TensorData(Dataset[Any]):
         """A sample, or a batch for a slice or an index tensor."""
         item = map_tensors(lambda t: t[index], self.tensors)
         return item if self.transform is None else self.transform(item)
+
+
+class MixedTensorData(Dataset[Any]):
+    """Samples of several shapes, for clients that differ in what they measure; those of one client have one shape.
+
+    Attributes:
+        parts: Samples of one shape each; positions count through them all.
+        offsets: ``[parts]``, position of the first sample of each.
+    """
+
+    def __init__(self, parts: Sequence[TensorData]) -> None:
+        """Join the parts."""
+        self.parts = tuple(parts)
+        self.offsets = torch.tensor([0, *(len(part) for part in parts)])[:-1].cumsum(0)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+    def __getitem__(self, index: Any) -> Any:
+        """A sample, or a batch of samples of one shape for an index tensor."""
+        index = torch.as_tensor(index)
+        part = self.shape_of(int(index.flatten()[0]))
+        return self.parts[part][index - self.offsets[part]]
+
+    def shape_of(self, position: int) -> int:
+        """Which part a sample lies in."""
+        return int(torch.searchsorted(self.offsets, position, right=True)) - 1
+
+    def source(self) -> MixedSource:
+        """For training."""
+        return MixedSource([TensorSource(part.tensors, part.transform) for part in self.parts], self.offsets)
 
 
 def as_tensor_data(dataset: Dataset[Any]) -> TensorData | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from torchmetrics.classification import MulticlassAUROC
+from torchmetrics.utilities import dim_zero_cat
 
 
 class PresentClassesAUROC(MulticlassAUROC):
@@ -16,6 +17,9 @@ class PresentClassesAUROC(MulticlassAUROC):
     A client often holds few of the classes. torchmetrics' macro average counts a class without positives as 0, which
     tells of the client's data and not of its model. Where every class is there, both agree. With no class to judge by
     (all samples of one class) it is NaN.
+
+    The area under the curve is the share of pairs (positive, negative) that the scores put in order, ties counting
+    half, so it follows from the ranks of all scores (Mann and Whitney, 1947): all classes at once, without the curve.
     """
 
     def __init__(self, num_classes: int, **options: Any) -> None:
@@ -23,7 +27,7 @@ class PresentClassesAUROC(MulticlassAUROC):
 
         Args:
             num_classes: Number C of classes.
-            options: Further arguments of ``MulticlassAUROC``.
+            options: Further arguments of ``MulticlassAUROC`` except ``average`` and ``thresholds``.
         """
         super().__init__(num_classes, average="none", **options)
 
@@ -33,11 +37,12 @@ class PresentClassesAUROC(MulticlassAUROC):
 
     def compute(self) -> Tensor:  # type: ignore[override]
         """The mean, a scalar."""
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="No (positive|negative) samples in targets")
-            areas = super().compute()
-        assert isinstance(self.target, list)
-        target = torch.cat(self.target) if self.target else areas.new_empty(0, dtype=torch.long)
-        counts = torch.bincount(target, minlength=len(areas))
-        judged = areas[(counts > 0) & (counts < len(target))]
-        return judged.mean() if len(judged) else areas.new_tensor(torch.nan)
+        scores, target = dim_zero_cat(self.preds).mT.contiguous(), dim_zero_cat(self.target)
+        positive = F.one_hot(target, len(scores)).mT.double()  # [C, n]
+        ordered = scores.sort(1).values
+        ranks = torch.searchsorted(ordered, scores) + torch.searchsorted(ordered, scores, right=True) + 1
+        count = positive.sum(1)
+        above = (positive * ranks).sum(1) / 2 - count * (count + 1) / 2  # pairs in order
+        areas = above / (count * (len(target) - count))
+        judged = (count > 0) & (count < len(target))
+        return areas[judged].mean().to(scores.dtype)  # NaN of none

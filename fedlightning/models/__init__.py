@@ -6,6 +6,7 @@ from fedlightning.models.extractors import DigitFeatures, MobileNetV2Features
 from fedlightning.models.personalized import (
     AttentionPooling,
     AudioVideoNet,
+    Chain,
     HARNet,
     ImageTextNet,
     PersonalMLP,
@@ -13,12 +14,14 @@ from fedlightning.models.personalized import (
     SensorStream,
     TwoLayerCNN,
 )
+from fedlightning.variants import Variants
 
 __all__ = [
     "CNN",
     "MLP",
     "AttentionPooling",
     "AudioVideoNet",
+    "Chain",
     "DCGANDiscriminator",
     "DCGANGenerator",
     "DigitFeatures",
@@ -32,4 +35,5 @@ __all__ = [
     "SensorStream",
     "ThreeLayerCNN",
     "TwoLayerCNN",
+    "Variants",
 ]

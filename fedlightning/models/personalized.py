@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 import torch
 from torch import Tensor, nn
+
+
+class Chain(nn.Sequential):
+    """Named parts, one after the other: a network to be put together in a configuration file."""
+
+    def __init__(self, parts: dict[str, nn.Module]) -> None:
+        """Take the parts, by the names they go by in ``personal_parameters``."""
+        super().__init__(OrderedDict(parts))
 
 
 class PersonalMLP(nn.Module):

@@ -26,7 +26,7 @@ CACHE_BYTES = 32 * 2**20
 MIN_CALLS_TO_RECORD = 20
 """Recording costs about as much as a dozen replays save."""
 
-_BATCHABLE_ATTENTION = partial(sdpa_kernel, SDPBackend.MATH)
+BATCHABLE_ATTENTION = partial(sdpa_kernel, SDPBackend.MATH)
 """The fused attention kernels have no batching rule: vmap would run them client by client."""
 
 
@@ -97,7 +97,7 @@ def _batched(objective: Objective) -> Evaluate:
 def _forward_batched(objective: Objective, w: Tensor, v: Tensor, b: Tensor, data: Any) -> Evaluation:
     """The backward pass is ordinary autograd on batched tensors: less bookkeeping, and layers laid out by our rules."""
     forward = vmap(objective, in_dims=0, randomness="different")
-    with _BATCHABLE_ATTENTION(), CohortLayers() if objective.autocast.on_cpu else nullcontext():
+    with BATCHABLE_ATTENTION(), CohortLayers() if objective.autocast.on_cpu else nullcontext():
         return differentiate(objective, forward, w, v, b, data)
 
 
@@ -112,7 +112,7 @@ def _gradient_batched(objective: Objective, w: Tensor, v: Tensor, b: Tensor, dat
 
     gradient = vmap(grad(scaled, argnums=(0, 1), has_aux=True), in_dims=0, randomness="different")
     views = (space.shared.views(w), space.personal.views(v), space.buffers.views(b))
-    with _BATCHABLE_ATTENTION():
+    with BATCHABLE_ATTENTION():
         (shared, personal), (loss, scalars, buffers) = gradient(*views, data)
     return Evaluation(
         space.shared.to_operator_(space.shared.flatten(shared.values(), len(w)) / scale),

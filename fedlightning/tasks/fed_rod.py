@@ -74,9 +74,17 @@ class FedRoD(PersonalizedClassification):
         personal = F.cross_entropy(own, y)
         return {"loss": balanced + personal, "generic_loss": balanced, "personal_loss": personal}
 
-    def _evaluate(self, stage: str, batch: Any) -> None:
+    def scores(self, batch: Any) -> dict[str, Tensor]:  # type: ignore[override]
+        """Logits ``[B, C]`` of the personal and of the generic model."""
+        network: Any = self.network
+        features = network.body(batch[0])
+        generic = network.head(features)
+        return {"own": generic + self.own_head(features), "generic": generic}
+
+    def evaluate(self, stage: str, batch: Any, scores: dict[str, Tensor]) -> None:  # type: ignore[override]
+        """As the base class for the personal model; accuracy, macro F1 and AUC for the generic one."""
         x, y, _ = batch
-        super()._evaluate(stage, (x, y))
+        super().evaluate(stage, (x, y), scores["own"])
         metrics: Any = self.metrics[f"{stage}_global"]
-        metrics.update(self.network(x).softmax(1), y)
+        metrics.update(scores["generic"].softmax(1), y)
         self.log_dict(dict(metrics.items()), batch_size=len(y))

@@ -13,12 +13,12 @@ from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.metrics.present_auroc import PresentClassesAUROC
 from fedlightning.models import PersonalMLP
-from fedlightning.module import FederatedLightningModule
+from fedlightning.scored import ScoredTask
 
 Batch = tuple[Any, Tensor]
 
 
-class PersonalizedClassification(FederatedLightningModule):
+class PersonalizedClassification(ScoredTask):
     """Any network of logits, cross entropy; every client is evaluated by itself.
 
     Which part is personal is a choice of names: lower layers (input personalisation), upper layers (output), or one of
@@ -42,12 +42,13 @@ class PersonalizedClassification(FederatedLightningModule):
             algorithm: What clients and server do.
             network: Maps inputs to logits ``[B, C]``; null for two layers on 8 x 8 images.
             personal: Dotted name prefixes within the network of the parameters that stay on the clients.
-            classes: Number C of classes.
-            federation: Arguments of :class:`FederatedLightningModule`.
+            classes: Number C of classes, of the client that has most.
+            federation: Arguments of :class:`~fedlightning.FederatedLightningModule`.
         """
         super().__init__(algorithm, **federation)
         self.save_hyperparameters()
         self.personal_parameters = tuple(f"network.{prefix}" for prefix in personal)
+        self._classes = classes
         self.network = PersonalMLP(64, 32, classes) if network is None else network
         self.metrics = nn.ModuleDict(
             {
@@ -73,22 +74,18 @@ class PersonalizedClassification(FederatedLightningModule):
         x, y = batch
         return F.cross_entropy(self(x), y)
 
-    def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        """Accuracy, macro F1, AUC and loss."""
-        self._evaluate("val", batch)
+    def scores(self, batch: Batch) -> Tensor:
+        """Logits ``[B, C]``."""
+        return self(batch[0])  # type: ignore[no-any-return]
 
-    def test_step(self, batch: Batch, batch_idx: int) -> None:
-        """As in validation, on the test data."""
-        self._evaluate("test", batch)
+    def evaluate(self, stage: str, batch: Batch, scores: Tensor) -> None:
+        """Accuracy, macro F1, AUC and loss; classes a client's own head does not have get probability 0."""
+        metrics: Any = self.metrics[stage]
+        y = batch[1]
+        metrics.update(F.pad(scores.softmax(1), (0, max(0, self._classes - scores.shape[1]))), y)
+        self.log(f"{stage}_loss", F.cross_entropy(scores, y), batch_size=len(y))
+        self.log_dict(dict(metrics.items()), prog_bar=stage == "val", batch_size=len(y))
 
     def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Predicted classes ``[B]``."""
         return self(batch[0]).argmax(1)  # type: ignore[no-any-return]
-
-    def _evaluate(self, stage: str, batch: Batch) -> None:
-        metrics: Any = self.metrics[stage]
-        x, y = batch
-        logits = self(x)
-        metrics.update(logits.softmax(1), y)
-        self.log(f"{stage}_loss", F.cross_entropy(logits, y), batch_size=len(y))
-        self.log_dict(dict(metrics.items()), prog_bar=stage == "val", batch_size=len(y))

@@ -30,3 +30,11 @@ def test_is_undefined_for_a_single_class():
     metric = PresentClassesAUROC(4)
     metric.update(scores(5), torch.full((5,), 2))
     assert metric.compute().isnan()
+
+
+def test_ties_count_half_as_in_torchmetrics():
+    p, y = (scores(60) * 5).round(), torch.arange(60) % 4
+    p = p / p.sum(1, keepdim=True)
+    metric = PresentClassesAUROC(4)
+    metric.update(p, y)
+    torch.testing.assert_close(metric.compute(), multiclass_auroc(p, y, 4))

@@ -1,6 +1,7 @@
 """Methods with personal blocks or models. ``operators[i](z, v)`` gives (g, g_v), or without v ``operators[i](z)`` g.
 
-Each returns the points, and leaves what clients keep in ``kept`` (one dict a client) if given.
+``v`` is the start of all personal blocks, or a list of one start a client. Each returns the points, and leaves what
+clients keep in ``kept`` (one dict a client) if given.
 """
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 def _blocks(operators, v):
     if v is None:
         return [lambda z, own, g=g: (g(z), own) for g in operators], [np.zeros(0) for _ in operators]
-    return operators, [v.copy() for _ in operators]
+    return operators, [own.copy() for own in (v if isinstance(v, list) else [v] * len(operators))]
 
 
 def _keep(kept, **states):

@@ -1,0 +1,107 @@
+"""What many clients' models make of their evaluation data, as one batched operation."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from fedlightning.oracle.layers import CohortLayers
+from fedlightning.oracle.vectorized import BATCHABLE_ATTENTION
+from fedlightning.space import ParameterSpace
+
+
+class NotBatchableError(RuntimeError):
+    """The scores cannot be computed for many clients at once; the message says why."""
+
+
+class CohortScores:
+    """``task.scores`` of S clients at their own models, by ``torch.func.vmap``.
+
+    Random numbers are not drawn: scores that need any are refused, as one after the other they would be others.
+    """
+
+    def __init__(self, task: nn.Module, space: ParameterSpace) -> None:
+        """Wrap a task, a module with a method ``scores(batch)``.
+
+        Raises:
+            NotBatchableError: If scores of one sample depend on the batch it is in, so that padding would change them.
+        """
+        for name, module in task.named_modules():
+            if isinstance(module, _BatchNorm) and module.running_mean is None:
+                raise NotBatchableError(f"'{name}' normalises by the batch (track_running_stats=False)")
+        self._space = space
+        self._call = _ScoresModule(task)
+        self._task = task
+
+    @torch.no_grad()
+    def __call__(self, w: Tensor, v: Tensor, b: Tensor | None, data: Any) -> Any:
+        """Scores of every client.
+
+        Args:
+            w: Shared parameters, ``[S, d]``.
+            v: Personal blocks, ``[S, p]``.
+            b: Buffers, ``[S, b]``; None for the task's own.
+            data: Leaves ``[S, B, ...]``.
+
+        Returns:
+            What ``scores`` returns, leaves ``[S, B, ...]``.
+
+        Raises:
+            NotBatchableError: If ``vmap`` refuses, or could only go client by client.
+        """
+        own = dict(self._task.named_parameters()) | dict(self._task.named_buffers())
+        views = self._space.shared.views(w) | self._space.personal.views(v)
+        if b is not None:
+            views |= self._space.buffers.views(b)
+        state = {f"task.{name}": _as(view, own[name]) for name, view in views.items()}
+        try:
+            return self._batched(self._one, state, data)
+        except NotBatchableError:
+            return self._batched(_apart(self._one), state, data)
+
+    def _one(self, state: dict[str, Tensor], data: Any) -> Any:
+        return functional_call(self._call, state, (data,))
+
+    @staticmethod
+    def _batched(one: Callable[..., Any], state: dict[str, Tensor], data: Any) -> Any:
+        layers = CohortLayers() if next(iter(state.values())).device.type == "cpu" else nullcontext()
+        with warnings.catch_warnings(), BATCHABLE_ATTENTION(), layers:
+            warnings.filterwarnings("error", message=".*batching rule")  # vmap would go client by client
+            try:
+                return vmap(one)(state, data)
+            except (RuntimeError, ValueError, UserWarning) as error:
+                raise NotBatchableError(str(error).splitlines()[0]) from error
+
+
+def _apart(one: Callable[..., Any]) -> Callable[..., Any]:
+    """The same below ``grad``, where composite operations (recurrent layers) come apart; nothing is differentiated."""
+
+    def function(state: dict[str, Tensor], data: Any) -> Any:
+        zero = next(iter(state.values())).new_zeros(())
+        return grad(lambda unused: (unused, one(state, data)), has_aux=True)(zero)[1]
+
+    return function
+
+
+class _ScoresModule(nn.Module):
+    """``functional_call`` calls a module; this one's call is the scores."""
+
+    def __init__(self, task: nn.Module) -> None:
+        super().__init__()
+        self.task = task
+        self.training = task.training
+
+    def forward(self, data: Any) -> Any:
+        return self.task.scores(data)  # type: ignore[operator]
+
+
+def _as(value: Tensor, own: Tensor) -> Tensor:
+    """In the dtype the task holds it in; integers are rounded."""
+    return value.to(own.dtype) if own.is_floating_point() else value.round().to(own.dtype)

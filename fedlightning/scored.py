@@ -1,0 +1,78 @@
+"""Tasks whose evaluation runs many clients' models at once."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import torch
+
+from fedlightning.module import FederatedLightningModule
+from fedlightning.oracle.vectorized import CACHE_BYTES
+
+
+class ScoredTask(FederatedLightningModule):
+    """A task that is evaluated in two steps: what the model makes of a batch, and what is logged of that.
+
+    Where clients have models of their own, the first step, :meth:`scores`, runs for many clients at once, and the
+    second, :meth:`evaluate`, with every client's part. A subclass writes both in place of ``validation_step`` and
+    ``test_step``::
+
+        class Regression(ScoredTask):
+            personal_parameters = ("offset",)
+
+            def scores(self, batch):
+                x, y = batch
+                return self.line(x).squeeze(1) + self.offset
+
+            def evaluate(self, stage, batch, scores):
+                self.log(f"{stage}_mse", (scores - batch[1]).square().mean(), batch_size=len(scores))
+
+    Scores that ``torch.func.vmap`` refuses are computed one client after the other, and a message says so. A subclass
+    that writes its own ``validation_step`` or ``test_step`` is validated or tested one client after the other.
+    """
+
+    @abstractmethod
+    def scores(self, batch: Any) -> Any:
+        """What the model makes of a batch; a sample's scores must not depend on the others of the batch.
+
+        Runs under ``torch.func.vmap`` like :meth:`objective`, and must draw no random numbers.
+
+        Args:
+            batch: One client's samples in the data set's own structure, leaves ``[B, ...]``.
+
+        Returns:
+            A tensor ``[B, ...]``, or several in dicts, lists and tuples.
+        """
+
+    @abstractmethod
+    def evaluate(self, stage: str, batch: Any, scores: Any) -> None:
+        """Log metrics, as a ``validation_step`` would.
+
+        Args:
+            stage: ``val`` or ``test``.
+            batch: As given to :meth:`scores`.
+            scores: What :meth:`scores` returned.
+        """
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        """Score and evaluate."""
+        self._score("val", batch)
+
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        """Score and evaluate."""
+        self._score("test", batch)
+
+    def evaluated_together(self, stage: str) -> int:
+        """As many models as fit: into the caches on a CPU, into a quarter of the free memory elsewhere."""
+        mine, name = type(self), "validation_step" if stage == "val" else "test_step"
+        if getattr(mine, name) is not getattr(ScoredTask, name):
+            return 1
+        free = torch.cuda.mem_get_info(self.device)[0] // 4 if self.device.type == "cuda" else CACHE_BYTES
+        return max(1, free // sum(p.numel() * p.element_size() for p in self.parameters()))
+
+    def _score(self, stage: str, batch: Any) -> None:
+        if self._side_by_side is None:
+            self.evaluate(stage, batch, self.scores(batch))
+        else:
+            self._side_by_side(stage, batch)

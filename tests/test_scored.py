@@ -1,0 +1,264 @@
+"""Evaluation of many clients side by side against one client after the other."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import Dataset
+
+from fedlightning import FederatedDataModule, ScoredTask
+from fedlightning.algorithms import Ditto, FedALA, FedAPM, FedAvg, pFedMe
+from fedlightning.data import ClientLoader, Dirichlet, Partition, PersonalDigits, TensorData
+from fedlightning.models import HARNet, TwoLayerCNN
+from fedlightning.oracle import Sequential, Vectorized
+from fedlightning.participation import Uniform
+from fedlightning.tasks import FedRoD, PersonalizedClassification
+from tests.small import Personal, clients, trainer
+
+CLIENTS = 6
+
+
+class Normed(nn.Module):
+    """BatchNorm and dropout."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5))
+        self.head = nn.Linear(8, 10)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+class OneByOne:
+    """The same task, its clients one after the other."""
+
+    def evaluated_together(self, stage):
+        return 1
+
+
+def digits(**options):
+    defaults = {"participation": Uniform(size=4), "batch_size": 10, "local_steps": 3, "eval_batch_size": 90}
+    return PersonalDigits(Dirichlet(CLIENTS, 0.5, min_size=30), **{**defaults, **options})
+
+
+def both(make, *arguments, data=None, max_steps=3, **options):
+    """Logged metrics and metrics of every client: side by side, and one by one."""
+    results = []
+    for cls in (make, type("One", (OneByOne, make), {})):
+        torch.manual_seed(0)
+        task = cls(*deepcopy(arguments), **{"oracle": Vectorized(), **options})
+        fit = trainer(max_steps=max_steps, limit_val_batches=0)
+        own = digits() if data is None else data()
+        fit.fit(task, own)
+        again = trainer()
+        logged = again.validate(task, own, verbose=False)[0]
+        results.append((task, logged | again.test(task, own, verbose=False)[0]))
+        loader = again.test_dataloaders
+        assert loader.grouped == (cls is make)
+    return results
+
+
+def check(results):
+    (ours, logged), (theirs, expected) = results
+    assert logged.keys() == expected.keys()
+    for name, value in expected.items():
+        assert logged[name] == pytest.approx(value, rel=1e-5, abs=1e-6), name
+    for name, values in theirs.client_metrics.items():
+        torch.testing.assert_close(ours.client_metrics[name], values, equal_nan=True, rtol=1e-5, atol=1e-6)
+        if "accuracy" in name or "f1" in name:
+            assert torch.equal(ours.client_metrics[name], values)
+    for (name, ours_now), theirs_now in zip(ours.named_parameters(), theirs.parameters(), strict=True):
+        assert torch.equal(ours_now, theirs_now), name
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "personal"),
+    [
+        (FedAvg(0.1), ["head"]),
+        (FedAPM(0.1), ["body"]),
+        (FedAvg(0.1), []),
+        (Ditto(0.1), []),
+        (pFedMe(0.1, lam=5.0), ["head"]),
+        (FedALA(0.1), []),
+    ],
+    ids=["FedSim", "FedAPM", "FedAvg", "Ditto", "pFedMe", "FedALA"],
+)
+def test_side_by_side_is_one_by_one(algorithm, personal):
+    results = both(PersonalizedClassification, algorithm, personal=personal)
+    check(results)
+    assert results[0][0].client_metrics["test_loss"].std() > 1e-4
+    assert ("test_global_loss" in results[0][1]) == isinstance(algorithm, Ditto | pFedMe | FedALA)
+
+
+@pytest.mark.parametrize("buffers", ["local", "average"])
+def test_batch_statistics_are_the_clients_own_and_dropout_is_off(buffers):
+    results = both(PersonalizedClassification, FedAvg(0.1), Normed(), personal=["body.2"], buffers=buffers)
+    check(results)
+
+
+def test_convolutions_and_two_heads():
+    check(both(PersonalizedClassification, FedAvg(0.05), TwoLayerCNN(1, 8, hidden=16), personal=["head"]))
+    data = lambda: digits(class_counts=True)  # noqa: E731
+    check(both(FedRoD, FedAvg(0.05), data=data))
+
+
+def test_before_the_first_round_all_stand_at_the_present_parameters():
+    task = PersonalizedClassification(FedAvg(0.1), personal=["head"], oracle=Vectorized())
+    data = digits()
+    first = trainer().validate(task, data, verbose=False)[0]
+    data.setup()
+    federation = data.federation
+    losses = [F.cross_entropy(task(x), y).detach() for x, y in (federation.val[i] for i in federation.val_partition)]
+    assert first["val_loss"] == pytest.approx(float(torch.stack(losses).mean()), rel=1e-5)
+
+
+class OwnLine(ScoredTask, Personal):
+    """A user's task."""
+
+    def scores(self, batch):
+        return self.line(batch[0]).squeeze(1) + self.offset
+
+    def evaluate(self, stage, batch, scores):
+        self.log(f"{stage}_loss", (scores - batch[1]).square().mean(), batch_size=len(scores))
+
+
+def own_data(wrap=lambda part: part, **dealing):
+    dealing = {"batch_size": 4, "local_steps": 3, "seed": 1, "eval_batch_size": 30, **dealing}
+    return FederatedDataModule.from_datasets(
+        clients(), val=[wrap(part) for part in clients(seed=7)], test=clients(seed=8), **dealing
+    )
+
+
+class Listed(Dataset):
+    """Not held as tensors."""
+
+    def __init__(self, part):
+        self.part = part
+
+    def __len__(self):
+        return len(self.part)
+
+    def __getitem__(self, i):
+        return self.part[i]
+
+
+@pytest.mark.parametrize("wrap", [lambda part: part, Listed], ids=["tensors", "loaded"])
+@pytest.mark.parametrize("eval_batch_size", [7, 30, 500])
+def test_a_users_scores_of_ragged_clients(wrap, eval_batch_size):
+    data = own_data(wrap, eval_batch_size=eval_batch_size)
+    task = OwnLine(FedAvg(0.05))
+    trainer(limit_val_batches=0).fit(task, data)
+    trainer().validate(task, data, verbose=False)
+    expected = [task.personalize(i).objective(part.tensors) for i, part in enumerate(clients(seed=7))]
+    torch.testing.assert_close(task.client_metrics["val_loss"], torch.stack(expected).detach())
+    assert task.offset.item() == 0.0
+    assert task._side_by_side is None
+
+
+def test_clients_of_like_size_stand_together():
+    sizes = [3, 9, 4, 30, 8]
+    partition = Partition.of(torch.arange(sum(sizes)).split(sizes))
+    data = TensorData((torch.arange(sum(sizes)),))
+    loader = ClientLoader(data, partition, batch_size=20, models=("own", "global"), at_once=3)
+    batches = [[(part.model, part.client) for part in parts] for parts in loader.batches]
+    assert batches == [
+        [("own", 1), ("own", 4)],
+        [("own", 2), ("own", 0)],
+        [("global", 1), ("global", 4)],
+        [("global", 2), ("global", 0)],
+        [("own", 3)],
+        [("own", 3)],
+        [("global", 3)],
+        [("global", 3)],
+    ]
+    for parts, (batch,) in zip(loader.batches, loader, strict=True):
+        assert batch.shape[0] == len(parts)
+        for row, part in zip(batch, parts, strict=True):
+            assert torch.equal(row[: len(part.index)], part.index)
+            assert (row[len(part.index) :] == part.index[-1]).all()
+
+
+class Refusing(OwnLine):
+    def scores(self, batch):
+        shift = self.offset.item()
+        return self.line(batch[0]).squeeze(1) + shift
+
+
+class Drawing(OwnLine):
+    def scores(self, batch):
+        return super().scores(batch) + 0 * torch.rand(len(batch[0]))
+
+
+class BatchNormed(OwnLine):
+    def __init__(self, algorithm):
+        super().__init__(algorithm, oracle=Sequential())
+        self.norm = nn.BatchNorm1d(6, affine=False, track_running_stats=False)
+
+    def scores(self, batch):
+        return self.line(self.norm(batch[0])).squeeze(1) + self.offset
+
+
+@pytest.mark.parametrize("make", [Refusing, Drawing, BatchNormed])
+def test_scores_that_cannot_run_side_by_side_run_one_by_one(make, monkeypatch):
+    said = []
+    monkeypatch.setattr("fedlightning.callbacks.clients.rank_zero_info", said.append)
+    task, data = make(FedAvg(0.05)), own_data()
+    trainer(limit_val_batches=0).fit(task, data)
+    trainer().validate(task, data, verbose=False)
+    assert len(said) == 1
+    assert said[0].startswith(f"{make.__name__}.scores cannot run for many clients at once")
+    expected = []
+    for i, part in enumerate(clients(seed=7)):
+        own = task.personalize(i).eval()
+        expected.append((own.scores(part.tensors) - part.tensors[1]).square().mean())
+    torch.testing.assert_close(task.client_metrics["val_loss"], torch.stack(expected).detach())
+    assert task.offset.item() == 0.0
+
+
+def test_a_validation_step_of_its_own_is_taken_as_it_is():
+    class Own(OwnLine):
+        def validation_step(self, batch, batch_idx):
+            assert batch[0].dim() == 2
+            self.log("val_loss", self.objective(batch), batch_size=len(batch[1]))
+
+    task, data = Own(FedAvg(0.05)), own_data()
+    fit = trainer(limit_val_batches=0)
+    fit.fit(task, data)
+    again = trainer()
+    again.validate(task, data, verbose=False)
+    assert not again.val_dataloaders.grouped
+    expected = [task.personalize(i).objective(part.tensors) for i, part in enumerate(clients(seed=7))]
+    torch.testing.assert_close(task.client_metrics["val_loss"], torch.stack(expected).detach())
+    again.test(task, data, verbose=False)
+    assert again.test_dataloaders.grouped
+
+
+class Failing(OwnLine):
+    def evaluate(self, stage, batch, scores):
+        raise KeyboardInterrupt
+
+
+@pytest.mark.filterwarnings("ignore:.*KeyboardInterrupt")
+def test_an_interrupted_evaluation_leaves_the_task_as_it_was():
+    task, data = Failing(FedAvg(0.05)), own_data()
+    trainer(limit_val_batches=0).fit(task, data)
+    with pytest.raises((KeyboardInterrupt, SystemExit)):
+        trainer().validate(task, data)
+    assert task._note is None
+    assert task._side_by_side is None
+
+
+def test_recurrent_layers_run_side_by_side(monkeypatch):
+    monkeypatch.setattr("fedlightning.callbacks.clients.rank_zero_info", pytest.fail)
+    network = HARNet(classes=3, widths=(4, 4, 4), heads=2)
+    draw = torch.Generator().manual_seed(0)
+    parts = [
+        TensorData((torch.randn(n, 6, 16, generator=draw), torch.randint(3, (n,), generator=draw))) for n in (5, 7, 4)
+    ]
+    data = lambda: FederatedDataModule.from_datasets(parts, val=parts, test=parts, batch_size=4)  # noqa: E731
+    check(both(PersonalizedClassification, FedAvg(0.05), network, ["head"], 3, data=data, max_steps=1))

@@ -1,0 +1,267 @@
+"""Clients whose personal blocks differ in length, against NumPy loops, and the ways they are stored and computed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedlightning import FederatedLightningModule
+from fedlightning import algorithms as fl
+from fedlightning.clients import MemoryMapped
+from fedlightning.data.cohort import RoundBatch
+from fedlightning.data.module import RoundLoader
+from fedlightning.models import Variants
+from fedlightning.oracle import Auto, Sequential, Vectorized
+from fedlightning.participation import Full, Uniform
+from fedlightning.tasks import ClientNumbers
+from tests.algorithms.cases import CASES
+from tests.federations import K, cohorts_of, loop_for, run
+from tests.references.fed_avg import fed_avg
+from tests.references.fed_mm import fed_mm
+from tests.references.personal import fed_alt, fed_apm, fed_sim
+from tests.references.scaffold import scaffold
+
+N, SHARED = 7, 4
+LENGTHS = {"short": 2, "none": 0, "long": 5}
+CHOICE = ["long", "short", "none", "long", "short", "short", "long"]
+
+
+class Block(nn.Module):
+    """A vector."""
+
+    def __init__(self, start):
+        super().__init__()
+        self.v = nn.Parameter(start)
+
+    def forward(self):
+        return self.v
+
+
+class Nothing(nn.Module):
+    def forward(self):
+        return torch.zeros(0)
+
+
+class RaggedQuadratic(FederatedLightningModule):
+    """1/2 w'H_i w + q_i'w with w = (u, v_i), v_i as long as client i's variant is."""
+
+    personal_parameters = ("v",)
+
+    def __init__(self, algorithm, choice=CHOICE, seed=0, **federation):
+        super().__init__(algorithm, **federation)
+        draw = torch.Generator().manual_seed(seed)
+        self.u = nn.Parameter(torch.randn(SHARED, generator=draw))
+        blocks = {
+            name: Block(torch.randn(length, generator=draw)) if length else Nothing()
+            for name, length in LENGTHS.items()
+        }
+        self.v = Variants(blocks, choice)
+        for name, length in LENGTHS.items():
+            size = SHARED + length
+            factor = torch.randn(N, size, size, generator=draw).double()  # then the product is symmetric to all digits
+            self.register_buffer(f"matrix_{name}", 0.5 * torch.eye(size) + factor @ factor.mT / size, persistent=False)
+            self.register_buffer(f"offset_{name}", torch.randn(N, size, generator=draw), persistent=False)
+
+    def objective(self, batch):
+        w = torch.cat([self.u, self.v().to(self.u)])
+        matrix = getattr(self, f"matrix_{self.v.active}").index_select(0, batch).mean(0)
+        return w @ matrix @ w / 2 + getattr(self, f"offset_{self.v.active}").index_select(0, batch).mean(0) @ w
+
+    def validation_step(self, batch, batch_idx):
+        self.log("val_loss", self.objective(batch), batch_size=len(batch))
+
+
+def ragged(algorithm, **options):
+    return RaggedQuadratic(algorithm, **options).double()
+
+
+def rounds(algorithm, count, size=None, seed=0, start=0, variant=CHOICE.__getitem__):
+    data = ClientNumbers(
+        N,
+        local_steps=K,
+        participation=Full() if size is None else Uniform(size),
+        rounds_per_epoch=count,
+        seed=seed,
+    )
+    loader = RoundLoader(data, algorithm.phases, start=lambda: start, variant=variant)
+    return [batch.place(torch.device("cpu"), torch.float64) for batch in loader]
+
+
+def operators_of(task):
+    """(u, v) -> (g_u, g_v), one a client; and every client's start."""
+    found, starts = [], []
+    for i, name in enumerate(CHOICE):
+        matrix = getattr(task, f"matrix_{name}")[i].numpy()
+        offset = getattr(task, f"offset_{name}")[i].numpy()
+
+        def operator(u, v, matrix=matrix, offset=offset):
+            g = matrix[:, :SHARED] @ u + matrix[:, SHARED:] @ v + offset
+            return g[:SHARED], g[SHARED:]
+
+        found.append(operator)
+        starts.append(task.v[name].v.detach().numpy().copy() if LENGTHS[name] else np.zeros(0))
+    return found, starts
+
+
+def personal_of(loop):
+    """Every client's personal block."""
+    return [loop.models([i])[1][0] for i in range(N)]
+
+
+REFERENCES = {
+    "FedSim": (fl.FedSim, {"lr": 0.05}, fed_sim),
+    "FedAlt": (fl.FedAlt, {"lr": 0.05, "personal_passes": 2}, fed_alt),
+    "FedAPM": (fl.FedAPM, {"lr": 0.05, "rho": 0.7, "sigma": 0.5, "tolerance": 2.0, "decay": 0.9}, fed_apm),
+}
+STEPWISE = {
+    "FedProx": (fl.FedProx, {"lr": 0.05, "mu": 0.3}, fed_avg),
+    "SCAFFOLD": (fl.SCAFFOLD, {"lr": 0.05}, scaffold),
+    "FedMM": (fl.FedMM, {"lr": 0.05, "mu": 1.0}, fed_mm),
+}
+
+
+@pytest.mark.parametrize("oracle", [Vectorized(), Vectorized(chunk_size=2), Sequential()], ids=["all", "2", "1"])
+@pytest.mark.parametrize("size", [None, 4], ids=["everyone", "cohort"])
+@pytest.mark.parametrize("name", REFERENCES)
+def test_blocks_of_any_length_follow_the_numpy_reference(name, size, oracle):
+    make, hyper, reference = REFERENCES[name]
+    algorithm = make(**hyper)
+    task = ragged(algorithm)
+    loop, batches, kept = loop_for(task, oracle), rounds(algorithm, 5, size), []
+    u = task.u.detach().numpy().copy()
+    operators, starts = operators_of(task)
+    trajectory = run(loop, batches)
+    expected = reference(operators, u, cohorts_of(batches), K, **hyper, v=starts, kept=kept)
+    torch.testing.assert_close(trajectory, torch.from_numpy(np.stack(expected)), rtol=1e-10, atol=1e-10)
+    for ours, theirs in zip(personal_of(loop), kept, strict=True):
+        torch.testing.assert_close(ours, torch.from_numpy(theirs["personal"]), rtol=1e-10, atol=1e-10)
+    assert [len(v) for v in personal_of(loop)] == [LENGTHS[name] for name in CHOICE]
+
+
+@pytest.mark.parametrize("name", STEPWISE)
+def test_a_plain_step_of_the_personal_block_beside_every_step(name):
+    make, hyper, reference = STEPWISE[name]
+    algorithm = make(**hyper)
+    task = ragged(algorithm)
+    loop, batches = loop_for(task), rounds(algorithm, 5, 4)
+    operators, own = operators_of(task)
+
+    def stepping(i):
+        def operator(u):
+            g, g_v = operators[i](u, own[i])
+            own[i] = own[i] - 0.05 * g_v
+            return g
+
+        return operator
+
+    start = task.u.detach().numpy().copy()
+    trajectory = run(loop, batches)
+    expected = reference([stepping(i) for i in range(N)], start, cohorts_of(batches), K, **hyper)
+    torch.testing.assert_close(trajectory, torch.from_numpy(np.stack(expected)), rtol=1e-10, atol=1e-10)
+    for ours, theirs in zip(personal_of(loop), own, strict=True):
+        torch.testing.assert_close(ours, torch.from_numpy(theirs), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_algorithm_computes_alike_in_any_order_and_resumes(name):
+    algorithm = CASES[name].personal_algorithm()
+    batches = rounds(algorithm, 4, 5)
+    loops = [loop_for(ragged(algorithm), oracle) for oracle in (Vectorized(), Sequential(), Vectorized(chunk_size=2))]
+    trajectories = [run(loop, batches) for loop in loops]
+    turned = [
+        RoundBatch(b.index, tuple(replace(cohort, deals=cohort.deals[::-1]) for cohort in b.cohorts)) for b in batches
+    ]
+    loops.append(loop_for(ragged(algorithm)))
+    trajectories.append(run(loops[-1], turned))
+    for loop, trajectory in zip(loops[1:], trajectories[1:], strict=True):
+        torch.testing.assert_close(trajectory, trajectories[0], rtol=1e-11, atol=1e-11)
+        for ours, theirs in zip(personal_of(loop), personal_of(loops[0]), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-11)
+    first, second = (loop_for(ragged(algorithm)) for _ in range(2))
+    run(first, batches[:2])
+    second.load_state_dict(first.state_dict())
+    assert torch.equal(run(second, batches[2:]), trajectories[0][2:])
+    for ours, theirs in zip(personal_of(second), personal_of(loops[0]), strict=True):
+        assert torch.equal(ours, theirs)
+    for key in second.clients.template:
+        assert torch.equal(second.clients.all(key), loops[0].clients.all(key))
+
+
+def test_only_those_who_take_part_move_and_nothing_personal_travels():
+    algorithm = fl.FedAPM(0.05)
+    task = ragged(algorithm)
+    loop = loop_for(task)
+    start = [v.clone() for v in personal_of(loop)]
+    (batch,) = rounds(algorithm, 1, 3)
+    run(loop, [batch])
+    present = set(cohorts_of([batch])[0])
+    for i, (before, now) in enumerate(zip(start, personal_of(loop), strict=True)):
+        assert torch.equal(before, now) == (i not in present or len(now) == 0)
+    assert loop.upload == 3 * SHARED
+    assert list(loop.clients.template) == ["state.u", "state.pi", "state.xi"]
+
+
+def test_auto_measures_the_first_variant_for_all(tmp_path):
+    algorithm = fl.FedSim(0.05)
+    reports = []
+    loop = loop_for(ragged(algorithm), Auto(), report=reports.append, storage=MemoryMapped(str(tmp_path)))
+    plain = loop_for(ragged(algorithm))
+    batches = rounds(algorithm, 3, 4)
+    torch.testing.assert_close(run(loop, batches), run(plain, batches), rtol=1e-11, atol=1e-11)
+    assert len(reports) == 1
+
+
+def test_step_sizes_by_prefix_name_one_variant():
+    ends = []
+    for lr in (0.05, {"default": 0.05, "v.long": 1e-12}):
+        algorithm = fl.FedSim(lr)
+        task = ragged(algorithm)
+        loop = loop_for(task)
+        start = [v.clone() for v in personal_of(loop)]
+        run(loop, rounds(algorithm, 1))
+        ends.append([(now - before).norm() for now, before in zip(personal_of(loop), start, strict=True)])
+    for i, name in enumerate(CHOICE):
+        if name == "long":
+            assert ends[1][i] < 1e-8 < ends[0][i]
+        else:
+            assert ends[1][i] == ends[0][i]
+
+
+def test_choice_by_a_function():
+    algorithm = fl.FedSim(0.05)
+    loops = [loop_for(ragged(algorithm, choice=choice)) for choice in (CHOICE, CHOICE.__getitem__)]
+    first, second = (run(loop, rounds(algorithm, 2)) for loop in loops)
+    assert torch.equal(first, second)
+
+
+class Undeclared(RaggedQuadratic):
+    personal_parameters = ()
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: loop_for(Undeclared(fl.FedAvg(0.1))), ValueError, "Add 'v' to personal_parameters"),
+        (lambda: Variants({}, []), ValueError, "give one module at least"),
+        (lambda: Variants(dict.fromkeys("ab", nn.Linear(1, 1)), []), ValueError, "'a' and 'b' share a parameter"),
+        (
+            lambda: run(loop_for(ragged(fl.FedAvg(0.1))), rounds(fl.FedAvg(0.1), 1, variant=lambda client: "")),
+            ValueError,
+            "Variant '' is unknown to this task",
+        ),
+        (lambda: Variants({"a": nn.Identity()}, "a"), ValueError, "expected a list of names, one a client"),
+        (lambda: Variants({"a": nn.Identity()}, ["a", "b"]), ValueError, "client 1 has variant 'b'; there are 'a'"),
+        (
+            lambda: run(loop_for(ragged(fl.FedAvg(0.1), choice=CHOICE[:4])), rounds(fl.FedAvg(0.1), 1)),
+            IndexError,
+            "choice names the variants of 4 clients",
+        ),
+    ],
+)
+def test_errors_name_the_remedy(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
