@@ -167,13 +167,13 @@ class ParameterSpace:
             )
         choice = VariantChoice(module)
         for part in choice.names:
-            if travels := sorted(name for name in trainable if _is_under(name, part) and name not in personal):
+            if travels := sorted(name for name in trainable if is_under(name, part) and name not in personal):
                 raise ValueError(
                     f"'{part}' varies between clients, so it cannot be shared, but '{travels[0]}' is not personal. "
                     f"Add '{part}' to personal_parameters."
                 )
         absent = choice.absent()
-        self._absent = tuple(name for name in trainable if any(_is_under(name, prefix) for prefix in absent))
+        self._absent = tuple(name for name in trainable if any(is_under(name, prefix) for prefix in absent))
         minimised = [name for name in trainable if name not in maximised | personal]
         shared = (*minimised, *(name for name in trainable if name in maximised))
         if not shared:
@@ -188,7 +188,7 @@ class ParameterSpace:
         buffers = {
             name: buffer
             for name, buffer in module.named_buffers()
-            if not any(_is_under(name, prefix) for prefix in absent)
+            if not any(is_under(name, prefix) for prefix in absent)
         }
         self.buffers = _layout(tuple(buffers), {name: b.shape for name, b in buffers.items()})
 
