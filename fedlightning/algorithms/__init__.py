@@ -37,6 +37,7 @@ from fedlightning.algorithms.fed_skip import FedSkip
 from fedlightning.algorithms.fed_split import FedSplit
 from fedlightning.algorithms.fiaelt import FIAELT
 from fedlightning.algorithms.local_sgda_plus import LocalSGDAPlus
+from fedlightning.algorithms.lp_proj import LpProj
 from fedlightning.algorithms.p_fed_me import pFedMe
 from fedlightning.algorithms.projected_gda import PGDA, ProjectedGDA
 from fedlightning.algorithms.scaffold import SCAFFOLD, SCAFFOLDS
@@ -81,6 +82,7 @@ __all__ = [
     "FedSplit",
     "LocalGradientAlgorithm",
     "LocalSGDAPlus",
+    "LpProj",
     "OptimizerCallable",
     "ParallelSGDA",
     "Phase",
