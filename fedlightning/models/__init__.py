@@ -1,6 +1,7 @@
 """Networks of the papers and benchmarks."""
 
 from fedlightning.models.classifiers import CNN, MLP, LeNet5, LogisticRegression, ThreeLayerCNN
+from fedlightning.models.conditional_policy import ConditionalPolicy, head_context
 from fedlightning.models.dcgan import DCGANDiscriminator, DCGANGenerator
 from fedlightning.models.extractors import DigitFeatures, MobileNetV2Features
 from fedlightning.models.personalized import (
@@ -19,6 +20,7 @@ __all__ = [
     "MLP",
     "AttentionPooling",
     "AudioVideoNet",
+    "ConditionalPolicy",
     "DCGANDiscriminator",
     "DCGANGenerator",
     "DigitFeatures",
@@ -32,4 +34,5 @@ __all__ = [
     "SensorStream",
     "ThreeLayerCNN",
     "TwoLayerCNN",
+    "head_context",
 ]

@@ -24,14 +24,16 @@ from tests.federations import (
     run,
     start_of,
 )
-from tests.references.personal import ditto, fed_ala, fed_alt, fed_apm, fed_sim, lp_proj, p_fed_me, sketch
+from tests.references.personal import ditto, fed_ala, fed_alt, fed_apm, fed_cp, fed_sim, lp_proj, p_fed_me, sketch
 
 BLOCKS = {
     "FedSim": (fl.FedSim, {"lr": 0.05}, fed_sim),
     "FedAlt": (fl.FedAlt, {"lr": 0.05, "personal_passes": 2}, fed_alt),
+    "FedCP": (fl.FedCP, {"lr": 0.05, "heads": ("u", "v"), "share": 0.4}, fed_cp),
     "FedAPM": (fl.FedAPM, {"lr": 0.05, "rho": 0.7, "sigma": 0.5, "tolerance": 2.0, "decay": 0.9}, fed_apm),
     "FedAPM, shared": (fl.FedAPM, {"lr": 0.05, "rho": 0.7, "personal_passes": 2, "start": "shared"}, fed_apm),
 }
+SQUARE = {"dim_shared": 4, "dim_personal": 4}
 MODELS = {
     "FedALA": (fl.FedALA, {"lr": 0.05, "lr_weights": 0.3, "first_passes": 2}, fed_ala),
     "Ditto": (fl.Ditto, {"lr": 0.05, "lam": 0.5, "lr_own": 0.04}, ditto),
@@ -68,7 +70,7 @@ def check_kept(loop, kept):
 def test_both_blocks_follow_the_numpy_reference(name, size):
     make, hyper, reference = BLOCKS[name]
     algorithm = make(**hyper)
-    task = personal_quadratic(algorithm)
+    task = personal_quadratic(algorithm, **SQUARE)
     loop, batches, kept = loop_for(task), rounds_of(algorithm, 6, size=size), []
     trajectory = run(loop, batches)
     u, v = (p.detach().numpy().copy() for p in (task.u, task.v))
@@ -101,7 +103,7 @@ def test_personal_rows_never_appear_in_a_message(name, monkeypatch):
 
     monkeypatch.setattr(RoundLoop, "_collect", note)
     algorithm = CASES[name].personal_algorithm()
-    task = personal_quadratic(algorithm)
+    task = personal_quadratic(algorithm, **CASES[name].problem)
     loop = loop_for(task)
     personal = [task.v.detach()]
     for batch in rounds_of(algorithm, 3, size=4):
@@ -126,10 +128,13 @@ def test_personal_rows_never_appear_in_a_message(name, monkeypatch):
 def test_with_a_personal_block_ways_to_compute_agree_and_runs_resume(name):
     algorithm = CASES[name].personal_algorithm()
     batches = rounds_of(algorithm, 4, size=4)
-    loops = [loop_for(personal_quadratic(algorithm), oracle) for oracle in (Vectorized(), Sequential())]
+    loops = [
+        loop_for(personal_quadratic(algorithm, **CASES[name].problem), oracle)
+        for oracle in (Vectorized(), Sequential())
+    ]
     whole, one_by_one = (run(loop, batches) for loop in loops)
     torch.testing.assert_close(whole, one_by_one, rtol=1e-12, atol=1e-12)
-    first, second = (loop_for(personal_quadratic(algorithm)) for _ in range(2))
+    first, second = (loop_for(personal_quadratic(algorithm, **CASES[name].problem)) for _ in range(2))
     run(first, batches[:2])
     second.load_state_dict(first.state_dict())
     assert torch.equal(run(second, batches[2:]), whole[2:])
@@ -140,7 +145,7 @@ def test_with_a_personal_block_ways_to_compute_agree_and_runs_resume(name):
 @pytest.mark.parametrize("name", CASES)
 def test_personal_blocks_of_absent_clients_stay(name):
     algorithm = CASES[name].personal_algorithm()
-    loop = loop_for(personal_quadratic(algorithm))
+    loop = loop_for(personal_quadratic(algorithm, **CASES[name].problem))
     batches = rounds_of(algorithm, 4, size=2)
     run(loop, batches[:1])
     for batch in batches[1:]:
@@ -283,6 +288,9 @@ def test_fed_apm_stops_where_the_gradient_is_small():
         (lambda: fl.FedAlt(0.1, personal_passes=0), r"FedAlt\(personal_passes=0\)"),
         (lambda: fl.Ditto(0.1, lam=-1.0), r"Ditto\(lam=-1.0\)"),
         (lambda: fl.FedALA(0.1, adaptive=2.0), r"FedALA\(adaptive=2.0\): expected >= 0 and <= 1"),
+        (lambda: fl.FedCP(0.1, share=0.0), r"FedCP\(share=0.0\): expected > 0 and <= 1"),
+        (lambda: loop_for(personal_quadratic(fl.FedCP(0.1))), "heads: 'network.head' matches no trainable parameter"),
+        (lambda: loop_for(personal_quadratic(fl.FedCP(0.1, heads=("u", "v")))), r"got '' \[3\] beside '' \[5\]"),
         (lambda: fl.pFedMe(0.1, lam=0.0), r"pFedMe\(lam=0.0\)"),
         (lambda: fl.LpProj(0.1, dim=0), r"LpProj\(dim=0\): expected >= 1"),
         (lambda: fl.LpProj(0.1, dim=3, p=3), r"LpProj\(p=3\): expected 1 or 2"),

@@ -37,6 +37,24 @@ def fed_sim(operators, z, cohorts, K, lr, v=None, kept=None):
     return points
 
 
+def fed_cp(operators, z, cohorts, K, lr, heads=None, share=0.5, v=None, kept=None):
+    """Zhang et al. 2023 (FedCP) on a problem whose shared block is the global head, if any head is named."""
+    operators, vs = _blocks(operators, v)
+    points = []
+    for cohort in cohorts:
+        ends = []
+        for i in cohort:
+            w = z.copy()
+            for _ in range(K):
+                g, g_v = operators[i](w, vs[i])
+                w, vs[i] = w - lr * g, vs[i] - lr * g_v
+            ends.append(w if heads is None else (1 - share) * z + share * vs[i])
+        z = np.mean(ends, axis=0)
+        points.append(z)
+    _keep(kept, personal=vs)
+    return points
+
+
 def fed_alt(operators, z, cohorts, K, lr, personal_passes=1, v=None, kept=None):
     """Pillutla et al. 2022, Algorithm 2: the personal block first."""
     operators, vs = _blocks(operators, v)
