@@ -1,7 +1,15 @@
 """Federated data: partitioners, cohorts, data modules, data sets."""
 
 from fedlightning.data.celeba import CelebA
-from fedlightning.data.classification import CIFAR10, MNIST, Digits, FashionMNIST
+from fedlightning.data.classification import (
+    CIFAR10,
+    CIFAR100,
+    MNIST,
+    Digits,
+    FashionMNIST,
+    LabelledPictures,
+    TinyImageNet,
+)
 from fedlightning.data.domains import MNISTM, DigitsM, Office31
 from fedlightning.data.evaluation import ClientLoader
 from fedlightning.data.features import SubjectFeatures
@@ -9,12 +17,23 @@ from fedlightning.data.images import ScalePixels
 from fedlightning.data.leaf import FEMNIST
 from fedlightning.data.module import ClientDatasets, FederatedDataModule, Federation, RoundLoader
 from fedlightning.data.partition import IID, ByGroup, Dirichlet, Partition, Partitioner, Shards, SourceTargetShare
-from fedlightning.data.personal import HAPT, UCIHAR, PersonalCIFAR10, PersonalData, PersonalDigits, PersonalMNIST
+from fedlightning.data.personal import (
+    HAPT,
+    UCIHAR,
+    PersonalCIFAR10,
+    PersonalCIFAR100,
+    PersonalData,
+    PersonalDigits,
+    PersonalMNIST,
+    PersonalPictures,
+    PersonalTinyImageNet,
+)
 from fedlightning.data.synthetic import Synthetic
 from fedlightning.data.tensors import TensorData
 
 __all__ = [
     "CIFAR10",
+    "CIFAR100",
     "FEMNIST",
     "HAPT",
     "IID",
@@ -31,13 +50,17 @@ __all__ = [
     "FashionMNIST",
     "FederatedDataModule",
     "Federation",
+    "LabelledPictures",
     "Office31",
     "Partition",
     "Partitioner",
     "PersonalCIFAR10",
+    "PersonalCIFAR100",
     "PersonalData",
     "PersonalDigits",
     "PersonalMNIST",
+    "PersonalPictures",
+    "PersonalTinyImageNet",
     "RoundLoader",
     "ScalePixels",
     "Shards",
@@ -45,4 +68,5 @@ __all__ = [
     "SubjectFeatures",
     "Synthetic",
     "TensorData",
+    "TinyImageNet",
 ]
