@@ -12,13 +12,14 @@ from fedlightning.data.classification import (
 )
 from fedlightning.data.domains import MNISTM, DigitsM, Office31
 from fedlightning.data.evaluation import ClientLoader
-from fedlightning.data.features import SubjectFeatures
+from fedlightning.data.features import FedMultimodal, SubjectFeatures
 from fedlightning.data.images import ScalePixels
 from fedlightning.data.leaf import FEMNIST
 from fedlightning.data.module import ClientDatasets, FederatedDataModule, Federation, RoundLoader
 from fedlightning.data.partition import IID, ByGroup, Dirichlet, Partition, Partitioner, Shards, SourceTargetShare
 from fedlightning.data.personal import (
     HAPT,
+    KUHAR,
     UCIHAR,
     PersonalCIFAR10,
     PersonalCIFAR100,
@@ -37,6 +38,7 @@ __all__ = [
     "FEMNIST",
     "HAPT",
     "IID",
+    "KUHAR",
     "MNIST",
     "MNISTM",
     "UCIHAR",
@@ -48,6 +50,7 @@ __all__ = [
     "DigitsM",
     "Dirichlet",
     "FashionMNIST",
+    "FedMultimodal",
     "FederatedDataModule",
     "Federation",
     "LabelledPictures",

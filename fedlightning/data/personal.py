@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,7 +14,7 @@ from fedlightning.data.images import ScalePixels, digits_images
 from fedlightning.data.module import FederatedDataModule, Federation
 from fedlightning.data.partition import IID, ByGroup, Dirichlet, Partition, Partitioner
 from fedlightning.data.pictures import Reader, read_cifar10, read_cifar100, read_mnist, read_tiny_imagenet
-from fedlightning.data.sensors import read_hapt, read_uci_har
+from fedlightning.data.sensors import read_hapt, read_ku_har, read_uci_har
 from fedlightning.data.tensors import TensorData
 from fedlightning.seeding import derive_seed
 
@@ -226,6 +227,49 @@ class UCIHAR(PersonalData):
     def samples(self) -> tuple[TensorData, Tensor]:
         """Windows of both official parts with activities, and persons."""
         windows, activity, person = read_uci_har(Path(self.root))
+        return TensorData((windows, activity)), person
+
+
+class KUHAR(PersonalData):
+    """KU-HAR (Sikder and Nahid, 2021), one client a person: up to 18 activities; windows in the shape of :class:`HAPT`.
+
+    Windows do not overlap, at 50 readings a second. FedAPM takes six activities and jumping and running, presumably
+    Stand, Sit, Lay, Walk, Stair-up, Stair-down, Jump and Run.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        activities: Sequence[str] | None = None,
+        standardize: bool = True,
+        min_windows: int = 10,
+        **options: Any,
+    ) -> None:
+        """Name the folder.
+
+        Args:
+            root: The unpacked ``2.Trimmed_interpolated_data``, with a folder an activity (``0.Stand``, ...) and files
+                ``<person>_<...>.csv`` in them.
+            activities: Names of the activities to keep; null for all.
+            standardize: Whether every axis of a window is shifted and scaled to mean 0 and deviation 1, as in
+                FedMultimodal (Feng et al., KDD 2023); else m/s^2 and rad/s.
+            min_windows: Persons with fewer windows are left out.
+            options: Arguments of :class:`PersonalData` and :class:`FederatedDataModule`.
+        """
+        super().__init__(ByGroup(), **options)
+        self.root = root
+        self.activities = activities
+        self.standardize = standardize
+        self.min_windows = min_windows
+
+    def samples(self) -> tuple[TensorData, Tensor]:
+        """Windows with activities, and persons."""
+        windows, activity, person = read_ku_har(Path(self.root), self.activities)
+        enough = torch.bincount(person)[person] >= self.min_windows
+        windows, activity, person = windows[enough], activity[enough], person[enough]
+        if self.standardize:
+            deviation, mean = torch.std_mean(windows, dim=2, correction=0, keepdim=True)
+            windows = (windows - mean) / (deviation + 1e-5)
         return TensorData((windows, activity)), person
 
 

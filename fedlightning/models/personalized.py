@@ -127,9 +127,13 @@ class HARNet(nn.Module):
         self.fusion = AttentionPooling(widths[-1], heads)
         self.head = nn.Sequential(nn.Linear(heads * widths[-1], 64), nn.ReLU(), nn.Linear(64, classes))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """``[B, 6, T]``, three axes of acceleration and three of rotation, to logits ``[B, classes]``."""
-        steps = torch.cat([self.acc(x[:, :3]), self.gyro(x[:, 3:])], dim=1)
+    def forward(self, x: Tensor | dict[str, Tensor]) -> Tensor:
+        """``[B, 6, T]``, three axes of acceleration and three of rotation, to logits ``[B, classes]``.
+
+        Also from ``acc`` and ``gyro``, ``[B, T, 3]`` each, as precomputed features come.
+        """
+        acc, gyro = (x["acc"].mT, x["gyro"].mT) if isinstance(x, dict) else (x[:, :3], x[:, 3:])
+        steps = torch.cat([self.acc(acc), self.gyro(gyro)], dim=1)
         return self.head(self.fusion(steps))  # type: ignore[no-any-return]
 
 

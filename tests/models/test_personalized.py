@@ -38,6 +38,8 @@ def test_sizes_of_the_papers_networks():
     assert cnn(torch.randn(2, 3, 32, 32)).shape == (2, 10)
     har = HARNet(classes=12)
     assert har(torch.randn(2, 6, 128)).shape == (2, 12)
+    x = torch.randn(2, 6, 128)
+    torch.testing.assert_close(har({"acc": x[:, :3].mT, "gyro": x[:, 3:].mT}), har(x))
     assert [tuple(har.acc.conv[i].weight.shape) for i in (0, 3, 6)] == [(32, 3, 5), (64, 32, 5), (128, 64, 5)]
     assert har.head[0].in_features == 6 * 128
 
