@@ -166,7 +166,9 @@ def test_a_plain_step_of_the_personal_block_beside_every_step(name):
         torch.testing.assert_close(ours, torch.from_numpy(theirs), rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", sorted(set(CASES) - {"FedCP"})
+)  # whose personal heads are all shaped as the shared one
 def test_every_algorithm_computes_alike_in_any_order_and_resumes(name):
     algorithm = CASES[name].personal_algorithm()
     batches = rounds(algorithm, 4, 5)

@@ -25,6 +25,7 @@ from fedlightning.algorithms.fed_ala import FedALA
 from fedlightning.algorithms.fed_alt import FedAlt
 from fedlightning.algorithms.fed_apm import FedAPM
 from fedlightning.algorithms.fed_avg import FedAvg, FedAvgGDA, FedSim
+from fedlightning.algorithms.fed_cp import FedCP
 from fedlightning.algorithms.fed_dr import FedDR
 from fedlightning.algorithms.fed_dual_avg import FedDualAvg
 from fedlightning.algorithms.fed_mid import FedMiD
@@ -37,6 +38,7 @@ from fedlightning.algorithms.fed_skip import FedSkip
 from fedlightning.algorithms.fed_split import FedSplit
 from fedlightning.algorithms.fiaelt import FIAELT
 from fedlightning.algorithms.local_sgda_plus import LocalSGDAPlus
+from fedlightning.algorithms.lp_proj import LpProj
 from fedlightning.algorithms.p_fed_me import pFedMe
 from fedlightning.algorithms.projected_gda import PGDA, ProjectedGDA
 from fedlightning.algorithms.scaffold import SCAFFOLD, SCAFFOLDS
@@ -66,6 +68,7 @@ __all__ = [
     "FedAlt",
     "FedAvg",
     "FedAvgGDA",
+    "FedCP",
     "FedDR",
     "FedDualAvg",
     "FedMM",
@@ -81,6 +84,7 @@ __all__ = [
     "FedSplit",
     "LocalGradientAlgorithm",
     "LocalSGDAPlus",
+    "LpProj",
     "OptimizerCallable",
     "ParallelSGDA",
     "Phase",

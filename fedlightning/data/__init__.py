@@ -1,24 +1,45 @@
 """Federated data: partitioners, cohorts, data modules, data sets."""
 
 from fedlightning.data.celeba import CelebA
-from fedlightning.data.classification import CIFAR10, MNIST, Digits, FashionMNIST
+from fedlightning.data.classification import (
+    CIFAR10,
+    CIFAR100,
+    MNIST,
+    Digits,
+    FashionMNIST,
+    LabelledPictures,
+    TinyImageNet,
+)
 from fedlightning.data.digits_of_sizes import DigitsOfSizes
 from fedlightning.data.domains import MNISTM, DigitsM, Office31
 from fedlightning.data.evaluation import ClientLoader
-from fedlightning.data.features import SubjectFeatures
+from fedlightning.data.features import FedMultimodal, SubjectFeatures
 from fedlightning.data.images import ScalePixels
 from fedlightning.data.leaf import FEMNIST
 from fedlightning.data.module import ClientDatasets, FederatedDataModule, Federation, RoundLoader
 from fedlightning.data.partition import IID, ByGroup, Dirichlet, Partition, Partitioner, Shards, SourceTargetShare
-from fedlightning.data.personal import HAPT, UCIHAR, PersonalCIFAR10, PersonalData, PersonalDigits, PersonalMNIST
+from fedlightning.data.personal import (
+    HAPT,
+    KUHAR,
+    UCIHAR,
+    PersonalCIFAR10,
+    PersonalCIFAR100,
+    PersonalData,
+    PersonalDigits,
+    PersonalMNIST,
+    PersonalPictures,
+    PersonalTinyImageNet,
+)
 from fedlightning.data.synthetic import Synthetic
 from fedlightning.data.tensors import MixedTensorData, TensorData
 
 __all__ = [
     "CIFAR10",
+    "CIFAR100",
     "FEMNIST",
     "HAPT",
     "IID",
+    "KUHAR",
     "MNIST",
     "MNISTM",
     "UCIHAR",
@@ -31,16 +52,21 @@ __all__ = [
     "DigitsOfSizes",
     "Dirichlet",
     "FashionMNIST",
+    "FedMultimodal",
     "FederatedDataModule",
     "Federation",
+    "LabelledPictures",
     "MixedTensorData",
     "Office31",
     "Partition",
     "Partitioner",
     "PersonalCIFAR10",
+    "PersonalCIFAR100",
     "PersonalData",
     "PersonalDigits",
     "PersonalMNIST",
+    "PersonalPictures",
+    "PersonalTinyImageNet",
     "RoundLoader",
     "ScalePixels",
     "Shards",
@@ -48,4 +74,5 @@ __all__ = [
     "SubjectFeatures",
     "Synthetic",
     "TensorData",
+    "TinyImageNet",
 ]

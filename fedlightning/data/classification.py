@@ -1,14 +1,22 @@
-"""Labelled images over clients: scikit-learn's digits, MNIST, Fashion-MNIST, CIFAR-10. A sample is (image, label)."""
+"""Labelled images over clients: digits, MNIST, Fashion-MNIST, CIFAR, Tiny ImageNet. A sample is (image, label)."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
-from fedlightning.data.images import ScalePixels, digits_images, read_cifar10, read_idx
+from fedlightning.data.images import ScalePixels, digits_images
 from fedlightning.data.module import FederatedDataModule, Federation, TensorData
 from fedlightning.data.partition import IID, Partitioner
+from fedlightning.data.pictures import (
+    Reader,
+    read_cifar10,
+    read_cifar100,
+    read_fashion_mnist,
+    read_mnist,
+    read_tiny_imagenet,
+)
 
 
 class Digits(FederatedDataModule):
@@ -45,57 +53,12 @@ class Digits(FederatedDataModule):
         return Federation(train, self.partitioner.split(train.tensors[1], self.seed), val=val, test=test)
 
 
-class MNIST(FederatedDataModule):
-    """MNIST: 60,000 training, 5,000 validation and 5,000 test images of 28 x 28 grey pixels."""
+class LabelledPictures(FederatedDataModule):
+    """Base: the official training part over clients; validation and test data are halves of the official test part."""
 
-    name = "MNIST"
-
-    def __init__(
-        self,
-        root: str,
-        partitioner: Partitioner | None = None,
-        scaling: ScalePixels | None = None,
-        download: bool = False,
-        **dealing: Any,
-    ) -> None:
-        """Name the folder.
-
-        Args:
-            root: Folder in torchvision's layout, ``<root>/MNIST/raw/``, files unpacked or ``.gz``.
-            partitioner: Splits the training images by label; null for 100 clients IID.
-            scaling: Range of the pixels; null for [-1, 1].
-            download: Fetch the files into ``root`` if they are missing.
-            dealing: Arguments of :class:`FederatedDataModule`.
-        """
-        super().__init__(**dealing)
-        self.root = root
-        self.partitioner = IID(100) if partitioner is None else partitioner
-        self.scaling = ScalePixels() if scaling is None else scaling
-        self.download = download
-
-    def build(self) -> Federation:
-        """Read the images."""
-        images, labels = read_idx(self.root, self.name, train=True, download=self.download)
-        test_images, test_labels = read_idx(self.root, self.name, train=False)
-        train, val, test = (
-            TensorData((x.unsqueeze(1), y), self.scaling)
-            for x, y in (
-                (images, labels),
-                (test_images[:5000], test_labels[:5000]),
-                (test_images[5000:], test_labels[5000:]),
-            )
-        )
-        return Federation(train, self.partitioner.split(labels, self.seed), val=val, test=test)
-
-
-class FashionMNIST(MNIST):
-    """Fashion-MNIST, in every way like :class:`MNIST`."""
-
-    name = "FashionMNIST"
-
-
-class CIFAR10(FederatedDataModule):
-    """CIFAR-10: 50,000 training, 5,000 validation and 5,000 test images of 32 x 32 colour pixels."""
+    read: ClassVar[Reader]
+    shuffle: ClassVar[bool] = True
+    """Whether the halves are drawn at random, for data sets whose test part has an order."""
 
     def __init__(
         self,
@@ -109,11 +72,10 @@ class CIFAR10(FederatedDataModule):
         """Name the folder.
 
         Args:
-            root: Folder in torchvision's layout, ``<root>/cifar-10-batches-py/``; or an ``.npz`` with encoded pictures
-                joined in ``blob``, their ``offsets``, ``label`` and ``split`` (0 train, 1 test).
+            root: Where the files lie, as the class says.
             partitioner: Splits the training images by label; null for 100 clients IID.
             scaling: Range of the pixels; null for [-1, 1].
-            cache: Folder for the decoded pictures of an ``.npz``; null decodes them every time.
+            cache: Folder for decoded pictures, where the files hold encoded ones; null decodes them every time.
             download: Fetch the files into ``root`` if they are missing.
             dealing: Arguments of :class:`FederatedDataModule`.
         """
@@ -125,12 +87,59 @@ class CIFAR10(FederatedDataModule):
         self.download = download
 
     def build(self) -> Federation:
-        """Read the images; validation and test pictures are drawn at random from the official test part."""
-        images, labels, test_images, test_labels = read_cifar10(self.root, self.cache, self.download)
-        order = torch.randperm(len(test_labels), generator=torch.Generator().manual_seed(0))
-        train = TensorData((images, labels), self.scaling)
+        """Read the images."""
+        images, labels, *held = self.read(self.root, self.cache, self.download)
+        count = len(held[0])
+        draw = torch.Generator().manual_seed(0)
+        order = torch.randperm(count, generator=draw) if self.shuffle else torch.arange(count)
         val, test = (
-            TensorData((test_images[part], test_labels[part]), self.scaling)
-            for part in order.split(len(test_labels) // 2)
+            TensorData((held[0][part], held[1][part]), self.scaling) for part in order.tensor_split([count // 2])
         )
+        train = TensorData((images, labels), self.scaling)
         return Federation(train, self.partitioner.split(labels, self.seed), val=val, test=test)
+
+
+class MNIST(LabelledPictures):
+    """MNIST: 60,000 training, 5,000 validation and 5,000 test images of 28 x 28 grey pixels.
+
+    ``root`` is a folder in torchvision's layout, ``<root>/MNIST/raw/``, files unpacked or ``.gz``.
+    """
+
+    read = staticmethod(read_mnist)
+    shuffle = False
+
+
+class FashionMNIST(LabelledPictures):
+    """Fashion-MNIST, in every way like :class:`MNIST`."""
+
+    read = staticmethod(read_fashion_mnist)
+    shuffle = False
+
+
+class CIFAR10(LabelledPictures):
+    """CIFAR-10: 50,000 training, 5,000 validation and 5,000 test images of 32 x 32 colour pixels.
+
+    ``root`` is a folder in torchvision's layout, ``<root>/cifar-10-batches-py/``; or an ``.npz`` with encoded pictures
+    joined in ``blob``, their ``offsets``, ``label`` and ``split`` (0 train, 1 test).
+    """
+
+    read = staticmethod(read_cifar10)
+
+
+class CIFAR100(LabelledPictures):
+    """CIFAR-100, 100 classes; sizes as of :class:`CIFAR10`.
+
+    ``root`` is a folder with the official ``cifar-100-python/`` or ``cifar-100-binary/``.
+    """
+
+    read = staticmethod(read_cifar100)
+
+
+class TinyImageNet(LabelledPictures):
+    """Tiny ImageNet: 100,000 training, 5,000 validation and 5,000 test images of 64 x 64 colour pixels, 200 classes.
+
+    ``root`` is the unpacked official ``tiny-imagenet-200/`` or the folder that holds it; its test part has no labels
+    and is left alone, its validation part is halved. There is nothing to download it with.
+    """
+
+    read = staticmethod(read_tiny_imagenet)

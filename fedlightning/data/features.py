@@ -2,25 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import pickle
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from fedlightning.data.partition import ByGroup, Partitioner
 from fedlightning.data.personal import PersonalData
 from fedlightning.data.tensors import TensorData
 
 
-class SubjectFeatures(PersonalData):
+class _Features(PersonalData):
+    """Base: subjects' features and labels, joined. A sample is ({modality: features}, label)."""
+
+    def __init__(self, root: str, partitioner: Partitioner | None, **options: Any) -> None:
+        super().__init__(ByGroup() if partitioner is None else partitioner, **options)
+        self.root = root
+        self._by_subject = partitioner is None
+
+    @abstractmethod
+    def subjects(self) -> list[tuple[dict[str, Tensor], Tensor]]:
+        """Features by modality, ``[n, ...]`` each, and labels ``[n]`` of every subject."""
+
+    def samples(self) -> tuple[TensorData, Tensor]:
+        """Features and labels, and subjects or labels."""
+        parts = self.subjects()
+        features = {name: torch.cat([part[name] for part, _ in parts]) for name in parts[0][0]}
+        labels = torch.cat([own for _, own in parts])
+        subject = torch.arange(len(parts)).repeat_interleave(torch.tensor([len(own) for _, own in parts]))
+        return TensorData((features, labels)), subject if self._by_subject else labels
+
+
+class SubjectFeatures(_Features):
     """A folder of ``.npz`` files, one a subject (speaker, participant), clients in the order of the file names.
 
     A file holds ``label [n]``, integers from 0, and one array ``[n, ...]`` a modality, whose samples have one shape in
-    all files (pad sequences to one length). So KU-HAR's recordings (``acc``, ``gyro``), Crema-D's (``audio``,
-    ``video``) and CrisisMMD's (``image``, ``text``) can be laid out. A sample is ({modality: features}, label).
+    all files (pad sequences to one length). A sample is ({modality: features}, label).
     """
 
     def __init__(
@@ -34,13 +57,11 @@ class SubjectFeatures(PersonalData):
             partitioner: Splits the samples by label instead; null for one client a file.
             options: Arguments of :class:`PersonalData` and :class:`FederatedDataModule`.
         """
-        super().__init__(ByGroup() if partitioner is None else partitioner, **options)
-        self.root = root
+        super().__init__(root, partitioner, **options)
         self.modalities = tuple(modalities)
-        self._by_subject = partitioner is None
 
-    def samples(self) -> tuple[TensorData, Tensor]:
-        """Features and labels, and subjects or labels.
+    def subjects(self) -> list[tuple[dict[str, Tensor], Tensor]]:
+        """Read the files.
 
         Raises:
             FileNotFoundError: If the folder holds no ``.npz`` file.
@@ -49,19 +70,110 @@ class SubjectFeatures(PersonalData):
         files = sorted(Path(self.root).glob("*.npz"))
         if not files:
             raise FileNotFoundError(f"root={self.root!r}: no .npz files there. Expected one a subject.")
-        parts = [self._read(file) for file in files]
-        features = {name: torch.cat([part[name] for part in parts]) for name in self.modalities}
-        labels = torch.cat([part["label"] for part in parts])
-        subject = torch.arange(len(parts)).repeat_interleave(torch.tensor([len(part["label"]) for part in parts]))
-        return TensorData((features, labels)), subject if self._by_subject else labels
+        return [self._read(file) for file in files]
 
-    def _read(self, file: Path) -> dict[str, Tensor]:
+    def _read(self, file: Path) -> tuple[dict[str, Tensor], Tensor]:
         with np.load(file) as arrays:
             if missing := [name for name in ("label", *self.modalities) if name not in arrays]:
                 raise ValueError(f"{file} has no array '{missing[0]}'. It holds: {', '.join(arrays.files)}.")
-            part = {name: torch.from_numpy(arrays[name].astype(np.float32)) for name in self.modalities}
-            part["label"] = torch.from_numpy(arrays["label"].astype(np.int64))
-        lengths = {name: len(array) for name, array in part.items()}
+            features = {name: torch.from_numpy(arrays[name].astype(np.float32)) for name in self.modalities}
+            label = torch.from_numpy(arrays["label"].astype(np.int64))
+        lengths = {"label": len(label)} | {name: len(array) for name, array in features.items()}
         if len(set(lengths.values())) > 1:
             raise ValueError(f"{file}: arrays of unequal length {lengths}. Expected one entry a sample in each.")
-        return part
+        return features, label
+
+
+class FedMultimodal(_Features):
+    """Features as FedMultimodal (Feng et al., KDD 2023) writes them: KU-HAR, Crema-D, CrisisMMD and others.
+
+    For every modality a folder with a pickle ``<client>.pkl`` a client, in it a list with an entry a sample, whose last
+    item is the features ``[T, F]`` and whose last but one is the label. The clients are those of all the folders; the
+    benchmark's common ``dev.pkl`` and ``test.pkl`` are left alone, as every client here has validation and test samples
+    of its own. Sequences are padded with zeros to the longest; features of one step for every sample lose that axis.
+    Pickles can run code when they are read: anything but NumPy's arrays and plain values is refused.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        modalities: Mapping[str, str],
+        partitioner: Partitioner | None = None,
+        min_samples: int = 10,
+        **options: Any,
+    ) -> None:
+        """Name the folders.
+
+        Args:
+            root: The benchmark's ``feature`` folder.
+            modalities: Folder of every modality below ``root``, e.g. ``{acc: acc/ku-har/fold1, gyro:
+                gyro/ku-har/fold1}``, ``{audio: audio/mfcc/crema_d/fold1, video: video/mobilenet_v2/crema_d/fold1}`` or
+                ``{image: img/mobilenet_v2/crisis-mmd/alpha50, text: text/mobilebert/crisis-mmd/alpha50}``.
+            partitioner: Splits the samples by label instead; null for one client a file.
+            min_samples: Clients with fewer samples are left out.
+            options: Arguments of :class:`PersonalData` and :class:`FederatedDataModule`.
+        """
+        super().__init__(root, partitioner, **options)
+        self.modalities = dict(modalities)
+        self.min_samples = min_samples
+
+    def subjects(self) -> list[tuple[dict[str, Tensor], Tensor]]:
+        """Read the pickles.
+
+        Raises:
+            FileNotFoundError: If no client has a file in every folder.
+            ValueError: If a client's modalities differ in their labels, or a pickle holds more than arrays.
+        """
+        folders = {name: Path(self.root) / folder for name, folder in self.modalities.items()}
+        clients = set.intersection(*({file.stem for file in folder.glob("*.pkl")} for folder in folders.values()))
+        clients -= {"dev", "test"}
+        read = {name: [_unpickle(folder / f"{c}.pkl") for c in sorted(clients)] for name, folder in folders.items()}
+        kept = [i for i, entries in enumerate(next(iter(read.values()))) if len(entries) >= self.min_samples]
+        if not kept:
+            raise FileNotFoundError(
+                f"No client has {self.min_samples} samples in every one of {', '.join(map(str, folders.values()))}: "
+                "expected a file <client>.pkl in each."
+            )
+        labels = [[int(entry[-2]) for entry in next(iter(read.values()))[i]] for i in kept]
+        features = {}
+        for name, entries in read.items():
+            if [[int(entry[-2]) for entry in entries[i]] for i in kept] != labels:
+                raise ValueError(f"{folders[name]}: labels differ from those in {next(iter(folders.values()))}.")
+            features[name] = _padded([entry[-1] for i in kept for entry in entries[i]])
+        sizes = [len(own) for own in labels]
+        split = {name: joined.split(sizes) for name, joined in features.items()}
+        return [({name: split[name][i] for name in split}, torch.tensor(own)) for i, own in enumerate(labels)]
+
+
+def _padded(arrays: list[np.ndarray]) -> Tensor:
+    """``[n, T, F]`` with zeros after the end, or ``[n, F]`` if every sample has one step."""
+    joined = pad_sequence(
+        [torch.from_numpy(np.asarray(a, np.float32).reshape(-1, a.shape[-1])) for a in arrays], batch_first=True
+    )
+    return joined.squeeze(1)
+
+
+_HARMLESS = {
+    ("numpy", "ndarray"),
+    ("numpy", "dtype"),
+    ("_codecs", "encode"),
+    *((f"numpy.{core}.multiarray", name) for core in ("core", "_core") for name in ("_reconstruct", "scalar")),
+    *((f"numpy.{core}.numeric", "_frombuffer") for core in ("core", "_core")),
+}
+
+
+class _ArraysOnly(pickle.Unpickler):
+    """Reads NumPy's arrays and plain values."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in _HARMLESS:
+            raise ValueError(f"it holds {module}.{name}; only NumPy's arrays, numbers, strings and lists are read")
+        return super().find_class(module, name)
+
+
+def _unpickle(file: Path) -> Any:
+    with file.open("rb") as stream:
+        try:
+            return _ArraysOnly(stream).load()
+        except ValueError as error:
+            raise ValueError(f"{file} was not read: {error}.") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -81,51 +81,6 @@ def _read_bytes(path: Path, header: int) -> Tensor:
     return torch.frombuffer(bytearray(content), dtype=torch.uint8, offset=header)
 
 
-def read_cifar10(
-    root: str | Path, cache: str | Path | None = None, download: bool = False
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """CIFAR-10 from torchvision's folder layout, or from an ``.npz`` of encoded pictures.
-
-    Args:
-        root: Folder that holds ``cifar-10-batches-py/``, or the ``.npz``.
-        cache: Folder where pictures of an ``.npz`` are kept decoded.
-        download: Let torchvision fetch the files first if they are missing.
-
-    Returns:
-        Training bytes ``[50000, 3, 32, 32]`` and labels, test bytes and labels.
-
-    Raises:
-        FileNotFoundError: If the files are not there.
-    """
-    path = Path(root)
-    if path.suffix != ".npz":
-        import torchvision.datasets
-
-        try:
-            parts = [torchvision.datasets.CIFAR10(str(root), train, download=download) for train in (True, False)]
-        except RuntimeError as error:
-            raise FileNotFoundError(
-                f"No {path / 'cifar-10-batches-py'}: point root at a folder in torchvision's layout or at an .npz, or "
-                "set download to true."
-            ) from error
-        images = [torch.from_numpy(part.data).permute(0, 3, 1, 2).contiguous() for part in parts]
-        labels = [torch.tensor(part.targets) for part in parts]
-        return images[0], labels[0], images[1], labels[1]
-    if not path.is_file():
-        raise FileNotFoundError(f"root={str(root)!r}: no such file.")
-    stored = None if cache is None else Path(cache) / f"{path.stem}-{path.stat().st_size}.pt"
-    with np.load(path) as archive:
-        label, is_test = torch.from_numpy(archive["label"]).long(), torch.from_numpy(archive["split"] == 1)
-    if stored is not None and stored.is_file():
-        pictures: Tensor = torch.load(stored, weights_only=True)
-    else:
-        pictures = torch.from_numpy(np.stack(read_photographs(path))).permute(0, 3, 1, 2).contiguous()
-        if stored is not None:
-            stored.parent.mkdir(parents=True, exist_ok=True)
-            torch.save(pictures, stored)
-    return pictures[~is_test], label[~is_test], pictures[is_test], label[is_test]
-
-
 def read_photographs(path: str | Path) -> list[np.ndarray]:
     """Photographs as arrays ``[height, width, 3]`` of bytes.
 
@@ -136,8 +91,6 @@ def read_photographs(path: str | Path) -> list[np.ndarray]:
     Raises:
         FileNotFoundError: If there are none.
     """
-    from PIL import Image
-
     path = Path(path)
     if path.suffix == ".npy":
         return list(np.load(path))
@@ -149,6 +102,13 @@ def read_photographs(path: str | Path) -> list[np.ndarray]:
         files = sorted(p for p in path.rglob("*") if p.suffix.lower() in (".jpg", ".jpeg", ".png"))
     if not files:
         raise FileNotFoundError(f"No photographs in {path}: expected a folder of .jpg or .png files, .npy or .npz.")
+    return decode(files)
+
+
+def decode(files: Iterable[Any]) -> list[np.ndarray]:
+    """Encoded pictures, paths or open files, as arrays ``[height, width, 3]`` of bytes."""
+    from PIL import Image
+
     return [np.asarray(Image.open(file).convert("RGB")) for file in files]
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from fedlightning.data.images import ScalePixels, digits_images, read_cifar10, read_idx
+from fedlightning.data.images import ScalePixels, digits_images
 from fedlightning.data.module import FederatedDataModule, Federation
 from fedlightning.data.partition import IID, ByGroup, Dirichlet, Partition, Partitioner
-from fedlightning.data.sensors import read_hapt, read_uci_har
+from fedlightning.data.pictures import Reader, read_cifar10, read_cifar100, read_mnist, read_tiny_imagenet
+from fedlightning.data.sensors import read_hapt, read_ku_har, read_uci_har
 from fedlightning.data.tensors import TensorData
 from fedlightning.seeding import derive_seed
 
@@ -117,42 +119,10 @@ class PersonalDigits(PersonalData):
         return TensorData((images, labels), data.transform)
 
 
-class PersonalMNIST(PersonalData):
-    """MNIST over clients that see few classes each: all 70,000 images of 28 x 28 grey pixels."""
+class PersonalPictures(PersonalData):
+    """Base: both official parts of a data set of pictures, pooled, over clients that see few classes each."""
 
-    name = "MNIST"
-
-    def __init__(
-        self,
-        root: str,
-        partitioner: Partitioner | None = None,
-        scaling: ScalePixels | None = None,
-        download: bool = False,
-        **options: Any,
-    ) -> None:
-        """Name the folder.
-
-        Args:
-            root: Folder in torchvision's layout, ``<root>/MNIST/raw/``, files unpacked or ``.gz``.
-            partitioner: Splits the images by label; null for 20 clients by Dirichlet draws with alpha 0.5.
-            scaling: Range of the pixels; null for [-1, 1].
-            download: Fetch the files into ``root`` if they are missing.
-            options: Arguments of :class:`PersonalData` and :class:`FederatedDataModule`.
-        """
-        super().__init__(Dirichlet(20, 0.5, min_size=50) if partitioner is None else partitioner, **options)
-        self.root = root
-        self.scaling = ScalePixels() if scaling is None else scaling
-        self.download = download
-
-    def samples(self) -> tuple[TensorData, Tensor]:
-        """Images of both official parts, and labels."""
-        parts = [read_idx(self.root, self.name, train, self.download) for train in (True, False)]
-        images, labels = (torch.cat(pair) for pair in zip(*parts, strict=True))
-        return TensorData((images.unsqueeze(1), labels), self.scaling), labels
-
-
-class PersonalCIFAR10(PersonalData):
-    """CIFAR-10 over clients that see few classes each: all 60,000 images of 32 x 32 colour pixels."""
+    read: ClassVar[Reader]
 
     def __init__(
         self,
@@ -166,11 +136,10 @@ class PersonalCIFAR10(PersonalData):
         """Name the folder.
 
         Args:
-            root: Folder in torchvision's layout or an ``.npz`` of encoded pictures, as for
-                :class:`~fedlightning.data.CIFAR10`.
+            root: Where the files lie, as the class of the same name without ``Personal`` says.
             partitioner: Splits the images by label; null for 20 clients by Dirichlet draws with alpha 0.5.
             scaling: Range of the pixels; null for [-1, 1].
-            cache: Folder for the decoded pictures of an ``.npz``; null decodes them every time.
+            cache: Folder for decoded pictures, where the files hold encoded ones; null decodes them every time.
             download: Fetch the files into ``root`` if they are missing.
             options: Arguments of :class:`PersonalData` and :class:`FederatedDataModule`.
         """
@@ -182,9 +151,33 @@ class PersonalCIFAR10(PersonalData):
 
     def samples(self) -> tuple[TensorData, Tensor]:
         """Images of both official parts, and labels."""
-        images, labels, test_images, test_labels = read_cifar10(self.root, self.cache, self.download)
+        images, labels, test_images, test_labels = self.read(self.root, self.cache, self.download)
         labels = torch.cat([labels, test_labels])
         return TensorData((torch.cat([images, test_images]), labels), self.scaling), labels
+
+
+class PersonalMNIST(PersonalPictures):
+    """All 70,000 images of :class:`~fedlightning.data.MNIST`."""
+
+    read = staticmethod(read_mnist)
+
+
+class PersonalCIFAR10(PersonalPictures):
+    """All 60,000 images of :class:`~fedlightning.data.CIFAR10`."""
+
+    read = staticmethod(read_cifar10)
+
+
+class PersonalCIFAR100(PersonalPictures):
+    """All 60,000 images of :class:`~fedlightning.data.CIFAR100`."""
+
+    read = staticmethod(read_cifar100)
+
+
+class PersonalTinyImageNet(PersonalPictures):
+    """The 110,000 labelled images of :class:`~fedlightning.data.TinyImageNet`."""
+
+    read = staticmethod(read_tiny_imagenet)
 
 
 class HAPT(PersonalData):
@@ -234,6 +227,49 @@ class UCIHAR(PersonalData):
     def samples(self) -> tuple[TensorData, Tensor]:
         """Windows of both official parts with activities, and persons."""
         windows, activity, person = read_uci_har(Path(self.root))
+        return TensorData((windows, activity)), person
+
+
+class KUHAR(PersonalData):
+    """KU-HAR (Sikder and Nahid, 2021), one client a person: up to 18 activities; windows in the shape of :class:`HAPT`.
+
+    Windows do not overlap, at 50 readings a second. FedAPM takes six activities and jumping and running, presumably
+    Stand, Sit, Lay, Walk, Stair-up, Stair-down, Jump and Run.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        activities: Sequence[str] | None = None,
+        standardize: bool = True,
+        min_windows: int = 10,
+        **options: Any,
+    ) -> None:
+        """Name the folder.
+
+        Args:
+            root: The unpacked ``2.Trimmed_interpolated_data``, with a folder an activity (``0.Stand``, ...) and files
+                ``<person>_<...>.csv`` in them.
+            activities: Names of the activities to keep; null for all.
+            standardize: Whether every axis of a window is shifted and scaled to mean 0 and deviation 1, as in
+                FedMultimodal (Feng et al., KDD 2023); else m/s^2 and rad/s.
+            min_windows: Persons with fewer windows are left out.
+            options: Arguments of :class:`PersonalData` and :class:`FederatedDataModule`.
+        """
+        super().__init__(ByGroup(), **options)
+        self.root = root
+        self.activities = activities
+        self.standardize = standardize
+        self.min_windows = min_windows
+
+    def samples(self) -> tuple[TensorData, Tensor]:
+        """Windows with activities, and persons."""
+        windows, activity, person = read_ku_har(Path(self.root), self.activities)
+        enough = torch.bincount(person)[person] >= self.min_windows
+        windows, activity, person = windows[enough], activity[enough], person[enough]
+        if self.standardize:
+            deviation, mean = torch.std_mean(windows, dim=2, correction=0, keepdim=True)
+            windows = (windows - mean) / (deviation + 1e-5)
         return TensorData((windows, activity)), person
 
 

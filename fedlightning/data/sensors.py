@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -63,3 +64,38 @@ def read_uci_har(root: Path) -> tuple[Tensor, Tensor, Tensor]:
         parts.append((windows, torch.from_numpy(activity) - 1, torch.from_numpy(person)))
     windows, activity_, person_ = (torch.cat(columns) for columns in zip(*parts, strict=True))
     return windows, activity_, person_
+
+
+def read_ku_har(root: Path, activities: Sequence[str] | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """Cut the trimmed recordings into windows that do not overlap, every second reading of 100 a second.
+
+    Args:
+        root: Folder with a folder an activity, ``0.Stand/`` to ``17.Table-tennis/``, and in them a file a recording,
+            ``<person>_<...>.csv``: time, three axes of acceleration, time, three axes of rotation, no header.
+        activities: Names of the activities to read, which are numbered in the order of their folders; None for all.
+
+    Raises:
+        FileNotFoundError: If there are no such folders.
+        ValueError: If there is no such activity, or no recording is as long as a window.
+    """
+    named = ((folder.name.partition("."), folder) for folder in root.glob("*.*") if folder.is_dir())
+    known = sorted((int(number), name, folder) for (number, _, name), folder in named if number.isdigit())
+    if not known:
+        raise FileNotFoundError(
+            f"No folders such as '0.Stand' in {root}: point root at the unpacked '2.Trimmed_interpolated_data'."
+        )
+    names = [name for _, name, _ in known]
+    if unknown := [name for name in activities or () if name not in names]:
+        raise ValueError(f"activities: there is no '{unknown[0]}' in {root}. There are: {', '.join(names)}.")
+    chosen = [(name, folder) for _, name, folder in known if activities is None or name in activities]
+    windows, activity, person = [], [], []
+    for number, (_, folder) in enumerate(chosen):
+        for file in sorted(folder.glob("*.csv")):
+            readings = np.loadtxt(file, np.float32, delimiter=",", ndmin=2)[::2, [1, 2, 3, 5, 6, 7]]
+            count = len(readings) // WINDOW
+            windows.append(torch.from_numpy(readings[: count * WINDOW]).view(count, WINDOW, 6).mT)
+            activity += [number] * count
+            person += [int(file.name.partition("_")[0])] * count
+    if not activity:
+        raise ValueError(f"No .csv in the activities' folders of {root} holds {2 * WINDOW - 1} readings.")
+    return torch.cat(windows).contiguous(), torch.tensor(activity), torch.tensor(person)

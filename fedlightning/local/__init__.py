@@ -2,6 +2,7 @@
 
 from fedlightning.local.alternating import descend_personal, descend_until
 from fedlightning.local.descent import Direction, descend
+from fedlightning.local.sketch import CountSketch
 from fedlightning.local.smoothness import estimate_smoothness
 from fedlightning.local.solvers import SVRG, GradientDescent, LocalSolver, LocalSteps, Solution
 from fedlightning.local.stopping import (
@@ -15,6 +16,7 @@ from fedlightning.local.subproblem import Subproblem
 
 __all__ = [
     "SVRG",
+    "CountSketch",
     "DecreasingTolerance",
     "Direction",
     "FixedSteps",

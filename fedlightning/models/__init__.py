@@ -1,6 +1,7 @@
 """Networks of the papers and benchmarks."""
 
 from fedlightning.models.classifiers import CNN, MLP, LeNet5, LogisticRegression, ThreeLayerCNN
+from fedlightning.models.conditional_policy import ConditionalPolicy, head_context
 from fedlightning.models.dcgan import DCGANDiscriminator, DCGANGenerator
 from fedlightning.models.extractors import DigitFeatures, MobileNetV2Features
 from fedlightning.models.personalized import (
@@ -22,6 +23,7 @@ __all__ = [
     "AttentionPooling",
     "AudioVideoNet",
     "Chain",
+    "ConditionalPolicy",
     "DCGANDiscriminator",
     "DCGANGenerator",
     "DigitFeatures",
@@ -36,4 +38,5 @@ __all__ = [
     "ThreeLayerCNN",
     "TwoLayerCNN",
     "Variants",
+    "head_context",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -135,9 +136,13 @@ class HARNet(nn.Module):
         self.fusion = AttentionPooling(widths[-1], heads)
         self.head = nn.Sequential(nn.Linear(heads * widths[-1], 64), nn.ReLU(), nn.Linear(64, classes))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """``[B, 6, T]``, three axes of acceleration and three of rotation, to logits ``[B, classes]``."""
-        steps = torch.cat([self.acc(x[:, :3]), self.gyro(x[:, 3:])], dim=1)
+    def forward(self, x: Tensor | dict[str, Tensor]) -> Tensor:
+        """``[B, 6, T]``, three axes of acceleration and three of rotation, to logits ``[B, classes]``.
+
+        Also from ``acc`` and ``gyro``, ``[B, T, 3]`` each, as precomputed features come.
+        """
+        acc, gyro = (x["acc"].mT, x["gyro"].mT) if isinstance(x, dict) else (x[:, :3], x[:, 3:])
+        steps = torch.cat([self.acc(acc), self.gyro(gyro)], dim=1)
         return self.head(self.fusion(steps))  # type: ignore[no-any-return]
 
 
@@ -219,20 +224,22 @@ class ResNet18(nn.Module):
     """torchvision's ResNet-18: ``body`` and ``head``.
 
     For images of 64 pixels and less the first convolution is 3 x 3 without stride and the first pooling is left out, as
-    is usual for CIFAR-100. Batch statistics are averaged like parameters, or stay local (``buffers: local``).
+    is usual for CIFAR-100 and Tiny ImageNet. Batch statistics are averaged like parameters, or stay local (``buffers:
+    local``); group normalisation has none, and is what clients of few classes are often given in place of them.
     """
 
-    def __init__(self, classes: int = 100, size: int = 32) -> None:
+    def __init__(self, classes: int = 100, size: int = 32, groups: int | None = None) -> None:
         """Build it.
 
         Args:
             classes: Number of classes.
             size: Height and width of the images.
+            groups: Groups of channels, a divisor of 64, for group normalisation; null for batch normalisation.
         """
         super().__init__()
         from torchvision.models import resnet18
 
-        network = resnet18(weights=None)
+        network = resnet18(weights=None, norm_layer=None if groups is None else partial(nn.GroupNorm, groups))
         if size <= 64:
             network.conv1 = nn.Conv2d(3, 64, 3, padding=1, bias=False)
             network.maxpool = nn.Identity()

@@ -5,6 +5,7 @@ from fedlightning.tasks.auc_maximization import AUCMaximization
 from fedlightning.tasks.bilinear import Bilinear, BilinearL1, BilinearNuclear
 from fedlightning.tasks.classification import Classification
 from fedlightning.tasks.domain_adaptation import DomainAdaptation
+from fedlightning.tasks.fed_cp import FedCP
 from fedlightning.tasks.fed_rod import FedRoD
 from fedlightning.tasks.gan import GAN
 from fedlightning.tasks.personal_quadratic import PersonalQuadratic
@@ -26,6 +27,7 @@ __all__ = [
     "Classification",
     "ClientNumbers",
     "DomainAdaptation",
+    "FedCP",
     "FedRoD",
     "PersonalQuadratic",
     "PersonalizedClassification",

@@ -24,7 +24,7 @@ from tests.references.composite import (
 )
 from tests.references.fed_avg import fed_avg
 from tests.references.fed_mm import fed_mm
-from tests.references.personal import ditto, fed_ala, fed_alt, fed_apm, p_fed_me
+from tests.references.personal import ditto, fed_ala, fed_alt, fed_apm, fed_cp, lp_proj, p_fed_me
 from tests.references.scaffold import scaffold
 from tests.references.splitting import fed_admm, fed_admm_gong, fed_dr, fed_pd, fed_skip, fed_split, fiaelt
 
@@ -46,7 +46,9 @@ class Case:
         own: Hyper-parameters that act on personal blocks or personal models only: with them, what clients keep changes
             on a problem with a personal block, and the point need not.
         personal: Changes of ``hyper`` for tasks with personal parameters, which solvers on all data refuse.
+        problem: Arguments of the problem with personal parameters.
         kept: Fields of the client state that a client's round may leave as they are.
+        sent: Length of what travels on tasks with personal parameters, where it is not a multiple of the point's.
     """
 
     make: Callable[..., fl.Algorithm]
@@ -60,13 +62,15 @@ class Case:
     by_block: dict[str, Any] = field(default_factory=dict)
     own: frozenset[str] = frozenset()
     personal: dict[str, Any] = field(default_factory=dict)
+    problem: dict[str, Any] = field(default_factory=dict)
     kept: frozenset[str] = frozenset()
+    sent: int | None = None
 
     def algorithm(self, **changes: Any) -> fl.Algorithm:
         return self.make(**{**self.hyper, **changes})
 
-    def personal_algorithm(self) -> fl.Algorithm:
-        return self.algorithm(**self.personal)
+    def personal_algorithm(self, **changes: Any) -> fl.Algorithm:
+        return self.algorithm(**{**self.personal, **changes})
 
 
 CASES = {
@@ -115,6 +119,16 @@ CASES = {
         exact=True,
         own=frozenset({"sigma", "personal_passes"}),
     ),
+    "FedCP": Case(
+        fl.FedCP,
+        {"lr": 0.05, "heads": None},
+        fed_cp,
+        {"lr": 0.04, "heads": None, "share": 0.3, "local_optimizer": torch.optim.Adam},
+        rounds=60,
+        own=frozenset({"heads", "share"}),
+        personal={"heads": ("u", "v")},
+        problem={"dim_personal": 5},
+    ),
     "FedALA": Case(
         fl.FedALA,
         {"lr": 0.05, "lr_weights": 0.2, "first_passes": 2},
@@ -143,6 +157,23 @@ CASES = {
         p_fed_me,
         {"lr": 0.04, "lam": 3.0, "lr_own": 0.03, "inner_steps": 4, "beta": 0.8},
         rounds=60,
+    ),
+    "LpProj": Case(
+        fl.LpProj,
+        {"lr": 0.05, "dim": 4, "lam": 2.0, "lr_reference": 0.2, "inner_steps": 2, "beta": 0.9},
+        lp_proj,
+        {
+            "lr": 0.04,
+            "dim": 3,
+            "lam": 3.0,
+            "lr_reference": 0.1,
+            "p": 1,
+            "inner_steps": 1,
+            "beta": 0.8,
+            "seed": 1,
+        },
+        rounds=60,
+        sent=4,
     ),
     "FedDualAvg": Case(fl.FedDualAvg, {"lr": 0.05, "lr_server": 0.9}, fed_dual_avg, {"lr": 0.04, "lr_server": 0.8}),
     "FeDualEx": Case(

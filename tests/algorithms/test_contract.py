@@ -127,15 +127,16 @@ def test_every_hyper_parameter_changes_something(name):
     base = train(case.algorithm(), size=4)[2]
     for key, value in case.other.items():
         if key in case.own:
-            assert not torch.allclose(kept(case.algorithm()), kept(case.algorithm(**{key: value})), rtol=1e-6), key
+            assert not torch.allclose(kept(case), kept(case, **{key: value}), rtol=1e-6), key
             continue
         changed = train(case.algorithm(**{key: value}), size=4)[2]
         assert not torch.allclose(base, changed, rtol=1e-6), key
 
 
-def kept(algorithm):
+def kept(case, **changes):
     """All that clients keep after a few rounds on a problem with a personal block."""
-    loop = loop_for(personal_quadratic(algorithm))
+    algorithm = case.personal_algorithm(**changes)
+    loop = loop_for(personal_quadratic(algorithm, **case.problem))
     run(loop, rounds_of(algorithm, 3, size=4))
     return torch.cat([loop.clients.all(key).flatten() for key in loop.clients.template])
 

@@ -24,17 +24,21 @@ from tests.federations import (
     run,
     start_of,
 )
-from tests.references.personal import ditto, fed_ala, fed_alt, fed_apm, fed_sim, p_fed_me
+from tests.references.personal import ditto, fed_ala, fed_alt, fed_apm, fed_cp, fed_sim, lp_proj, p_fed_me, sketch
 
 BLOCKS = {
     "FedSim": (fl.FedSim, {"lr": 0.05}, fed_sim),
     "FedAlt": (fl.FedAlt, {"lr": 0.05, "personal_passes": 2}, fed_alt),
+    "FedCP": (fl.FedCP, {"lr": 0.05, "heads": ("u", "v"), "share": 0.4}, fed_cp),
     "FedAPM": (fl.FedAPM, {"lr": 0.05, "rho": 0.7, "sigma": 0.5, "tolerance": 2.0, "decay": 0.9}, fed_apm),
     "FedAPM, shared": (fl.FedAPM, {"lr": 0.05, "rho": 0.7, "personal_passes": 2, "start": "shared"}, fed_apm),
 }
+SQUARE = {"dim_shared": 4, "dim_personal": 4}
 MODELS = {
     "FedALA": (fl.FedALA, {"lr": 0.05, "lr_weights": 0.3, "first_passes": 2}, fed_ala),
     "Ditto": (fl.Ditto, {"lr": 0.05, "lam": 0.5, "lr_own": 0.04}, ditto),
+    "LpProj, 2": (fl.LpProj, {"lr": 0.05, "dim": 3, "lam": 0.5, "lr_reference": 0.3, "inner_steps": 2}, lp_proj),
+    "LpProj, 1": (fl.LpProj, {"lr": 0.05, "dim": 2, "lam": 0.3, "p": 1, "beta": 0.7, "seed": 4}, lp_proj),
     "pFedMe": (fl.pFedMe, {"lr": 0.05, "lam": 2.0, "lr_own": 0.1, "inner_steps": 3}, p_fed_me),
 }
 
@@ -66,7 +70,7 @@ def check_kept(loop, kept):
 def test_both_blocks_follow_the_numpy_reference(name, size):
     make, hyper, reference = BLOCKS[name]
     algorithm = make(**hyper)
-    task = personal_quadratic(algorithm)
+    task = personal_quadratic(algorithm, **SQUARE)
     loop, batches, kept = loop_for(task), rounds_of(algorithm, 6, size=size), []
     trajectory = run(loop, batches)
     u, v = (p.detach().numpy().copy() for p in (task.u, task.v))
@@ -99,7 +103,7 @@ def test_personal_rows_never_appear_in_a_message(name, monkeypatch):
 
     monkeypatch.setattr(RoundLoop, "_collect", note)
     algorithm = CASES[name].personal_algorithm()
-    task = personal_quadratic(algorithm)
+    task = personal_quadratic(algorithm, **CASES[name].problem)
     loop = loop_for(task)
     personal = [task.v.detach()]
     for batch in rounds_of(algorithm, 3, size=4):
@@ -113,7 +117,8 @@ def test_personal_rows_never_appear_in_a_message(name, monkeypatch):
         personal.append(loop.clients.all("personal").flatten())
     assert not torch.equal(personal[-1], personal[-2])
     assert sent
-    assert all(value.shape[-1] % len(task.u) == 0 for value in sent if value.dim() == 2)
+    unit = CASES[name].sent or len(task.u)
+    assert all(value.shape[-1] % unit == 0 for value in sent if value.dim() == 2)
     for messages in (sent, received):
         numbers = torch.cat([message.flatten() for message in messages])
         assert not torch.isin(torch.cat(personal), numbers).any()
@@ -123,10 +128,13 @@ def test_personal_rows_never_appear_in_a_message(name, monkeypatch):
 def test_with_a_personal_block_ways_to_compute_agree_and_runs_resume(name):
     algorithm = CASES[name].personal_algorithm()
     batches = rounds_of(algorithm, 4, size=4)
-    loops = [loop_for(personal_quadratic(algorithm), oracle) for oracle in (Vectorized(), Sequential())]
+    loops = [
+        loop_for(personal_quadratic(algorithm, **CASES[name].problem), oracle)
+        for oracle in (Vectorized(), Sequential())
+    ]
     whole, one_by_one = (run(loop, batches) for loop in loops)
     torch.testing.assert_close(whole, one_by_one, rtol=1e-12, atol=1e-12)
-    first, second = (loop_for(personal_quadratic(algorithm)) for _ in range(2))
+    first, second = (loop_for(personal_quadratic(algorithm, **CASES[name].problem)) for _ in range(2))
     run(first, batches[:2])
     second.load_state_dict(first.state_dict())
     assert torch.equal(run(second, batches[2:]), whole[2:])
@@ -137,7 +145,7 @@ def test_with_a_personal_block_ways_to_compute_agree_and_runs_resume(name):
 @pytest.mark.parametrize("name", CASES)
 def test_personal_blocks_of_absent_clients_stay(name):
     algorithm = CASES[name].personal_algorithm()
-    loop = loop_for(personal_quadratic(algorithm))
+    loop = loop_for(personal_quadratic(algorithm, **CASES[name].problem))
     batches = rounds_of(algorithm, 4, size=2)
     run(loop, batches[:1])
     for batch in batches[1:]:
@@ -280,7 +288,14 @@ def test_fed_apm_stops_where_the_gradient_is_small():
         (lambda: fl.FedAlt(0.1, personal_passes=0), r"FedAlt\(personal_passes=0\)"),
         (lambda: fl.Ditto(0.1, lam=-1.0), r"Ditto\(lam=-1.0\)"),
         (lambda: fl.FedALA(0.1, adaptive=2.0), r"FedALA\(adaptive=2.0\): expected >= 0 and <= 1"),
+        (lambda: fl.FedCP(0.1, share=0.0), r"FedCP\(share=0.0\): expected > 0 and <= 1"),
+        (lambda: loop_for(personal_quadratic(fl.FedCP(0.1))), "heads: 'network.head' matches no trainable parameter"),
+        (lambda: loop_for(personal_quadratic(fl.FedCP(0.1, heads=("u", "v")))), r"got '' \[3\] beside '' \[5\]"),
         (lambda: fl.pFedMe(0.1, lam=0.0), r"pFedMe\(lam=0.0\)"),
+        (lambda: fl.LpProj(0.1, dim=0), r"LpProj\(dim=0\): expected >= 1"),
+        (lambda: fl.LpProj(0.1, dim=3, p=3), r"LpProj\(p=3\): expected 1 or 2"),
+        (lambda: loop_for(quadratic(fl.LpProj(0.1, dim=1))), r"LpProj\(dim=1\): expected 2 to 8"),
+        (lambda: loop_for(quadratic(fl.LpProj(0.1, dim=9))), r"LpProj\(dim=9\): expected 2 to 8"),
     ],
 )
 def test_wrong_hyper_parameters_are_named(make, message):
@@ -314,6 +329,56 @@ def test_p_fed_me_minimises_the_mean_of_the_envelopes():
     torch.testing.assert_close(loop.point, z, rtol=1e-6, atol=1e-6)
     theta = torch.linalg.solve(task.matrix + 4.0 * identity, 4.0 * z - task.offset)
     torch.testing.assert_close(loop.clients.all("state.theta"), theta, rtol=1e-6, atol=1e-6)
+
+
+def test_lp_proj_minimises_the_mean_of_the_infimal_convolutions():
+    lam, k = 4.0, 2
+    algorithm = fl.LpProj(0.1, dim=k, lam=lam, lr_reference=0.2, inner_steps=30)
+    task = quadratic(algorithm, dim_y=0)
+    loop = loop_for(task)
+    run(loop, rounds_of(algorithm, 80, local_steps=1))
+    P = torch.from_numpy(sketch((5,), k, algorithm.seed))
+    inverse = torch.linalg.inv(task.matrix + lam * P.T @ P)  # theta_i(w) = inverse_i (lam P' w - offset_i)
+    pull = torch.eye(k, dtype=torch.float64) - lam * P @ inverse @ P.T  # gradient of h_i(w) / lam
+    rest = P @ (inverse @ task.offset.unsqueeze(2))
+    w = torch.linalg.solve(pull.sum(0), -rest.sum(0)).squeeze(1)
+    torch.testing.assert_close(loop.server.w, w, rtol=1e-6, atol=1e-6)
+    theta = (inverse @ (lam * P.T @ w - task.offset).unsqueeze(2)).squeeze(2)
+    torch.testing.assert_close(loop.clients.all("state.theta"), theta, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(P @ loop.point, w, rtol=1e-6, atol=1e-6)
+    off = loop.point - loop.server.start
+    torch.testing.assert_close(P.T @ (P @ off), off)  # nothing moved but what w can tell
+
+
+@pytest.mark.parametrize("p", [1, 2])
+def test_lp_proj_sends_the_reference_alone(p):
+    algorithm = fl.LpProj(0.05, dim=3, p=p)
+    loop = loop_for(quadratic(algorithm))
+    run(loop, rounds_of(algorithm, 4, size=2))
+    assert (loop.upload, loop.download) == (4 * 2 * 3, 4 * 2 * 3)
+
+
+def test_lp_proj_of_full_length_starts_as_p_fed_me():
+    hyper = {"lam": 2.0, "inner_steps": 3, "beta": 0.9}
+    whole, envelopes = fl.LpProj(0.1, dim=5, lr_reference=0.05, **hyper), fl.pFedMe(0.05, lr_own=0.1, **hyper)
+    loops = [loop_for(quadratic(algorithm, dim_y=0)) for algorithm in (whole, envelopes)]
+    points = [run(loop, rounds_of(whole, 1)) for loop in loops]  # from the second on pFedMe starts theta anew
+    torch.testing.assert_close(points[0], points[1], rtol=1e-10, atol=1e-10)
+
+
+def test_a_client_without_minibatches_rests():
+    algorithm = fl.LpProj(0.05, dim=2)
+    task = quadratic(algorithm, dim_y=0)
+    ends = []
+    for steps in ([3, 3], [3, 1]):
+        loop = loop_for(task)
+        (batch,) = rounds_of(algorithm, 1, size=2)
+        (cohort,) = batch.cohorts
+        deals = tuple(replace(d, index=d.index[:n]) for d, n in zip(cohort.deals, steps, strict=True))
+        run(loop, [RoundBatch(0, (replace(cohort, deals=deals),))])
+        ends.append(loop.clients.all("state.theta")[[d.id for d in deals]])
+    assert torch.equal(ends[0][0], ends[1][0])
+    assert not torch.equal(ends[0][1], ends[1][1])
 
 
 def test_fed_ala_takes_over_what_lowers_its_loss():

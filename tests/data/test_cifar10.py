@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from fedlightning.data import CIFAR10, IID, ScalePixels
-from fedlightning.data.images import read_cifar10
+from fedlightning.data.pictures import read_cifar10
 
 
 @pytest.fixture

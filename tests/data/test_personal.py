@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,10 @@ import torch
 from fedlightning.data import (
     HAPT,
     IID,
+    KUHAR,
     UCIHAR,
     Dirichlet,
+    FedMultimodal,
     Partition,
     PersonalCIFAR10,
     PersonalDigits,
@@ -135,7 +138,38 @@ def test_uci_har_folder(tmp_path):
     assert data.num_clients == 2
 
 
-@pytest.mark.parametrize(("make", "message"), [(HAPT, "no such file"), (UCIHAR, "Inertial Signals")])
+def test_ku_har_folder(tmp_path):
+    root = tmp_path / "2.Trimmed_interpolated_data"
+    files = [("0.Stand", "1001_A_1", 600), ("0.Stand", "1002_A_1", 254), ("8.Jump", "1001_I_2", 520)]
+    for folder, name, n in (*files, ("14.Run", "1002_N_1", 2600)):
+        (root / folder).mkdir(parents=True, exist_ok=True)
+        step = np.arange(n)
+        columns = [10 * step, step, 2 * step, 3 * step, 10 * step + 1, -step, -2 * step, step % 7]
+        np.savetxt(root / folder / f"{name}.csv", np.stack(columns, 1), fmt="%g", delimiter=",")
+    data = KUHAR(str(root), standardize=False, min_windows=1)
+    tensors, person = data.samples()
+    windows, activity = tensors.tensors
+    assert windows.shape == (2 + 2 + 10, 6, 128)
+    assert activity.tolist() == [0] * 2 + [1] * 2 + [2] * 10  # Stand, Jump, Run
+    assert person.tolist() == [1001] * 4 + [1002] * 10
+    readings = 2 * torch.arange(128, 256)
+    for axis, factor in ((0, 1), (2, 3), (4, -2)):
+        torch.testing.assert_close(windows[3, axis], factor * readings.float())
+    scaled = KUHAR(str(root), ["Run", "Stand"], min_windows=5).samples()
+    assert scaled[0].tensors[1].tolist() == [1] * 10
+    assert scaled[1].tolist() == [1002] * 10
+    torch.testing.assert_close(scaled[0].tensors[0].mean(2), torch.zeros(10, 6), rtol=0, atol=1e-5)
+    torch.testing.assert_close(scaled[0].tensors[0].std(2, correction=0), torch.ones(10, 6), rtol=0, atol=1e-4)
+    with pytest.raises(ValueError, match=r"there is no 'Fly' .* There are: Stand, Jump, Run"):
+        KUHAR(str(root), ["Fly"]).setup()
+    (root / "8.Jump" / "1001_I_2.csv").write_text("0,0,0,0,0,0,0,0\n")
+    with pytest.raises(ValueError, match="holds 255 readings"):
+        KUHAR(str(root), ["Jump"]).setup()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"), [(KUHAR, "such as '0.Stand'"), (HAPT, "no such file"), (UCIHAR, "Inertial Signals")]
+)
 def test_missing_recordings_are_named(tmp_path, make, message):
     with pytest.raises(FileNotFoundError, match=message):
         make(str(tmp_path / "nowhere")).setup()
@@ -172,6 +206,60 @@ def test_features_by_subject(tmp_path):
         SubjectFeatures(str(tmp_path), ["audio", "video"]).setup()
     with pytest.raises(FileNotFoundError, match=r"no \.npz files"):
         SubjectFeatures(str(tmp_path / "nowhere"), ["audio"]).setup()
+
+
+def benchmark(root, modalities, lengths, extra=("dev", "test")):
+    """Pickles in FedMultimodal's layout; returns the features by modality and client."""
+    draw = np.random.default_rng(0)
+    written = {}
+    for name, (folder, width, longest) in modalities.items():
+        (root / folder).mkdir(parents=True)
+        for client, n in {**lengths, **dict.fromkeys(extra, 3)}.items():
+            arrays = [draw.normal(size=(1 + (i % longest), width)) for i in range(n)]
+            entries = [[f"{client}/{i}", f"/raw/{client}_{i}", np.int64(i % 3), a] for i, a in enumerate(arrays)]
+            (root / folder / f"{client}.pkl").write_bytes(pickle.dumps(entries, protocol=pickle.HIGHEST_PROTOCOL))
+            written[name, client] = arrays
+    return written
+
+
+def test_fed_multimodal_features(tmp_path):
+    modalities = {
+        "image": ("img/mobilenet_v2/crisis-mmd/alpha50", 5, 1),
+        "text": ("text/bert/crisis-mmd/alpha50", 4, 6),
+    }
+    written = benchmark(tmp_path, modalities, {"0": 12, "1": 4, "2": 15})
+    folders = {name: folder for name, (folder, *_) in modalities.items()}
+    data = FedMultimodal(str(tmp_path), folders)
+    tensors, subject = data.samples()
+    features, labels = tensors.tensors
+    assert subject.tolist() == [0] * 12 + [1] * 15
+    assert labels.tolist() == [i % 3 for i in range(12)] + [i % 3 for i in range(15)]
+    assert features["image"].shape == (27, 5)
+    assert features["text"].shape == (27, 6, 4)
+    np.testing.assert_allclose(features["image"][13], written["image", "2"][1][0], rtol=1e-6)
+    np.testing.assert_allclose(features["text"][14, :3], written["text", "2"][2], rtol=1e-6)
+    assert features["text"][14, 3:].abs().max() == 0
+    assert [len(part) for part in parts(data)] == [2, 2, 2]
+    assert FedMultimodal(str(tmp_path), folders, IID(3), min_samples=1).num_clients == 3
+    with pytest.raises(FileNotFoundError, match="No client has 16 samples"):
+        FedMultimodal(str(tmp_path), folders, min_samples=16).setup()
+    with pytest.raises(FileNotFoundError, match=r"<client>\.pkl"):
+        FedMultimodal(str(tmp_path), {"acc": "acc/ku-har/fold1"}).setup()
+
+
+def test_pickles_that_hold_more_than_arrays_are_refused(tmp_path):
+    folder = tmp_path / "acc"
+    folder.mkdir()
+    (folder / "7.pkl").write_bytes(pickle.dumps([["a", "b", 0, Path("x")]]))
+    with pytest.raises(ValueError, match=r"7\.pkl was not read: it holds pathlib"):
+        FedMultimodal(str(tmp_path), {"acc": "acc"}).setup()
+
+
+def test_modalities_must_agree_on_labels(tmp_path):
+    benchmark(tmp_path, {"acc": ("acc", 3, 4), "gyro": ("gyro", 3, 4)}, {"1001": 10}, extra=())
+    (tmp_path / "gyro" / "1001.pkl").write_bytes(pickle.dumps([["", "", 2, np.zeros((4, 3))]] * 10))
+    with pytest.raises(ValueError, match="labels differ"):
+        FedMultimodal(str(tmp_path), {"acc": "acc", "gyro": "gyro"}).setup()
 
 
 @pytest.mark.shared_data

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.func import functional_call, grad, vmap
+from torch.nn import functional as F
 
 from fedlightning import FederatedDataModule
 from fedlightning.algorithms import FedAPM
@@ -36,6 +38,8 @@ def test_sizes_of_the_papers_networks():
     assert cnn(torch.randn(2, 3, 32, 32)).shape == (2, 10)
     har = HARNet(classes=12)
     assert har(torch.randn(2, 6, 128)).shape == (2, 12)
+    x = torch.randn(2, 6, 128)
+    torch.testing.assert_close(har({"acc": x[:, :3].mT, "gyro": x[:, 3:].mT}), har(x))
     assert [tuple(har.acc.conv[i].weight.shape) for i in (0, 3, 6)] == [(32, 3, 5), (64, 32, 5), (128, 64, 5)]
     assert har.head[0].in_features == 6 * 128
 
@@ -55,6 +59,22 @@ def test_resnet_keeps_the_resolution_of_small_images():
     assert small.body.conv1.stride == (1, 1)
     assert large.body.conv1.stride == (2, 2)
     assert sum(p.numel() for p in large.body.parameters()) == 11_176_512
+
+
+def test_resnet_with_group_normalisation_has_no_buffers_and_vectorizes():
+    network = ResNet18(classes=5, groups=32)
+    assert not list(network.buffers())
+    assert sum(p.numel() for p in network.body.parameters()) == 11_176_512 - 64 * 3 * (49 - 9)
+    x, y = torch.randn(2, 2, 3, 8, 8), torch.tensor([[0, 1], [2, 3]])
+    parameters = {name: torch.stack([p.detach(), 1.01 * p.detach()]) for name, p in network.named_parameters()}
+
+    def loss(own, x, y):
+        return F.cross_entropy(functional_call(network, own, (x,)), y)
+
+    batched = vmap(grad(loss))(parameters, x, y)
+    single = grad(loss)({name: p[1] for name, p in parameters.items()}, x[1], y[1])
+    for name in ("body.conv1.weight", "body.layer4.1.bn2.weight", "head.weight"):
+        torch.testing.assert_close(batched[name][1], single[name], rtol=1e-3, atol=1e-5)
 
 
 def test_attention_takes_weighted_means():

@@ -5,6 +5,7 @@ clients keep in ``kept`` (one dict a client) if given.
 """
 
 import numpy as np
+import torch
 
 
 def _blocks(operators, v):
@@ -31,6 +32,24 @@ def fed_sim(operators, z, cohorts, K, lr, v=None, kept=None):
                 w, own = w - lr * g, own - lr * g_v
             ends.append(w)
             vs[i] = own
+        z = np.mean(ends, axis=0)
+        points.append(z)
+    _keep(kept, personal=vs)
+    return points
+
+
+def fed_cp(operators, z, cohorts, K, lr, heads=None, share=0.5, v=None, kept=None):
+    """Zhang et al. 2023 (FedCP) on a problem whose shared block is the global head, if any head is named."""
+    operators, vs = _blocks(operators, v)
+    points = []
+    for cohort in cohorts:
+        ends = []
+        for i in cohort:
+            w = z.copy()
+            for _ in range(K):
+                g, g_v = operators[i](w, vs[i])
+                w, vs[i] = w - lr * g, vs[i] - lr * g_v
+            ends.append(w if heads is None else (1 - share) * z + share * vs[i])
         z = np.mean(ends, axis=0)
         points.append(z)
     _keep(kept, personal=vs)
@@ -129,6 +148,64 @@ def p_fed_me(operators, z, cohorts, K, lr, lam=15.0, lr_own=None, inner_steps=5,
             ends.append(w)
         z = (1 - beta) * z + beta * np.mean(ends, axis=0)
         points.append(z)
+    _keep(kept, theta=thetas)
+    return points
+
+
+def sketch(sizes, dim, seed):
+    """The dense matrix of a count sketch whose groups stay within blocks; draws as the package makes them."""
+    draw = torch.Generator().manual_seed(seed)
+    blocks = [size for size in sizes if size]
+    rows = [dim]
+    if len(blocks) == 2:
+        first = round(dim * sizes[0] / sum(sizes))
+        rows = [min(max(first, 1, dim - sizes[1]), sizes[0], dim - 1)]
+        rows.append(dim - rows[0])
+    P = np.zeros((dim, sum(sizes)))
+    row = column = 0
+    for size, count in zip(blocks, rows, strict=True):
+        for position, coordinate in enumerate(torch.randperm(size, generator=draw).tolist()):
+            P[row + position % count, column + coordinate] = 1
+        row, column = row + count, column + size
+    signs = 2 * torch.randint(2, (sum(sizes),), generator=draw).numpy() - 1
+    return signs * P / np.sqrt(P.sum(1, keepdims=True))
+
+
+def lp_proj(
+    operators,
+    z,
+    cohorts,
+    K,
+    lr,
+    dim,
+    lam=1.0,
+    lr_reference=0.1,
+    p=2,
+    inner_steps=1,
+    beta=1.0,
+    seed=0,
+    dim_x=5,
+    kept=None,
+):
+    """Lin et al. 2022, with a count sketch for the projection."""
+    P = sketch((min(dim_x, len(z)), max(len(z) - dim_x, 0)), dim, seed)
+    start, w = z, P @ z
+    thetas = [z.copy() for _ in operators]
+    points = []
+    for cohort in cohorts:
+        ends = []
+        for i in cohort:
+            own, theta = w, thetas[i]
+            for _ in range(K):
+                for _ in range(inner_steps):
+                    gap = P @ theta - own
+                    theta = theta - lr * (operators[i](theta) + lam * P.T @ (np.sign(gap) * np.abs(gap) ** (p - 1)))
+                gap = own - P @ theta
+                own = own - lr_reference * lam * np.sign(gap) * np.abs(gap) ** (p - 1)
+            thetas[i] = theta
+            ends.append(own)
+        w = (1 - beta) * w + beta * np.mean(ends, axis=0)
+        points.append(start + P.T @ (w - P @ start))
     _keep(kept, theta=thetas)
     return points
 

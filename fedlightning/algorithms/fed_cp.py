@@ -1,0 +1,84 @@
+"""FedCP (Zhang et al., KDD 2023): federated averaging in which a global head follows the clients' own heads.
+
+Client:   w, v_i   <- w - lr * g_i(w, v_i), v_i - lr * grad_v f_i(w, v_i),     K times, from w = z (both at once)
+          w[head]  <- (1 - share) * z[head] + share * v_i[own head]
+Server:   z        <- mean(w)
+
+So the objective needs to give the global head no gradient: :class:`~fedlightning.tasks.FedCP` holds it fixed beside the
+personal head. share is 1/2 in the authors' code (TsingZ0/FedCP, PFLlib), from which this is known. What a client sends
+tells its personal head to whoever knows z: that is the method's. Without ``heads`` it is FedSim.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from fedlightning.algorithms.base import Point, Reply
+from fedlightning.algorithms.fed_avg import FedAvg
+from fedlightning.oracle.cohort import CohortOracle
+from fedlightning.proximal.composite import Composite
+from fedlightning.ranges import require
+from fedlightning.space import Layout, ParameterSpace, names_under
+
+
+@dataclass(frozen=True, eq=False)
+class FedCP(FedAvg):
+    """Federated averaging; the global head becomes a mixture of itself and the mean personal head.
+
+    Args:
+        lr: Local step size eta > 0 of all that has gradients: one number, ``[min, max]`` or by name prefix.
+        heads: Name prefixes of the global head, which is shared, and of the personal one, which is not; the parameters
+            under them correspond. Null mixes nothing.
+        share: Part 0 < share <= 1 of the personal head in what is sent in place of the global one.
+        local_optimizer: Elementwise torch optimizer for the shared block in place of plain gradient steps.
+    """
+
+    heads: tuple[str, str] | None = ("network.head", "own_head")
+    share: float = 0.5
+
+    places: ClassVar[tuple[Tensor, Tensor] | None] = None
+    """Where the two heads lie in the shared and in the personal block, set by :meth:`bind`."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self, "share", above=0.0, at_most=1.0)
+
+    def bind(self, space: ParameterSpace, like: Tensor, psi: Composite | None = None) -> FedCP:
+        """A copy that knows where the heads lie."""
+        bound = super().bind(space, like, psi)
+        if self.heads is not None:
+            common, own = self.heads
+            places = _places(space.shared, common, like.device), _places(space.personal, own, like.device)
+            shapes = [{name: place.shape for name, place in found.items()} for found in places]
+            if shapes[0] != shapes[1]:
+                raise ValueError(
+                    f"FedCP(heads={self.heads!r}): expected a personal head of the global one's names and shapes, got "
+                    f"{_listed(shapes[1])} beside {_listed(shapes[0])}."
+                )
+            joined = tuple(torch.cat([place.flatten() for place in found.values()]) for found in places)
+            object.__setattr__(bound, "places", joined)
+        return bound
+
+    def client(self, down: Point, rows: Any, oracle: CohortOracle) -> Reply:
+        """K local steps of both blocks; then the personal head goes into the message in part."""
+        w = self.local_steps(down.z, oracle)
+        if self.places is not None:
+            assert oracle.personal is not None
+            common, own = self.places
+            w[:, common] = torch.lerp(down.z[common], oracle.personal[:, own], self.share)
+        return Reply(Point(w), point=w)
+
+
+def _places(layout: Layout, prefix: str, device: torch.device) -> dict[str, Tensor]:
+    """Positions of the parameters under ``prefix`` in the flat vector, by the rest of their names, sorted."""
+    positions = layout.views(torch.arange(layout.dim, device=device))
+    found = names_under(prefix, layout.names, argument="heads")
+    return {name.removeprefix(prefix): positions[name] for name in sorted(found)}
+
+
+def _listed(shapes: dict[str, torch.Size]) -> str:
+    return ", ".join(f"'{name}' {list(shape)}" for name, shape in shapes.items())
