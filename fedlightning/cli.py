@@ -6,10 +6,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from linecache import getline
+from pathlib import Path
 from traceback import walk_tb
 from typing import Any
 
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
@@ -18,6 +20,7 @@ from fedlightning.callbacks import LastCheckpoint, LogPictures, RoundProgressBar
 from fedlightning.checkpoint_io import AtomicCheckpointIO
 from fedlightning.data.module import FederatedDataModule
 from fedlightning.module import FederatedLightningModule
+from fedlightning.parser import TaskParser, plain
 
 _DESCRIPTION = """Federated optimisation inside PyTorch Lightning.
 
@@ -49,6 +52,7 @@ class FederatedCLI(LightningCLI):
             seed_everything_default=0,
             save_config_kwargs={"overwrite": True},
             trainer_defaults={**_TRAINER_DEFAULTS, **trainer_defaults},
+            parser_class=TaskParser,
             parser_kwargs={"description": _DESCRIPTION} if run else None,
             args=None if args is None else list(args),
             run=run,
@@ -59,14 +63,19 @@ class FederatedCLI(LightningCLI):
         parser.link_arguments("seed_everything", "data.init_args.seed", compute_fn=_seed)
 
     def instantiate_classes(self) -> None:
-        """What a constructor objects to becomes one line instead of a traceback through the parser."""
+        """What one of our constructors objects to becomes one line; others' errors lose the parser's dumps only."""
         try:
             super().instantiate_classes()
-        except (ValueError, TypeError, FileNotFoundError) as error:
-            cause: BaseException = error
-            while cause.__context__ is not None:
-                cause = cause.__context__
-            print(f"fedlightning: {cause}", file=sys.stderr)
+        except Exception as error:
+            origin: BaseException = error
+            while not _is_refusal(origin):
+                within = origin.__cause__ or (None if origin.__suppress_context__ else origin.__context__)
+                if within is None:
+                    break
+                origin = within
+            if not _is_refusal(origin) and not _raised_in(origin, "jsonargparse"):
+                raise origin from None
+            print(f"fedlightning: {plain(str(error))}", file=sys.stderr)
             raise SystemExit(2) from error
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
@@ -89,13 +98,24 @@ class FederatedCLI(LightningCLI):
         return super()._instantiate_trainer(config, callbacks)
 
     def _parse_ckpt_path(self) -> None:
-        """Leave the configuration alone: values of the command line win over those stored in a checkpoint."""
+        """Say early if there is no such checkpoint; values of the command line win over those stored in it."""
+        subcommand = self.config.get("subcommand")
+        path = subcommand and self.config[subcommand].get("ckpt_path")
+        if not path or path in _CHECKPOINTS_BY_NAME or path.startswith("registry") or "://" in path:
+            return
+        if not Path(path).exists():
+            folder = next(folder for folder in Path(path).absolute().parents if folder.is_dir())
+            near = next((f" There is {found}." for found in sorted(folder.glob("**/last.ckpt"))), "")
+            print(f"fedlightning: --ckpt_path={path}: no such file.{near}", file=sys.stderr)
+            raise SystemExit(2)
 
 
 def _seed(given: bool | int) -> int:
     """Lightning's reading of ``true``: the default seed."""
     return 0 if isinstance(given, bool) else given
 
+
+_CHECKPOINTS_BY_NAME = ("best", "last", "hpc")  # found by Lightning
 
 _TRAINER_DEFAULTS: dict[str, Any] = {
     "log_every_n_steps": 1,
@@ -127,13 +147,26 @@ def plain_refusals() -> Iterator[None]:
     """What the library itself objects to ends the process with one sentence; all other errors keep their traceback.
 
     Raises:
-        SystemExit: For errors of value, type or file that a ``raise`` in this package is the origin of.
+        SystemExit: For errors that a ``raise`` in this package is the origin of, or Lightning's about its arguments.
     """
     try:
         yield
-    except (ValueError, TypeError, FileNotFoundError) as error:
-        *_, (innermost, line) = walk_tb(error.__traceback__)
-        ours = str(innermost.f_globals.get("__name__")).startswith(f"{__package__}.")
-        if not ours or not getline(innermost.f_code.co_filename, line).lstrip().startswith("raise "):
+    except Exception as error:
+        if not _is_refusal(error):
             raise
         sys.exit(f"fedlightning: {error}")
+
+
+def _is_refusal(error: BaseException) -> bool:
+    """Whether an error is meant for the user: raised by this package, or Lightning's about its arguments."""
+    return isinstance(error, MisconfigurationException) or _raised_in(error, __package__)
+
+
+def _raised_in(error: BaseException, package: str) -> bool:
+    """Whether a ``raise`` in the package is where the error comes from."""
+    frames = list(walk_tb(error.__traceback__))
+    if not frames:
+        return False
+    innermost, line = frames[-1]
+    statement = getline(innermost.f_code.co_filename, line).lstrip()
+    return statement.startswith("raise ") and str(innermost.f_globals.get("__name__")).startswith(f"{package}.")

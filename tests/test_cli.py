@@ -12,6 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from fedlightning.checkpoint_io import AtomicCheckpointIO
 from fedlightning.cli import FederatedCLI, main, plain_refusals
+from fedlightning.parser import plain
 from fedlightning.space import Layout
 
 ROOT = Path(__file__).parents[1]
@@ -144,6 +145,86 @@ def test_a_wrong_value_is_named(capsys):
         main(["fit", *of("quadratic_saddle", "fedmm"), "--model.init_args.algorithm.init_args.eta3=2", *SMALL])
     text = str(caught.value) + capsys.readouterr().err
     assert "FedMM(eta3=2.0): expected > 0 and <= 1" in text
+
+
+ALGORITHM = "--model.init_args.algorithm"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (f"{ALGORITHM}.init_args.lr=-0.1", "FedAvg(lr=-0.1): expected > 0."),
+        (
+            f"{ALGORITHM}.init_args.lrr=0.1",
+            "model.init_args.algorithm.init_args.lrr=0.1: FedAvg has no argument 'lrr'. Did you mean 'lr'? "
+            "It takes lr, local_optimizer.",
+        ),
+        (f"{ALGORITHM}=fedlightning.algorithms.FeDualX", "algorithms has no 'FeDualX'. Did you mean 'FeDualEx'?"),
+        (f"{ALGORITHM}=FedAvgg", "FedAvgg: no such class. Did you mean 'fedlightning.algorithms.FedAvg'?"),
+        (f"{ALGORITHM}=fedlightning.algoritms.FedAvg", "no such class. Did you mean 'fedlightning.algorithms.FedAvg'?"),
+        ("--model.init_args.wieght=1", "wieght=1: Classification has no argument 'wieght'. Did you mean 'weighting'?"),
+        ("--model.init_args.weighting=unifrm", "expected one of 'uniform', 'samples'. Did you mean 'uniform'?"),
+        ("--model.init_args.server_clip=abc", "model.init_args.server_clip=abc: expected float, or null."),
+        ("--data.init_args.batch_sise=3", "Digits has no argument 'batch_sise'. Did you mean 'batch_size'?"),
+        ("--trainer.max_stpes=3", "--trainer.max_stpes=3: no such argument. Did you mean 'trainer.max_steps'?"),
+        ("--trainer.max_steps=abc", "trainer.max_steps=abc: expected int."),
+        ("--trainer.logger.init_args.save_dri=3", "save_dri=3: TensorBoardLogger has no argument 'save_dri'."),
+        ("--model.init_args.network=torch.nn.Linear", "Linear needs out_features. Give --model.init_args.network."),
+        ("--config=missing.yaml", "File does not exist"),
+        ("--ckpt_path=runs/missing.ckpt", "--ckpt_path=runs/missing.ckpt: no such file."),
+    ],
+)  # fmt: skip
+def test_mistakes_take_a_line_or_two(wrong, message, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        main(["fit", *of("classification", "fed_avg"), *SMALL, wrong])
+    assert exit_.value.code == 2
+    said = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("Seed set")]
+    assert 1 <= len(said) <= 3
+    assert message in "\n".join(said)
+    assert not any(word in line for word in ("Namespace(", "NestedArg(", "usage:", "Traceback") for line in said)
+
+
+def test_a_message_that_is_not_understood_is_left_alone():
+    assert plain("Something new") == "Something new"
+
+
+REGULARIZER = "--model.init_args.regularizer"
+LASSO = "{class_path: fedlightning.proximal.GroupLasso, init_args: {weight: 0.01}}"
+
+
+@pytest.mark.parametrize(
+    ("task", "arguments", "message"),
+    [
+        ("universal_perturbation", [f"{REGULARIZER}={{network.0.weight: {LASSO}}}"], "Did you mean 'network.1.weight'"),
+        ("universal_perturbation", [f"{REGULARIZER}={{netwrk.1.weight: {LASSO}}}"], "Did you mean 'network.1.weight'"),
+        ("universal_perturbation",
+         [f"{REGULARIZER}=fedlightning.proximal.Nuclear", f"{REGULARIZER}.init_args.weight=1"],
+         "Nuclear is a function of matrices, but parameter 'network.1.bias'"),
+        ("classification", [f"{ALGORITHM}=fedlightning.algorithms.FeDualEx", f"{ALGORITHM}.init_args.lr=0.1",
+          "--model.init_args.max_regularizer=fedlightning.proximal.L1",
+          "--model.init_args.max_regularizer.init_args.weight=1"],
+         "max_regularizer: the task has no parameters in this block"),
+        ("quadratic_saddle", [f"{ALGORITHM}=fedlightning.algorithms.FedAvg", f"{ALGORITHM}.init_args.lr=1e200"],
+         "clients of the cohort returned NaN or infinite"),
+    ],
+)  # fmt: skip
+def test_what_shows_when_training_begins_ends_with_a_sentence(task, arguments, message):
+    with pytest.raises(SystemExit, match=f"^fedlightning: .*{message}"):
+        main(["fit", f"--config={CONFIGS / task / 'base.yaml'}", *_any_algorithm(task), *SMALL, *arguments])
+
+
+def _any_algorithm(task):
+    return [f"--config={CONFIGS / task / 'fedualex.yaml'}"] if task == "universal_perturbation" else []
+
+
+def test_a_checkpoint_of_something_else_ends_with_a_sentence():
+    main(["fit", *of("universal_perturbation", "fedualex"), *SMALL])
+    (checkpoint,) = Path("runs").rglob("last.ckpt")
+    again = [*SMALL, "--trainer.max_steps=3", f"--ckpt_path={checkpoint}"]
+    with pytest.raises(SystemExit, match=r"^fedlightning: The checkpoint was written by .*FeDualEx, this run uses"):
+        main(["fit", *of("universal_perturbation", "fed_mip"), *again])
+    with pytest.raises(SystemExit, match=r"^fedlightning: The checkpoint's server state has"):
+        main(["fit", *of("universal_perturbation", "fedualex"), *again, f"{ALGORITHM}.init_args.output=ergodic"])
 
 
 MISSING = ["--data=fedlightning.data.MNIST", "--data.init_args.root=nowhere"]

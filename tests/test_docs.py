@@ -14,6 +14,7 @@ from torch.utils.data import TensorDataset
 
 from fedlightning import FederatedDataModule, algorithms
 from fedlightning.algorithms import FedAvg, FedMM
+from fedlightning.cli import FederatedCLI
 from fedlightning.participation import Uniform
 from fedlightning.tasks import ClientNumbers, QuadraticSaddle
 
@@ -89,6 +90,18 @@ def test_clients_with_other_sensors_learn_one_head(readme):
 def test_python_example_runs():
     code = re.search(r"## Use it from Python\n\n```python\n(.*?)```", README, re.DOTALL)[1]
     exec(compile(code, "README.md: Python", "exec"), {})
+
+
+def test_regularizer_example_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["fedlightning"])
+    text = re.search(r"<!-- test: regularizer -->\n```yaml\n(.*?)```", README, re.DOTALL)[1]
+    Path("regularizer.yaml").write_text(text)
+    configs = ROOT / "configs" / "universal_perturbation"
+    files = (configs / "base.yaml", configs / "fedualex.yaml", "regularizer.yaml")
+    cli = FederatedCLI([f"--config={file}" for file in files], run=False)
+    terms = [type(term.regularizer).__name__ for term in cli.model._psi(cli.model._space()).terms]
+    assert terms == ["GroupLasso", "L1"]
 
 
 def test_table_names_every_algorithm():

@@ -62,10 +62,16 @@ class LastCheckpoint(Checkpoint):
         self._save(trainer)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Save what was trained until the user stopped it; the unfinished round is repeated on resume."""
+        """Save what was trained until the user stopped it; the unfinished round is repeated on resume.
+
+        Between the end of a round and that of Lightning's account of it, the last checkpoint stays.
+        """
         stopped = isinstance(exception, KeyboardInterrupt | SIGTERMException)
         if stopped and trainer.state.fn == "fit" and trainer.world_size == 1 and trainer.global_step:
-            self._save(trainer)
+            batches: Any = trainer.fit_loop.epoch_loop.batch_progress.total
+            if batches.processed == batches.completed:
+                batches.ready = batches.started = batches.completed  # when to validate is counted by them
+                self._save(trainer)
 
     def _save_if_due(self, trainer: Trainer) -> None:
         due = time.monotonic() - self._saved_at >= self._every_n_seconds

@@ -5,16 +5,19 @@ from __future__ import annotations
 import multiprocessing
 import os
 import re
+import signal
 import sys
-from collections.abc import Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
-from queue import Empty
 from typing import Any
 
 import torch
-from jsonargparse import ArgumentParser
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -22,12 +25,13 @@ from fedlightning.cli import plain_refusals
 from fedlightning.compare.grid import ALGORITHM, Values, best_points, grid_points, grid_table, label, parse_grid
 from fedlightning.compare.results import Goal, Mode, collect, markdown_table, write_csv
 from fedlightning.compare.run import Run, execute, hyper_parameters, prepare
+from fedlightning.parser import ComparisonParser
 from fedlightning.plotting.comparison import comparison_figure
 
 
 def main(args: Sequence[str] | None = None) -> None:
     """Parse the command line and compare; see ``fedlightning compare --help``."""
-    parser = ArgumentParser(
+    parser = ComparisonParser(
         prog="fedlightning compare",
         description="Run several algorithms on one task over several seeds: results.csv, table.md, figure.png.",
     )
@@ -59,8 +63,9 @@ def main(args: Sequence[str] | None = None) -> None:
     config = parser.parse_args(None if args is None else list(args))
     try:
         compare(**{name: value for name, value in vars(config).items() if name != "config"})
-    except ValueError as error:
-        sys.exit(f"fedlightning compare: {error}")
+    except KeyboardInterrupt:
+        print("fedlightning compare: interrupted. The same command goes on where it stopped.", file=sys.stderr)
+        raise SystemExit(130) from None
 
 
 def compare(
@@ -104,8 +109,15 @@ def compare(
         The output folder.
 
     Raises:
-        ValueError: If a configuration is not valid or the metric is not logged.
+        ValueError: If an argument or a configuration is not valid, the metric is not logged, or all runs of a grid
+            diverge.
     """
+    if jobs < 1:
+        raise ValueError(f"--jobs {jobs}: expected at least 1.")
+    if budget_upload is not None and not budget_upload > 0:
+        raise ValueError(f"--budget_upload {budget_upload:g}: expected > 0.")
+    if not seeds or len({*seeds}) < len(seeds):
+        raise ValueError(f"--seeds {' '.join(map(str, seeds))}: expected at least one, each once.")
     folder = Path(output)
     console = Console()
     goal = Goal(metric, mode, target)
@@ -116,9 +128,13 @@ def compare(
     chosen: dict[str, Values] = dict.fromkeys(plan.algorithms, ())
     if grid:
         chosen = _search(plan, parse_grid(grid), seeds[0], goal, folder, console, jobs)
-    runs = [plan.run(name, seed, chosen[name], folder / _file_name(name)) for name in plan.algorithms for seed in seeds]
+    runs = [
+        replace(plan.run(name, seed, values, folder / _file_name(name)), twin=_searched(folder, name, values, seed))
+        for name, values in chosen.items()
+        for seed in seeds
+    ]
     _carry_out(runs, console, jobs)
-    curves = collect(runs)
+    curves = collect(runs, plan.algorithms)
     write_csv(runs, folder / "results.csv")
     table = markdown_table(curves, goal, also)
     (folder / "table.md").write_text(table + "\n")
@@ -152,6 +168,7 @@ class _Plan:
             self.test and not searching,
             self.budget_upload,
             self.metrics,
+            label(values),
         )
 
 
@@ -166,21 +183,33 @@ def _search(
 ) -> dict[str, Values]:
     """Run every grid point of every algorithm with one seed, and choose."""
     known = {name: hyper_parameters(plan.run(name, seed, (), folder)) for name in plan.algorithms}
+    every = sorted(frozenset[str]().union(*known.values()))
     for name in grid:
-        if "." not in name and not any(name in own for own in known.values()):
-            raise ValueError(f"--grid {name}=...: no algorithm here has a hyper-parameter of this name: {known}.")
+        if "." not in name and name not in every:
+            close = get_close_matches(name, every, n=1)
+            hint = f" Did you mean '{close[0]}'?" if close else ""
+            listed = "; ".join(f"{algorithm}: {', '.join(sorted(own))}" for algorithm, own in known.items())
+            raise ValueError(f"--grid {name}=...: no algorithm here has a hyper-parameter '{name}'.{hint} {listed}.")
     searched: dict[str, dict[Values, Run]] = {}
     for name in plan.algorithms:
         searched[name] = {
-            values: plan.run(name, seed, values, folder / "grid" / _file_name(name, *values), searching=True)
+            values: plan.run(name, seed, values, _searched(folder, name, values), searching=True)
             for values in grid_points(grid, known[name])
         }
     _carry_out([run for points in searched.values() for run in points.values()], console, jobs)
     chosen = best_points(searched, goal)
     (folder / "grid.md").write_text(grid_table(searched, chosen, goal) + "\n")
-    for name, values in chosen.items():
-        console.print(f"{name}: {label(values)}", markup=False)
+    if not chosen:
+        raise ValueError(f"--grid: every run diverged, see {folder / 'grid.md'}. Add smaller step sizes.")
+    for name in searched:
+        console.print(f"{name}: {label(chosen[name]) if name in chosen else 'every run diverged'}", markup=False)
     return chosen
+
+
+def _searched(folder: Path, name: str, values: Values, seed: int | None = None) -> Path:
+    """Where the search keeps a grid point, or its run with one seed."""
+    point = folder / "grid" / _file_name(name, *values)
+    return point if seed is None else point / f"seed-{seed}"
 
 
 def _carry_out(runs: Sequence[Run], console: Console, jobs: int) -> None:
@@ -191,6 +220,14 @@ def _carry_out(runs: Sequence[Run], console: Console, jobs: int) -> None:
     if todo:
         with _progress(console) as progress:
             (_one_after_the_other if jobs == 1 else _side_by_side)(todo, progress, jobs)
+
+
+def _tell(run: Run, progress: Progress) -> None:
+    """A line for a finished run, where no progress bar is seen."""
+    if not progress.console.is_terminal:
+        metric = run.metrics[0]
+        end = "diverged" if run.summary["diverged"] else f"{metric}={run.history[-1][metric]:.4g}"
+        progress.console.print(f"{run}: {end}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _file_name(*parts: str) -> str:
@@ -227,30 +264,66 @@ def _one_after_the_other(todo: Sequence[tuple[Run, int]], progress: Progress, jo
         progress.update(bar, description=f"{run.name}, seed {run.seed} ({number} of {len(todo)})")
         execute(run, lambda done, before=before: progress.update(bar, completed=before + done))  # type: ignore[misc]
         before += rounds
+        _tell(run, progress)
 
 
 def _side_by_side(todo: Sequence[tuple[Run, int]], progress: Progress, jobs: int) -> None:
+    """Processes of their own; an interrupt or an error stops all of them before their next round."""
     context = multiprocessing.get_context("spawn")
     bar = progress.add_task(f"{len(todo)} runs, {jobs} at a time", total=sum(rounds for _, rounds in todo))
     threads = max(1, (os.cpu_count() or 1) // jobs)
-    with context.Manager() as manager, ProcessPoolExecutor(jobs, mp_context=context) as pool:
-        messages: Any = manager.Queue()
-        futures = {pool.submit(_execute_in_process, run, messages, threads) for run, _ in todo}
-        done: dict[str, int] = {}
-        while futures:
-            finished, futures = wait(futures, timeout=0.5, return_when=FIRST_COMPLETED)
-            for future in finished:
-                future.result()
-            while True:
-                try:
-                    folder, rounds = messages.get_nowait()
-                except Empty:
-                    break
-                done[folder] = rounds
-            progress.update(bar, completed=sum(done.values()))
+    done: Any = context.RawArray("q", len(todo))  # rounds of each run
+    stop = context.Event()
+    waiting = [(number, run) for number, (run, _) in enumerate(todo)]
+    running: dict[Future[None], Run] = {}
+    with ProcessPoolExecutor(jobs, context, initializer=_share, initargs=(done, stop, threads)) as pool:
+        try:
+            while waiting or running:
+                while waiting and len(running) < jobs:  # the pool would start what it has, even after an interrupt
+                    number, run = waiting.pop(0)
+                    with _interrupts_held():
+                        running[pool.submit(_execute_in_process, run, number)] = run
+                finished, _ = wait(running, timeout=0.5, return_when=FIRST_COMPLETED)
+                for future in finished:
+                    run = running.pop(future)
+                    future.result()
+                    _tell(run, progress)
+                progress.update(bar, completed=sum(done))
+        except BrokenProcessPool as error:
+            raise RuntimeError(
+                "A run's process was killed, perhaps for want of memory. The same command goes on; try fewer --jobs."
+            ) from error
+        except BaseException:
+            stop.set()
+            raise
 
 
-def _execute_in_process(run: Run, messages: Any, threads: int) -> None:
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Ctrl-C goes to every process of the terminal: those begun here never get it, this one gets it afterwards."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+_shared: tuple[Any, Any]
+"""In a process of :func:`_side_by_side`: the rounds of all runs, and whether to stop."""
+
+
+def _share(done: Any, stop: Any, threads: int) -> None:
+    global _shared
+    _shared = done, stop
     torch.set_num_threads(threads)
+
+
+def _execute_in_process(run: Run, number: int) -> None:
+    done, stop = _shared
+    parent = multiprocessing.parent_process()
+    assert parent is not None
     with plain_refusals():
-        execute(run, lambda rounds: messages.put((str(run.folder), rounds)))
+        execute(run, partial(done.__setitem__, number), lambda: stop.is_set() or not parent.is_alive())

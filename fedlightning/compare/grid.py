@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Collection, Mapping, Sequence
 
 from fedlightning.compare.results import Goal
@@ -17,18 +16,35 @@ ALGORITHM = "model.init_args.algorithm.init_args"
 
 
 def parse_grid(entries: Sequence[str]) -> dict[str, list[str]]:
-    """``name=value,value,...`` entries as names and values; a value may be a pair, ``lr=[0.1,0.3],[0.03,0.1]``.
+    """``name=value,value,...`` entries as names and values; a value may be a pair or a mapping, ``[0.1,0.3],{x: 0.2}``.
 
     Raises:
-        ValueError: If an entry has no name or no value, or a name comes twice.
+        ValueError: If an entry has no name or no value, a value is empty, a bracket is not closed, or a name comes
+            twice.
     """
     grid: dict[str, list[str]] = {}
     for entry in entries:
         name, _, values = entry.partition("=")
         if not name or not values or name in grid:
             raise ValueError(f"--grid {entry}: expected name=value,value,..., each name once.")
-        grid[name] = re.split(r",(?![^\[]*\])", values)  # commas between values, not those inside a pair
+        grid[name] = _split(values)
+        if not all(grid[name]):
+            raise ValueError(f"--grid {entry}: a value is empty. Remove one comma.")
+        if any(value.count("[") != value.count("]") or value.count("{") != value.count("}") for value in grid[name]):
+            raise ValueError(f"--grid {entry}: a bracket is not closed.")
     return grid
+
+
+def _split(values: str) -> list[str]:
+    """At the commas between values, not those inside a pair or a mapping."""
+    parts, depth = [""], 0
+    for character in values:
+        depth += (character in "[{") - (character in "]}")
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return [part.strip() for part in parts]
 
 
 def grid_points(grid: Mapping[str, Sequence[str]], hyper_parameters: Collection[str]) -> list[Values]:
@@ -63,19 +79,14 @@ def final_value(run: Run, goal: Goal) -> float:
 
 
 def best_points(searched: Mapping[str, Mapping[Values, Run]], goal: Goal) -> dict[str, Values]:
-    """The grid point of each algorithm whose final value is best.
-
-    Raises:
-        ValueError: If all runs of an algorithm diverged.
-    """
+    """The grid point of each algorithm whose final value is best; without the algorithms whose runs all diverged."""
     chosen = {}
     for name, points in searched.items():
         values = {point: final_value(run, goal) for point, run in points.items()}
         finite = [value for value in values.values() if math.isfinite(value)]
-        if not finite:
-            raise ValueError(f"--grid: every run of '{name}' diverged. Add smaller step sizes.")
-        best = goal.best(finite)
-        chosen[name] = next(point for point, value in values.items() if value == best)
+        if finite:
+            best = goal.best(finite)
+            chosen[name] = next(point for point, value in values.items() if value == best)
     return chosen
 
 
@@ -86,7 +97,7 @@ def grid_table(searched: Mapping[str, Mapping[Values, Run]], chosen: Mapping[str
         for point, run in points.items():
             value = final_value(run, goal)
             shown = f"{value:.4g}" if math.isfinite(value) else "diverged"
-            lines.append(f"| {name} | {label(point)} | {shown} | {'chosen' if chosen[name] == point else ''} |")
+            lines.append(f"| {name} | {label(point)} | {shown} | {'chosen' if chosen.get(name) == point else ''} |")
     return "\n".join(lines)
 
 

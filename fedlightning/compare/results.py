@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
@@ -59,9 +59,8 @@ class Goal:
         return next((row[column] for row in history if self.reached(row[self.metric])), math.inf)
 
 
-def collect(runs: Sequence[Run]) -> list[Curve]:
-    """Finished runs by algorithm, in the order given."""
-    names = list(dict.fromkeys(run.name for run in runs))
+def collect(runs: Sequence[Run], names: Iterable[str]) -> list[Curve]:
+    """Finished runs by algorithm, in the order of the names; one without runs diverged before."""
     curves = []
     for name in names:
         own = [run for run in runs if run.name == name]

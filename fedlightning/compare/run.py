@@ -10,6 +10,7 @@ import itertools
 import json
 import logging
 import os
+import shutil
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
@@ -39,7 +40,9 @@ class Run:
         folder: Where results go.
         test: Whether to test the final model.
         budget_upload: Stop after the round in which so many floats have been uploaded; None for no such limit.
-        metrics: Metrics that validation must log; checked when it first has.
+        metrics: Metrics that validation must log; checked when it first has. The first is the one of the comparison.
+        values: Of the searched hyper-parameters, as shown.
+        twin: Folder of a run that may have been the same one; then its results are taken over.
     """
 
     name: str
@@ -49,6 +52,8 @@ class Run:
     test: bool = False
     budget_upload: float | None = None
     metrics: tuple[str, ...] = ()
+    values: str = ""
+    twin: Path | None = None
 
     @property
     def history(self) -> list[Row]:
@@ -61,11 +66,16 @@ class Run:
         """What a finished run left in ``done.json``."""
         return dict(json.loads((self.folder / "done.json").read_text()))
 
+    def __str__(self) -> str:
+        """Name, seed and values."""
+        return ", ".join(filter(None, (self.name, f"seed {self.seed}", self.values)))
+
 
 def prepare(run: Run) -> tuple[int, bool]:
     """Check a run's configuration and see what was done of it.
 
-    Results of another configuration in the same folder are moved aside, to ``<folder>.before-1`` and so on.
+    Results of another configuration in the same folder are moved aside, to ``<folder>.before-1`` and so on. Those of a
+    twin with the same configuration are copied.
 
     Returns:
         Rounds of the run, and whether it is finished.
@@ -80,6 +90,11 @@ def prepare(run: Run) -> tuple[int, bool]:
     started = run.folder / "fingerprint"
     if started.is_file() and started.read_text() != fingerprint:
         _move_aside(run.folder)
+    if run.twin is not None and not run.folder.exists() and _is_finished(run.twin, fingerprint):
+        partial = run.folder.with_name(f"{run.folder.name}.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        shutil.copytree(run.twin, partial)
+        partial.rename(run.folder)
     return rounds, (run.folder / "done.json").is_file() and not (run.test and _untested(run))
 
 
@@ -89,8 +104,17 @@ def hyper_parameters(run: Run) -> set[str]:
     return {field.name for field in fields(cli.model.algorithm)}
 
 
-def execute(run: Run, report: ReportProgress) -> None:
-    """Carry out a run, from its last checkpoint if it was interrupted."""
+def execute(run: Run, report: ReportProgress, stopped: Callable[[], bool] = lambda: False) -> None:
+    """Carry out a run, from its last checkpoint if it was interrupted.
+
+    Args:
+        run: What to run.
+        report: Called with the rounds done.
+        stopped: Asked before every round; if it says so, the run is interrupted there.
+
+    Raises:
+        KeyboardInterrupt: If the run was interrupted; it goes on from there when it is executed again.
+    """
     cli, fingerprint = _instantiate(run)
     run.folder.mkdir(parents=True, exist_ok=True)
     (run.folder / "fingerprint").write_text(fingerprint)
@@ -98,7 +122,7 @@ def execute(run: Run, report: ReportProgress) -> None:
     history = History()
     callbacks: list[Callback] = trainer.callbacks
     callbacks[:] = [c for c in callbacks if not isinstance(c, LastCheckpoint)]
-    callbacks += [history, _Report(report), LastCheckpoint(str(run.folder)), _Expected(run.metrics)]
+    callbacks += [history, _Stop(stopped), _Report(report), LastCheckpoint(str(run.folder)), _Expected(run.metrics)]
     if run.budget_upload is not None:
         callbacks.append(_UploadBudget(run.budget_upload))
     trainer.loggers = [TensorBoardLogger(run.folder, name="", version="", default_hp_metric=False)]
@@ -107,13 +131,15 @@ def execute(run: Run, report: ReportProgress) -> None:
     with quiet():
         try:
             trainer.fit(cli.model, cli.datamodule, ckpt_path=str(last) if last.is_file() else None)
-            if not trainer.interrupted and (not history.rows or history.rows[-1]["round"] < trainer.global_step):
+            if not history.rows or history.rows[-1]["round"] < trainer.global_step:
                 trainer.validate(cli.model, cli.datamodule, verbose=False)  # the end of the run belongs to its curve
         except RoundRejectedError:
             diverged = True
+        except SystemExit as exit_:  # Lightning's answer to an interrupt
+            if trainer.interrupted:
+                raise KeyboardInterrupt from exit_
+            raise
         tested = trainer.test(cli.model, cli.datamodule, verbose=False) if run.test and not diverged else [{}]
-    if trainer.interrupted and not diverged:
-        raise KeyboardInterrupt
     history.write(run.folder / "history.csv")
     summary = {"name": run.name, "seed": run.seed, "diverged": diverged, "test": dict(tested[0]) if tested else {}}
     partial = run.folder / "done.json.partial"
@@ -149,13 +175,18 @@ def _instantiate(run: Run) -> tuple[Any, str]:
         try:
             cli = FederatedCLI([*run.arguments, *fixed], run=False)
         except SystemExit as exit_:
-            raise ValueError(f"The configuration of '{run.name}' is not valid.\n{errors.getvalue()}") from exit_
+            complaint = errors.getvalue().strip().removeprefix("fedlightning: ")
+            raise ValueError(f"The configuration of {run} is not valid: {complaint}") from exit_
     config = cli.config.clone()
     config.trainer.default_root_dir = None  # a moved folder holds the same results
     identity = cli.parser.dump(config, skip_none=False)
     if run.budget_upload is not None:
         identity += f"budget_upload: {run.budget_upload}"
     return cli, hashlib.sha256(identity.encode()).hexdigest()
+
+
+def _is_finished(folder: Path, fingerprint: str) -> bool:
+    return (folder / "done.json").is_file() and (folder / "fingerprint").read_text() == fingerprint
 
 
 def _untested(run: Run) -> bool:
@@ -196,6 +227,17 @@ class _Report(Callback):
 
     def on_train_batch_end(self, trainer: Trainer, *args: Any) -> None:
         self._report(trainer.global_step)
+
+
+class _Stop(Callback):
+    """Interrupts between two rounds."""
+
+    def __init__(self, stopped: Callable[[], bool]) -> None:
+        self._stopped = stopped
+
+    def on_train_batch_start(self, trainer: Trainer, *args: Any) -> None:
+        if self._stopped():
+            raise KeyboardInterrupt
 
 
 class _UploadBudget(Callback):

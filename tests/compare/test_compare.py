@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from functools import partialmethod
 from pathlib import Path
 
@@ -11,12 +16,13 @@ import pytest
 
 from fedlightning.callbacks import LastCheckpoint
 from fedlightning.cli import main
-from fedlightning.compare import compare
+from fedlightning.compare import command, compare
 from fedlightning.compare import run as runs
-from fedlightning.compare.grid import parse_grid
+from fedlightning.compare.grid import ALGORITHM, parse_grid
 from fedlightning.compare.results import Curve, Goal, markdown_table
 
-CONFIGS = Path(__file__).parents[2] / "configs" / "quadratic_saddle"
+ROOT = Path(__file__).parents[2]
+CONFIGS = ROOT / "configs" / "quadratic_saddle"
 SMALL = ["trainer.max_steps=6", "trainer.val_check_interval=2", "trainer.check_val_every_n_epoch=null"]
 
 
@@ -90,8 +96,6 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint(monkeypatch):
 
         return original(run, report_or_stop)
 
-    from fedlightning.compare import command
-
     original = command.execute
     monkeypatch.setattr(command, "execute", report_until_four)
     with pytest.raises(Pulled):
@@ -133,7 +137,10 @@ def test_from_the_command_line_and_a_config_file(tmp_path):
     [
         ({"algorithms": ["missing.yaml"]}, "No such config: missing.yaml"),
         ({"algorithms": [f"A={CONFIGS / 'fedmm.yaml'}", f"A={CONFIGS / 'fed_avg.yaml'}"]}, "called 'A'"),
-        ({"set": ["trainer.max_stpes=3"]}, "(?s)configuration of 'FedMM' is not valid.*max_stpes"),
+        (
+            {"set": ["trainer.max_stpes=3"]},
+            "configuration of FedMM, seed 0 is not valid: .*Did you mean 'trainer.max_steps'",
+        ),
         ({"set": ["trainer.max_steps=-1"]}, "neither trainer.max_steps nor trainer.max_epochs"),
     ],
 )
@@ -173,7 +180,8 @@ def test_a_diverging_run_does_not_end_the_others():
 
 
 def test_a_grid_over_an_unknown_name():
-    with pytest.raises(ValueError, match=r"--grid lrr=\.\.\.: no algorithm here has a hyper-parameter of this name"):
+    known = r"FedMM: .*lr, mu.*; FedAvg: local_optimizer, lr\.$"
+    with pytest.raises(ValueError, match=rf"--grid lrr=\.\.\.: no .* 'lrr'\. Did you mean 'lr'\? {known}"):
         compare(**arguments(grid=["lrr=0.1"]))
 
 
@@ -216,8 +224,168 @@ def test_grid_search_takes_the_best_values_and_tables_all(capsys):
 
 
 def test_grid_where_all_diverge():
-    with pytest.raises(ValueError, match=r"every run of 'FedAvg' diverged"):
+    with pytest.raises(ValueError, match=r"--grid: every run diverged, see out/grid\.md"):
         compare(**arguments(algorithms=[f"FedAvg={CONFIGS / 'fed_avg.yaml'}"], grid=["lr=1e6,1e7"]))
+    assert Path("out/grid.md").read_text().count("| diverged |") == 2
+
+
+def test_an_algorithm_whose_grid_diverges_does_not_end_the_others(capsys):
+    algorithm = "{class_path: fedlightning.algorithms.FedAvg, init_args: {lr: 1e6}}"
+    Path("wild.yaml").write_text(f"model: {{init_args: {{algorithm: {algorithm}}}}}")
+    both = ["Wild=wild.yaml", f"FedMM={CONFIGS / 'fedmm.yaml'}"]
+    compare(**arguments(algorithms=both, seeds=[0, 1], grid=["mu=1.0,2.0"], set=["trainer.max_steps=60", *SMALL[1:]]))
+    written = Path("out/table.md").read_text()
+    assert "| Wild | diverged | - |" in written
+    assert "| FedMM | 0." in written
+    assert "Wild: every run diverged" in capsys.readouterr().out
+    assert "| Wild |  | diverged |  |" in Path("out/grid.md").read_text()
+    assert not Path("out/Wild").exists()
+
+
+def test_the_chosen_grid_point_is_not_run_again(monkeypatch):
+    executed = []
+    monkeypatch.setattr(
+        command, "execute", lambda run, report: (executed.append(str(run.folder)), runs.execute(run, report))
+    )
+    compare(**arguments(grid=["lr=0.05,0.0001"], seeds=[0, 1], test=True))
+    assert sum("grid" in folder for folder in executed) == 4
+    assert sorted(folder for folder in executed if "grid" not in folder) == [
+        f"out/{name}/seed-{seed}" for name in ("FedAvg", "FedMM") for seed in (0, 1)
+    ]  # with --test, the first seed's is only tested
+    assert all(json.loads(path.read_text())["test"] for path in Path("out").glob("Fed*/*/done.json"))
+    executed.clear()
+    compare(**arguments(grid=["lr=0.05,0.0001"], seeds=[0, 1], output="again"))
+    assert [folder for folder in executed if "grid" not in folder] == ["again/FedMM/seed-1", "again/FedAvg/seed-1"]
+    ours, theirs = (table(folder) for folder in ("out", "again"))
+    for row in (*ours, *theirs):
+        del row["seconds"]
+    assert ours == theirs
+    alone = [f"FedMM={CONFIGS / 'fedmm.yaml'}"]
+    compare(**arguments(algorithms=alone, output="alone", set=[*SMALL, f"{ALGORITHM}.lr=0.05"]))
+    assert [row["distance"] for row in table("alone")] == [row["distance"] for row in theirs[:3]]
+
+
+def test_without_a_terminal_every_finished_run_is_told(capsys):
+    compare(**arguments(grid=["lr=0.05,1e6"]))
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("FedAvg, seed 0, lr=0.05: distance=0.") for line in lines)
+    assert any(line.startswith("FedAvg, seed 0, lr=1e6: ") for line in lines)
+    compare(**arguments(jobs=2, output="two"))
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(line.startswith(("FedMM, seed 0: distance=", "FedAvg, seed 0: distance=")) for line in lines) == 2
+
+
+@pytest.mark.parametrize("stop", [1, 2, 3, 5])
+def test_a_stopped_run_goes_on_with_the_same_numbers(stop):
+    def of(folder):
+        configs = (CONFIGS / "base.yaml", CONFIGS / "fedmm.yaml")
+        values = (*(f"--config={file}" for file in configs), *(f"--{value}" for value in SMALL))
+        return runs.Run("A", 0, values, Path(folder), metrics=("distance",))
+
+    runs.execute(of("whole"), lambda done: None)
+    rounds = [0]
+    with pytest.raises(KeyboardInterrupt):
+        runs.execute(of("stopped"), rounds.append, lambda: rounds[-1] >= stop)
+    assert rounds[-1] == stop
+    assert not Path("stopped/done.json").exists()
+    runs.execute(of("stopped"), rounds.append)
+    assert rounds[-1] == 6
+    ours, theirs = (of(folder).history for folder in ("stopped", "whole"))
+    for row in (*ours, *theirs):
+        del row["seconds"]
+    assert ours == theirs
+
+
+SLOW = """
+import time
+from lightning.pytorch import Callback
+
+class Slow(Callback):
+    def on_train_batch_start(self, *args):
+        time.sleep(0.05)
+
+class Killed(Callback):
+    def on_train_batch_start(self, *args):
+        import os
+        os._exit(3)
+
+class Broken(Callback):
+    def on_train_batch_start(self, trainer, module, batch, batch_idx):
+        if trainer.global_step == 3:
+            raise ValueError("a fault of the user's own")
+"""
+
+
+@pytest.fixture
+def slow(tmp_path, monkeypatch):
+    (tmp_path / "slow_rounds.py").write_text(SLOW)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}{os.pathsep}{ROOT}")
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+def command_line(jobs, output, seeds=("0", "1", "2")):
+    return [
+        sys.executable, "-m", "fedlightning", "compare", "--base", str(CONFIGS / "base.yaml"),
+        "--algorithms", f"A={CONFIGS / 'fedmm.yaml'}", "--metric=distance", "--mode=min", "--seeds", *seeds,
+        f"--output={output}", f"--jobs={jobs}",
+        "--set", "trainer.max_steps=30", *SMALL[1:], "trainer.callbacks=slow_rounds.Slow",
+    ]  # fmt: skip
+
+
+def _alive(group):
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(("jobs", "group"), [(2, False), (2, True), (1, True)])
+def test_an_interrupt_stops_all_and_the_same_command_goes_on(jobs, group, slow):
+    process = subprocess.Popen(
+        command_line(jobs, "out"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
+    while not list(Path().glob("out/A/seed-0/events*")):
+        assert process.poll() is None
+        time.sleep(0.02)
+    time.sleep(0.3)
+    (os.killpg if group else os.kill)(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors.splitlines()[-1] == "fedlightning compare: interrupted. The same command goes on where it stopped."
+    assert "Traceback" not in errors
+    assert not list(Path().rglob("done.json"))
+    assert not Path("out/A/seed-2").exists()  # those that waited are not begun
+    deadline = time.monotonic() + 30
+    while _alive(process.pid):  # nobody is left
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    main(command_line(1, "out")[3:])
+    main(command_line(1, "whole")[3:])
+    ours, theirs = (table(folder) for folder in ("out", "whole"))
+    for row in (*ours, *theirs):
+        del row["seconds"]
+    assert ours == theirs
+
+
+def test_a_fault_in_one_run_stops_the_others_and_keeps_its_own_name(slow):
+    broken = Path("broken.yaml")
+    broken.write_text((CONFIGS / "fed_avg.yaml").read_text() + "\ntrainer: {callbacks: slow_rounds.Broken}\n")
+    both = [f"A={CONFIGS / 'fedmm.yaml'}", "B=broken.yaml"]
+    base = [str(CONFIGS / "base.yaml")]
+    values = ["trainer.max_steps=100000", *SMALL[1:]]
+    began = time.monotonic()
+    with pytest.raises(ValueError, match="a fault of the user's own"):
+        compare(**arguments(base=base, algorithms=both, set=values, jobs=2))
+    assert time.monotonic() - began < 100
+    assert Path("out/A/seed-0/fingerprint").exists()
+    assert not Path("out/A/seed-0/done.json").exists()
+
+
+def test_a_killed_process_is_told(slow):
+    with pytest.raises(RuntimeError, match=r"A run's process was killed.*--jobs"):
+        compare(**arguments(set=[*SMALL, "trainer.callbacks=slow_rounds.Killed"], jobs=2))
 
 
 def test_upload_budget_stops_runs_at_equal_upload():
@@ -241,5 +409,7 @@ def test_grid_entries_are_checked(entry):
 def test_grid_values_may_be_pairs():
     grid = parse_grid(["lr=[0.1,0.3],0.2,[1, 2]", "mu=1"])
     assert grid == {"lr": ["[0.1,0.3]", "0.2", "[1, 2]"], "mu": ["1"]}
-    compare(**arguments(algorithms=[f"FedMM={CONFIGS / 'fedmm.yaml'}"], grid=["lr=[0.05,0.02],0.0001"]))
+    assert parse_grid(["lr={x: 0.1, y: 0.2},0.3"]) == {"lr": ["{x: 0.1, y: 0.2}", "0.3"]}
+    compare(**arguments(algorithms=[f"FedMM={CONFIGS / 'fedmm.yaml'}"], grid=["lr=[0.05,0.02],{x: 0.04, y: 0.03}"]))
     assert "lr=[0.05,0.02] |" in Path("out/grid.md").read_text()
+    assert "lr={x: 0.04, y: 0.03} |" in Path("out/grid.md").read_text()
