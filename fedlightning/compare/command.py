@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import torch
@@ -59,7 +60,9 @@ def main(args: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--test", type=bool, default=False, help="test every final model")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, in processes of their own")
-    parser.add_argument("--set", nargs="+", type=str, default=[], help="values of all runs, e.g. trainer.max_steps=100")
+    parser.add_argument(
+        "--set", action="extend", nargs="+", type=str, default=[], help="values of all runs, e.g. trainer.max_steps=100"
+    )
     config = parser.parse_args(None if args is None else list(args))
     try:
         compare(**{name: value for name, value in vars(config).items() if name != "config"})
@@ -319,11 +322,18 @@ def _share(done: Any, stop: Any, threads: int) -> None:
     global _shared
     _shared = done, stop
     torch.set_num_threads(threads)
+    Thread(target=_end_with_the_command, daemon=True).start()
+
+
+def _end_with_the_command() -> None:
+    """A command that was killed leaves no processes behind; checkpoints are whole at every moment."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _execute_in_process(run: Run, number: int) -> None:
     done, stop = _shared
-    parent = multiprocessing.parent_process()
-    assert parent is not None
     with plain_refusals():
-        execute(run, partial(done.__setitem__, number), lambda: stop.is_set() or not parent.is_alive())
+        execute(run, partial(done.__setitem__, number), stop.is_set)

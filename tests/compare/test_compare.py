@@ -127,9 +127,12 @@ def test_from_the_command_line_and_a_config_file(tmp_path):
     config = tmp_path / "comparison.yaml"
     config.write_text(
         f"base: [{CONFIGS / 'base.yaml'}]\nalgorithms: [{CONFIGS / 'fedmm.yaml'}]\nmetric: distance\nmode: min\n"
+        f"set: [{SMALL[0]}]\n"
     )
-    main(["compare", f"--config={config}", "--output=out", "--seeds", "0", "1", "--set", *SMALL])
+    more = ["--set", SMALL[1], "--set", SMALL[2]]  # adds to the file's
+    main(["compare", f"--config={config}", "--output=out", "--seeds", "0", "1", *more])
     assert Path("out/fedmm/seed-1/done.json").is_file()
+    assert max(float(row["round"]) for row in table("out")) == 6
 
 
 @pytest.mark.parametrize(
@@ -340,8 +343,8 @@ def _alive(group):
     return True
 
 
-@pytest.mark.parametrize(("jobs", "group"), [(2, False), (2, True), (1, True)])
-def test_an_interrupt_stops_all_and_the_same_command_goes_on(jobs, group, slow):
+def _started(jobs):
+    """A comparison in a session of its own, some rounds on."""
     process = subprocess.Popen(
         command_line(jobs, "out"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
@@ -350,6 +353,27 @@ def test_an_interrupt_stops_all_and_the_same_command_goes_on(jobs, group, slow):
         assert process.poll() is None
         time.sleep(0.02)
     time.sleep(0.3)
+    return process
+
+
+def _wait_until_nobody_is_left(process):
+    deadline = time.monotonic() + 30
+    while _alive(process.pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_a_command_that_is_killed_leaves_no_processes(slow):
+    process = _started(2)
+    process.kill()
+    process.communicate(timeout=60)
+    _wait_until_nobody_is_left(process)
+    assert not list(Path().rglob("done.json"))
+
+
+@pytest.mark.parametrize(("jobs", "group"), [(2, False), (2, True), (1, True)])
+def test_an_interrupt_stops_all_and_the_same_command_goes_on(jobs, group, slow):
+    process = _started(jobs)
     (os.killpg if group else os.kill)(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
@@ -357,10 +381,7 @@ def test_an_interrupt_stops_all_and_the_same_command_goes_on(jobs, group, slow):
     assert "Traceback" not in errors
     assert not list(Path().rglob("done.json"))
     assert not Path("out/A/seed-2").exists()  # those that waited are not begun
-    deadline = time.monotonic() + 30
-    while _alive(process.pid):  # nobody is left
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    _wait_until_nobody_is_left(process)
     main(command_line(1, "out")[3:])
     main(command_line(1, "whole")[3:])
     ours, theirs = (table(folder) for folder in ("out", "whole"))
