@@ -252,6 +252,10 @@ def is_under(name: str, prefix: str) -> bool:
     return name == prefix or name.startswith(f"{prefix}.")
 
 
+def _parts(name: str) -> list[str]:
+    return name.split(".")
+
+
 def names_under(prefix: str, names: Iterable[str], argument: str) -> set[str]:
     """Names equal to ``prefix`` or below it.
 
@@ -261,9 +265,9 @@ def names_under(prefix: str, names: Iterable[str], argument: str) -> set[str]:
     names = list(names)
     found = {name for name in names if is_under(name, prefix)}
     if not found:
-        heads = sorted({name.split(".")[0] for name in names} | set(names))
-        hint = get_close_matches(prefix, heads, n=1)
-        known = ", ".join(f"'{head}'" for head in dict.fromkeys(name.split(".")[0] for name in names)) or "none"
+        prefixes = {".".join(parts[:end]) for parts in map(_parts, names) for end in range(1, len(parts) + 1)}
+        hint = get_close_matches(prefix, sorted(prefixes), n=1)
+        known = ", ".join(f"'{head}'" for head in dict.fromkeys(_parts(name)[0] for name in names)) or "none"
         raise ValueError(
             f"{argument}: '{prefix}' matches no trainable parameter. "
             + (f"Did you mean '{hint[0]}'? " if hint else "")

@@ -7,6 +7,8 @@ import pytest
 import torch
 
 matplotlib.use("Agg")
+if "PYTEST_XDIST_WORKER" in os.environ:
+    torch.set_num_threads(1)  # every core has a worker already
 os.environ["JSONARGPARSE_DEPRECATION_WARNINGS"] = "off"  # Lightning calls what jsonargparse has deprecated
 
 

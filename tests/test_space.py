@@ -102,6 +102,13 @@ def test_mixed_dtypes_are_refused(net):
         ParameterSpace(net)
 
 
+def test_unknown_prefix_within_a_module_suggests_a_prefix(net):
+    outer = nn.Module()
+    outer.network = net
+    with pytest.raises(ValueError, match=r"'network\.hed' matches no .* Did you mean 'network\.head'\?"):
+        ParameterSpace(outer, personal_parameters=["network.hed"])
+
+
 def test_unknown_prefix_lists_what_there_is(net):
     with pytest.raises(ValueError, match=r"'zzz' matches no trainable parameter\. Names begin with: 'body', 'critic'"):
         ParameterSpace(net, max_parameters=["zzz"])
