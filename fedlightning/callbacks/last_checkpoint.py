@@ -68,9 +68,10 @@ class LastCheckpoint(Checkpoint):
         """
         stopped = isinstance(exception, KeyboardInterrupt | SIGTERMException)
         if stopped and trainer.state.fn == "fit" and trainer.world_size == 1 and trainer.global_step:
-            batches: Any = trainer.fit_loop.epoch_loop.batch_progress.total
-            if batches.processed == batches.completed:
-                batches.ready = batches.started = batches.completed  # when to validate is counted by them
+            batches: Any = trainer.fit_loop.epoch_loop.batch_progress
+            if batches.total.processed == batches.total.completed == trainer.global_step:
+                for count in (batches.total, batches.current):
+                    count.ready = count.started = count.completed  # when to validate is counted by them
                 self._save(trainer)
 
     def _save_if_due(self, trainer: Trainer) -> None:
