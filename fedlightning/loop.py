@@ -89,6 +89,8 @@ class RoundLoop:
         oracle: How operators are computed; in the first round a fixed choice replaces an open one.
         upload: Floats sent from clients to the server since the start, all clients together.
         download: Floats sent from the server to clients.
+        settled: Whether the states are those before a round; the task sets it once it has followed a round. A
+            checkpoint written in between would repeat the round from the states after it.
     """
 
     def __init__(
@@ -150,6 +152,7 @@ class RoundLoop:
         self._cost: Cost | None = None
         self._clients: ClientStates | None = None
         self._own: dict[str, ClientStates] = {}
+        self.settled = True
 
     @property
     def point(self) -> Tensor:
@@ -244,6 +247,7 @@ class RoundLoop:
         metrics: dict[str, Tensor | float] = {}
         sent = self.upload, self.download
         if batch.skipped:
+            self.settled = False
             self._skip(batch)
             return RoundResult({"skipped": 1.0, **self._traffic(sent)})
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -256,6 +260,7 @@ class RoundLoop:
             before = self.server, self.buffers
             try:
                 overflow = self._phases(batch, metrics, undo_overflow)
+                self.settled = False
             except BaseException:  # an interrupt in the middle of a round leaves the state before it
                 self.server, self.buffers = before
                 self.upload, self.download = sent
@@ -371,6 +376,7 @@ class RoundLoop:
     def _write(self, phase: Phase, server: Any, chunks: list[tuple[str, list[int], Rows]]) -> None:
         """Keep the new rows; those of the algorithm go to whom the phase routes them."""
         ids, rows = self._gathered(chunks, lambda name: not self._choice or name.startswith(_STATE))
+        self.settled = self.settled and not rows and not self._choice
         if phase.route is None:
             self.clients.write(ids, rows)
         else:

@@ -285,6 +285,7 @@ class FederatedLightningModule(LightningModule):
         finally:
             self._in_round = False
         self._move(loop, scaler, result.overflow)
+        loop.settled = True
         self.log("step", float(self.trainer.global_step), batch_size=1)  # the axis of loggers, names of checkpoints
         if self._logs_this_round:
             metrics = {**result.metrics, **self._regularization(loop), "round_time": time.perf_counter() - start}
@@ -381,6 +382,11 @@ class FederatedLightningModule(LightningModule):
         read = rounds in (1, trainer.max_steps) or rounds % max(1, trainer.log_every_n_steps) == 0
         watched = any(getattr(callback, "monitor", None) for callback in trainer.callbacks)
         return read or watched or bool(trainer.is_last_batch)
+
+    @property
+    def between_rounds(self) -> bool:
+        """Whether model, server and clients stand at the same round, so that a checkpoint goes on bit for bit."""
+        return self._loop is None or self._loop.settled
 
     @property
     def _moves_freely(self) -> bool:

@@ -66,7 +66,9 @@ class LastCheckpoint(Checkpoint):
 
         Between the end of a round and that of Lightning's account of it, the last checkpoint stays.
         """
-        stopped = isinstance(exception, KeyboardInterrupt | SIGTERMException)
+        stopped = isinstance(exception, KeyboardInterrupt | SIGTERMException) and getattr(
+            pl_module, "between_rounds", True
+        )
         if stopped and trainer.state.fn == "fit" and trainer.world_size == 1 and trainer.global_step:
             batches: Any = trainer.fit_loop.epoch_loop.batch_progress
             if batches.total.processed == batches.total.completed == trainer.global_step:

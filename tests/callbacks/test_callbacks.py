@@ -8,10 +8,10 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from matplotlib.figure import Figure
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from fedlightning.algorithms import FedMM
+from fedlightning.algorithms import FedAvg, FedMM
 from fedlightning.callbacks import History, LastCheckpoint, LogPictures, RoundProgressBar
 from fedlightning.callbacks.progress import rounds_in_total
-from fedlightning.oracle import Vectorized
+from fedlightning.oracle import Sequential, Vectorized
 from tests.small import Line, regression_data, trainer
 
 
@@ -168,3 +168,51 @@ class Kill(Callback):
     def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
         if self.at is not None and trainer.global_step == self.at:
             raise Killed
+
+
+class Interrupted(Line):
+    """Stopped by the user once, in round 3: before, within or after the change of its states."""
+
+    where = ""
+
+    def objective(self, batch):
+        self._stop("objective", self._loop is not None)
+        return super().objective(batch)
+
+    def _move(self, loop, scaler, overflow):
+        self._stop("move", True)
+        super()._move(loop, scaler, overflow)
+        self._stop("moved", True)
+
+    def _stop(self, here, trained):
+        if trained and here == self.where and self.trainer.global_step >= 2 and self.trainer.state.fn == "fit":
+            self.where = ""
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(("where", "saved"), [("objective", True), ("move", False), ("moved", False)])
+@pytest.mark.parametrize("algorithm", [FedAvg(0.05), FedMM(0.05)])
+def test_interrupts_save_whole_rounds_only(where, saved, algorithm, tmp_path):
+    def fit(folder, stop="", resume=None):
+        torch.manual_seed(0)
+        task = Interrupted(algorithm, oracle=Sequential())
+        task.where = stop
+        run = trainer(
+            tmp_path,
+            max_steps=6,
+            enable_checkpointing=True,
+            callbacks=[LastCheckpoint(str(folder), every_n_seconds=1e9)],
+        )
+        try:
+            run.fit(task, regression_data(), ckpt_path=resume)
+        except SystemExit:
+            assert stop
+        return task, folder / "last.ckpt"
+
+    whole, _ = fit(tmp_path / "whole")
+    _, last = fit(tmp_path / "stopped", where)
+    assert last.is_file() == saved
+    if saved:
+        resumed, _ = fit(tmp_path / "stopped", resume=last)
+        for name, value in whole.state_dict().items():
+            assert torch.equal(resumed.state_dict()[name], value), name
