@@ -5,12 +5,10 @@ from __future__ import annotations
 import multiprocessing
 import os
 import re
-import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
@@ -24,6 +22,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from fedlightning.cli import plain_refusals
 from fedlightning.compare.grid import ALGORITHM, Values, best_points, grid_points, grid_table, label, parse_grid
+from fedlightning.compare.interrupts import deferred_interrupts, interrupts_held
 from fedlightning.compare.results import Goal, Mode, collect, markdown_table, write_csv
 from fedlightning.compare.run import Run, execute, hyper_parameters, prepare
 from fedlightning.parser import ComparisonParser
@@ -221,8 +220,11 @@ def _carry_out(runs: Sequence[Run], console: Console, jobs: int) -> None:
     if len(todo) < len(runs):
         console.print(f"{len(runs) - len(todo)} of {len(runs)} runs are already finished.")
     if todo:
-        with _progress(console) as progress:
-            (_one_after_the_other if jobs == 1 else _side_by_side)(todo, progress, jobs)
+        with _progress(console) as progress, deferred_interrupts() as interrupted:
+            if jobs == 1:
+                _one_after_the_other(todo, progress, interrupted)
+            else:
+                _side_by_side(todo, progress, interrupted, jobs)
 
 
 def _tell(run: Run, progress: Progress) -> None:
@@ -260,17 +262,23 @@ def _progress(console: Console) -> Progress:
     )
 
 
-def _one_after_the_other(todo: Sequence[tuple[Run, int]], progress: Progress, jobs: int) -> None:
+def _one_after_the_other(todo: Sequence[tuple[Run, int]], progress: Progress, interrupted: Callable[[], bool]) -> None:
     bar = progress.add_task("", total=sum(rounds for _, rounds in todo))
     before = 0
     for number, (run, rounds) in enumerate(todo, start=1):
         progress.update(bar, description=f"{run.name}, seed {run.seed} ({number} of {len(todo)})")
-        execute(run, lambda done, before=before: progress.update(bar, completed=before + done))  # type: ignore[misc]
+        execute(
+            run,
+            lambda done, before=before: progress.update(bar, completed=before + done),  # type: ignore[misc]
+            interrupted,
+        )
         before += rounds
         _tell(run, progress)
 
 
-def _side_by_side(todo: Sequence[tuple[Run, int]], progress: Progress, jobs: int) -> None:
+def _side_by_side(
+    todo: Sequence[tuple[Run, int]], progress: Progress, interrupted: Callable[[], bool], jobs: int
+) -> None:
     """Processes of their own; an interrupt or an error stops all of them before their next round."""
     context = multiprocessing.get_context("spawn")
     bar = progress.add_task(f"{len(todo)} runs, {jobs} at a time", total=sum(rounds for _, rounds in todo))
@@ -284,9 +292,11 @@ def _side_by_side(todo: Sequence[tuple[Run, int]], progress: Progress, jobs: int
             while waiting or running:
                 while waiting and len(running) < jobs:  # the pool would start what it has, even after an interrupt
                     number, run = waiting.pop(0)
-                    with _interrupts_held():
+                    with interrupts_held():
                         running[pool.submit(_execute_in_process, run, number)] = run
                 finished, _ = wait(running, timeout=0.5, return_when=FIRST_COMPLETED)
+                if interrupted():
+                    raise KeyboardInterrupt
                 for future in finished:
                     run = running.pop(future)
                     future.result()
@@ -299,19 +309,6 @@ def _side_by_side(todo: Sequence[tuple[Run, int]], progress: Progress, jobs: int
         except BaseException:
             stop.set()
             raise
-
-
-@contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Ctrl-C goes to every process of the terminal: those begun here never get it, this one gets it afterwards."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 _shared: tuple[Any, Any]

@@ -110,7 +110,7 @@ def execute(run: Run, report: ReportProgress, stopped: Callable[[], bool] = lamb
     Args:
         run: What to run.
         report: Called with the rounds done.
-        stopped: Asked before every round; if it says so, the run is interrupted there.
+        stopped: Asked before every round and every batch of the test; if it says so, the run is interrupted there.
 
     Raises:
         KeyboardInterrupt: If the run was interrupted; it goes on from there when it is executed again.
@@ -128,23 +128,30 @@ def execute(run: Run, report: ReportProgress, stopped: Callable[[], bool] = lamb
     trainer.loggers = [TensorBoardLogger(run.folder, name="", version="", default_hp_metric=False)]
     last = run.folder / "last.ckpt"
     diverged = False
-    with quiet():
+    with quiet(), _interrupts_as_such(trainer):
         try:
             trainer.fit(cli.model, cli.datamodule, ckpt_path=str(last) if last.is_file() else None)
             if not history.rows or history.rows[-1]["round"] < trainer.global_step:
                 trainer.validate(cli.model, cli.datamodule, verbose=False)  # the end of the run belongs to its curve
         except RoundRejectedError:
             diverged = True
-        except SystemExit as exit_:  # Lightning's answer to an interrupt
-            if trainer.interrupted:
-                raise KeyboardInterrupt from exit_
-            raise
         tested = trainer.test(cli.model, cli.datamodule, verbose=False) if run.test and not diverged else [{}]
     history.write(run.folder / "history.csv")
     summary = {"name": run.name, "seed": run.seed, "diverged": diverged, "test": dict(tested[0]) if tested else {}}
     partial = run.folder / "done.json.partial"
     partial.write_text(json.dumps(summary, indent=1))
     os.replace(partial, run.folder / "done.json")
+
+
+@contextlib.contextmanager
+def _interrupts_as_such(trainer: Trainer) -> Iterator[None]:
+    """Lightning answers an interrupt by leaving the program; here it passes."""
+    try:
+        yield
+    except SystemExit as exit_:
+        if trainer.interrupted:
+            raise KeyboardInterrupt from exit_
+        raise
 
 
 @contextlib.contextmanager
@@ -230,14 +237,17 @@ class _Report(Callback):
 
 
 class _Stop(Callback):
-    """Interrupts between two rounds."""
+    """Interrupts between two rounds, where a curve has all its points, or two batches of the test."""
 
     def __init__(self, stopped: Callable[[], bool]) -> None:
         self._stopped = stopped
 
-    def on_train_batch_start(self, trainer: Trainer, *args: Any) -> None:
+    def on_train_batch_start(self, *args: Any) -> None:
         if self._stopped():
             raise KeyboardInterrupt
+
+    def on_test_batch_start(self, *args: Any) -> None:
+        self.on_train_batch_start()
 
 
 class _UploadBudget(Callback):

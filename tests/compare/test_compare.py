@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import json
 import os
 import signal
@@ -88,13 +89,13 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint(monkeypatch):
     class Pulled(Exception):
         pass
 
-    def report_until_four(run, report):
+    def report_until_four(run, report, interrupted):
         def report_or_stop(done):
             report(done)
             if done == 5:
                 raise Pulled
 
-        return original(run, report_or_stop)
+        return original(run, report_or_stop, interrupted)
 
     original = command.execute
     monkeypatch.setattr(command, "execute", report_until_four)
@@ -104,7 +105,9 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint(monkeypatch):
     assert not Path("out/A/seed-0/done.json").exists()
     started = []
     monkeypatch.setattr(
-        command, "execute", lambda run, report: original(run, lambda done: (started.append(done), report(done)))
+        command,
+        "execute",
+        lambda run, report, *rest: original(run, lambda done: (started.append(done), report(done)), *rest),
     )
     compare(**arguments(**only))
     assert started[0] == 4
@@ -248,7 +251,7 @@ def test_an_algorithm_whose_grid_diverges_does_not_end_the_others(capsys):
 def test_the_chosen_grid_point_is_not_run_again(monkeypatch):
     executed = []
     monkeypatch.setattr(
-        command, "execute", lambda run, report: (executed.append(str(run.folder)), runs.execute(run, report))
+        command, "execute", lambda run, *rest: (executed.append(str(run.folder)), runs.execute(run, *rest))
     )
     compare(**arguments(grid=["lr=0.05,0.0001"], seeds=[0, 1], test=True))
     assert sum("grid" in folder for folder in executed) == 4
@@ -299,7 +302,7 @@ def test_a_stopped_run_goes_on_with_the_same_numbers(stop):
     assert ours == theirs
 
 
-SLOW = """
+SLOW = '''
 import time
 from lightning.pytorch import Callback
 
@@ -312,11 +315,33 @@ class Killed(Callback):
         import os
         os._exit(3)
 
+class Pressed(Callback):
+    """Ctrl-C in the middle of something, once."""
+
+    when = None
+
+    def _press(self, hook):
+        import os, signal
+        if Pressed.when == hook:
+            Pressed.when = None
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def on_train_batch_end(self, trainer, *args):
+        if trainer.global_step == 3:
+            self._press("round")
+
+    def on_validation_start(self, trainer, *args):
+        if trainer.global_step == 4:
+            self._press("validation")
+
+    def on_test_start(self, *args):
+        self._press("test")
+
 class Broken(Callback):
     def on_train_batch_start(self, trainer, module, batch, batch_idx):
         if trainer.global_step == 3:
             raise ValueError("a fault of the user's own")
-"""
+'''
 
 
 @pytest.fixture
@@ -384,6 +409,22 @@ def test_an_interrupt_stops_all_and_the_same_command_goes_on(jobs, group, slow):
     _wait_until_nobody_is_left(process)
     main(command_line(1, "out")[3:])
     main(command_line(1, "whole")[3:])
+    ours, theirs = (table(folder) for folder in ("out", "whole"))
+    for row in (*ours, *theirs):
+        del row["seconds"]
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("moment", ["round", "validation", "test"])
+def test_an_interrupt_at_any_moment_ends_the_command_and_loses_nothing(moment, slow):
+    options = {"algorithms": [f"A={CONFIGS / 'fedmm.yaml'}"], "test": True}
+    options["set"] = [*SMALL, "trainer.callbacks=slow_rounds.Pressed"]
+    compare(**arguments(**options, output="whole"))
+    importlib.import_module("slow_rounds").Pressed.when = moment
+    with pytest.raises(KeyboardInterrupt):
+        compare(**arguments(**options))
+    assert not Path("out/A/seed-0/done.json").exists()
+    compare(**arguments(**options))
     ours, theirs = (table(folder) for folder in ("out", "whole"))
     for row in (*ours, *theirs):
         del row["seconds"]
