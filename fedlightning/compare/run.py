@@ -216,6 +216,8 @@ class _Expected(Callback):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         logged = trainer.callback_metrics
+        if trainer.sanity_checking and not logged:  # with several loaders Lightning shows none before the real ones
+            return
         for metric in self._metrics:
             if metric not in logged:
                 known = ", ".join(sorted(logged)) or "none"

@@ -64,6 +64,19 @@ def test_results_table_and_figure(capsys):
     assert json.loads(Path("out/FedMM/seed-1/done.json").read_text())["seed"] == 1
 
 
+def test_metrics_of_the_training_data_are_followed():
+    options = {
+        "base": [str(ROOT / "configs/experiments/fiaelt/synthetic_base.yaml")],
+        "algorithms": [f"A={ROOT / 'configs/experiments/fiaelt/algorithms/synthetic/fed_avg.yaml'}"],
+        "metric": "global_train_loss",
+        "set": [*SMALL, "data.init_args.local_steps=2"],
+    }
+    compare(**arguments(**options))
+    assert [float(row["round"]) for row in table("out")] == [2, 4, 6]
+    with pytest.raises(ValueError, match="metric='global_train_los' is not logged by validation. Logged: .*global_train_loss"):
+        compare(**arguments(**{**options, "metric": "global_train_los", "output": "misspelt"}))
+
+
 def test_finished_runs_are_not_run_again(monkeypatch, capsys):
     compare(**arguments())
     before = Path("out/results.csv").read_text()
