@@ -21,10 +21,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from fedlightning.cli import plain_refusals
-from fedlightning.compare.grid import ALGORITHM, Values, best_points, grid_points, grid_table, label, parse_grid
+from fedlightning.compare.grid import Values, best_points, grid_points, grid_table, label, parse_grid
 from fedlightning.compare.interrupts import deferred_interrupts, interrupts_held
 from fedlightning.compare.results import Goal, Mode, collect, markdown_table, write_csv
-from fedlightning.compare.run import Run, execute, hyper_parameters, prepare
+from fedlightning.compare.run import ALGORITHM, Run, execute, hyper_parameters, prepare
 from fedlightning.parser import ComparisonParser
 from fedlightning.plotting.comparison import comparison_figure
 

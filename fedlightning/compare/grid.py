@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from fedlightning.compare.results import Goal
 from fedlightning.compare.run import Run
 
 Values = tuple[str, ...]
 """Overrides of one grid point, ``key=value`` each."""
-
-ALGORITHM = "model.init_args.algorithm.init_args"
 
 
 def parse_grid(entries: Sequence[str]) -> dict[str, list[str]]:
@@ -47,16 +45,16 @@ def _split(values: str) -> list[str]:
     return [part.strip() for part in parts]
 
 
-def grid_points(grid: Mapping[str, Sequence[str]], hyper_parameters: Collection[str]) -> list[Values]:
+def grid_points(grid: Mapping[str, Sequence[str]], hyper_parameters: Mapping[str, str]) -> list[Values]:
     """All combinations for one algorithm.
 
     Args:
         grid: Names and values. A name with dots is a key of ``fedlightning fit``; one without is a hyper-parameter of
-            the algorithm, and left out where the algorithm has none of that name.
-        hyper_parameters: Names the algorithm has.
+            the algorithm or of its local solver, and left out where neither has one of that name.
+        hyper_parameters: Names they have, and their keys.
     """
     known = {name: values for name, values in grid.items() if "." in name or name in hyper_parameters}
-    keys = [name if "." in name else f"{ALGORITHM}.{name}" for name in known]
+    keys = [hyper_parameters.get(name, name) for name in known]
     return [
         tuple(f"{key}={value}" for key, value in zip(keys, point, strict=True))
         for point in itertools.product(*known.values())

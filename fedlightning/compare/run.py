@@ -13,7 +13,7 @@ import os
 import shutil
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ from fedlightning.callbacks import History, LastCheckpoint
 from fedlightning.callbacks.history import Row
 from fedlightning.cli import FederatedCLI
 from fedlightning.loop import RoundRejectedError
+
+ALGORITHM = "model.init_args.algorithm.init_args"
 
 ReportProgress = Callable[[int], None]
 """Called with the rounds done so far."""
@@ -98,10 +100,16 @@ def prepare(run: Run) -> tuple[int, bool]:
     return rounds, (run.folder / "done.json").is_file() and not (run.test and _untested(run))
 
 
-def hyper_parameters(run: Run) -> set[str]:
-    """Names of the hyper-parameters of a run's algorithm."""
+def hyper_parameters(run: Run) -> dict[str, str]:
+    """The hyper-parameters of a run's algorithm, and of its local solver, with their keys of ``fedlightning fit``."""
     cli, _ = _instantiate(run)
-    return {field.name for field in fields(cli.model.algorithm)}
+    algorithm = cli.model.algorithm
+    solver = getattr(algorithm, "solver", None)
+    theirs = fields(solver) if is_dataclass(solver) else ()
+    return {
+        **{field.name: f"{ALGORITHM}.solver.init_args.{field.name}" for field in theirs},
+        **{field.name: f"{ALGORITHM}.{field.name}" for field in fields(algorithm)},
+    }
 
 
 def execute(run: Run, report: ReportProgress, stopped: Callable[[], bool] = lambda: False) -> None:

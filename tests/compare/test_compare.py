@@ -14,13 +14,15 @@ from functools import partialmethod
 from pathlib import Path
 
 import pytest
+import yaml
 
 from fedlightning.callbacks import LastCheckpoint
 from fedlightning.cli import main
 from fedlightning.compare import command, compare
 from fedlightning.compare import run as runs
-from fedlightning.compare.grid import ALGORITHM, parse_grid
+from fedlightning.compare.grid import parse_grid
 from fedlightning.compare.results import Curve, Goal, markdown_table
+from fedlightning.compare.run import ALGORITHM
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = ROOT / "configs" / "quadratic_saddle"
@@ -73,7 +75,9 @@ def test_metrics_of_the_training_data_are_followed():
     }
     compare(**arguments(**options))
     assert [float(row["round"]) for row in table("out")] == [2, 4, 6]
-    with pytest.raises(ValueError, match="metric='global_train_los' is not logged by validation. Logged: .*global_train_loss"):
+    with pytest.raises(
+        ValueError, match=r"metric='global_train_los' is not logged by validation. Logged: .*global_train_loss"
+    ):
         compare(**arguments(**{**options, "metric": "global_train_los", "output": "misspelt"}))
 
 
@@ -282,6 +286,24 @@ def test_the_chosen_grid_point_is_not_run_again(monkeypatch):
     alone = [f"FedMM={CONFIGS / 'fedmm.yaml'}"]
     compare(**arguments(algorithms=alone, output="alone", set=[*SMALL, f"{ALGORITHM}.lr=0.05"]))
     assert [row["distance"] for row in table("alone")] == [row["distance"] for row in theirs[:3]]
+
+
+def test_a_grid_reaches_the_step_size_of_a_local_solver():
+    splitting = f"FedPD={ROOT / 'configs/experiments/fiaelt/algorithms/synthetic/fed_pd.yaml'}"
+    averaging = f"FedAvg={CONFIGS / 'fed_avg.yaml'}"
+    compare(**arguments(algorithms=[splitting, averaging], grid=["lr=0.05,0.01", "eta=0.5"]))
+    assert Path("out/grid.md").read_text().count("lr=") == 4
+    assert {path.name for path in Path("out/grid").iterdir()} == {
+        "FedAvg_lr_0.05", "FedAvg_lr_0.01",
+        "FedPD_solver.init_args.lr_0.05_eta_0.5", "FedPD_solver.init_args.lr_0.01_eta_0.5",
+    }  # fmt: skip
+    steps = {
+        yaml.safe_load((path / "seed-0/config.yaml").read_text())["model"]["init_args"]["algorithm"]["init_args"][
+            "solver"
+        ]["init_args"]["lr"]
+        for path in Path("out/grid").glob("FedPD*")
+    }
+    assert steps == {0.05, 0.01}
 
 
 def test_without_a_terminal_every_finished_run_is_told(capsys):
