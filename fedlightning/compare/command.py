@@ -55,7 +55,7 @@ def main(args: Sequence[str] | None = None) -> None:
         nargs="+",
         type=str,
         default=[],
-        help="search hyper-parameters first, on the first seed: lr=1,0.3,0.1 lr_server=1,0.3 (best final metric wins)",
+        help="search hyper-parameters of the algorithm or its local solver first, on the first seed: lr=1,0.3 beta=1,3",
     )
     parser.add_argument("--test", type=bool, default=False, help="test every final model")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, in processes of their own")
