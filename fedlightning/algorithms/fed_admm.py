@@ -124,7 +124,7 @@ class FedADMM(SplittingAlgorithm):
         x = solution.w
         pi = rows.pi + self.sigma * (x - z)
         change = (x + pi / self.sigma) - (rows.x + rows.pi / self.sigma)
-        log = {"inner_steps": solution.steps, "dual_norm": pi.norm(dim=1)}
+        log = {**solution.log, "dual_norm": pi.norm(dim=1)}
         return Reply(Change(change), Client(x, pi, rows.turn + 1), point=x, log=log)
 
     def server(self, server: Server, up: Change) -> Server:

@@ -93,7 +93,7 @@ class FedADMMGong(SplittingAlgorithm):
         x = solution.w
         lam = rows.lam + self.rho * (x - z)
         change = (x + lam / self.rho) - (rows.x + rows.lam / self.rho)
-        log = {"inner_steps": solution.steps, "dual_norm": lam.norm(dim=1)}
+        log = {**solution.log, "dual_norm": lam.norm(dim=1)}
         return Reply(Point(change), Client(x, lam), point=x, log=log)
 
     def server(self, server: Server, up: Point) -> Server:

@@ -118,7 +118,7 @@ class FedDR(SplittingAlgorithm):
         solution = self.solve(rows.x, oracle, Subproblem(y, 1 / self.eta, turn=down.t))
         x = solution.w
         change = (2 * x - y) - (2 * rows.x - rows.y)
-        return Reply(Change(change), Client(x, y), point=x, log={"inner_steps": solution.steps})
+        return Reply(Change(change), Client(x, y), point=x, log=solution.log)
 
     def server(self, server: Server, up: Change) -> Server:
         """The exact mean of all reflections."""

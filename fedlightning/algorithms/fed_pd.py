@@ -117,7 +117,7 @@ class FedPD(SplittingAlgorithm):
         x = solution.w
         lam = rows.lam + (x - anchor) / self.eta
         x0 = x + self.eta * lam
-        log = {"inner_steps": solution.steps, "dual_norm": lam.norm(dim=1)}
+        log = {**solution.log, "dual_norm": lam.norm(dim=1)}
         return Reply(None if self.skips(down.t) else Point(x0), Client(x, lam, x0), point=x, log=log)
 
     def server(self, server: Server, up: Point | None) -> Server:

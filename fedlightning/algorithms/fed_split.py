@@ -94,7 +94,7 @@ class FedSplit(SplittingAlgorithm):
         z = down.z
         solution = self.solve(z, oracle, Subproblem(2 * z - rows.z, 1 / self.s, turn=down.t))
         dz = 2 * (solution.w - z)
-        return Reply(Change(dz), Client(rows.z + dz), point=solution.w, log={"inner_steps": solution.steps})
+        return Reply(Change(dz), Client(rows.z + dz), point=solution.w, log=solution.log)
 
     def server(self, server: Server, up: Change) -> Server:
         """The exact mean over all clients."""

@@ -171,7 +171,7 @@ class FIAELT(SplittingAlgorithm):
         x = solution.w
         dz = self.tau * beta * (x - y)
         z, dbx = rows.z + dz, beta * x - before * rows.x
-        log = {"inner_steps": solution.steps, "dual_norm": z.norm(dim=1)}
+        log = {**solution.log, "dual_norm": z.norm(dim=1)}
         if isinstance(rows, OwnPenaltyClient):
             own, known = beta.squeeze(1), rows.beta
             return Reply(OwnPenaltyChange(dbx, dz, own - known), OwnPenaltyClient(x, z, own), point=x, log=log)
@@ -194,7 +194,6 @@ class FIAELT(SplittingAlgorithm):
         known = rows.beta[:, None]
         if bool((known > 0).all()):
             return known, known
-        full = self.solver.data != "minibatches"
-        batch = next(oracle.batches())
-        smoothness = estimate_smoothness(oracle.full if full else lambda w: oracle(w, batch), rows.x)
+        batch = next(oracle.batches()) if self.solver.data == "minibatches" else None
+        smoothness = estimate_smoothness(lambda w: oracle.anchor(w, batch), rows.x)
         return known, torch.where(known > 0, known, 5 * smoothness)

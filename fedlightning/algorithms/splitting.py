@@ -1,8 +1,8 @@
 """Base of splitting methods: every client solves a subproblem, f_i plus a quadratic term, as far as needed.
 
 How far is up to two exchangeable parts of :mod:`fedlightning.local`: a solver (minibatch steps, gradient descent, SVRG)
-and a stopping rule. All subproblems start where the client stood, so that exact solutions are fixed points however few
-steps the solver takes.
+and a stopping rule. Subproblems start where the client stood (FedSplit's at its message), so that exact solutions are
+fixed points however few steps the solver takes.
 """
 
 from __future__ import annotations

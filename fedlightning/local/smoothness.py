@@ -21,7 +21,8 @@ def estimate_smoothness(operator: Callable[[Tensor], Tensor], w: Tensor, iterati
     are computed, though finite differences magnify rounding. All clients begin with the same direction.
 
     Args:
-        operator: From points ``[S, d]`` to operators ``[S, d]`` on the same data at every call.
+        operator: From points ``[S, d]`` to operators ``[S, d]``, on the same data and with the same random numbers at
+            every call: :meth:`fedlightning.oracle.CohortOracle.anchor`.
         w: Points, ``[S, d]``.
         iterations: Products.
 

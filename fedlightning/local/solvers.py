@@ -37,10 +37,18 @@ class Solution:
     Attributes:
         w: The clients' points, ``[S, d]``.
         steps: Inner steps each client took, ``[S]``.
+        solved: ``[S]``, 1 where the stopping rule was met and 0 where the steps ran out; None if the rule is to take
+            all steps.
     """
 
     w: Tensor
     steps: Tensor
+    solved: Tensor | None = None
+
+    @property
+    def log(self) -> dict[str, Tensor]:
+        """What an algorithm logs of it."""
+        return {"inner_steps": self.steps} | ({} if self.solved is None else {"solved": self.solved})
 
 
 class LocalSolver(ABC):
@@ -121,9 +129,8 @@ class LocalSteps(LocalSolver):
     def solve(self, w: Tensor, oracle: CohortOracle, problem: Subproblem, stop: StoppingRule) -> Solution:
         """Steps on minibatches; a personal block takes its own on the same ones."""
         w = w.expand(oracle.clients, -1).clone()
-        first_batch, buffers = next(oracle.batches()), oracle.buffers
-        lr = self.step_size(problem, lambda point: oracle(point, first_batch), w)
-        oracle.buffers = buffers  # looking around is no training
+        first_batch = next(oracle.batches())
+        lr = self.step_size(problem, lambda point: oracle.anchor(point, first_batch), w)
         step = gradient_step(lr) if self.optimizer is None else optimizer_step(w, lr, self.optimizer)
         run = _Run(w, stop, problem, step)
         for batch in oracle.batches():
@@ -156,7 +163,7 @@ class GradientDescent(LocalSolver):
         """Full gradient steps."""
         _refuse_personal(self, oracle)
         w = w.expand(oracle.clients, -1).clone()
-        run = _Run(w, stop, problem, gradient_step(self.step_size(problem, oracle.full, w)))
+        run = _Run(w, stop, problem, gradient_step(self.step_size(problem, oracle.anchor, w)))
         for _ in range(self.max_steps):
             active = None if bool(run.going.all()) else run.going
             if not run.step(problem.operator(run.w, oracle.full(run.w, active=run.going)), active):
@@ -203,7 +210,7 @@ class SVRG(LocalSolver):
         """Epochs until done; every client draws its points from its own seed."""
         _refuse_personal(self, oracle)
         snapshot = w.expand(oracle.clients, -1).clone()
-        lr = self.step_size(problem, oracle.full, snapshot)
+        lr = self.step_size(problem, oracle.anchor, snapshot)
         length = (oracle.uniform(self.epochs) * self.inner_steps).long()
         batches = oracle.batches()
         run = _Run(snapshot, stop, problem, lambda _, new, active: new)
@@ -218,7 +225,8 @@ class SVRG(LocalSolver):
                 if not bool(active.any()):
                     continue  # to the next epoch's minibatches
                 batch = replace(batch, active=active)
-                g = oracle(w, batch) - oracle(snapshot, batch) + full
+                correction = full - oracle.anchor(snapshot, batch)
+                g = oracle(w, batch) + correction
                 w = batch.keep(w - lr * problem.operator(w, g), w)
             run.w = w
             run.steps = run.steps + length[:, epoch] * run.going
@@ -239,7 +247,8 @@ class _Run:
 
     @property
     def solution(self) -> Solution:
-        return Solution(self.w.detach(), self.steps)
+        solved = (~self.going).to(self.w.dtype) if self._stop.needs_norms else None
+        return Solution(self.w.detach(), self.steps, solved)
 
     def test(self, operator: Tensor) -> None:
         """Let the stopping rule see the operator ``[S, d]`` at the present points."""

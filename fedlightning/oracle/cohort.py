@@ -135,13 +135,19 @@ class CohortOracle:
         self.personal = batch.keep(self.personal - personal_lr * g_v, self.personal)
         return g
 
-    def anchor(self, w: Tensor, batch: Minibatch) -> Tensor:
+    def anchor(self, w: Tensor, batch: Minibatch | None = None) -> Tensor:
         """The operator at ``w``, with the random numbers (dropout, noise) that the next call will draw.
 
-        For methods that compare two points on one minibatch. It leaves no trace: buffers, logged losses and the
+        For methods that compare points on the same data. It leaves no trace: buffers, logged losses and the
         generators stay as they were.
+
+        Args:
+            w: ``[S, d]``.
+            batch: The data; None for all of a client's data.
         """
         with torch.random.fork_rng(devices=[w.device] if w.device.type == "cuda" else []):
+            if batch is None:
+                return self.full(w)
             return self._evaluate(w, self._own_personal(), self.buffers, batch.data).g
 
     def full(self, w: Tensor, active: Tensor | None = None) -> Tensor:

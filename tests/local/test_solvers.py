@@ -140,6 +140,62 @@ def test_svrg_gets_as_near_as_full_gradients_and_minibatch_steps_do_not():
     assert (noisy - exact).norm() > 1e-3
 
 
+def noisy(w, v, buffers, a):
+    """As :func:`evaluate`, with noise of its own at every call, as dropout has."""
+    exact = evaluate(w, v, buffers, a)
+    return Evaluation(exact.g + 10 * torch.randn_like(w), v, buffers, exact.loss)
+
+
+@pytest.mark.parametrize("solver", [GradientDescent(max_steps=1), LocalSteps()], ids=type)
+def test_smoothness_is_estimated_under_one_draw_of_the_noise(solver):
+    """Differences of operators with noise of their own would be divided by a tiny h."""
+    a, problem = finite_sum(), subproblem()
+    data = Samples(a, 1)
+    seen = a if solver.data == "full" else next(data.minibatches()).data
+    start = torch.zeros(CLIENTS, DIM, dtype=torch.float64)
+    torch.manual_seed(3)
+    noise = 10 * torch.randn_like(start)
+    torch.manual_seed(3)
+    oracle = CohortOracle(data, noisy, torch.empty(CLIENTS, 0, dtype=torch.float64))
+    moved = solver.solve(start, oracle, problem, FixedSteps()).w
+    smoothness = estimate_smoothness(lambda w: evaluate(w, None, None, seen).g, start)
+    g = evaluate(start, None, None, seen).g + noise
+    expected = start - problem.operator(start, g) / (problem.weight + smoothness)
+    torch.testing.assert_close(moved, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_looking_around_leaves_no_trace_in_the_logged_loss():
+    data, problem = Samples(finite_sum(), 1), subproblem()
+    oracle = oracle_of(data)
+    LocalSteps().solve(torch.zeros(DIM).double(), oracle, problem, FixedSteps())
+    loss = evaluate(torch.zeros(CLIENTS, DIM).double(), None, None, next(data.minibatches()).data).loss
+    torch.testing.assert_close(oracle.tally()["loss"], loss)
+
+
+def test_svrg_takes_both_gradients_with_the_same_random_numbers():
+    data, problem = Samples(finite_sum(), 30), subproblem()
+    solver = SVRG(lr=0.02, inner_steps=10, epochs=3)
+    start = torch.zeros(DIM, dtype=torch.float64)
+    exact = solver.solve(start, oracle_of(data), problem, FixedSteps())
+    buffers = torch.empty(CLIENTS, 0, dtype=torch.float64)
+    oracle = CohortOracle(data, noisy, buffers, evaluate_full=evaluate)
+    result = solver.solve(start, oracle, problem, FixedSteps())
+    torch.testing.assert_close(result.w, exact.w, rtol=1e-9, atol=1e-9)
+
+
+def test_solutions_say_who_was_solved():
+    data, problem = Samples(finite_sum(), 1), subproblem()
+    start = torch.zeros(DIM, dtype=torch.float64)
+
+    def solved(solver, stop):
+        return solver.solve(start, oracle_of(data), problem, stop).log
+
+    assert "solved" not in solved(GradientDescent(max_steps=3), FixedSteps())
+    enough = solved(GradientDescent(max_steps=500), GradientTolerance(1e-6))
+    assert enough["solved"].tolist() == [1.0] * CLIENTS
+    assert solved(GradientDescent(max_steps=2), GradientTolerance(1e-6))["solved"].tolist() == [0.0] * CLIENTS
+
+
 @pytest.mark.parametrize(
     "solver", [GradientDescent(max_steps=300), SVRG(inner_steps=50, epochs=20), LocalSteps(lr=0.02)], ids=type
 )
