@@ -39,10 +39,14 @@ class RoundResult:
 
     Attributes:
         metrics: Values to log, means over the cohort.
-        overflow: Whether the round was undone because 16-bit gradients overflowed.
+        clients: What the algorithm logs of every client of the cohort, ``[S]`` each: those this process computed.
+        undone: Whether the server's state is that before the round.
+        overflow: Whether that is because 16-bit gradients overflowed; otherwise too few clients answered.
     """
 
     metrics: Mapping[str, Tensor | float]
+    clients: Mapping[str, Tensor] = field(default_factory=dict)
+    undone: bool = False
     overflow: bool = False
 
 
@@ -52,6 +56,7 @@ class _Outcome:
 
     uploads: WeightedMean = field(default_factory=WeightedMean)
     logs: WeightedMean = field(default_factory=WeightedMean)
+    replies: dict[str, list[Tensor]] = field(default_factory=dict)
     rows: list[tuple[str, list[int], Rows]] = field(default_factory=list)
     up: Any = None
     floats_up: int = 0
@@ -244,51 +249,56 @@ class RoundLoop:
             RoundRejectedError: If no client of a cohort returned finite numbers.
         """
         device = self.buffers.device
-        metrics: dict[str, Tensor | float] = {}
         sent = self.upload, self.download
-        if batch.skipped:
-            self.settled = False
-            self._skip(batch)
-            return RoundResult({"skipped": 1.0, **self._traffic(sent)})
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             self._autocast = autocast
-            if self._cost is None:
+            if self._cost is None and batch.cohorts[0]:
                 self._prepare(batch)
             for kind in self._kinds.values():
                 if kind.objective is not None:
                     kind.objective.autocast = autocast
             before = self.server, self.buffers
             try:
-                overflow = self._phases(batch, metrics, undo_overflow)
+                result = self._phases(batch, undo_overflow)
                 self.settled = False
             except BaseException:  # an interrupt in the middle of a round leaves the state before it
                 self.server, self.buffers = before
                 self.upload, self.download = sent
                 raise
-            if overflow:
+            if result.undone:
                 self.server, self.buffers = before
-                return RoundResult(metrics, overflow=True)
-        return RoundResult({**metrics, **self._traffic(sent)})
+        return result if result.overflow else replace(result, metrics={**result.metrics, **self._traffic(sent)})
 
-    def _phases(self, batch: RoundBatch, metrics: dict[str, Tensor | float], undo_overflow: bool) -> bool:
-        """All phases of a round; True if 16-bit gradients overflowed and the round is to be undone."""
+    def _phases(self, batch: RoundBatch, undo_overflow: bool) -> RoundResult:
+        """The phases of a round, as far as clients answer and 16-bit gradients do not overflow."""
+        metrics: dict[str, Tensor | float] = {}
+        clients: dict[str, Tensor] = {}
         for number, (phase, cohort) in enumerate(zip(self.algorithm.phases, batch.cohorts, strict=True)):
+            if not cohort:
+                self._skip(batch.index, number, cohort)
+                return RoundResult({"skipped": 1.0}, undone=True)
             outcome = self._ask(number, phase, cohort)
             if undo_overflow and self._total(outcome.overflow):
-                return True
+                return RoundResult(metrics, undone=True, overflow=True)
             metrics |= self._commit(phase, cohort, outcome)
-        return False
+            clients |= {name: torch.cat(values) for name, values in outcome.replies.items()}
+        return RoundResult(metrics, clients)
 
-    def _skip(self, batch: RoundBatch) -> None:
+    def _skip(self, index: int, number: int, cohort: Cohort) -> None:
         """Too few clients answered: nothing changes, but what was sent was sent."""
-        invited = sum(cohort.invited for cohort in batch.cohorts)
+        phases = self.algorithm.phases
+        which = f" in phase {number + 1} of {len(phases)}" if len(phases) > 1 else ""
         warnings.warn(
-            f"Round {batch.index} was skipped: of {invited} clients invited, too few answered. "
+            f"Round {index} was skipped: of {cohort.invited} clients invited{which}, too few answered. "
             "Invite more, allow more retries, or lower at_least.",
             RuntimeWarning,
             stacklevel=2,
         )
-        self.download += _floats(self.algorithm.phases[0].down(self.server)) * batch.cohorts[0].invited
+        self.download += self._floats_down(phases[number].down(self.server)) * cohort.invited
+
+    def _floats_down(self, message: Any) -> int:
+        """Floats of a download: the message, and the buffers that travel with it."""
+        return _floats(message) + (len(self.buffers) if self._buffer_policy == "average" else 0)
 
     def _traffic(self, before: tuple[int, int]) -> dict[str, float]:
         """Floats and bytes sent so far and in this round, all clients together."""
@@ -300,6 +310,8 @@ class RoundLoop:
             "download_bytes": float(self.download * width),
             "round_upload": float(self.upload - before[0]),
             "round_download": float(self.download - before[1]),
+            "round_upload_bytes": float((self.upload - before[0]) * width),
+            "round_download_bytes": float((self.download - before[1]) * width),
         }
 
     def _ask(self, number: int, phase: Phase, cohort: Cohort) -> _Outcome:
@@ -326,8 +338,7 @@ class RoundLoop:
                 client = phase.client if kind.algorithm is self.algorithm else kind.algorithm.phases[number].client
                 reply = client(down, self.client_state(stored), oracle)
             self._collect(outcome, chunk, reply, oracle, z)
-        floats_down = _floats(down) + (len(self.buffers) if self._buffer_policy == "average" else 0)
-        self.download += floats_down * max(cohort.invited, self._total(outcome.asked))
+        self.download += self._floats_down(down) * max(cohort.invited, self._total(outcome.asked))
         self.upload += self._total(outcome.floats_up)
         return outcome
 
@@ -345,6 +356,8 @@ class RoundLoop:
         if reply.point is not None:
             logs["drift"] = (reply.point - z).norm(dim=1)
         outcome.logs.add(logs, counted)
+        for name, value in reply.log.items():
+            outcome.replies.setdefault(name, []).append(value)
         kept = range(len(chunk)) if finite is None else finite.nonzero().flatten().tolist()
         rows = rows if finite is None else {name: row[finite] for name, row in rows.items()}
         outcome.rows.append((chunk.variant, [chunk.ids[i] for i in kept], rows))

@@ -25,6 +25,7 @@ from fedlightning.callbacks.clients import EvaluateClients
 from fedlightning.clients import Storage
 from fedlightning.config import NotPlainError, class_path, to_config
 from fedlightning.data.cohort import RoundBatch
+from fedlightning.histograms import log_histogram
 from fedlightning.loop import Buffers, RoundLoop, RoundRejectedError, Weighting
 from fedlightning.oracle import Auto, Autocast, Oracle
 from fedlightning.processes import Distributed, OneProcess
@@ -290,6 +291,8 @@ class FederatedLightningModule(LightningModule):
         if self._logs_this_round:
             metrics = {**result.metrics, **self._regularization(loop), "round_time": time.perf_counter() - start}
             self.log_dict({name: float(value) for name, value in metrics.items()}, batch_size=1)
+            for name, values in result.clients.items():
+                log_histogram(self.trainer, f"{name}_clients", values)
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """One optimizer, the server's, over the shared parameters; it steps once a round."""

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 from torchmetrics import Metric
 
 from fedlightning.data.evaluation import ClientLoader, EvaluationPart
+from fedlightning.histograms import log_histogram
 from fedlightning.nested import map_tensors
 from fedlightning.oracle.scores import CohortScores, NotBatchableError
 from fedlightning.variants import VariantChoice
@@ -222,15 +222,9 @@ class EvaluateClients(Callback):
             pl_module.log(f"{name}_std", known.std(correction=0))
             pl_module.log(f"{name}_worst", known.min() if logged.more_is_better else known.max())
             if not trainer.sanity_checking:
-                _histogram(trainer, f"{name}_clients", known)
+                log_histogram(trainer, f"{name}_clients", known)
 
     def _of_global(self, name: str) -> str:
         """``val_accuracy`` to ``val_global_accuracy``."""
         stage, _, rest = name.partition("_")
         return f"{stage}_global_{rest}" if stage == self._stage else f"global_{name}"
-
-
-def _histogram(trainer: Trainer, name: str, values: Tensor) -> None:
-    for logger in trainer.loggers:
-        if isinstance(logger, TensorBoardLogger):
-            logger.experiment.add_histogram(name, values, global_step=trainer.global_step)

@@ -13,7 +13,9 @@ Row = dict[str, float]
 
 
 class History(Callback):
-    """One row a validation: round, upload, download, seconds of training, and every validation metric.
+    """One row a validation: round, seconds of training, traffic, and every validation metric.
+
+    Traffic is in floats and in bytes, up and down, from the start and as the mean of a round since the row before.
 
     The rows are part of the checkpoint, so a resumed run goes on where it stopped.
 
@@ -45,14 +47,12 @@ class History(Callback):
             name: float(value) for name, value in trainer.callback_metrics.items() if not name.startswith("train_")
         }
         width = next(pl_module.parameters()).element_size()
-        row = {
-            "round": float(trainer.global_step),
-            "upload": upload,
-            "download": download,
-            "upload_bytes": upload * width,
-            "download_bytes": download * width,
-            "seconds": self._seconds,
-        }
+        row = {"round": float(trainer.global_step), "seconds": self._seconds}
+        before = self.rows[-1] if self.rows else {}
+        rounds = max(1.0, row["round"] - before.get("round", 0.0))
+        for way, total in {"upload": upload, "download": download}.items():
+            each = (total - before.get(way, 0)) / rounds
+            row |= {way: total, f"{way}_bytes": total * width, f"round_{way}": each, f"round_{way}_bytes": each * width}
         self.rows.append({**{k: v for k, v in metrics.items() if k not in _NOT_VALIDATION}, **row})
 
     def state_dict(self) -> dict[str, Any]:
@@ -86,6 +86,8 @@ _NOT_VALIDATION = {
     "download_bytes",
     "round_upload",
     "round_download",
+    "round_upload_bytes",
+    "round_download_bytes",
     "round_time",
     "regularization",
 }

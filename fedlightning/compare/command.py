@@ -62,12 +62,18 @@ def main(args: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--set", action="extend", nargs="+", type=str, default=[], help="values of all runs, e.g. trainer.max_steps=100"
     )
-    config = parser.parse_args(None if args is None else list(args))
+    config = parser.parse_args([_underscored(argument) for argument in (sys.argv[1:] if args is None else args)])
     try:
         compare(**{name: value for name, value in vars(config).items() if name != "config"})
     except KeyboardInterrupt:
         print("fedlightning compare: interrupted. The same command goes on where it stopped.", file=sys.stderr)
         raise SystemExit(130) from None
+
+
+def _underscored(argument: str) -> str:
+    """``--budget-upload`` is ``--budget_upload``."""
+    option, equals, value = argument.partition("=")
+    return f"--{option[2:].replace('-', '_')}{equals}{value}" if option.startswith("--") else argument
 
 
 def compare(
@@ -144,6 +150,15 @@ def compare(
     figure = comparison_figure(histories, (metric, *also), target=target, log_scale=log_scale)
     figure.savefig(folder / "figure.png", dpi=150)
     console.print(table, markup=False, soft_wrap=True)
+    for curve in curves:
+        least = min((history[-1]["upload"] for history in curve.histories), default=budget_upload)
+        if budget_upload is not None and least is not None and least < budget_upload:
+            console.print(
+                f"{curve.name} ended at an upload of {least:.3g}, below the budget of {budget_upload:.3g}: "
+                "raise trainer.max_steps.",
+                markup=False,
+                soft_wrap=True,
+            )
     console.print(f"\nFigure: {folder / 'figure.png'}\nCurves, pictures: tensorboard --logdir {folder}", markup=False)
     return folder
 

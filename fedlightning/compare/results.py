@@ -80,7 +80,7 @@ def write_csv(runs: Sequence[Run], path: Path) -> None:
 
 
 def markdown_table(curves: Sequence[Curve], goal: Goal, also: Sequence[str] = ()) -> str:
-    """Final and best value, and what the target costs; mean and standard deviation over seeds.
+    """Final and best value, what the target costs, and the upload of a run; mean and standard deviation over seeds.
 
     Args:
         curves: Algorithms.
@@ -90,6 +90,7 @@ def markdown_table(curves: Sequence[Curve], goal: Goal, also: Sequence[str] = ()
     header = ["algorithm", f"final {goal.metric}", "best", *(f"final {name}" for name in also)]
     if goal.target is not None:
         header += [f"rounds to {goal.target:g}", f"upload to {goal.target:g}"]
+    header.append("floats up")
     lines = [header, ["---", *["---:"] * (len(header) - 1)]]
     for curve in curves:
         if not curve.histories:
@@ -100,6 +101,7 @@ def markdown_table(curves: Sequence[Curve], goal: Goal, also: Sequence[str] = ()
         line += [_spread([history[-1][name] for history in curve.histories]) for name in also]
         if goal.target is not None:
             line += [_cost([goal.cost(h, column) for h in curve.histories]) for column in ("round", "upload")]
+        line.append(_short(mean(history[-1]["upload"] for history in curve.histories)))
         if curve.diverged:
             line[0] += f" ({curve.diverged} seeds diverged)"
         lines.append(line)

@@ -330,11 +330,6 @@ class RoundBatch:
         self.index = index
         self.cohorts = cohorts
 
-    @property
-    def skipped(self) -> bool:
-        """Whether too few clients answered in one of the phases."""
-        return not all(self.cohorts)
-
     def place(self, device: torch.device, dtype: torch.dtype) -> RoundBatch:
         """The round with its samples on ``device``, real numbers in ``dtype``."""
         return RoundBatch(self.index, tuple(cohort.place(device, dtype) for cohort in self.cohorts))

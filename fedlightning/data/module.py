@@ -330,10 +330,10 @@ class RoundLoader:
         """Nothing to restore."""
 
     def deals(self, round_index: int, phase: int) -> tuple[Deal, ...]:
-        """This process's clients of one phase of one round and their samples; none if the round is skipped."""
+        """This process's clients of one phase of one round and their samples; none once too few have answered."""
         data, partition = self._data, self._data.federation.partition
-        turnouts = [self._turnout(round_index, each).ids for each in range(len(self._phases))]
-        ids = self._own(turnouts[phase]) if all(turnouts) else []
+        turnouts = [self._turnout(round_index, each).ids for each in range(phase + 1)]
+        ids = self._own(turnouts[phase]) if all(turnouts[:phase]) else []
         asked = self._phases[phase]
         mixed = isinstance(data.federation.train, MixedTensorData)
         deals = []

@@ -7,7 +7,7 @@ import torch
 
 from fedlightning import algorithms as fl
 from fedlightning.oracle import Autocast
-from fedlightning.participation import FirstResponders, ResponseShare
+from fedlightning.participation import FirstResponders, ResponseShare, Turnout
 from fedlightning.tasks import ClientNumbers
 from tests.federations import CLIENTS, K, loop_for, quadratic, rounds_of, run, train
 from tests.small import Line, regression_data, trainer
@@ -101,6 +101,31 @@ def test_a_round_nobody_answers_is_skipped_with_a_warning(tmp_path):
     assert torch.equal(torch.cat([task.x, task.y]), before)
     assert task.traffic == (0, 2 * 10 * 16)
     assert run_.callback_metrics["skipped"] == 1
+
+
+class SecondPhaseUnheard(FirstResponders):
+    """Nobody answers the second invitation of a round."""
+
+    def turnout(self, clients, seed, round_index, phase):
+        heard = super().turnout(clients, seed, round_index, phase)
+        return heard if phase == 0 else Turnout([], 15)
+
+
+def test_a_round_skipped_in_its_second_phase_counts_what_was_sent_before():
+    algorithm = fl.CDMA_ONE(0.05)
+    data = responders(size=5, responses=ResponseShare(0.6, 0.6))
+    object.__setattr__(data, "participation", SecondPhaseUnheard(5, ResponseShare(0.6, 0.6)))
+    from fedlightning.data.module import RoundLoader
+
+    batch = next(iter(RoundLoader(data, algorithm.phases))).place(torch.device("cpu"), torch.float64)
+    loop = loop_for(quadratic(algorithm, clients=30))
+    before = loop.point.clone()
+    with pytest.warns(RuntimeWarning, match=r"Round 0 was skipped: of 15 clients invited in phase 2 of 2, too few"):
+        result = loop.run(batch, Autocast("cpu"))
+    assert result.metrics["skipped"] == 1
+    assert torch.equal(loop.point, before)
+    assert loop.upload == 3 * 8  # the mean operator of those who answered, used by nobody
+    assert loop.download == 5 * 8 + 15 * 16  # the point; then the point and the mean operator
 
 
 def test_unanswered_invitations_cost_their_download():

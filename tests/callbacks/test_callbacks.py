@@ -43,7 +43,11 @@ def test_tensorboard_shows_scalars_over_rounds_pictures_and_hyper_parameters(tmp
     board = events(tmp_path)
     assert [event.step for event in board.Scalars("train_loss")] == list(range(1, 13))
     assert [event.step for event in board.Scalars("val_loss")] == [2, 4, 6, 8, 10, 12]
-    assert {"drift", "dual_norm", "upload", "download", "round_time"} <= set(board.Tags()["scalars"])
+    traffic = {
+        f"{each}{way}{unit}" for each in ("", "round_") for way in ("upload", "download") for unit in ("", "_bytes")
+    }
+    assert {"drift", "dual_norm", *traffic, "round_time"} <= set(board.Tags()["scalars"])
+    assert board.Histograms("dual_norm_clients")[-1].histogram_value.num == 4  # every client's own
     assert [event.step for event in board.Images("line")] == [2, 6, 10]
     hparams = (tmp_path / "hparams.yaml").read_text()
     assert "dropout: 0.2" in hparams
@@ -106,12 +110,17 @@ def test_history_survives_a_resume(tmp_path):
     assert [row["round"] for row in whole.rows] == [3, 6, 9]
     d = 41
     assert [row["upload"] for row in whole.rows] == [3 * 4 * d, 6 * 4 * d, 9 * 4 * d]
+    assert {row["round_download_bytes"] for row in whole.rows} == {4 * d * 4}
     assert set(whole.rows[0]) == {
         "round",
         "upload",
         "download",
         "upload_bytes",
         "download_bytes",
+        "round_upload",
+        "round_download",
+        "round_upload_bytes",
+        "round_download_bytes",
         "seconds",
         "val_loss",
     }

@@ -59,7 +59,7 @@ def test_results_table_and_figure(capsys):
     assert [float(row["round"]) for row in rows[:3]] == [2, 4, 6]
     assert all(float(row["upload"]) > 0 for row in rows)
     written = Path("out/table.md").read_text()
-    assert written.startswith("| algorithm | final distance | best | rounds to 100 | upload to 100 |")
+    assert written.startswith("| algorithm | final distance | best | rounds to 100 | upload to 100 | floats up |")
     assert "±" in written
     assert written.strip() in capsys.readouterr().out
     assert Path("out/figure.png").stat().st_size > 10_000
@@ -215,15 +215,15 @@ def rows(values):
 def test_table_numbers():
     curves = [Curve("A", (rows([0.2, 0.6, 0.5]), rows([0.5, 0.7, 0.7]))), Curve("B", (rows([0.1, 0.1, 0.2]),))]
     table = markdown_table(curves, Goal("acc", "max", 0.5)).splitlines()
-    assert table[2] == "| A | 0.600 ± 0.141 | 0.650 ± 0.071 | 15 | 900 k |"
-    assert table[3] == "| B | 0.200 | 0.200 | not reached | not reached |"
+    assert table[2] == "| A | 0.600 ± 0.141 | 0.650 ± 0.071 | 15 | 900 k | 1.8 M |"
+    assert table[3] == "| B | 0.200 | 0.200 | not reached | not reached | 1.8 M |"
     assert Goal("acc", "min", 0.15).cost(rows([0.2, 0.1]), "round") == 20.0
 
 
 def test_small_numbers_keep_their_digits():
     curve = Curve("A", (rows([2.41e-4]), rows([2.45e-4])))
     (line,) = markdown_table([curve], Goal("acc", "min")).splitlines()[2:]
-    assert line == "| A | 2.43e-04 ± 2.83e-06 | 2.43e-04 ± 2.83e-06 |"
+    assert line == "| A | 2.43e-04 ± 2.83e-06 | 2.43e-04 ± 2.83e-06 | 600 k |"
 
 
 def test_grid_search_takes_the_best_values_and_tables_all(capsys):
@@ -490,11 +490,23 @@ def test_upload_budget_stops_runs_at_equal_upload():
     last = {row["algorithm"]: row for row in table("out")}
     assert {row["round"] for row in last.values()} == {"3.0"}
     assert all(float(row["upload"]) == 192 for row in last.values())
+    assert all(float(row["round_upload_bytes"]) == 64 * 8 for row in last.values())
+
+
+def test_a_budget_that_is_not_used_up_is_told(capsys):
+    command_line_ = command_line(1, "out", seeds=["0"])[3:]
+    main([*command_line_[:-1], "--budget-upload=1e6"])  # dashes do, too
+    told = capsys.readouterr().out
+    assert "A ended at an upload of 1.92e+03, below the budget of 1e+06: raise trainer.max_steps." in told
 
 
 def test_further_metrics_and_logarithmic_axes():
     compare(**arguments(also=["operator_norm"], log_scale=True))
-    assert Path("out/table.md").read_text().startswith("| algorithm | final distance | best | final operator_norm |")
+    assert (
+        Path("out/table.md")
+        .read_text()
+        .startswith("| algorithm | final distance | best | final operator_norm | floats up |")
+    )
 
 
 @pytest.mark.parametrize("entry", ["lr", "lr=", "=1,2"])
