@@ -43,6 +43,10 @@ class Participation(ABC):
         ids = self.cohort(clients, seed, round_index, phase)
         return Turnout(ids, len(ids))
 
+    def fewest(self, clients: int) -> int:
+        """Fewest clients that a round may have."""
+        return len(self.cohort(clients, 0, 0, 0))
+
     def check(self, clients: int) -> None:  # noqa: B027  # most rules serve any federation
         """Refuse a federation of N clients this rule cannot serve.
 
@@ -133,7 +137,7 @@ class ResponseShare(Responses):
     def arrivals(self, ids: list[int], round_index: int, draw: random.Random) -> list[int]:
         """ceil(p * invited) of them, in random order."""
         share = draw.uniform(self.low, self.high)
-        return draw.sample(ids, math.ceil(share * len(ids)))
+        return draw.sample(ids, math.ceil(round(share * len(ids), 9)))  # 0.07 of 100 is 7, whatever its last digit
 
 
 @dataclass(frozen=True)
@@ -199,6 +203,8 @@ class FirstResponders(Participation):
         first: Answers to wait for; null for all that come.
         at_least: Fewest answers >= 1 to go on with.
         retries: Further invitations >= 0 of a round.
+        reinvite: Whether every phase of a round invites clients of its own; if false, those of the first phase again,
+            of whom others may answer.
     """
 
     size: int
@@ -206,6 +212,7 @@ class FirstResponders(Participation):
     first: int | None = None
     at_least: int = 1
     retries: int = 3
+    reinvite: bool = True
 
     def __post_init__(self) -> None:
         if not 1 <= self.at_least <= self.size:
@@ -218,6 +225,10 @@ class FirstResponders(Participation):
             )
         require(self, "retries", at_least=0)
 
+    def fewest(self, clients: int) -> int:
+        """As many as it takes to go on."""
+        return self.at_least
+
     def cohort(self, clients: int, seed: int, round_index: int, phase: int) -> list[int]:
         """Those whose answers count; none if too few answered every time."""
         return self.turnout(clients, seed, round_index, phase).ids
@@ -228,6 +239,8 @@ class FirstResponders(Participation):
         for attempt in range(self.retries + 1):
             draw = random.Random(derive_seed(seed, round_index, phase, 0, attempt))
             invited = draw.sample(range(clients), self.size)
+            if not self.reinvite:
+                invited = random.Random(derive_seed(seed, round_index, 0, 0, attempt)).sample(range(clients), self.size)
             answered = responses.arrivals(invited, round_index, draw)[: self.first]
             if len(answered) >= self.at_least:
                 return Turnout(sorted(answered), self.size * (attempt + 1))

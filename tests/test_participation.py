@@ -77,6 +77,21 @@ def test_too_few_answers_are_asked_again_then_given_up():
     assert max(turnout.invited for turnout in turnouts) > 8
 
 
+def test_the_second_phase_may_ask_the_same_clients_again():
+    rule = FirstResponders(size=6, responses=ResponseShare(0.5, 0.5), reinvite=False)
+    everybody = FirstResponders(size=6, responses=ResponseShare(1.0, 1.0), reinvite=False)
+    invited = {*everybody.cohort(100, 0, 4, 0)}
+    assert invited == {*everybody.cohort(100, 0, 4, 1)}
+    assert all({*rule.cohort(100, 0, 4, phase)} < invited for phase in (0, 1))
+    assert any(rule.cohort(100, 0, t, 0) != rule.cohort(100, 0, t, 1) for t in range(20))
+    assert {*everybody.cohort(100, 0, 5, 0)} != invited
+
+
+@pytest.mark.parametrize(("share", "invited", "count"), [(0.07, 100, 7), (0.28, 25, 7), (0.5, 5, 3), (0.01, 10, 1)])
+def test_shares_are_rounded_up_exactly(share, invited, count):
+    assert len(ResponseShare(share, share).arrivals(list(range(invited)), 0, random.Random(0))) == count
+
+
 def answers(responses, round_index=0, clients=20_000):
     return responses.arrivals(list(range(clients)), round_index, random.Random(0))
 

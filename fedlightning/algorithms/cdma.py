@@ -1,4 +1,4 @@
-"""CDMA (Xie, Zhang, Shen, Qian, AAAI 2023, Algorithms 1 and 2): cross-device minimax with a global correction.
+"""CDMA (Xie et al., AAAI 2023, Algorithms 1 and 2): cross-device minimax with a global correction.
 
 J. Xie, C. Zhang, Z. Shen, W. Liu, H. Qian: Efficient cross-device federated learning algorithms for minimax problems.
 
@@ -9,7 +9,7 @@ Phase 2, another cohort S, K times:
 Server:                           z <- mean(w)
 
 lr_t = lr / (t + 1)^rho and alpha_t = min(1, alpha / (t + 1)^(2 rho)) in round t from 0; lr is (eta, gamma) by block.
-The two operators of phase 2 share the minibatch and its random numbers. u estimates the mean operator, so at the saddle
+The two operators of a phase share the data and the random numbers. u estimates the mean operator, so at the saddle
 of heterogeneous clients w stays at z: no drift for any K under full participation. Clients keep no state.
 
 * CDMA-NC, no correction: beta = 0, one phase, FedAvgGDA with first responders.
@@ -119,10 +119,10 @@ class CDMA(Algorithm):
 
     def collect(self, down: Ask, rows: Any, oracle: CohortOracle) -> Reply:
         """The full local operator, less the part of the one before that the server remembers."""
-        g = oracle.full(down.z.expand(oracle.clients, -1))
-        if down.before is not None:
-            g = g - (1 - self.weight(down.t)) * oracle.full(down.before.expand(oracle.clients, -1))
-        return Reply(Gradient(g))
+        remembered: float | Tensor = 0.0
+        if down.before is not None:  # with the random numbers of the next line
+            remembered = (1 - self.weight(down.t)) * oracle.anchor(down.before.expand(oracle.clients, -1))
+        return Reply(Gradient(oracle.full(down.z.expand(oracle.clients, -1)) - remembered))
 
     def correct(self, server: Server, up: Gradient) -> Server:
         """The estimate of the mean operator (paper, eq. (2))."""

@@ -293,7 +293,16 @@ class RoundLoader:
         """Deal ``data`` to the cohorts of ``phases``.
 
         Each of ``world_size`` processes gets its part of a cohort. ``variant`` gives that of a client's personal parts.
+
+        Raises:
+            ValueError: If a cohort may have fewer clients than there are processes.
         """
+        fewest = data.participation.fewest(len(data.federation.partition))
+        if fewest < world_size:
+            raise ValueError(
+                f"A round may have {fewest} clients, too few for {world_size} processes: let more take part "
+                "(FirstResponders: raise at_least), or use fewer devices."
+            )
         self._data = data
         self._phases = phases
         self._start = start
@@ -382,11 +391,6 @@ class RoundLoader:
         return data.participation.turnout(len(data.federation.partition), data.seed, round_index, phase)
 
     def _own(self, ids: list[int]) -> list[int]:
-        if 0 < len(ids) < self._world_size:
-            raise ValueError(
-                f"A cohort of {len(ids)} clients cannot be split over {self._world_size} processes: "
-                "use as many clients a round as processes, or fewer devices."
-            )
         cuts = [round(i * len(ids) / self._world_size) for i in range(self._world_size + 1)]
         return ids[cuts[self._rank] : cuts[self._rank + 1]]
 

@@ -62,7 +62,7 @@ class AUCMaximization(FederatedLightningModule):
         self.alpha = nn.Parameter(torch.zeros(()))
         self.register_buffer("prior", torch.tensor(torch.nan if prior is None else prior))
         self.prior: Tensor
-        self.auc = nn.ModuleDict({stage: BinaryAUROC() for stage in ("val", "test")})
+        self.auc = nn.ModuleDict({stage: BinaryAUROC() for stage in ("val", "test", "global_train")})
 
     def on_fit_start(self) -> None:
         """Count positive samples, unless the prior is known.
@@ -119,9 +119,9 @@ class AUCMaximization(FederatedLightningModule):
         a, b = score[is_positive].mean(), score[~is_positive].mean()
         return a, b, b - a
 
-    def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        """AUC of the global model."""
-        self._evaluate("val", batch)
+    def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """AUC of the global model, on training data too if the data module gives them."""
+        self._evaluate(("val", "global_train")[dataloader_idx], batch)
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
         """As in validation, on the test data."""
@@ -136,5 +136,6 @@ class AUCMaximization(FederatedLightningModule):
         x, y = batch
         score, is_positive = self(x), y == self.positive
         metric.update(score, is_positive)
-        self.log(f"{stage}_auc", metric, prog_bar=stage == "val", batch_size=len(y))
-        self.log(f"{stage}_loss", self.saddle_value(score, is_positive), batch_size=len(y), sync_dist=True)
+        several: Any = {"batch_size": len(y), "add_dataloader_idx": False}
+        self.log(f"{stage}_auc", metric, prog_bar=stage == "val", **several)
+        self.log(f"{stage}_loss", self.saddle_value(score, is_positive), sync_dist=True, **several)

@@ -31,6 +31,39 @@ def test_one_with_one_step_is_parallel_sgda():
     close(train(cdma, size=4, local_steps=1)[2], train(sgda, size=4)[2])
 
 
+def test_parallel_sgda_on_all_data_is_one_step_of_one(tmp_path):
+    """Remark 1 of the paper, where clients have several samples: the full gradient, not that of a minibatch."""
+    ends = []
+    for algorithm in (fl.CDMA_ONE(0.05), fl.ParallelSGDA(0.05)):
+        task = Line(algorithm, dropout=0.0)
+        torch.manual_seed(0)
+        for parameter in task.parameters():
+            torch.nn.init.normal_(parameter, std=0.3)
+        one = isinstance(algorithm, fl.CDMA)
+        data = regression_data(local_steps=1, batch_size=2 if one else None)
+        trainer(tmp_path, max_steps=5).fit(task, data)
+        ends.append(torch.cat([p.detach().flatten() for p in task.parameters()]))
+    torch.testing.assert_close(ends[0], ends[1], rtol=1e-5, atol=1e-6)
+
+
+def test_ada_remembers_under_the_same_random_numbers():
+    """Where the point stands still, the upload of the second round is alpha_t times one noisy operator."""
+    still = 1e-30
+    first, second = (train(fl.CDMA_ONE(still), noise=3.0, rounds=n, local_steps=1)[1].server.u for n in (1, 2))
+    remembering = train(fl.CDMA(still, alpha=0.3), noise=3.0, rounds=2, local_steps=1)[1].server.u
+    torch.testing.assert_close(remembering, 0.3 * second + 0.7 * first, rtol=1e-9, atol=1e-9)
+    assert (second - first).norm() > 0.5
+
+
+def test_the_coin_is_geometric():
+    algorithm = fl.CatalystScaffoldS(0.05, p=0.2)
+    steps = torch.tensor([algorithm.steps_of(t) for t in range(10_000)], dtype=torch.float64)
+    for k in (1, 2, 5, 10):
+        share = 0.2 * 0.8 ** (k - 1)
+        assert abs(float((steps == k).double().mean()) - share) < 4 * (share * (1 - share) / 10_000) ** 0.5
+    assert abs(float(steps.mean()) - 5) < 4 * (0.8 / 0.04 / 10_000) ** 0.5
+
+
 def test_with_one_client_the_correction_is_nothing():
     close(train(fl.CDMA_ONE(0.05), clients=1)[2], train(fl.FedAvg(0.05), clients=1)[2])
 

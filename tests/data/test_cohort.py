@@ -10,7 +10,7 @@ from fedlightning import FederatedDataModule
 from fedlightning.algorithms import Phase
 from fedlightning.data import RoundLoader, TensorData
 from fedlightning.data.cohort import deal_minibatches
-from fedlightning.participation import Uniform
+from fedlightning.participation import FirstResponders, Uniform
 
 CPU = torch.device("cpu")
 
@@ -149,8 +149,13 @@ def test_processes_share_a_cohort():
     ]
     for all_ids, first, second in zip(whole, *parts, strict=True):
         assert sorted(first + second) == sorted(all_ids)
-    with pytest.raises(ValueError, match="cohort of 1 clients cannot be split over 2 processes"):
-        next(iter(RoundLoader(federation(participation=Uniform(1)), world_size=2)))
+    few = (Uniform(1), FirstResponders(size=3, at_least=1))
+    for rule in few:
+        with pytest.raises(
+            ValueError, match=r"A round may have 1 clients, too few for 2 processes: let more take part"
+        ):
+            RoundLoader(federation(participation=rule), world_size=2)
+    RoundLoader(federation(participation=FirstResponders(size=3, at_least=2)), world_size=2)
 
 
 def test_wrong_settings_are_named():

@@ -62,6 +62,25 @@ def test_auc_grows_over_clients_that_see_one_class_each(outputs, tmp_path):
     assert run.callback_metrics["test_auc"] > 0.9
 
 
+@pytest.mark.parametrize(
+    ("task", "metrics"),
+    [
+        (lambda: AUCMaximization(CDMA_ONE(0.01), positive=8), ("auc", "loss")),
+        (lambda: RobustClassification(CDMA_ONE(0.01), penalty=0.1), ("accuracy", "robust_loss", "robust_accuracy")),
+    ],
+    ids=["AUC", "robust"],
+)
+def test_training_data_are_judged_too(task, metrics, tmp_path):
+    """The upper rows of the paper's Figures 1 and 2."""
+    run = trainer(tmp_path, max_steps=2)
+    data = Digits(partitioner=Shards(40, shards_per_client=1), batch_size=10, local_steps=3, validate_train=True)
+    model = task()
+    run.fit(model, data)
+    run.validate(model, data, verbose=False)
+    for metric in metrics:
+        assert run.callback_metrics[f"global_train_{metric}"] != run.callback_metrics[f"val_{metric}"]
+
+
 def test_prior_is_asked_for_where_it_cannot_be_counted(tmp_path):
     with pytest.raises(ValueError, match="expected 0 < prior < 1"):
         AUCMaximization(FedAvg(0.1), prior=1.0)
