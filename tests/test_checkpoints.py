@@ -14,8 +14,9 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from fedlightning.algorithms import SCAFFOLD, FedAvg, FedMM
+from fedlightning.algorithms import FIAELT, SCAFFOLD, FedAvg, FedDR, FedMM
 from fedlightning.checkpoint_io import AtomicCheckpointIO
+from fedlightning.local import SVRG
 from fedlightning.oracle import Auto, Sequential, Vectorized
 from fedlightning.participation import Uniform
 from tests.algorithms.cases import CASES
@@ -67,8 +68,20 @@ def test_resume_in_the_middle_of_an_epoch_is_bitwise(name, tmp_path):
         partial(Normed, FedAvg(0.05), oracle=Sequential()),
         partial(Personal, FedMM(0.05, mu=1.0)),
         partial(Line, FedAvg(0.05), oracle=Auto()),
+        partial(Line, FIAELT(), oracle=Vectorized()),
+        partial(Line, FIAELT(beta=5.0, solver=SVRG(lr=0.02, inner_steps=5, epochs=2)), oracle=Vectorized()),
+        partial(Line, FedDR(eta=0.2), oracle=Vectorized()),
     ],
-    ids=["server-adam", "local-batch-norm", "batch-norm-sequential", "personal", "auto"],
+    ids=[
+        "server-adam",
+        "local-batch-norm",
+        "batch-norm-sequential",
+        "personal",
+        "auto",
+        "own-penalties",
+        "svrg",
+        "own-step-sizes",
+    ],
 )
 def test_resume_with_every_kind_of_state_is_bitwise(make, tmp_path):
     data = partial(regression_data, participation=Uniform(2))

@@ -32,4 +32,4 @@ def test_comparison_is_valid(path, tmp_path, monkeypatch):
 
 
 def test_there_are_experiments_of_every_paper():
-    assert {path.parent.name for path in COMPARISONS} >= {"fedmm", "fedualex", "cdma"}
+    assert {path.parent.name for path in COMPARISONS} >= {"fedmm", "fedualex", "cdma", "fiaelt", "fedapm"}

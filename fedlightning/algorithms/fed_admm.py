@@ -91,6 +91,8 @@ class FedADMM(SplittingAlgorithm):
         eps: First tolerance > 0 of the squared gradient of a subproblem.
         nu: Factor 0 < nu < 1 by which a client's tolerance tightens whenever it takes part.
         solver: Solves the subproblems; null for at most 5 steps of gradient descent.
+        stop: When a client is done before; null for the tolerance of eps and nu. A minibatch says little about it:
+            with ``LocalSteps`` on minibatches take ``FixedSteps``.
     """
 
     regularized = True
@@ -99,11 +101,16 @@ class FedADMM(SplittingAlgorithm):
     eps: float = 1.0
     nu: float = 0.95
     solver: LocalSolver = field(default_factory=lambda: GradientDescent(max_steps=5), kw_only=True)
-    stop: StoppingRule = field(init=False)
 
     def __post_init__(self) -> None:
         require(self, "sigma", above=0.0)
-        object.__setattr__(self, "stop", DecreasingTolerance(self.eps, self.nu))
+        require(self, "eps", above=0.0)
+        require(self, "nu", above=0.0, below=1.0)
+
+    @property
+    def own_rule(self) -> StoppingRule:
+        """The tightening tolerance."""
+        return DecreasingTolerance(self.eps, self.nu)
 
     def init_server(self, z: Tensor) -> Server:
         """All clients at the start, without duals."""

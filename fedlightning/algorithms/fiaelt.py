@@ -127,8 +127,10 @@ class FIAELT(SplittingAlgorithm):
             takes 5 L_i by its own estimate.
         tau: Dual step size > 0; [1/2, 1) in the theory.
         r: Accuracy 0 < r < 1 of the subproblems.
-        smoothness: L, if it is known better than as beta / 5; it sets the test of r and the solver's step size.
+        smoothness: L, if it is known better than as beta / 5; it sets the test of r and the solver's step size. Where
+            L_i is larger the test promises too much: ``solved`` then counts clients that met it, not the criterion.
         solver: Solves the subproblems; null for SVRG as in Corollary 2.
+        stop: When a client is done before; null for the criterion of r.
     """
 
     regularized = True
@@ -138,13 +140,16 @@ class FIAELT(SplittingAlgorithm):
     r: float = 0.005
     smoothness: float | None = None
     solver: LocalSolver = field(default_factory=SVRG, kw_only=True)
-    stop: StoppingRule = field(init=False)
 
     def __post_init__(self) -> None:
         require(self, "beta", "smoothness", above=0.0, optional=True)
         require(self, "tau", above=0.0)
         require(self, "r", above=0.0, below=1.0)
-        object.__setattr__(self, "stop", RelativeDecrease(self.r))
+
+    @property
+    def own_rule(self) -> StoppingRule:
+        """The relative criterion."""
+        return RelativeDecrease(self.r)
 
     def init_server(self, z: Tensor) -> Server:
         """All clients at the start, without duals."""

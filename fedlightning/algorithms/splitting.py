@@ -30,13 +30,18 @@ class SplittingAlgorithm(Algorithm):
     Args:
         solver: Solves the subproblems; null for the K minibatch steps the data module deals, with a step size of
             1 / (weight + L_i), L_i estimated in every round.
-        stop: When a client is done before its steps are used up; null for never.
+        stop: When a client is done before its steps are used up; null for the method's own rule, here never.
     """
 
     primal: ClassVar[bool] = False
 
     solver: LocalSolver = field(default_factory=LocalSteps, kw_only=True)
-    stop: StoppingRule = field(default_factory=FixedSteps, kw_only=True)
+    stop: StoppingRule | None = field(default=None, kw_only=True)
+
+    @property
+    def own_rule(self) -> StoppingRule:
+        """The method's own stopping rule."""
+        return FixedSteps()
 
     @property
     def phases(self) -> tuple[Phase, ...]:
@@ -51,4 +56,4 @@ class SplittingAlgorithm(Algorithm):
 
     def solve(self, start: Tensor, oracle: CohortOracle, problem: Subproblem) -> Solution:
         """The clients' approximate solutions from ``start``, ``[d]`` or ``[S, d]``."""
-        return self.solver.solve(start, oracle, problem, self.stop)
+        return self.solver.solve(start, oracle, problem, self.own_rule if self.stop is None else self.stop)

@@ -293,7 +293,7 @@ def test_personal_blocks_are_for_local_steps():
         (lambda: fl.FIAELT(beta=1.0, r=1.0), r"FIAELT\(r=1.0\): expected > 0 and < 1"),
         (lambda: fl.FedDR(eta=1.0, alpha=2.0), r"FedDR\(alpha=2.0\): expected > 0 and < 2"),
         (lambda: fl.FedPD(eta=1.0, p=1.0), r"FedPD\(p=1.0\): expected >= 0 and < 1"),
-        (lambda: fl.FedADMM(sigma=1.0, nu=1.0), r"DecreasingTolerance\(nu=1.0\): expected > 0 and < 1"),
+        (lambda: fl.FedADMM(sigma=1.0, nu=1.0), r"FedADMM\(nu=1.0\): expected > 0 and < 1"),
         (lambda: fl.FedSkip(lr=0.1, period=0), r"FedSkip\(period=0\): expected >= 1"),
     ],
 )
@@ -307,5 +307,14 @@ def test_a_server_optimizer_cannot_move_what_is_computed():
         quadratic(fl.FedDR(eta=0.1), server_clip=1.0)
 
 
+@pytest.mark.parametrize("algorithm", [fl.FIAELT, fl.FedADMM], ids=["FIAELT", "FedADMM"])
+def test_a_rule_of_the_users_replaces_the_methods_own(algorithm):
+    penalty = {"beta": 50.0} if algorithm is fl.FIAELT else {"sigma": 50.0}
+    given = algorithm(**penalty, solver=GradientDescent(max_steps=7), stop=FixedSteps())
+    own = algorithm(**penalty, solver=GradientDescent(max_steps=7))
+    assert {float(log["inner_steps"]) for log in solve(given, 4)[1]} == {7.0}
+    assert min(float(log["inner_steps"]) for log in solve(own, 4)[1]) < 7
+
+
 def test_fixed_steps_is_the_default():
-    assert isinstance(fl.FedSplit(s=0.1).stop, FixedSteps)
+    assert isinstance(fl.FedSplit(s=0.1).own_rule, FixedSteps)
