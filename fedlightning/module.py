@@ -30,7 +30,7 @@ from fedlightning.loop import Buffers, RoundLoop, RoundRejectedError, Weighting
 from fedlightning.oracle import Auto, Autocast, Oracle
 from fedlightning.processes import Distributed, OneProcess
 from fedlightning.proximal import Composite, Regularizer, compose
-from fedlightning.space import ParameterSpace, write
+from fedlightning.space import ParameterSpace, read, write
 from fedlightning.variants import VariantChoice, settle
 
 OptimizerCallable = Callable[[Iterable[Tensor]], Optimizer]
@@ -421,6 +421,12 @@ class FederatedLightningModule(LightningModule):
             write(loop.space.shared, self, loop.point)
         if len(loop.buffers):
             write(loop.space.buffers, self, loop.buffers)
+
+    def regularization(self) -> Tensor | None:
+        """Psi at the module's present shared parameters, a scalar; None without regularizers."""
+        space = self._space()
+        psi = self._psi(space)
+        return psi.value(read(space.shared, self)) if psi else None
 
     def _regularization(self, loop: RoundLoop) -> dict[str, Tensor]:
         psi = loop.algorithm.psi

@@ -72,7 +72,9 @@ class Classification(FederatedLightningModule):
         x, y = batch
         logits = self(x)
         metrics.update(logits, y)
-        self.log(
-            f"{stage}_loss", F.cross_entropy(logits, y), batch_size=len(y), sync_dist=True, add_dataloader_idx=False
-        )
+        loss = F.cross_entropy(logits, y)
+        losses = {f"{stage}_loss": loss}
+        if (penalty := self.regularization()) is not None:
+            losses[f"{stage}_objective"] = loss + penalty
+        self.log_dict(losses, batch_size=len(y), sync_dist=True, add_dataloader_idx=False)
         self.log_dict(metrics, prog_bar=stage == "val", batch_size=len(y), add_dataloader_idx=False)

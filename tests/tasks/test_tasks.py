@@ -7,10 +7,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fedlightning.algorithms import FedAvg, FedMM
+from fedlightning.algorithms import FedAvg, FedMM, FedSGDA
 from fedlightning.data import Digits, DigitsM
 from fedlightning.models import CNN, DigitFeatures, LeNet5, LogisticRegression, MobileNetV2Features
 from fedlightning.oracle import Sequential, Vectorized
+from fedlightning.proximal import L1
 from fedlightning.tasks import CDAN, DANN, MDD, Classification, ClientNumbers, DomainAdaptation, QuadraticSaddle
 from tests.small import trainer
 
@@ -129,6 +130,17 @@ def test_classification_learns_the_digits():
     assert fit.callback_metrics["val_accuracy"] > 0.85
     (tested,) = fit.test(task, data, verbose=False)
     assert set(tested) == {"test_accuracy", "test_f1", "test_loss"}
+
+
+def test_the_penalty_belongs_to_what_is_minimised():
+    task = Classification(FedSGDA(0.05), regularizer={"network": L1(0.1)})
+    fit = trainer(max_steps=2)
+    fit.fit(task, Digits(batch_size=10, local_steps=1, validate_train=True, rounds_per_epoch=2))
+    (tested,) = fit.test(task, fit.datamodule, verbose=False)
+    penalty = 0.1 * sum(float(p.detach().abs().sum()) for p in task.network.parameters())
+    assert tested["test_objective"] - tested["test_loss"] == pytest.approx(penalty, rel=1e-4)
+    assert task.regularization() == pytest.approx(penalty, rel=1e-5)
+    assert Classification(FedSGDA(0.05)).regularization() is None
 
 
 def test_quadratic_solution_and_drift_point_are_what_they_say():
