@@ -18,7 +18,6 @@ def log_histogram(trainer: Trainer, name: str, values: Tensor) -> None:
         name: Tag.
         values: One a client, ``[S]``.
     """
-    known = values[values.abs() < LARGEST]
     for logger in trainer.loggers:
-        if isinstance(logger, TensorBoardLogger) and len(known):
+        if isinstance(logger, TensorBoardLogger) and len(known := values[values.abs() < LARGEST]):
             logger.experiment.add_histogram(name, known, global_step=trainer.global_step)

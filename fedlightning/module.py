@@ -26,7 +26,7 @@ from fedlightning.clients import Storage
 from fedlightning.config import NotPlainError, class_path, to_config
 from fedlightning.data.cohort import RoundBatch
 from fedlightning.histograms import log_histogram
-from fedlightning.loop import Buffers, RoundLoop, RoundRejectedError, Weighting
+from fedlightning.loop import Buffers, RoundLoop, RoundRejectedError, RoundResult, Weighting
 from fedlightning.oracle import Auto, Autocast, Oracle
 from fedlightning.processes import Distributed, OneProcess
 from fedlightning.proximal import Composite, Regularizer, compose
@@ -285,7 +285,7 @@ class FederatedLightningModule(LightningModule):
             raise RoundRejectedError(f"Round {batch.index}: {error}{self._rescue()}") from None
         finally:
             self._in_round = False
-        self._move(loop, scaler, result.overflow)
+        self._move(loop, scaler, result)
         loop.settled = True
         self.log("step", float(self.trainer.global_step), batch_size=1)  # the axis of loggers, names of checkpoints
         if self._logs_this_round:
@@ -396,15 +396,17 @@ class FederatedLightningModule(LightningModule):
         """Whether something else than the algorithm has a say in the server's step."""
         return any(o is not None for o in (self._server_optimizer, self._server_scheduler, self._server_clip))
 
-    def _move(self, loop: RoundLoop, scaler: Any, overflow: bool) -> None:
-        """Take the global model to the algorithm's proposal through the server optimizer."""
+    def _move(self, loop: RoundLoop, scaler: Any, result: RoundResult) -> None:
+        """Take the global model to the algorithm's proposal through the server optimizer; stay if it was undone."""
         optimizer: Any = self.optimizers()
         parameters = dict(self.named_parameters())
         with torch.no_grad():
             for name, target in loop.space.shared.views(loop.point).items():
                 step = (parameters[name] - target).to(parameters[name].dtype)
-                parameters[name].grad = torch.full_like(step, torch.inf) if overflow else step
-            if self._server_clip is not None and not overflow:
+                parameters[name].grad = step
+                if result.undone:  # no gradient, no step; a scaler wants one, and steps by no infinite one
+                    parameters[name].grad = None if scaler is None else torch.full_like(step, torch.inf)
+            if self._server_clip is not None and not result.undone:
                 self.clip_gradients(optimizer, self._server_clip, "norm")
             if scaler is not None:
                 for name in loop.space.shared.names:
@@ -424,9 +426,10 @@ class FederatedLightningModule(LightningModule):
 
     def regularization(self) -> Tensor | None:
         """Psi at the module's present shared parameters, a scalar; None without regularizers."""
+        if self._regularizer is None and self._max_regularizer is None:
+            return None
         space = self._space()
-        psi = self._psi(space)
-        return psi.value(read(space.shared, self)) if psi else None
+        return self._psi(space).value(read(space.shared, self))
 
     def _regularization(self, loop: RoundLoop) -> dict[str, Tensor]:
         psi = loop.algorithm.psi

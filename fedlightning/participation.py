@@ -44,7 +44,7 @@ class Participation(ABC):
         return Turnout(ids, len(ids))
 
     def fewest(self, clients: int) -> int:
-        """Fewest clients that a round may have."""
+        """Fewest clients that a round may have; asked where cohorts are split over several processes."""
         return len(self.cohort(clients, 0, 0, 0))
 
     def check(self, clients: int) -> None:  # noqa: B027  # most rules serve any federation
@@ -203,8 +203,8 @@ class FirstResponders(Participation):
         first: Answers to wait for; null for all that come.
         at_least: Fewest answers >= 1 to go on with.
         retries: Further invitations >= 0 of a round.
-        reinvite: Whether every phase of a round invites clients of its own; if false, those of the first phase again,
-            of whom others may answer.
+        reinvite: Whether every phase of a round invites clients of its own; if false, those that the first phase
+            invited last, of whom others may answer now.
     """
 
     size: int
@@ -239,8 +239,9 @@ class FirstResponders(Participation):
         for attempt in range(self.retries + 1):
             draw = random.Random(derive_seed(seed, round_index, phase, 0, attempt))
             invited = draw.sample(range(clients), self.size)
-            if not self.reinvite:
-                invited = random.Random(derive_seed(seed, round_index, 0, 0, attempt)).sample(range(clients), self.size)
+            if phase and not self.reinvite:
+                again = self.turnout(clients, seed, round_index, 0).invited // self.size - 1 + attempt
+                invited = random.Random(derive_seed(seed, round_index, 0, 0, again)).sample(range(clients), self.size)
             answered = responses.arrivals(invited, round_index, draw)[: self.first]
             if len(answered) >= self.at_least:
                 return Turnout(sorted(answered), self.size * (attempt + 1))

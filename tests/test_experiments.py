@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fedlightning.compare.run import Run, prepare
+from fedlightning.compare.grid import parse_grid
+from fedlightning.compare.run import Run, hyper_parameters, prepare
 
 ROOT = Path(__file__).parents[1]
 COMPARISONS = [
@@ -24,11 +25,17 @@ def test_comparison_is_valid(path, tmp_path, monkeypatch):
     given = [f"--config={file}" for file in config["base"]]
     if "gan" in path.stem:
         given.append("--model.init_args.classifier_weights=null")  # comes from a run of its own
+    given += [f"--{value}" for value in config.get("set", ()) if "null" not in value]
+    known = set()
     for algorithm in config["algorithms"]:
         name, _, file = algorithm.rpartition("=")
-        rounds, done = prepare(Run(name, 0, (*given, f"--config={file}"), tmp_path))
+        run = Run(name, 0, (*given, f"--config={file}"), tmp_path)
+        rounds, done = prepare(run)
         assert rounds > 0
         assert not done
+        if "grid" in config:
+            known |= hyper_parameters(run).keys()
+    assert {name for name in parse_grid(config.get("grid", ())) if "." not in name} <= known
 
 
 def test_there_are_experiments_of_every_paper():

@@ -85,6 +85,12 @@ def test_the_second_phase_may_ask_the_same_clients_again():
     assert all({*rule.cohort(100, 0, 4, phase)} < invited for phase in (0, 1))
     assert any(rule.cohort(100, 0, t, 0) != rule.cohort(100, 0, t, 1) for t in range(20))
     assert {*everybody.cohort(100, 0, 5, 0)} != invited
+    often = FirstResponders(size=6, responses=ResponseShare(0.0, 1.0), at_least=4, retries=9, reinvite=False)
+    twice = [(often.turnout(100, 0, t, 0), often.turnout(100, 0, t, 1)) for t in range(200)]
+    assert any(first.invited > 6 for first, _ in twice)
+    for first, second in twice:
+        if second.invited == 6:  # six invited, of whom at least four answer each time: two at least did both
+            assert len({*first.ids} & {*second.ids}) >= 2
 
 
 @pytest.mark.parametrize(("share", "invited", "count"), [(0.07, 100, 7), (0.28, 25, 7), (0.5, 5, 3), (0.01, 10, 1)])

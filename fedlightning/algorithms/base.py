@@ -76,7 +76,8 @@ class Phase:
 
     Attributes:
         down: Server state to message.
-        client: Message, client rows and oracle to reply.
+        client: Message, client rows and oracle to reply. Only a round's last phase should change rows: a round that
+            is given up in a later phase takes the server back, not them.
         server: Server state and averaged message to new server state.
         data: ``minibatches`` (``oracle.batches``), ``full`` if the clients need all their data at once
             (``oracle.full``), or ``both``.

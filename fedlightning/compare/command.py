@@ -235,11 +235,13 @@ def _carry_out(runs: Sequence[Run], console: Console, jobs: int) -> None:
     if len(todo) < len(runs):
         console.print(f"{len(runs) - len(todo)} of {len(runs)} runs are already finished.")
     if todo:
-        with _progress(console) as progress, deferred_interrupts() as interrupted:
+        with _progress(console) as progress, deferred_interrupts(raising=jobs == 1) as presses:
             if jobs == 1:
-                _one_after_the_other(todo, progress, interrupted)
+                _one_after_the_other(todo, progress, presses)
             else:
-                _side_by_side(todo, progress, interrupted, jobs)
+                _side_by_side(todo, progress, presses, jobs)
+            if presses():  # in the last round of the last run
+                raise KeyboardInterrupt
 
 
 def _tell(run: Run, progress: Progress) -> None:
@@ -277,7 +279,7 @@ def _progress(console: Console) -> Progress:
     )
 
 
-def _one_after_the_other(todo: Sequence[tuple[Run, int]], progress: Progress, interrupted: Callable[[], bool]) -> None:
+def _one_after_the_other(todo: Sequence[tuple[Run, int]], progress: Progress, presses: Callable[[], int]) -> None:
     bar = progress.add_task("", total=sum(rounds for _, rounds in todo))
     before = 0
     for number, (run, rounds) in enumerate(todo, start=1):
@@ -285,16 +287,14 @@ def _one_after_the_other(todo: Sequence[tuple[Run, int]], progress: Progress, in
         execute(
             run,
             lambda done, before=before: progress.update(bar, completed=before + done),  # type: ignore[misc]
-            interrupted,
+            lambda: presses() > 0,
         )
         before += rounds
         _tell(run, progress)
 
 
-def _side_by_side(
-    todo: Sequence[tuple[Run, int]], progress: Progress, interrupted: Callable[[], bool], jobs: int
-) -> None:
-    """Processes of their own; an interrupt or an error stops all of them before their next round."""
+def _side_by_side(todo: Sequence[tuple[Run, int]], progress: Progress, presses: Callable[[], int], jobs: int) -> None:
+    """Processes of their own; an interrupt or an error stops all of them before their next round, a second at once."""
     context = multiprocessing.get_context("spawn")
     bar = progress.add_task(f"{len(todo)} runs, {jobs} at a time", total=sum(rounds for _, rounds in todo))
     threads = max(1, (os.cpu_count() or 1) // jobs)
@@ -302,6 +302,7 @@ def _side_by_side(
     stop = context.Event()
     waiting = [(number, run) for number, (run, _) in enumerate(todo)]
     running: dict[Future[None], Run] = {}
+    others = multiprocessing.active_children()
     with ProcessPoolExecutor(jobs, context, initializer=_share, initargs=(done, stop, threads)) as pool:
         try:
             while waiting or running:
@@ -310,7 +311,7 @@ def _side_by_side(
                     with interrupts_held():
                         running[pool.submit(_execute_in_process, run, number)] = run
                 finished, _ = wait(running, timeout=0.5, return_when=FIRST_COMPLETED)
-                if interrupted():
+                if presses():
                     raise KeyboardInterrupt
                 for future in finished:
                     run = running.pop(future)
@@ -323,6 +324,12 @@ def _side_by_side(
             ) from error
         except BaseException:
             stop.set()
+            while presses() < 2 and wait(running, timeout=0.2).not_done:
+                pass
+            if presses() > 1:
+                for process in multiprocessing.active_children():
+                    if process not in others:
+                        process.kill()  # checkpoints are whole at every moment
             raise
 
 
@@ -338,7 +345,7 @@ def _share(done: Any, stop: Any, threads: int) -> None:
 
 
 def _end_with_the_command() -> None:
-    """A command that was killed leaves no processes behind; checkpoints are whole at every moment."""
+    """A command that was killed leaves no processes behind."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

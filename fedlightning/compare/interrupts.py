@@ -7,34 +7,40 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 NOTICE = b"\nStopping before the next round; Ctrl-C again stops at once.\n"
 
 
 @contextmanager
-def deferred_interrupts() -> Iterator[Callable[[], bool]]:
-    """Whether Ctrl-C was pressed, as a function to ask.
+def deferred_interrupts(raising: bool = True) -> Iterator[Callable[[], int]]:
+    """How often Ctrl-C was pressed, as a function to ask.
 
     An exception out of nowhere may strike while a library holds a lock, which then nobody releases; so the first
-    interrupt is only remembered. The second raises :class:`KeyboardInterrupt` where it strikes.
+    interrupt is only remembered. An ignored interrupt (``nohup``) stays ignored.
+
+    Args:
+        raising: Whether the second one raises :class:`KeyboardInterrupt` where it strikes; else it is remembered, too.
     """
-    interrupted = False
+    presses = 0
 
     def remember(number: int, frame: Any) -> None:
-        nonlocal interrupted
-        if interrupted:
+        nonlocal presses
+        presses += 1
+        if presses == 1:
+            with suppress(OSError, ValueError):  # nobody may be reading any more
+                os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, NOTICE)
+        elif raising:
             raise KeyboardInterrupt
-        interrupted = True
-        os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, NOTICE)
 
-    if threading.current_thread() is not threading.main_thread():  # only there can a process handle signals
-        yield lambda: interrupted
+    handles = threading.current_thread() is threading.main_thread()  # only there can a process handle signals
+    if not handles or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        yield lambda: presses
         return
     before = signal.signal(signal.SIGINT, remember)
     try:
-        yield lambda: interrupted
+        yield lambda: presses
     finally:
         signal.signal(signal.SIGINT, before)
 

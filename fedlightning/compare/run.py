@@ -224,8 +224,8 @@ class _Expected(Callback):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         logged = trainer.callback_metrics
-        if trainer.sanity_checking and not logged:  # with several loaders Lightning shows none before the real ones
-            return
+        if trainer.sanity_checking and len(trainer.num_sanity_val_batches) > 1:
+            return  # of several loaders Lightning does not show what steps log before the real validation
         for metric in self._metrics:
             if metric not in logged:
                 known = ", ".join(sorted(logged)) or "none"
@@ -266,6 +266,12 @@ class _UploadBudget(Callback):
     def __init__(self, floats: float) -> None:
         self._floats = floats
 
+    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
+        self._judge(trainer, pl_module)  # a run taken up again may have used it up
+
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, *args: Any) -> None:
-        if pl_module.traffic[0] >= self._floats:
+        self._judge(trainer, pl_module)
+
+    def _judge(self, trainer: Trainer, module: Any) -> None:
+        if module.traffic[0] >= self._floats:
             trainer.should_stop = True

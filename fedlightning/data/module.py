@@ -297,12 +297,6 @@ class RoundLoader:
         Raises:
             ValueError: If a cohort may have fewer clients than there are processes.
         """
-        fewest = data.participation.fewest(len(data.federation.partition))
-        if fewest < world_size:
-            raise ValueError(
-                f"A round may have {fewest} clients, too few for {world_size} processes: let more take part "
-                "(FirstResponders: raise at_least), or use fewer devices."
-            )
         self._data = data
         self._phases = phases
         self._start = start
@@ -310,6 +304,8 @@ class RoundLoader:
         self._world_size = world_size
         self._variant = variant
         self._tensors = _as_source(data.federation.train)
+        if world_size > 1:
+            self._check_size(data.participation.fewest(len(data.federation.partition)))
 
     def __len__(self) -> int:
         return self._data.rounds_per_epoch
@@ -390,7 +386,16 @@ class RoundLoader:
         data = self._data
         return data.participation.turnout(len(data.federation.partition), data.seed, round_index, phase)
 
+    def _check_size(self, clients: int) -> None:
+        if clients < self._world_size:
+            raise ValueError(
+                f"{self._data.participation}: a round may have {clients} clients, too few for {self._world_size} "
+                "processes. Let more take part (FirstResponders: raise at_least), or use fewer devices."
+            )
+
     def _own(self, ids: list[int]) -> list[int]:
+        if ids:
+            self._check_size(len(ids))
         cuts = [round(i * len(ids) / self._world_size) for i in range(self._world_size + 1)]
         return ids[cuts[self._rank] : cuts[self._rank + 1]]
 

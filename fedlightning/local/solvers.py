@@ -37,8 +37,8 @@ class Solution:
     Attributes:
         w: The clients' points, ``[S, d]``.
         steps: Inner steps each client took, ``[S]``.
-        solved: ``[S]``, 1 where the stopping rule was met and 0 where the steps ran out; None if the rule is to take
-            all steps.
+        solved: ``[S]``, 1 where the stopping rule was seen to be met and 0 where the steps ran out before (the point
+            after the last is not judged); None if the rule is to take all steps.
     """
 
     w: Tensor

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+from functools import partial
+
 import pytest
 import torch
 
@@ -134,6 +137,25 @@ def test_a_round_nobody_answers_is_skipped_with_a_warning(tmp_path):
     assert torch.equal(torch.cat([task.x, task.y]), before)
     assert task.traffic == (0, 2 * 10 * 16)
     assert run_.callback_metrics["skipped"] == 1
+
+
+class OnlyTheFirstRound(ResponseShare):
+    """Then nobody answers."""
+
+    def arrivals(self, ids, round_index, draw):
+        return ids if round_index == 0 else []
+
+
+def test_a_skipped_round_does_not_move_a_server_optimizer(tmp_path):
+    ends = []
+    for rounds in (1, 2):
+        task = quadratic(fl.FedAvg(0.05), clients=30, server_optimizer=partial(torch.optim.SGD, lr=0.5, momentum=0.9))
+        data = responders(size=5, responses=OnlyTheFirstRound(), retries=0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            trainer(tmp_path, max_steps=rounds, precision="64-true").fit(task, data)
+        ends.append(torch.cat([task.x, task.y]).detach())
+    assert torch.equal(*ends)
 
 
 class SecondPhaseUnheard(FirstResponders):

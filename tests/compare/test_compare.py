@@ -81,6 +81,19 @@ def test_metrics_of_the_training_data_are_followed():
         compare(**arguments(**{**options, "metric": "global_train_los", "output": "misspelt"}))
 
 
+def test_metrics_of_an_epochs_end_are_no_sign_that_those_of_steps_are_there():
+    """Lightning's sanity check of several loaders shows the former only."""
+    options = {
+        "base": [str(ROOT / "configs/robust/base.yaml")],
+        "algorithms": [f"A={ROOT / 'configs/robust/cdma_one.yaml'}"],
+        "metric": "val_robust_loss",
+        "also": ["val_accuracy", "global_train_accuracy"],
+        "set": ["trainer.max_steps=2", *SMALL[1:], "data.init_args.validate_train=true"],
+    }
+    compare(**arguments(**options))
+    assert float(table("out")[0]["global_train_accuracy"]) > 0
+
+
 def test_finished_runs_are_not_run_again(monkeypatch, capsys):
     compare(**arguments())
     before = Path("out/results.csv").read_text()
@@ -345,6 +358,11 @@ class Slow(Callback):
     def on_train_batch_start(self, *args):
         time.sleep(0.05)
 
+class Long(Callback):
+    def on_train_batch_start(self, *args):
+        open(f"begun-{__import__('os').getpid()}", "w").close()
+        time.sleep(100)
+
 class Killed(Callback):
     def on_train_batch_start(self, *args):
         import os
@@ -368,6 +386,9 @@ class Pressed(Callback):
     def on_validation_start(self, trainer, *args):
         if trainer.global_step == 4:
             self._press("validation")
+
+        if trainer.global_step == trainer.max_steps:
+            self._press("last round")
 
     def on_test_start(self, *args):
         self._press("test")
@@ -466,6 +487,34 @@ def test_an_interrupt_at_any_moment_ends_the_command_and_loses_nothing(moment, s
     assert ours == theirs
 
 
+def test_an_interrupt_in_the_last_round_of_a_search_begins_nothing_new(slow):
+    options = {"algorithms": [f"A={CONFIGS / 'fedmm.yaml'}"], "grid": ["lr=0.05"], "seeds": [0, 1]}
+    importlib.import_module("slow_rounds").Pressed.when = "last round"
+    with pytest.raises(KeyboardInterrupt):
+        compare(**arguments(**options, set=[*SMALL, "trainer.callbacks=slow_rounds.Pressed"]))
+    assert len(list(Path("out").rglob("done.json"))) == 1
+    assert not Path("out/A").exists()
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_the_second_interrupt_does_not_wait_for_the_round(jobs, slow):
+    command = [*command_line(jobs, "out")[:-1], "trainer.callbacks=slow_rounds.Long"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
+    while len(list(Path().glob("begun-*"))) < jobs:
+        assert process.poll() is None
+        time.sleep(0.05)
+    for _ in range(2):
+        os.killpg(process.pid, signal.SIGINT)
+        time.sleep(1)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors.splitlines()[-1] == "fedlightning compare: interrupted. The same command goes on where it stopped."
+    _wait_until_nobody_is_left(process)
+
+
 def test_a_fault_in_one_run_stops_the_others_and_keeps_its_own_name(slow):
     broken = Path("broken.yaml")
     broken.write_text((CONFIGS / "fed_avg.yaml").read_text() + "\ntrainer: {callbacks: slow_rounds.Broken}\n")
@@ -491,6 +540,17 @@ def test_upload_budget_stops_runs_at_equal_upload():
     assert {row["round"] for row in last.values()} == {"3.0"}
     assert all(float(row["upload"]) == 192 for row in last.values())
     assert all(float(row["round_upload_bytes"]) == 64 * 8 for row in last.values())
+
+
+def test_a_run_stopped_by_its_budget_stays_stopped():
+    budget = {"budget_upload": 3 * 8 * 8}
+    compare(**arguments(**budget))
+    before = table("out")
+    compare(**arguments(**budget, test=True))  # taken up again, for the test only
+    after = table("out")
+    for row in (*before, *after):
+        del row["seconds"]
+    assert after == before
 
 
 def test_a_budget_that_is_not_used_up_is_told(capsys):

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import threading
 
 import pytest
@@ -23,6 +24,35 @@ def test_the_first_interrupt_is_remembered_and_announced(capfd):
     assert signal.getsignal(signal.SIGINT) is before
 
 
+def test_nobody_needs_to_read_the_announcement(monkeypatch):
+    """In ``... 2>&1 | tee log`` the reader gets the signal, too, and is gone first."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as closed:
+        monkeypatch.setattr(sys, "__stderr__", closed)
+        with deferred_interrupts() as interrupted:
+            ctrl_c()
+            assert interrupted() == 1
+
+
+def test_an_ignored_interrupt_stays_ignored():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with deferred_interrupts() as interrupted:
+            ctrl_c()
+            assert not interrupted()
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_presses_are_counted_where_somebody_asks_for_more():
+    with deferred_interrupts(raising=False) as presses:
+        ctrl_c()
+        ctrl_c()
+        assert presses() == 2
+
+
 def test_the_second_interrupt_strikes_at_once():
     before = signal.getsignal(signal.SIGINT)
     with deferred_interrupts():
@@ -42,4 +72,4 @@ def test_other_threads_go_without():
     thread = threading.Thread(target=ask)
     thread.start()
     thread.join()
-    assert asked == [False]
+    assert asked == [0]

@@ -10,7 +10,7 @@ from fedlightning import FederatedDataModule
 from fedlightning.algorithms import Phase
 from fedlightning.data import RoundLoader, TensorData
 from fedlightning.data.cohort import deal_minibatches
-from fedlightning.participation import FirstResponders, Uniform
+from fedlightning.participation import FirstResponders, Full, Uniform
 
 CPU = torch.device("cpu")
 
@@ -152,10 +152,21 @@ def test_processes_share_a_cohort():
     few = (Uniform(1), FirstResponders(size=3, at_least=1))
     for rule in few:
         with pytest.raises(
-            ValueError, match=r"A round may have 1 clients, too few for 2 processes: let more take part"
+            ValueError, match=r"\): a round may have 1 clients, too few for 2 processes. Let more take part"
         ):
             RoundLoader(federation(participation=rule), world_size=2)
     RoundLoader(federation(participation=FirstResponders(size=3, at_least=2)), world_size=2)
+
+    class Shrinking(Full):
+        def cohort(self, clients, seed, round_index, phase):
+            return list(range(clients)) if round_index == 0 else [0] if round_index == 1 else []
+
+    rounds = iter(RoundLoader(federation(participation=Shrinking()), world_size=2))
+    next(rounds)
+    with pytest.raises(ValueError, match=r"a round may have 1 clients, too few for 2 processes"):
+        next(rounds)
+    alone = [len(batch.cohorts[0]) for batch in RoundLoader(federation(participation=Shrinking()))]
+    assert alone[1:3] == [1, 0]  # nobody at all is a round to be skipped
 
 
 def test_wrong_settings_are_named():

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
+from torchmetrics.functional.classification import binary_auroc
 
 from fedlightning import FederatedDataModule
 from fedlightning.algorithms import CDMA_ADA, CDMA_ONE, FedAvg
@@ -79,6 +80,14 @@ def test_training_data_are_judged_too(task, metrics, tmp_path):
     run.validate(model, data, verbose=False)
     for metric in metrics:
         assert run.callback_metrics[f"global_train_{metric}"] != run.callback_metrics[f"val_{metric}"]
+    x, y = (torch.cat(parts) for parts in zip(*data.val_dataloader()[1], strict=True))
+    assert len(x) == len(data.federation.train)
+    with torch.no_grad():
+        if isinstance(model, AUCMaximization):
+            expected, name = binary_auroc(model(x), (y == 8).long()), "global_train_auc"
+        else:
+            expected, name = (model(x).argmax(1) == y).float().mean(), "global_train_accuracy"
+    assert float(run.callback_metrics[name]) == pytest.approx(float(expected), abs=1e-6)
 
 
 def test_prior_is_asked_for_where_it_cannot_be_counted(tmp_path):
