@@ -224,8 +224,8 @@ class _Expected(Callback):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         logged = trainer.callback_metrics
-        if trainer.sanity_checking and len(trainer.num_sanity_val_batches) > 1:
-            return  # of several loaders Lightning does not show what steps log before the real validation
+        if trainer.sanity_checking:  # what rounds log is not there yet, nor what steps log of several loaders
+            return
         for metric in self._metrics:
             if metric not in logged:
                 known = ", ".join(sorted(logged)) or "none"
