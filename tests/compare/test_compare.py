@@ -84,7 +84,7 @@ def test_metrics_of_the_training_data_are_followed():
 def test_what_rounds_log_can_be_compared():
     splitting = f"FedPD={ROOT / 'configs/experiments/fiaelt/algorithms/synthetic/fed_pd.yaml'}"
     compare(**arguments(algorithms=[splitting], metric="inner_steps", set=[*SMALL, "trainer.log_every_n_steps=1"]))
-    assert {float(row["inner_steps"]) for row in table("out")} == {5.0}
+    assert {float(row["inner_steps"]) for row in table("out")} == {10.0}
 
 
 def test_metrics_of_an_epochs_end_are_no_sign_that_those_of_steps_are_there():
