@@ -38,5 +38,11 @@ def test_comparison_is_valid(path, tmp_path, monkeypatch):
     assert {name for name in parse_grid(config.get("grid", ())) if "." not in name} <= known
 
 
+def test_femnist_takes_the_place_of_its_stand_in(tmp_path):
+    files = ("femnist_base.yaml", "algorithms/fashion/fiaelt.yaml")
+    given = tuple(f"--config={ROOT / 'configs/experiments/fiaelt' / file}" for file in files)
+    assert prepare(Run("FIAELT", 0, given, tmp_path)) == (60, False)
+
+
 def test_there_are_experiments_of_every_paper():
     assert {path.parent.name for path in COMPARISONS} >= {"fedmm", "fedualex", "cdma", "fiaelt", "fedapm"}
