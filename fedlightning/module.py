@@ -289,7 +289,9 @@ class FederatedLightningModule(LightningModule):
         loop.settled = True
         self.log("step", float(self.trainer.global_step), batch_size=1)  # the axis of loggers, names of checkpoints
         if self._logs_this_round:
-            metrics = {**result.metrics, **self._regularization(loop), "round_time": time.perf_counter() - start}
+            metrics = {**result.metrics, "round_time": time.perf_counter() - start}
+            if (penalty := self.regularization()) is not None:
+                metrics["regularization"] = penalty
             self.log_dict({name: float(value) for name, value in metrics.items()}, batch_size=1)
             for name, values in result.clients.items():
                 log_histogram(self.trainer, f"{name}_clients", values)
@@ -430,10 +432,6 @@ class FederatedLightningModule(LightningModule):
             return None
         space = self._space()
         return self._psi(space).value(read(space.shared, self))
-
-    def _regularization(self, loop: RoundLoop) -> dict[str, Tensor]:
-        psi = loop.algorithm.psi
-        return {"regularization": psi.value(loop.point)} if psi else {}
 
     def _rescue(self) -> str:
         """Save the last good state, if this run saves checkpoints at all."""

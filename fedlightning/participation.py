@@ -236,12 +236,14 @@ class FirstResponders(Participation):
     def turnout(self, clients: int, seed: int, round_index: int, phase: int) -> Turnout:
         """Invite until enough answer, or give the round up."""
         responses = ResponseShare() if self.responses is None else self.responses
+        again = bool(phase) and not self.reinvite
+        last = self.turnout(clients, seed, round_index, 0).invited // self.size - 1 if again else 0
         for attempt in range(self.retries + 1):
             draw = random.Random(derive_seed(seed, round_index, phase, 0, attempt))
             invited = draw.sample(range(clients), self.size)
-            if phase and not self.reinvite:
-                again = self.turnout(clients, seed, round_index, 0).invited // self.size - 1 + attempt
-                invited = random.Random(derive_seed(seed, round_index, 0, 0, again)).sample(range(clients), self.size)
+            if again:
+                draw_again = random.Random(derive_seed(seed, round_index, 0, 0, last + attempt))
+                invited = draw_again.sample(range(clients), self.size)
             answered = responses.arrivals(invited, round_index, draw)[: self.first]
             if len(answered) >= self.at_least:
                 return Turnout(sorted(answered), self.size * (attempt + 1))

@@ -151,10 +151,10 @@ def compare(
     figure.savefig(folder / "figure.png", dpi=150)
     console.print(table, markup=False, soft_wrap=True)
     for curve in curves:
-        least = min((history[-1]["upload"] for history in curve.histories), default=budget_upload)
-        if budget_upload is not None and least is not None and least < budget_upload:
+        uploads = [history[-1]["upload"] for history in curve.histories]
+        if budget_upload is not None and uploads and min(uploads) < budget_upload:
             console.print(
-                f"{curve.name} ended at an upload of {least:.3g}, below the budget of {budget_upload:.3g}: "
+                f"{curve.name} ended at an upload of {min(uploads):.3g}, below the budget of {budget_upload:.3g}: "
                 "raise trainer.max_steps.",
                 markup=False,
                 soft_wrap=True,
