@@ -87,8 +87,7 @@ class Partition(Sequence[Tensor]):
         Raises:
             ValueError: If a client has one sample only.
         """
-        if not 0 < share < 1:
-            raise ValueError(f"share={share}: expected 0 < share < 1.")
+        _require_share(share)
         if (self.sizes < 2).any():
             client = int((self.sizes < 2).nonzero()[0])
             raise ValueError(
@@ -102,6 +101,53 @@ class Partition(Sequence[Tensor]):
             order = torch.randperm(len(part), generator=generator)
             aside.append(part[order[:count]])
             kept.append(part[order[count:]])
+        return Partition.of(kept), Partition.of(aside)
+
+    def hold_out_stretches(
+        self, share: float, seed: int, label: Tensor, overlaps: Tensor
+    ) -> tuple[Partition, Partition]:
+        """Set stretches of samples that follow each other aside, for samples that share readings with their neighbours.
+
+        Of every client and label a share is set aside, in whole stretches and the beginning or end of one. Whatever
+        overlaps with a sample set aside is dropped, so that what stays and what is set aside have no reading in common.
+
+        Args:
+            share: Part 0 < share < 1 of a client's samples of each label to set aside, rounded; all but two at most, as
+                one of the two may have to be dropped.
+            seed: Equal seeds, equal parts.
+            label: ``[n]``, of all samples.
+            overlaps: ``[n - 1]``, whether a sample shares readings with the one at the next position. No sample shares
+                any with further ones.
+
+        Returns:
+            What stays, and what is set aside.
+
+        Raises:
+            ValueError: If nothing of a client can be set aside.
+        """
+        _require_share(share)
+        generator = _generator(seed)
+        kept, aside = [], []
+        for client, part in enumerate(self):
+            own = part.sort().values
+            joined = (own.diff() == 1) & overlaps[own[:-1]]
+            chosen = torch.zeros(len(own), dtype=torch.bool)
+            for value in label[own].unique():
+                alike = (label[own] == value).nonzero().flatten()
+                ends = (alike.diff() != 1) | ~joined[alike[:-1]]
+                stretches = alike.tensor_split(ends.nonzero().flatten() + 1)
+                count = max(0, min(round(share * len(alike)), len(alike) - 2))
+                chosen[_some_of(stretches, count, generator)] = True
+            if not chosen.any():
+                raise ValueError(
+                    f"Client {client} has {len(own)} samples, too few of each label to set {share} of them aside "
+                    "without overlap. Set a larger share aside, or leave the client out."
+                )
+            beside = torch.zeros_like(chosen)
+            beside[1:] |= chosen[:-1] & joined
+            beside[:-1] |= chosen[1:] & joined
+            kept.append(own[~chosen & ~beside])
+            aside.append(own[chosen])
         return Partition.of(kept), Partition.of(aside)
 
 
@@ -242,6 +288,23 @@ class SourceTargetShare(Partitioner):
             mixed = pooled[torch.randperm(len(pooled), generator=generator)]
             parts.extend(Partition.equal(mixed, self.clients // 2))
         return Partition.of(parts)
+
+
+def _some_of(stretches: Sequence[Tensor], count: int, generator: torch.Generator) -> Tensor:
+    """``count`` of the samples: stretches in random order while they fit, then the beginning or end of one."""
+    taken = []
+    for place in torch.randperm(len(stretches), generator=generator).tolist():
+        stretch = stretches[place]
+        size = min(count, len(stretch))
+        start = (len(stretch) - size) * int(torch.randint(2, (), generator=generator))
+        taken.append(stretch[start : start + size])
+        count -= size
+    return torch.cat(taken)
+
+
+def _require_share(share: float) -> None:
+    if not 0 < share < 1:
+        raise ValueError(f"share={share}: expected 0 < share < 1.")
 
 
 def _generator(seed: int) -> torch.Generator:

@@ -14,7 +14,7 @@ from fedlightning.data.images import ScalePixels, digits_images
 from fedlightning.data.module import FederatedDataModule, Federation
 from fedlightning.data.partition import IID, ByGroup, Dirichlet, Partition, Partitioner
 from fedlightning.data.pictures import Reader, read_cifar10, read_cifar100, read_mnist, read_tiny_imagenet
-from fedlightning.data.sensors import read_hapt, read_ku_har, read_uci_har
+from fedlightning.data.sensors import halves_shared, read_hapt, read_ku_har, read_uci_har
 from fedlightning.data.tensors import TensorData
 from fedlightning.seeding import derive_seed
 
@@ -61,13 +61,32 @@ class PersonalData(FederatedDataModule):
         """The samples as their clients see them; by default as they are."""
         return data
 
+    def overlaps(self, data: TensorData, column: Tensor) -> Tensor | None:
+        """Whether a sample shares readings with the next, ``[n - 1]``; None, the default, where none does.
+
+        Clients' samples are then set aside by :meth:`Partition.hold_out_stretches`, not at random.
+
+        Args:
+            data: All samples, as :meth:`samples` gives them.
+            column: The column clients are made by.
+        """
+        return None
+
     def build(self) -> Federation:
         """Share out the samples and split each client's."""
-        data, column = self.samples()
+        samples, column = self.samples()
         partition = self.partitioner.split(column, self.seed)
-        data = self.change(data, partition)
-        rest, test = partition.hold_out(self.test_share, derive_seed(self.seed, 1))
-        train, val = rest.hold_out(self.val_share, derive_seed(self.seed, 2))
+        overlaps = self.overlaps(samples, column)
+
+        def hold_out(part: Partition, share: float, number: int) -> tuple[Partition, Partition]:
+            seed = derive_seed(self.seed, number)
+            if overlaps is None:
+                return part.hold_out(share, seed)
+            return part.hold_out_stretches(share, seed, samples.tensors[1], overlaps)
+
+        rest, test = hold_out(partition, self.test_share, 1)
+        train, val = hold_out(rest, self.val_share, 2)
+        data = self.change(samples, partition)
         if self.class_counts:
             data = _with_counts(data, partition, train)
         return Federation(data, train, val=data, test=data, val_partition=val, test_partition=test)
@@ -184,8 +203,10 @@ class HAPT(PersonalData):
     """Human activities from a phone's accelerometer and gyroscope, one client a person (UCI 341; 30 persons).
 
     A sample is a window ``[6, 128]`` of 2.56 s, three axes of acceleration (g) and three of rotation (rad/s), and its
-    activity. Windows overlap by half; validation and test windows are drawn at random from a person's windows, as the
-    paper does, so that a test window shares half its readings with its neighbours in training.
+    activity. Windows overlap by half, so no reading shall be in two of training, validation and test data: of every
+    activity of a person, windows that follow each other in time are set aside, and those that overlap with them are
+    dropped. That leaves 69 % to train, 8 % to validate and 20 % to test on. An activity of which a person has one or
+    two windows only, as happens with transitions, is not set aside there.
     """
 
     def __init__(self, root: str, transitions: bool = False, **options: Any) -> None:
@@ -210,9 +231,18 @@ class HAPT(PersonalData):
             windows, activity, person = windows[basic], activity[basic], person[basic]
         return TensorData((windows, activity)), person
 
+    def overlaps(self, data: TensorData, column: Tensor) -> Tensor:
+        """Windows whose halves are the same."""
+        return halves_shared(data.tensors[0])
+
 
 class UCIHAR(PersonalData):
-    """UCI HAR's ready windows (UCI 240), one client a person; samples as in :class:`HAPT`, filtered by its makers."""
+    """UCI HAR's ready windows (UCI 240), one client a person; samples as in :class:`HAPT`, filtered by its makers.
+
+    The files do not say which recording a window was cut from. Their rows stand in order of time within a person, so
+    any two of a person that follow each other are taken to overlap, and windows are set aside as in :class:`HAPT`;
+    somewhat more than need be are dropped. In files with their rows shuffled training and test data would overlap.
+    """
 
     def __init__(self, root: str, **options: Any) -> None:
         """Name the folder.
@@ -228,6 +258,10 @@ class UCIHAR(PersonalData):
         """Windows of both official parts with activities, and persons."""
         windows, activity, person = read_uci_har(Path(self.root))
         return TensorData((windows, activity)), person
+
+    def overlaps(self, data: TensorData, column: Tensor) -> Tensor:
+        """Windows of one person."""
+        return column[:-1] == column[1:]
 
 
 class KUHAR(PersonalData):

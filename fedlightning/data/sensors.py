@@ -41,6 +41,11 @@ def read_hapt(path: Path) -> tuple[Tensor, Tensor, Tensor]:
     return readings[index].mT.contiguous(), torch.tensor(activity), torch.tensor(person)
 
 
+def halves_shared(windows: Tensor) -> Tensor:
+    """Whether a window's second half is the first half of the next, ``[n - 1]``."""
+    return (windows[:-1, :, STRIDE:] == windows[1:, :, :-STRIDE]).flatten(1).all(1)
+
+
 def read_uci_har(root: Path) -> tuple[Tensor, Tensor, Tensor]:
     """Read the inertial signals of both parts.
 

@@ -77,6 +77,36 @@ def test_wrong_arguments():
         IID(601).split(LABELS, 0)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_stretches_set_aside_overlap_with_nothing_that_stays(seed):
+    draw = torch.Generator().manual_seed(seed)
+    person = torch.arange(3).repeat_interleave(torch.tensor([50, 70, 80]))
+    label = torch.randint(3, (40,), generator=draw).repeat_interleave(5)  # stretches of one label, 5 samples or more
+    overlaps = (person[1:] == person[:-1]) & (torch.rand(199, generator=draw) < 0.9)
+    whole = ByGroup().split(person, 0)
+    kept, aside = whole.hold_out_stretches(0.3, seed, label, overlaps)
+    part = torch.zeros(200, dtype=torch.long)
+    part[kept.order], part[aside.order] = 1, 2
+    assert not (overlaps & (part[1:] * part[:-1] == 2)).any()
+    for own, held in zip(whole, aside, strict=True):
+        for value in label[own].unique():
+            assert (label[held] == value).sum() == round(0.3 * int((label[own] == value).sum()))
+    dropped = (part == 0).nonzero().flatten().tolist()
+    assert all(2 in part[max(0, i - 1) : i + 2] for i in dropped)
+    assert torch.equal(whole.hold_out_stretches(0.3, seed, label, overlaps)[1].order, aside.order)
+
+
+def test_stretches_follow_each_other():
+    label, overlaps = torch.zeros(30, dtype=torch.long), torch.ones(29, dtype=torch.bool)
+    kept, aside = Partition.of([range(30)]).hold_out_stretches(0.2, 0, label, overlaps)
+    assert len(kept.order) == 23  # one is dropped
+    assert aside.order.diff().tolist() == [1] * 5
+    with pytest.raises(ValueError, match=r"share=1\.5: expected 0 < share < 1"):
+        kept.hold_out_stretches(1.5, 0, label, overlaps)
+    with pytest.raises(ValueError, match="Client 0 has 2 samples, too few of each label"):
+        Partition.of([[4, 5]]).hold_out_stretches(0.5, 0, label, overlaps)
+
+
 def test_shared_samples_are_refused():
     with pytest.raises(ValueError, match="Sample 1 belongs to more than one client"):
         Partition.of([[0, 1], [1, 2]])

@@ -81,37 +81,90 @@ def test_digits_are_renamed_and_turned_client_by_client():
     assert torch.equal(plain[1], labels)
 
 
+STRETCHES = [  # recording, person, activity, first and last reading
+    (1, 7, 1, 11, 906),
+    (1, 7, 8, 907, 976),
+    (1, 7, 1, 1001, 1400),
+    (2, 9, 6, 1, 256),
+    (2, 9, 7, 257, 500),
+    (2, 9, 6, 501, 1300),
+]
+
+
 def recordings(path):
     """Two persons; every reading is its own number."""
-    n = 900
+    n = 2800
     steps = np.arange(n, dtype=np.int16)
     np.savez(
         path,
         acc=np.stack([steps, steps, steps], 1),
         gyro=np.stack([-steps, -steps, -steps], 1),
-        offsets=np.array([0, 400, 900]),
+        offsets=np.array([0, 1400, n]),
         exp_user=np.array([[1, 7], [2, 9]]),
-        labels=np.array([[1, 7, 1, 11, 330], [1, 7, 8, 331, 400], [2, 9, 6, 1, 256], [2, 9, 7, 257, 500]]),
+        labels=np.array(STRETCHES),
         acc_step_g=0.5,
         gyro_step_rad_s=0.25,
     )
-    return path
+    return str(path)
+
+
+def starts_of(stretches, begins):
+    """First reading of every window."""
+    return [begins[e] + a - 1 + i for e, _, _, a, b in stretches for i in range(0, b - a - 126, 64)]
 
 
 def test_hapt_windows(tmp_path):
-    data = HAPT(str(recordings(tmp_path / "hapt.npz")), transitions=True)
+    data = HAPT(recordings(tmp_path / "hapt.npz"), transitions=True)
     windows, activity = data.samples()[0].tensors
     person = data.samples()[1]
-    starts = [10, 74, 138, 202, 400, 464, 528, 656, 720]  # stretches of 320, 70, 256 and 244 readings
+    starts = starts_of(STRETCHES, {1: 0, 2: 1400})
+    assert starts[13:15] == [1000, 1064]  # the stretch of 70 readings has no window
     assert windows.shape == (len(starts), 6, 128)
     for window, start in zip(windows, starts, strict=True):
         readings = torch.arange(start, start + 128.0)
         torch.testing.assert_close(window[0], 0.5 * readings)
         torch.testing.assert_close(window[5], -0.25 * readings)
-    assert activity.tolist() == [0] * 4 + [5] * 3 + [6] * 2
-    assert person.tolist() == [7] * 4 + [9] * 5
+    assert activity.tolist() == [0] * 18 + [5] * 3 + [6] * 2 + [5] * 11
+    assert person.tolist() == [7] * 18 + [9] * 16
     assert [len(part) for part in parts(data)] == [2, 2, 2]
-    assert len(HAPT(str(tmp_path / "hapt.npz")).samples()[1]) == 7
+    assert len(HAPT(data.root).samples()[1]) == 32
+
+
+def readings_of(data, starts):
+    """Numbers of the readings in training, validation and test windows."""
+    starts = torch.tensor(starts)
+    return [set((starts[part.order][:, None] + torch.arange(128)).flatten().tolist()) for part in parts(data)]
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("shares", [(0.2, 0.1), (0.5, 0.5), (0.1, 0.3)])
+def test_windows_set_aside_share_no_readings_with_others(tmp_path, seed, shares):
+    test_share, val_share = shares
+    data = HAPT(
+        recordings(tmp_path / "hapt.npz"), transitions=True, test_share=test_share, val_share=val_share, seed=seed
+    )
+    train, val, test = readings_of(data, starts_of(STRETCHES, {1: 0, 2: 1400}))
+    assert not train & val
+    assert not train & test
+    assert not val & test
+    assert [len(part) for part in data.federation.test_partition] == [
+        round(test_share * 18),
+        round(test_share * 14),  # of the transition there are two windows, which stay
+    ]
+    again = HAPT(data.root, transitions=True, test_share=test_share, val_share=val_share, seed=seed)
+    for part, same in zip(parts(data), parts(again), strict=True):
+        assert torch.equal(part.order, same.order)
+
+
+def test_seeds_choose_the_stretches(tmp_path):
+    root = recordings(tmp_path / "hapt.npz")
+    chosen = {tuple(parts(HAPT(root, seed=seed))[2].order.tolist()) for seed in range(8)}
+    assert len(chosen) > 4
+
+
+def test_too_few_windows_to_set_some_aside(tmp_path):
+    with pytest.raises(ValueError, match=r"Client 0 has 18 samples, too few of each label to set 0\.02 of them aside"):
+        HAPT(recordings(tmp_path / "hapt.npz"), test_share=0.02).setup("fit")
 
 
 def test_uci_har_folder(tmp_path):
@@ -135,7 +188,7 @@ def test_uci_har_folder(tmp_path):
     np.testing.assert_allclose(windows[2, 5], signals["train", "body_gyro", "z"][2], rtol=1e-6)
     assert activity.tolist() == [0, 1, 2, 3, 4, 0, 1, 2, 3]
     assert person.tolist() == [3, 3, 3, 5, 5, 3, 3, 5, 5]
-    assert data.num_clients == 2
+    assert data.overlaps(tensors, person).tolist() == [True, True, False, True, False, True, False, True]
 
 
 def test_ku_har_folder(tmp_path):
@@ -263,8 +316,27 @@ def test_modalities_must_agree_on_labels(tmp_path):
 
 
 @pytest.mark.shared_data
-def test_real_hapt_and_mnist(shared_data):
-    data = HAPT(os.path.join(shared_data, "hapt", "hapt_raw.npz"), transitions=True)
-    assert len(data.samples()[1]) == 10929
+@pytest.mark.parametrize("transitions", [False, True])
+def test_real_hapt(shared_data, transitions):
+    data = HAPT(os.path.join(shared_data, "hapt", "hapt_raw.npz"), transitions=transitions)
+    windows, person = data.samples()
+    assert len(person) == (10929 if transitions else 10411)
     assert data.num_clients == 30
+    with np.load(data.root) as z:
+        stretches = [row for row in z["labels"].tolist() if transitions or row[2] <= 6]
+        begins = dict(zip(z["exp_user"][:, 0].tolist(), z["offsets"][:-1].tolist(), strict=True))
+    train, val, test = readings_of(data, starts_of(stretches, begins))
+    assert not train & val
+    assert not train & test
+    assert not val & test
+    shares = [len(part.order) / len(person) for part in parts(data)]
+    assert shares == pytest.approx([0.69, 0.08, 0.20], abs=0.01)
+    basic = windows.tensors[1] < 6
+    for part in parts(data):
+        for own in part:
+            assert len(windows.tensors[1][own[basic[own]]].unique()) == 6
+
+
+@pytest.mark.shared_data
+def test_real_mnist(shared_data):
     assert len(PersonalMNIST(str(Path(shared_data) / "mnist")).samples()[1]) == 70000
