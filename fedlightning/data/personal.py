@@ -297,9 +297,19 @@ class KUHAR(PersonalData):
         self.min_windows = min_windows
 
     def samples(self) -> tuple[TensorData, Tensor]:
-        """Windows with activities, and persons."""
+        """Windows with activities, and persons.
+
+        Raises:
+            ValueError: If no person has ``min_windows`` windows.
+        """
         windows, activity, person = read_ku_har(Path(self.root), self.activities)
-        enough = torch.bincount(person)[person] >= self.min_windows
+        count = torch.bincount(person)
+        if count.max() < self.min_windows:
+            raise ValueError(
+                f"min_windows={self.min_windows}: the person with most windows has {int(count.max())}. Lower "
+                "min_windows, or keep more activities."
+            )
+        enough = count[person] >= self.min_windows
         windows, activity, person = windows[enough], activity[enough], person[enough]
         if self.standardize:
             deviation, mean = torch.std_mean(windows, dim=2, correction=0, keepdim=True)

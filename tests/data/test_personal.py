@@ -213,6 +213,8 @@ def test_ku_har_folder(tmp_path):
     assert scaled[1].tolist() == [1002] * 10
     torch.testing.assert_close(scaled[0].tensors[0].mean(2), torch.zeros(10, 6), rtol=0, atol=1e-5)
     torch.testing.assert_close(scaled[0].tensors[0].std(2, correction=0), torch.ones(10, 6), rtol=0, atol=1e-4)
+    with pytest.raises(ValueError, match="min_windows=11: the person with most windows has 10"):
+        KUHAR(str(root), min_windows=11).setup("fit")
     with pytest.raises(ValueError, match=r"there is no 'Fly' .* There are: Stand, Jump, Run"):
         KUHAR(str(root), ["Fly"]).setup()
     (root / "8.Jump" / "1001_I_2.csv").write_text("0,0,0,0,0,0,0,0\n")
