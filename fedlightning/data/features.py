@@ -109,8 +109,8 @@ class FedMultimodal(_Features):
             modalities: Folder of every modality below ``root``, e.g. ``{acc: acc/ku-har/fold1, gyro:
                 gyro/ku-har/fold1}``, ``{audio: audio/mfcc/crema_d/fold1, video: video/mobilenet_v2/crema_d/fold1}`` or
                 ``{image: img/mobilenet_v2/crisis-mmd/alpha50, text: text/mobilebert/crisis-mmd/alpha50}``.
-            partitioner: Splits the samples by label instead; null for one client a file.
-            min_samples: Clients with fewer samples are left out.
+            partitioner: Splits the samples of all files by label instead; null for one client a file.
+            min_samples: Files with fewer samples are left out; with a partitioner none are.
             options: Arguments of :class:`PersonalData` and :class:`FederatedDataModule`.
         """
         super().__init__(root, partitioner, **options)
@@ -128,11 +128,13 @@ class FedMultimodal(_Features):
         clients = set.intersection(*({file.stem for file in folder.glob("*.pkl")} for folder in folders.values()))
         clients -= {"dev", "test"}
         read = {name: [_unpickle(folder / f"{c}.pkl") for c in sorted(clients)] for name, folder in folders.items()}
-        kept = [i for i, entries in enumerate(next(iter(read.values()))) if len(entries) >= self.min_samples]
+        fewest = self.min_samples if self._by_subject else 1
+        kept = [i for i, entries in enumerate(next(iter(read.values()))) if len(entries) >= fewest]
         if not kept:
+            wanted = f"{fewest} samples (min_samples)" if self._by_subject else "samples"
             raise FileNotFoundError(
-                f"No client has {self.min_samples} samples in every one of {', '.join(map(str, folders.values()))}: "
-                "expected a file <client>.pkl in each."
+                f"No client has {wanted} in every one of {', '.join(map(str, folders.values()))}: expected a file "
+                "<client>.pkl in each."
             )
         labels = [[int(entry[-2]) for entry in next(iter(read.values()))[i]] for i in kept]
         features = {}

@@ -295,7 +295,9 @@ def test_fed_multimodal_features(tmp_path):
     np.testing.assert_allclose(features["text"][14, :3], written["text", "2"][2], rtol=1e-6)
     assert features["text"][14, 3:].abs().max() == 0
     assert [len(part) for part in parts(data)] == [2, 2, 2]
-    assert FedMultimodal(str(tmp_path), folders, IID(3), min_samples=1).num_clients == 3
+    shared_out = FedMultimodal(str(tmp_path), folders, IID(3))
+    assert shared_out.num_clients == 3
+    assert len(shared_out.samples()[1]) == 12 + 4 + 15  # no file is too small for a partitioner
     with pytest.raises(FileNotFoundError, match="No client has 16 samples"):
         FedMultimodal(str(tmp_path), folders, min_samples=16).setup()
     with pytest.raises(FileNotFoundError, match=r"<client>\.pkl"):
