@@ -70,6 +70,16 @@ class TwoLayerCNN(nn.Module):
         return self.head(self.body(x))  # type: ignore[no-any-return]
 
 
+def _steps(rnn: nn.GRU, x: Tensor) -> Tensor:
+    """A recurrent layer's steps, ``[B, T, in]`` to ``[B, T, width]``.
+
+    Made from ``x``, the first state is every client's own under ``vmap``; the layer writes its first step into one that
+    is not, where its weights are frozen and so nobody's own (FedCP's received body).
+    """
+    steps: Tensor = rnn(x, x.new_zeros(1, len(x), rnn.hidden_size))[0]
+    return steps
+
+
 class AttentionPooling(nn.Module):
     """Several weighted means over time, their weights a small network of each step (Lin et al., ICLR 2017)."""
 
@@ -110,8 +120,7 @@ class SensorStream(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """``[B, channels, T]`` to ``[B, T // 8, width]``."""
-        steps: Tensor = self.rnn(self.conv(x).mT)[0]
-        return steps
+        return _steps(self.rnn, self.conv(x).mT)
 
 
 class HARNet(nn.Module):
@@ -136,14 +145,18 @@ class HARNet(nn.Module):
         self.fusion = AttentionPooling(widths[-1], heads)
         self.head = nn.Sequential(nn.Linear(heads * widths[-1], 64), nn.ReLU(), nn.Linear(64, classes))
 
+    def features(self, x: Tensor | dict[str, Tensor]) -> Tensor:
+        """Inputs to what the head sees, ``[B, heads * width]``."""
+        acc, gyro = (x["acc"].mT, x["gyro"].mT) if isinstance(x, dict) else (x[:, :3], x[:, 3:])
+        steps = torch.cat([self.acc(acc), self.gyro(gyro)], dim=1)
+        return self.fusion(steps)  # type: ignore[no-any-return]
+
     def forward(self, x: Tensor | dict[str, Tensor]) -> Tensor:
         """``[B, 6, T]``, three axes of acceleration and three of rotation, to logits ``[B, classes]``.
 
         Also from ``acc`` and ``gyro``, ``[B, T, 3]`` each, as precomputed features come.
         """
-        acc, gyro = (x["acc"].mT, x["gyro"].mT) if isinstance(x, dict) else (x[:, :3], x[:, 3:])
-        steps = torch.cat([self.acc(acc), self.gyro(gyro)], dim=1)
-        return self.head(self.fusion(steps))  # type: ignore[no-any-return]
+        return self.head(self.features(x))  # type: ignore[no-any-return]
 
 
 class ImageTextNet(nn.Module):
@@ -178,10 +191,14 @@ class ImageTextNet(nn.Module):
         self.fusion = AttentionPooling(width, heads)
         self.head = nn.Sequential(nn.Linear(heads * width, 64), nn.ReLU(), nn.Linear(64, classes))
 
+    def features(self, x: dict[str, Tensor]) -> Tensor:
+        """Inputs to what the head sees, ``[B, heads * width]``."""
+        steps = torch.cat([self.image(x["image"]).unsqueeze(1), _steps(self.text, x["text"])], dim=1)
+        return self.fusion(steps)  # type: ignore[no-any-return]
+
     def forward(self, x: dict[str, Tensor]) -> Tensor:
         """``image [B, features]`` and ``text [B, T, features]`` to logits ``[B, classes]``."""
-        steps = torch.cat([self.image(x["image"]).unsqueeze(1), self.text(x["text"])[0]], dim=1)
-        return self.head(self.fusion(steps))  # type: ignore[no-any-return]
+        return self.head(self.features(x))  # type: ignore[no-any-return]
 
 
 class AudioVideoNet(nn.Module):
@@ -214,10 +231,14 @@ class AudioVideoNet(nn.Module):
         self.fusion = AttentionPooling(widths[-1], heads)
         self.head = nn.Linear(heads * widths[-1], classes)
 
+    def features(self, x: dict[str, Tensor]) -> Tensor:
+        """Inputs to what the head sees, ``[B, heads * width]``."""
+        steps = torch.cat([self.audio(x["audio"].mT), _steps(self.video, x["video"])], dim=1)
+        return self.fusion(steps)  # type: ignore[no-any-return]
+
     def forward(self, x: dict[str, Tensor]) -> Tensor:
         """``audio [B, T, features]``, T >= 8, and ``video [B, T', features]`` to logits ``[B, classes]``."""
-        steps = torch.cat([self.audio(x["audio"].mT), self.video(x["video"])[0]], dim=1)
-        return self.head(self.fusion(steps))  # type: ignore[no-any-return]
+        return self.head(self.features(x))  # type: ignore[no-any-return]
 
 
 class ResNet18(nn.Module):
