@@ -15,6 +15,7 @@ from fedlightning.models.personalized import (
     SensorStream,
     TwoLayerCNN,
 )
+from fedlightning.models.two_heads import PolicyHeads, SummedHeads
 from fedlightning.variants import Variants
 
 __all__ = [
@@ -33,8 +34,10 @@ __all__ = [
     "LogisticRegression",
     "MobileNetV2Features",
     "PersonalMLP",
+    "PolicyHeads",
     "ResNet18",
     "SensorStream",
+    "SummedHeads",
     "ThreeLayerCNN",
     "TwoLayerCNN",
     "Variants",

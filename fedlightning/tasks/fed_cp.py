@@ -19,7 +19,6 @@ start, which is also what it is in evaluation; heads and policy go to all client
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import deepcopy
 from typing import Any
 
 import torch
@@ -28,7 +27,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from fedlightning.algorithms.base import Algorithm
-from fedlightning.models import ConditionalPolicy, head_context
+from fedlightning.models import ConditionalPolicy, PolicyHeads, head_context
 from fedlightning.ranges import require
 from fedlightning.tasks.two_heads import TwoHeadClassification
 
@@ -48,42 +47,44 @@ class FedCP(TwoHeadClassification):
 
         Args:
             algorithm: What clients and server do; :class:`~fedlightning.algorithms.FedCP` in the paper.
-            network: With parts ``body``, inputs to features ``[B, K]``, and ``head``, linear layers from features to
-                logits ``[B, C]``; null for two layers on 8 x 8 images.
+            network: Gives ``head(features(x))``, with a part ``head``, linear layers from features to logits
+                ``[B, C]``, and a method ``features`` or a part ``body``, inputs to features ``[B, K]``; null for two
+                layers on 8 x 8 images.
             classes: Number C of classes.
             lam: Weight lambda >= 0 of the discrepancy between features of the trained and of the received body.
             federation: Arguments of :class:`FederatedLightningModule`.
 
         Raises:
-            ValueError: If the network has no such parts.
+            ValueError: If the network has no such parts, or the algorithm keeps personal models.
         """
         super().__init__(algorithm, network, classes, **federation)
         self.save_hyperparameters()
         self.lam = lam
         require(self, "lam", at_least=0.0)
-        parts: Any = self.network
         self.policy = ConditionalPolicy(len(head_context(self.own_head)))
-        self.received_body: nn.Module = deepcopy(parts.body).requires_grad_(False)
+        self.received_body = self.below_head().requires_grad_(False)
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Clients receive the global body."""
         self._adopt(None)  # a checkpoint's weights may have been rounded to the module's dtype of that moment
-        parts: Any = self.network
-        self.received_body.load_state_dict(parts.body.state_dict())
+        self.received_body.load_state_dict(self.below_head().state_dict())
 
     def forward(self, x: Any) -> Tensor:
         """Logits ``[B, C]`` of the personal model."""
-        parts: Any = self.network
-        return self._logits(parts.body(x))
+        return self._logits(self.features(x))
 
     def objective(self, batch: Any) -> dict[str, Tensor]:
         """Cross entropy of the personal model, and how far its features went from those of the received body."""
-        x, y = batch
-        parts: Any = self.network
-        features = parts.body(x)
+        x, y = self.unpack(batch)
+        features = self.features(x)
         fit = F.cross_entropy(self._logits(features), y)
         discrepancy = squared_mmd(features, self.received_body(x))
         return {"loss": fit + self.lam * discrepancy, "personal_loss": fit, "discrepancy": discrepancy}
+
+    def personal_head(self) -> nn.Module:
+        """Both heads and the policy."""
+        network: Any = self.network
+        return PolicyHeads(network.head, self.own_head, self.policy)
 
     def _logits(self, features: Tensor) -> Tensor:
         own, common = self.policy(features, head_context(self.own_head))

@@ -13,11 +13,14 @@ head; its hypernetwork variant is not here.)
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedlightning.models import SummedHeads
 from fedlightning.tasks.two_heads import TwoHeadClassification
 
 
@@ -27,19 +30,38 @@ class FedRoD(TwoHeadClassification):
     The algorithm of the paper is :class:`~fedlightning.algorithms.FedSim`.
     """
 
+    class_counts = True
+
     def forward(self, x: Any) -> Tensor:
         """Logits ``[B, C]`` of the personal model."""
         network: Any = self.network
-        features = network.body(x)
+        features = self.features(x)
         return network.head(features) + self.own_head(features)  # type: ignore[no-any-return]
 
     def objective(self, batch: Any) -> dict[str, Tensor]:
         """Balanced softmax of the generic head, cross entropy of the personal one."""
-        x, y, counts = batch
+        x, y, counts = self.unpack(batch)
         network: Any = self.network
-        features = network.body(x)
+        features = self.features(x)
         generic = network.head(features)
+        if counts.shape[1] != generic.shape[1]:
+            raise ValueError(
+                f"FedRoD: the data count samples of {counts.shape[1]} classes, the network has {generic.shape[1]} "
+                f"outputs. Give network and task classes={counts.shape[1]}."
+            )
         own: Tensor = generic.detach() + self.own_head(features.detach())
         balanced = F.cross_entropy(generic + counts.clamp(min=1e-8).log(), y)
         personal = F.cross_entropy(own, y)
         return {"loss": balanced + personal, "generic_loss": balanced, "personal_loss": personal}
+
+    @torch.no_grad()
+    def personal_head(self) -> nn.Module:
+        """The sum of both heads; of two linear layers it is one."""
+        network: Any = self.network
+        head, own = network.head, self.own_head
+        if not isinstance(head, nn.Linear) or not isinstance(own, nn.Linear):
+            return SummedHeads(head, own)
+        total = deepcopy(head)
+        for parameter, term in zip(total.parameters(), own.parameters(), strict=True):
+            parameter.add_(term)
+        return total

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -27,6 +27,9 @@ class PersonalizedClassification(ScoredTask):
     """
 
     per_client_evaluation = True
+
+    class_counts: ClassVar[bool] = False
+    """Whether a sample is (input, label, its client's class counts) or (input, label)."""
 
     def __init__(
         self,
@@ -61,7 +64,7 @@ class PersonalizedClassification(ScoredTask):
                     prefix=f"{stage}_",
                     compute_groups=False,
                 )
-                for stage in ("val", "test")
+                for stage in ("val", "test", "local_train")
             }
         )
 
@@ -71,20 +74,54 @@ class PersonalizedClassification(ScoredTask):
 
     def objective(self, batch: Any) -> Tensor | dict[str, Tensor]:
         """Cross entropy."""
-        x, y = batch
+        x, y = self.unpack(batch)
         return F.cross_entropy(self(x), y)
+
+    def unpack(self, batch: Any) -> Sequence[Any]:
+        """The parts of a batch.
+
+        Raises:
+            ValueError: If it has others than the task takes.
+        """
+        parts = ("input", "label", "class counts")[: 2 + self.class_counts]
+        got = len(batch) if isinstance(batch, list | tuple) else 1
+        if got != len(parts):
+            raise ValueError(
+                f"{type(self).__name__} takes samples of {len(parts)} parts ({', '.join(parts)}), the data have {got}. "
+                f"Set class_counts of the data module to {str(self.class_counts).lower()}."
+            )
+        return batch  # type: ignore[no-any-return]
 
     def scores(self, batch: Batch) -> Tensor:
         """Logits ``[B, C]``."""
         return self(batch[0])  # type: ignore[no-any-return]
 
     def evaluate(self, stage: str, batch: Batch, scores: Tensor) -> None:
-        """Accuracy, macro F1, AUC and loss; classes a client's own head does not have get probability 0."""
-        metrics: Any = self.metrics[stage]
+        """Accuracy, macro F1, AUC and loss; classes a client's own head does not have get probability 0.
+
+        Raises:
+            ValueError: If the network has more outputs than ``classes``, or a label is beyond its outputs.
+        """
         y = batch[1]
-        metrics.update(F.pad(scores.softmax(1), (0, max(0, self._classes - scores.shape[1]))), y)
+        outputs = scores.shape[1]
+        if outputs > self._classes:
+            raise ValueError(
+                f"{type(self).__name__}(classes={self._classes}): the network has {outputs} outputs. Give network and "
+                "task the same number of classes."
+            )
+        if (label := int(y.max())) >= outputs:
+            raise ValueError(
+                f"{type(self).__name__}: the {stage} data have label {label}, the network has {outputs} outputs, for "
+                f"labels 0 to {outputs - 1}. Give network and task classes={label + 1} or more."
+            )
         self.log(f"{stage}_loss", F.cross_entropy(scores, y), batch_size=len(y))
-        self.log_dict(dict(metrics.items()), prog_bar=stage == "val", batch_size=len(y))
+        self.log_dict(self.measured(stage, scores, y), prog_bar=stage == "val", batch_size=len(y))
+
+    def measured(self, name: str, scores: Tensor, y: Tensor) -> dict[str, Any]:
+        """The metrics of that name, with these samples."""
+        metrics: Any = self.metrics[name]
+        metrics.update(F.pad(scores.softmax(1), (0, self._classes - scores.shape[1])), y)
+        return dict(metrics.items())
 
     def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Predicted classes ``[B]``."""

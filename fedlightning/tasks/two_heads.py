@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from copy import deepcopy
 from typing import Any
 
@@ -13,10 +14,13 @@ from fedlightning.tasks.personalized_classification import PersonalizedClassific
 
 
 class TwoHeadClassification(PersonalizedClassification):
-    """Base: ``network.body`` and ``network.head`` are shared, ``own_head`` starts as the head's copy and is personal.
+    """Base: the network with its ``head`` is shared, ``own_head`` starts as the head's copy and is personal.
+
+    What the heads see are the network's features: of its method ``features``, or of its part ``body``.
 
     Validation and test look at the personal model, whatever ``forward`` makes of the heads (``val_accuracy``), and at
-    the global one, body and shared head alone (``val_global_accuracy``).
+    the global one, body and shared head alone (``val_global_accuracy``). One client's model, to save, is
+    ``task.personalize(3).personal_network()``.
     """
 
     def __init__(
@@ -25,29 +29,62 @@ class TwoHeadClassification(PersonalizedClassification):
         """Take a network.
 
         Args:
-            algorithm: What clients and server do.
-            network: With parts ``body``, inputs to features, and ``head``, features to logits ``[B, C]``; null for two
-                layers on 8 x 8 images.
+            algorithm: What clients and server do; none that keeps personal models beside the global one.
+            network: Gives ``head(features(x))``, with a part ``head``, features to logits ``[B, C]``, and a method
+                ``features`` or a part ``body``, inputs to features; null for two layers on 8 x 8 images.
             classes: Number C of classes.
             federation: Arguments of :class:`FederatedLightningModule`.
 
         Raises:
-            ValueError: If the network has no such parts.
+            ValueError: If the network has no such parts, or the algorithm keeps personal models.
         """
         network = PersonalMLP(64, 32, classes) if network is None else network
-        body, head = (getattr(network, name, None) for name in ("body", "head"))
-        if not isinstance(body, nn.Module) or not isinstance(head, nn.Module):
+        head, below = getattr(network, "head", None), getattr(network, "features", getattr(network, "body", None))
+        if not isinstance(head, nn.Module) or not callable(below):
             raise ValueError(
-                f"{type(self).__name__}(network={type(network).__name__}): expected a network with parts 'body' and "
-                "'head', such as PersonalMLP or TwoLayerCNN."
+                f"{type(self).__name__}(network={type(network).__name__}): expected a network with a part 'head' and a "
+                "part 'body' or a method 'features' that gives what the head sees, such as PersonalMLP or HARNet."
             )
         super().__init__(algorithm, network, classes=classes, **federation)
+        if "global" in self.evaluated_models:
+            raise ValueError(
+                f"{type(self).__name__}(algorithm={type(algorithm).__name__}): the algorithm keeps personal models "
+                "beside the global one, the task personal heads beside the global one. Take an algorithm without, such "
+                "as FedSim, or the task PersonalizedClassification."
+            )
         self.save_hyperparameters()
         self.own_head: nn.Module = deepcopy(head)
         self.personal_parameters = ("own_head", *self.personal_parameters)
-        for stage in ("val", "test"):
+        for stage in list(self.metrics):
             metrics: Any = self.metrics[stage]
             self.metrics[f"{stage}_global"] = metrics.clone(prefix=f"{stage}_global_")
+
+    def features(self, x: Any) -> Tensor:
+        """What both heads see, ``[B, K]``."""
+        network: Any = self.network
+        return network.features(x) if hasattr(network, "features") else network.body(x)  # type: ignore[no-any-return]
+
+    def below_head(self) -> nn.Module:
+        """A copy of what gives the features."""
+        network: Any = self.network
+        if not hasattr(network, "features"):
+            return deepcopy(network.body)  # type: ignore[no-any-return]
+        below = deepcopy(network)
+        below.head = nn.Identity()
+        return below  # type: ignore[no-any-return]
+
+    @abstractmethod
+    def personal_head(self) -> nn.Module:
+        """Features to the personal model's logits ``[B, C]``, as one module."""
+
+    def personal_network(self) -> nn.Module:
+        """The personal model as a plain module: a copy of the network with :meth:`personal_head` as its ``head``.
+
+        One client's: ``torch.save(task.personalize(3).personal_network().state_dict(), path)``.
+        """
+        network: Any = deepcopy(self.network)
+        network.head = deepcopy(self.personal_head())
+        return network  # type: ignore[no-any-return]
 
     def scores(self, batch: Any) -> dict[str, Tensor]:  # type: ignore[override]
         """Logits ``[B, C]`` of the personal and of the global model."""
@@ -56,8 +93,6 @@ class TwoHeadClassification(PersonalizedClassification):
 
     def evaluate(self, stage: str, batch: Any, scores: dict[str, Tensor]) -> None:  # type: ignore[override]
         """As the base class for the personal model; accuracy, macro F1 and AUC for the global one."""
-        x, y, *_ = batch
-        super().evaluate(stage, (x, y), scores["own"])
-        metrics: Any = self.metrics[f"{stage}_global"]
-        metrics.update(scores["global"].softmax(1), y)
-        self.log_dict(dict(metrics.items()), batch_size=len(y))
+        super().evaluate(stage, batch, scores["own"])
+        y = batch[1]
+        self.log_dict(self.measured(f"{stage}_global", scores["global"], y), batch_size=len(y))

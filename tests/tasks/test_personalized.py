@@ -7,12 +7,16 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from fedlightning import FederatedDataModule
 from fedlightning import algorithms as fl
 from fedlightning.algorithms import FedAPM, FedAvg, FedSim
-from fedlightning.data import IID, Dirichlet, PersonalDigits
-from fedlightning.models import TwoLayerCNN, head_context
+from fedlightning.data import IID, Dirichlet, PersonalDigits, TensorData
+from fedlightning.models import PersonalMLP, PolicyHeads, SummedHeads, TwoLayerCNN, head_context
+from fedlightning.nested import map_tensors
 from fedlightning.oracle import Sequential, Vectorized
 from fedlightning.tasks import ClientNumbers, FedCP, FedRoD, PersonalizedClassification, PersonalQuadratic
+from tests.models.test_personalized import SMALL
+from tests.models.test_personalized import features as inputs
 from tests.small import trainer
 
 
@@ -49,6 +53,24 @@ def test_the_quadratic_problem_logs_distances_of_both_blocks():
     fit.fit(task, ClientNumbers(4, local_steps=5, rounds_per_epoch=150))
     assert fit.callback_metrics["distance"] < 1e-6
     assert fit.callback_metrics["personal_distance_worst"] < 1e-6
+
+
+def test_samples_of_other_parts_are_refused():
+    task = PersonalizedClassification(FedSim(0.1), personal=("head",), oracle=Vectorized())
+    with pytest.raises(ValueError, match=r"2 parts \(input, label\), the data have 3\. Set class_counts .* to false"):
+        trainer().fit(task, counted(batch_size=20, local_steps=2))
+    with pytest.raises(ValueError, match=r"FedRoD takes samples of 3 parts \(input, label, class counts\), .* to true"):
+        trainer().fit(FedRoD(FedSim(0.1), oracle=Vectorized()), PersonalDigits(batch_size=20, local_steps=2))
+    with pytest.raises(ValueError, match=r"FedCP takes samples of 2 parts .* have 1\."):
+        FedCP(fl.FedCP(0.1)).objective(torch.zeros(2, 64))
+
+
+@pytest.mark.parametrize("make", [PersonalizedClassification, FedRoD])
+def test_outputs_beside_other_numbers_of_classes_are_refused(make):
+    with pytest.raises(ValueError, match=rf"{make.__name__}\(classes=6\): the network has 10 outputs"):
+        trainer().fit(make(FedSim(0.1), PersonalMLP(64, 8), classes=6), counted())
+    with pytest.raises(ValueError, match=r"val data have label \d, the network has 2 outputs.*Give .* or more"):
+        trainer().fit(make(FedSim(0.1), PersonalMLP(64, 8, 2)), counted())
 
 
 # ---- FedRoD ----------------------------------------------------------------------------------------------------------
@@ -105,11 +127,6 @@ def test_fed_rod_evaluates_both_models():
     torch.testing.assert_close(fit.callback_metrics["val_loss"], torch.stack(losses).mean())
     assert fit.callback_metrics["val_accuracy"] > 0.3
     assert not torch.equal(task.personalize(0).own_head.weight, task.personalize(1).own_head.weight)
-
-
-def test_fed_rod_needs_a_body_and_a_head():
-    with pytest.raises(ValueError, match="parts 'body' and 'head'"):
-        FedRoD(FedSim(0.1), nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
 
 
 # ---- FedCP -----------------------------------------------------------------------------------------------------------
@@ -212,3 +229,103 @@ def test_fed_cp_takes_heads_of_several_layers():
         head_context(nn.Flatten())
     with pytest.raises(ValueError, match=r"FedCP\(lam=-1"):
         cp(lam=-1)
+
+
+# ---- both ------------------------------------------------------------------------------------------------------------
+
+CLIENTS = 3
+
+
+def fed_rod(network, oracle, **options):
+    return FedRoD(FedSim(0.1), network, oracle=oracle, **options)
+
+
+def fed_cp(network, oracle, **options):
+    return FedCP(fl.FedCP(0.1), network, oracle=oracle, **options)
+
+
+def sets_for(name, make):
+    """Three clients' samples of 3 classes; with class counts for FedRoD."""
+    draw = torch.Generator().manual_seed(0)
+    sets = []
+    for _ in range(CLIENTS):
+        y = torch.randint(3, (8,), generator=draw)
+        parts = [inputs(name, SMALL[name][1], draw), y]
+        if make is fed_rod:
+            parts.append(torch.bincount(y, minlength=3).float().expand(8, 3))
+        sets.append(TensorData(tuple(parts)))
+    return sets
+
+
+def trained(name, make, oracle):
+    torch.manual_seed(0)
+    task, sets = make(SMALL[name][0](), oracle, classes=3), sets_for(name, make)
+    data = FederatedDataModule.from_datasets(sets, val=sets, batch_size=4, local_steps=2)
+    trainer(max_steps=2, precision="64-true").fit(task, data)
+    return task
+
+
+def samples(name, client):
+    return map_tensors(torch.Tensor.double, sets_for(name, fed_cp)[client][torch.arange(8)][0])
+
+
+WITH_FEATURES = ["HARNet", "ImageTextNet", "AudioVideoNet"]
+
+
+@pytest.mark.parametrize("make", [fed_rod, fed_cp])
+@pytest.mark.parametrize("name", ["TwoLayerCNN", *WITH_FEATURES])
+def test_two_heads_vectorized_are_two_heads_one_by_one(name, make):
+    task, other = trained(name, make, Vectorized()), trained(name, make, Sequential())
+    ends = [
+        torch.cat([p.flatten() for i in range(CLIENTS) for p in t.personalize(i).parameters()]) for t in (task, other)
+    ]
+    torch.testing.assert_close(ends[0], ends[1], rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", WITH_FEATURES)
+def test_features_are_what_the_head_sees(name):
+    task, x = trained(name, fed_cp, Vectorized()), samples(name, 0)
+    seen = []
+    task.network.head.register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0]))
+    task.network(x)
+    assert torch.equal(task.features(x), seen[0])
+    assert torch.equal(task.below_head()(x), seen[0])
+    assert not torch.equal(task.received_body(x), seen[0])  # the last round began there, and moved on
+
+
+@pytest.mark.parametrize("make", [fed_rod, fed_cp])
+@pytest.mark.parametrize("name", ["TwoLayerCNN", "HARNet"])
+def test_the_personal_network_is_the_personal_model(name, make, tmp_path):
+    own, x = trained(name, make, Vectorized()).personalize(1), samples(name, 1)
+    network = own.personal_network()
+    assert isinstance(network.head, SummedHeads if make is fed_rod else PolicyHeads)
+    assert torch.equal(network(x), own(x))
+    assert (network(x) - own.network(x)).abs().max() > 1e-3
+    torch.save(network.state_dict(), tmp_path / "client.pt")
+    fresh = make(SMALL[name][0](), Vectorized()).personal_network().double()
+    fresh.load_state_dict(torch.load(tmp_path / "client.pt", weights_only=True))
+    assert torch.equal(fresh(x), own(x))
+
+
+def test_two_linear_heads_of_fed_rod_become_one():
+    torch.manual_seed(0)
+    task = FedRoD(FedSim(0.1))
+    nn.init.normal_(task.own_head.weight)
+    plain, x = PersonalMLP(64, 32, 10), torch.randn(5, 64)
+    plain.load_state_dict(task.personal_network().state_dict())
+    torch.testing.assert_close(plain(x), task(x))
+    assert not torch.equal(task.network(x), task(x))
+
+
+@pytest.mark.parametrize("cls", [FedRoD, FedCP])
+def test_two_heads_need_a_head_and_what_it_sees(cls):
+    for network in (nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), nn.ModuleDict({"head": nn.Linear(64, 10)})):
+        with pytest.raises(ValueError, match=rf"{cls.__name__}\(network=.*a part 'head' and a part 'body' or a method"):
+            cls(FedSim(0.1), network)
+
+
+@pytest.mark.parametrize("cls", [FedRoD, FedCP])
+@pytest.mark.parametrize("algorithm", [fl.Ditto(0.1), fl.pFedMe(0.1), fl.FedALA(0.1), fl.LpProj(0.1, dim=9)])
+def test_personal_heads_beside_personal_models_are_refused(cls, algorithm):
+    with pytest.raises(ValueError, match=rf"algorithm={type(algorithm).__name__}\): .*Take an algorithm without"):
+        cls(algorithm)
