@@ -21,9 +21,10 @@ from fedlightning.data.tensors import TensorData
 class _Features(PersonalData):
     """Base: subjects' features and labels, joined. A sample is ({modality: features}, label)."""
 
-    def __init__(self, root: str, partitioner: Partitioner | None, **options: Any) -> None:
+    def __init__(self, root: str, partitioner: Partitioner | None, classes: int | None, **options: Any) -> None:
         super().__init__(ByGroup() if partitioner is None else partitioner, **options)
         self.root = root
+        self.classes = classes
         self._by_subject = partitioner is None
 
     @abstractmethod
@@ -47,7 +48,12 @@ class SubjectFeatures(_Features):
     """
 
     def __init__(
-        self, root: str, modalities: Sequence[str], partitioner: Partitioner | None = None, **options: Any
+        self,
+        root: str,
+        modalities: Sequence[str],
+        partitioner: Partitioner | None = None,
+        classes: int | None = None,
+        **options: Any,
     ) -> None:
         """Name the folder.
 
@@ -55,9 +61,10 @@ class SubjectFeatures(_Features):
             root: The folder.
             modalities: Names of the arrays to read.
             partitioner: Splits the samples by label instead; null for one client a file.
+            classes: Number C of classes, for ``class_counts``; null for one more than the largest label.
             options: Arguments of :class:`PersonalData` and :class:`FederatedDataModule`.
         """
-        super().__init__(root, partitioner, **options)
+        super().__init__(root, partitioner, classes, **options)
         self.modalities = tuple(modalities)
 
     def subjects(self) -> list[tuple[dict[str, Tensor], Tensor]]:
@@ -100,6 +107,7 @@ class FedMultimodal(_Features):
         modalities: Mapping[str, str],
         partitioner: Partitioner | None = None,
         min_samples: int = 10,
+        classes: int | None = None,
         **options: Any,
     ) -> None:
         """Name the folders.
@@ -111,9 +119,10 @@ class FedMultimodal(_Features):
                 ``{image: img/mobilenet_v2/crisis-mmd/alpha50, text: text/mobilebert/crisis-mmd/alpha50}``.
             partitioner: Splits the samples of all files by label instead; null for one client a file.
             min_samples: Files with fewer samples are left out; with a partitioner none are.
+            classes: Number C of classes, for ``class_counts``; null for one more than the largest label.
             options: Arguments of :class:`PersonalData` and :class:`FederatedDataModule`.
         """
-        super().__init__(root, partitioner, **options)
+        super().__init__(root, partitioner, classes, **options)
         self.modalities = dict(modalities)
         self.min_samples = min_samples
 

@@ -14,7 +14,7 @@ from fedlightning.data.images import ScalePixels, digits_images
 from fedlightning.data.module import FederatedDataModule, Federation
 from fedlightning.data.partition import IID, ByGroup, Dirichlet, Partition, Partitioner
 from fedlightning.data.pictures import Reader, read_cifar10, read_cifar100, read_mnist, read_tiny_imagenet
-from fedlightning.data.sensors import halves_shared, read_hapt, read_ku_har, read_uci_har
+from fedlightning.data.sensors import halves_shared, ku_har_folders, read_hapt, read_ku_har, read_uci_har
 from fedlightning.data.tensors import TensorData
 from fedlightning.seeding import derive_seed
 
@@ -24,7 +24,12 @@ class PersonalData(FederatedDataModule):
 
     Every sample belongs to one client and to one of the three, so nothing leaks from one client's test data into
     another's training data.
+
+    Attributes:
+        classes: Number C of classes; None where only the labels tell.
     """
+
+    classes: int | None = None
 
     def __init__(
         self,
@@ -41,7 +46,8 @@ class PersonalData(FederatedDataModule):
             test_share: Part of every client's samples to test on.
             val_share: Part of every client's other samples to validate on.
             class_counts: Whether a sample is (input, label, counts), with the numbers ``[C]`` of its client's training
-                samples by class, as :class:`~fedlightning.tasks.FedRoD` needs them.
+                samples by class, as :class:`~fedlightning.tasks.FedRoD` needs them. C is ``classes``, or one more than
+                the largest label of all clients.
             dealing: Arguments of :class:`FederatedDataModule`.
         """
         super().__init__(**dealing)
@@ -88,8 +94,16 @@ class PersonalData(FederatedDataModule):
         train, val = hold_out(rest, self.val_share, 2)
         data = self.change(samples, partition)
         if self.class_counts:
-            data = _with_counts(data, partition, train)
+            data = self._with_counts(data, partition, train)
         return Federation(data, train, val=data, test=data, val_partition=val, test_partition=test)
+
+    def _with_counts(self, data: TensorData, partition: Partition, train: Partition) -> TensorData:
+        """Every sample with the class counts of its client's training samples."""
+        x, labels = data.tensors
+        counts = torch.zeros(len(labels), max(self.classes or 0, int(labels.max()) + 1))
+        for own, trained in zip(partition, train, strict=True):
+            counts[own] = torch.bincount(labels[trained], minlength=counts.shape[1]).float()
+        return TensorData((x, labels, counts), data.transform)
 
 
 class PersonalDigits(PersonalData):
@@ -98,6 +112,8 @@ class PersonalDigits(PersonalData):
     Clients agree on what a digit looks like, but each names the digits by a permutation of its own (personal upper
     layers learn it, one model for all cannot), or sees them rotated by a multiple of 90 degrees of its own.
     """
+
+    classes = 10
 
     def __init__(
         self,
@@ -178,24 +194,28 @@ class PersonalPictures(PersonalData):
 class PersonalMNIST(PersonalPictures):
     """All 70,000 images of :class:`~fedlightning.data.MNIST`."""
 
+    classes = 10
     read = staticmethod(read_mnist)
 
 
 class PersonalCIFAR10(PersonalPictures):
     """All 60,000 images of :class:`~fedlightning.data.CIFAR10`."""
 
+    classes = 10
     read = staticmethod(read_cifar10)
 
 
 class PersonalCIFAR100(PersonalPictures):
     """All 60,000 images of :class:`~fedlightning.data.CIFAR100`."""
 
+    classes = 100
     read = staticmethod(read_cifar100)
 
 
 class PersonalTinyImageNet(PersonalPictures):
     """The 110,000 labelled images of :class:`~fedlightning.data.TinyImageNet`."""
 
+    classes = 200
     read = staticmethod(read_tiny_imagenet)
 
 
@@ -222,6 +242,7 @@ class HAPT(PersonalData):
         super().__init__(ByGroup(), **options)
         self.root = root
         self.transitions = transitions
+        self.classes = 12 if transitions else 6
 
     def samples(self) -> tuple[TensorData, Tensor]:
         """Windows with activities, and persons."""
@@ -243,6 +264,8 @@ class UCIHAR(PersonalData):
     any two of a person that follow each other are taken to overlap, and windows are set aside as in :class:`HAPT`;
     somewhat more than need be are dropped. In files with their rows shuffled training and test data would overlap.
     """
+
+    classes = 6
 
     def __init__(self, root: str, **options: Any) -> None:
         """Name the folder.
@@ -296,6 +319,11 @@ class KUHAR(PersonalData):
         self.standardize = standardize
         self.min_windows = min_windows
 
+    @property
+    def classes(self) -> int:  # type: ignore[override]
+        """Number of activities to keep."""
+        return len(ku_har_folders(Path(self.root), self.activities))
+
     def samples(self) -> tuple[TensorData, Tensor]:
         """Windows with activities, and persons.
 
@@ -315,12 +343,3 @@ class KUHAR(PersonalData):
             deviation, mean = torch.std_mean(windows, dim=2, correction=0, keepdim=True)
             windows = (windows - mean) / (deviation + 1e-5)
         return TensorData((windows, activity)), person
-
-
-def _with_counts(data: TensorData, partition: Partition, train: Partition) -> TensorData:
-    """Every sample with the class counts of its client's training samples."""
-    x, labels = data.tensors
-    counts = torch.zeros(len(labels), int(labels.max()) + 1)
-    for own, trained in zip(partition, train, strict=True):
-        counts[own] = torch.bincount(labels[trained], minlength=counts.shape[1]).float()
-    return TensorData((x, labels, counts), data.transform)

@@ -83,18 +83,8 @@ def read_ku_har(root: Path, activities: Sequence[str] | None = None) -> tuple[Te
         FileNotFoundError: If there are no such folders.
         ValueError: If there is no such activity, or no recording is as long as a window.
     """
-    named = ((folder.name.partition("."), folder) for folder in root.glob("*.*") if folder.is_dir())
-    known = sorted((int(number), name, folder) for (number, _, name), folder in named if number.isdigit())
-    if not known:
-        raise FileNotFoundError(
-            f"No folders such as '0.Stand' in {root}: point root at the unpacked '2.Trimmed_interpolated_data'."
-        )
-    names = [name for _, name, _ in known]
-    if unknown := [name for name in activities or () if name not in names]:
-        raise ValueError(f"activities: there is no '{unknown[0]}' in {root}. There are: {', '.join(names)}.")
-    chosen = [(name, folder) for _, name, folder in known if activities is None or name in activities]
     windows, activity, person = [], [], []
-    for number, (_, folder) in enumerate(chosen):
+    for number, folder in enumerate(ku_har_folders(root, activities)):
         for file in sorted(folder.glob("*.csv")):
             readings = np.loadtxt(file, np.float32, delimiter=",", ndmin=2)[::2, [1, 2, 3, 5, 6, 7]]
             count = len(readings) // WINDOW
@@ -104,3 +94,26 @@ def read_ku_har(root: Path, activities: Sequence[str] | None = None) -> tuple[Te
     if not activity:
         raise ValueError(f"No .csv in the activities' folders of {root} holds {2 * WINDOW - 1} readings.")
     return torch.cat(windows).contiguous(), torch.tensor(activity), torch.tensor(person)
+
+
+def ku_har_folders(root: Path, activities: Sequence[str] | None = None) -> list[Path]:
+    """Folders of the activities, by number.
+
+    Args:
+        root: As of :func:`read_ku_har`.
+        activities: Names of the activities; None for all.
+
+    Raises:
+        FileNotFoundError: If there are no such folders.
+        ValueError: If there is no such activity.
+    """
+    named = ((folder.name.partition("."), folder) for folder in root.glob("*.*") if folder.is_dir())
+    known = sorted((int(number), name, folder) for (number, _, name), folder in named if number.isdigit())
+    if not known:
+        raise FileNotFoundError(
+            f"No folders such as '0.Stand' in {root}: point root at the unpacked '2.Trimmed_interpolated_data'."
+        )
+    names = [name for _, name, _ in known]
+    if unknown := [name for name in activities or () if name not in names]:
+        raise ValueError(f"activities: there is no '{unknown[0]}' in {root}. There are: {', '.join(names)}.")
+    return [folder for _, name, folder in known if activities is None or name in activities]

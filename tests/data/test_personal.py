@@ -213,6 +213,8 @@ def test_ku_har_folder(tmp_path):
     assert scaled[1].tolist() == [1002] * 10
     torch.testing.assert_close(scaled[0].tensors[0].mean(2), torch.zeros(10, 6), rtol=0, atol=1e-5)
     torch.testing.assert_close(scaled[0].tensors[0].std(2, correction=0), torch.ones(10, 6), rtol=0, atol=1e-4)
+    assert data.classes == 3
+    assert KUHAR(str(root), ["Run", "Stand"]).classes == 2
     with pytest.raises(ValueError, match="min_windows=11: the person with most windows has 10"):
         KUHAR(str(root), min_windows=11).setup("fit")
     with pytest.raises(ValueError, match=r"there is no 'Fly' .* There are: Stand, Jump, Run"):
@@ -237,6 +239,26 @@ def test_cifar10_pools_both_official_parts(tmp_path):
     assert image.shape == (1, 3, 32, 32)
     assert label == 6
     assert sorted(torch.cat([part.order for part in parts(data)]).tolist()) == list(range(8))
+
+
+def test_counts_are_of_all_classes_whatever_the_labels_reach(tmp_path):
+    pictures = np.random.default_rng(0).integers(256, size=(8, 32, 32, 3), dtype=np.uint8)
+    root = str(archive(tmp_path / "cifar.npz", pictures))  # labels 0 to 7
+    data = PersonalCIFAR10(root, IID(2), val_share=0.4, class_counts=True)
+    _, labels, counts = data.federation.train.tensors
+    assert counts.shape == (8, 10)
+    for train, test in zip(data.federation.partition, data.federation.test_partition, strict=True):
+        assert counts[test[0]].tolist() == torch.bincount(labels[train], minlength=10).tolist()
+    folder = tmp_path / "features"
+    folder.mkdir()
+    np.savez(folder / "a.npz", sound=np.zeros((9, 2)), label=np.arange(9) % 2)
+    np.savez(folder / "b.npz", sound=np.zeros((9, 2)), label=np.arange(9) % 3)
+    for classes, width in ((None, 3), (5, 5)):
+        features = SubjectFeatures(str(folder), ["sound"], classes=classes, class_counts=True)
+        assert features.federation.train.tensors[2].shape == (18, width)
+    recorded = HAPT(recordings(tmp_path / "hapt.npz"), class_counts=True)
+    assert recorded.federation.train.tensors[2].shape == (32, 6)
+    assert HAPT(recorded.root, transitions=True).classes == 12
 
 
 def test_features_by_subject(tmp_path):
