@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset
 
+from fedlightning.data.cache import cached
 from fedlightning.data.images import (
     ScalePixels,
     blend,
@@ -137,18 +138,15 @@ class MNISTM(FederatedDataModule):
     def _blended(self, part: str, digits: Tensor) -> Tensor:
         named = f"{Path(self.photographs).resolve()}|{self.binary_digits}|{len(digits)}"
         path = Path(self.cache) / f"mnist-m-{part}-{hashlib.sha256(named.encode()).hexdigest()[:12]}.pt"
-        if path.is_file():
-            return torch.load(path, weights_only=True)  # type: ignore[no-any-return]
-        photographs = read_photographs(self.photographs)
-        cut = max(1, 2 * len(photographs) // 3)
-        digits = (digits > 0).to(torch.uint8) * 255 if self.binary_digits else digits
-        chosen = photographs[:cut] if part == "train" else photographs[cut:] or photographs
-        blended = blend(digits, chosen, seed=1 if part == "train" else 2)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(".partial")
-        torch.save(blended, partial)
-        partial.replace(path)
-        return blended
+
+        def blended() -> Tensor:
+            photographs = read_photographs(self.photographs)
+            cut = max(1, 2 * len(photographs) // 3)
+            chosen = photographs[:cut] if part == "train" else photographs[cut:] or photographs
+            black_and_white = (digits > 0).to(torch.uint8) * 255
+            return blend(black_and_white if self.binary_digits else digits, chosen, seed=1 if part == "train" else 2)
+
+        return cached(path, blended)
 
 
 class Office31(FederatedDataModule):

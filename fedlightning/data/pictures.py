@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedlightning.data.cache import cached
 from fedlightning.data.images import decode, read_idx, read_photographs
 
 Parts: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -146,12 +147,7 @@ def _read_records(path: Path) -> tuple[Tensor, Tensor]:
 
 def _decoded(photographs: Callable[[], list[np.ndarray]], cache: str | Path | None, key: str) -> Tensor:
     """Pictures ``[n, 3, height, width]``, from the cache if they are there."""
-    stored = None if cache is None else Path(cache) / f"{key}.pt"
-    if stored is not None and stored.is_file():
-        pictures: Tensor = torch.load(stored, weights_only=True)
-        return pictures
-    pictures = torch.from_numpy(np.stack(photographs())).permute(0, 3, 1, 2).contiguous()
-    if stored is not None:
-        stored.parent.mkdir(parents=True, exist_ok=True)
-        torch.save(pictures, stored)
-    return pictures
+    return cached(
+        None if cache is None else Path(cache) / f"{key}.pt",
+        lambda: torch.from_numpy(np.stack(photographs())).permute(0, 3, 1, 2).contiguous(),
+    )
