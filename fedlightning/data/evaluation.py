@@ -65,7 +65,7 @@ class ClientLoader:
 
         Args:
             dataset: All clients' samples, pooled.
-            partition: Which of them each client holds.
+            partition: Which of them each client holds; clients without samples are left out.
             batch_size: Largest batch.
             models: Every client's samples come once for each of these.
             clients: Clients to take; None for all.
@@ -79,7 +79,7 @@ class ClientLoader:
         self.grouped = at_once > 1
         parts: list[EvaluationPart] = []
         for client in range(len(partition)) if clients is None else clients:
-            pieces = partition[client].split(batch_size)
+            pieces = [piece for piece in partition[client].split(batch_size) if len(piece)]
             for model in models:
                 for number, index in enumerate(pieces, start=1):
                     parts.append(EvaluationPart(client, model, index, number == len(pieces)))

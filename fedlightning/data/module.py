@@ -46,8 +46,8 @@ class Federation:
         val: Validation data; None for no validation.
         test: Test data.
         predict: Data to predict; the test data if None.
-        val_partition: Which validation samples each client holds, where clients have models of their own to validate.
-            The data set may hold further samples, as ``train`` may.
+        val_partition: Which validation samples each client holds, where clients have models of their own to validate;
+            some may hold none (``allow_empty``). The data set may hold further samples, as ``train`` may.
         test_partition: Likewise of the test data.
     """
 
@@ -121,15 +121,16 @@ class FederatedDataModule(LightningDataModule):
     def from_datasets(  # type: ignore[override]
         cls,
         train: Sequence[Dataset[Any]],
-        val: Dataset[Any] | Sequence[Dataset[Any]] | None = None,
-        test: Dataset[Any] | Sequence[Dataset[Any]] | None = None,
+        val: Dataset[Any] | Sequence[Dataset[Any] | None] | None = None,
+        test: Dataset[Any] | Sequence[Dataset[Any] | None] | None = None,
         **dealing: Any,
     ) -> FederatedDataModule:
         """Federated data from one data set a client.
 
         Args:
             train: One data set a client.
-            val: Validation data of the global model; or a list, one data set a client, for their own models.
+            val: Validation data of the global model; or a list, one data set a client, for their own models. Clients
+                whose entry is null or empty are not looked at.
             test: Test data, likewise.
             dealing: Arguments of :class:`FederatedDataModule`: ``batch_size``, ``local_steps``, ``participation``,
                 ``seed``, ...
@@ -215,6 +216,8 @@ class FederatedDataModule(LightningDataModule):
     ) -> ClientLoader:
         if client is not None and not 0 <= client < len(partition):
             raise IndexError(f"client={client}: the federation has clients 0 to {len(partition) - 1}.")
+        if client is not None and not len(partition[client]):
+            raise ValueError(f"predict_client={client}: this client has no test samples. Choose one that has some.")
         clients = None if client is None else [client]
         variant = _variants(None if self.trainer is None else self.trainer.lightning_module)
         return ClientLoader(
@@ -239,8 +242,8 @@ class ClientDatasets(FederatedDataModule):
     def __init__(
         self,
         clients: Sequence[Dataset[Any]],
-        val_dataset: Dataset[Any] | Sequence[Dataset[Any]] | None = None,
-        test_dataset: Dataset[Any] | Sequence[Dataset[Any]] | None = None,
+        val_dataset: Dataset[Any] | Sequence[Dataset[Any] | None] | None = None,
+        test_dataset: Dataset[Any] | Sequence[Dataset[Any] | None] | None = None,
         **dealing: Any,
     ) -> None:
         """Take the clients' data sets; ``dealing`` are arguments of :class:`FederatedDataModule`."""
@@ -250,7 +253,17 @@ class ClientDatasets(FederatedDataModule):
         self.test_dataset = test_dataset
 
     def build(self) -> Federation:
-        """Pool the clients' samples."""
+        """Pool the clients' samples.
+
+        Raises:
+            ValueError: If a client has no training samples, or the lists do not go with each other.
+        """
+        without = [client for client, dataset in enumerate(self.clients) if not _size(dataset)]
+        if without:
+            raise ValueError(
+                f"train: Client {without[0]} has no samples ({len(without)} of {len(self.clients)} data sets are null "
+                "or empty). Leave such clients out of train, val and test."
+            )
         train, partition = _joined(self.clients)
         val, val_partition = self._held_out("val", self.val_dataset)
         test, test_partition = self._held_out("test", self.test_dataset)
@@ -259,15 +272,17 @@ class ClientDatasets(FederatedDataModule):
         )
 
     def _held_out(
-        self, name: str, given: Dataset[Any] | Sequence[Dataset[Any]] | None
+        self, name: str, given: Dataset[Any] | Sequence[Dataset[Any] | None] | None
     ) -> tuple[Dataset[Any] | None, Partition | None]:
         if not isinstance(given, list | tuple):
             return given, None  # type: ignore[return-value]
         if len(given) != len(self.clients):
             raise ValueError(
                 f"{name}: a list of {len(given)} data sets for {len(self.clients)} clients. Give one a client in the "
-                "order of train, or one data set for the global model."
+                "order of train, null for a client without, or one data set for the global model."
             )
+        if not any(map(_size, given)):
+            raise ValueError(f"{name}: all {len(given)} data sets are null or empty. Give null for no {name} data.")
         return _joined(given)
 
 
@@ -437,18 +452,23 @@ def _as_source(dataset: Dataset[Any]) -> Source | None:
     return None if data is None else TensorSource(data.tensors, data.transform)
 
 
-def _joined(clients: Sequence[Dataset[Any]]) -> tuple[Dataset[Any], Partition]:
+def _size(dataset: Dataset[Any] | None) -> int:
+    return 0 if dataset is None else len(dataset)  # type: ignore[arg-type]
+
+
+def _joined(clients: Sequence[Dataset[Any] | None]) -> tuple[Dataset[Any], Partition]:
     """All clients' samples, clients of one shape of samples next to each other, and who holds which."""
+    given = {client: dataset for client, dataset in enumerate(clients) if dataset is not None and _size(dataset)}
     groups: dict[Any, list[int]] = {}
-    for client, dataset in enumerate(clients):
+    for client, dataset in given.items():
         groups.setdefault(_shape(dataset), []).append(client)
     if None in groups:
-        groups = {None: list(range(len(clients)))}
+        groups = {None: list(given)}
     order = [client for group in groups.values() for client in group]
-    sizes = [len(clients[client]) for client in order]  # type: ignore[arg-type]
+    sizes = [_size(given[client]) for client in order]
     positions = dict(zip(order, torch.arange(sum(sizes)).split(sizes), strict=True))
-    partition = Partition.of(positions[client] for client in range(len(clients)))
-    pools = [_pooled([clients[client] for client in group]) for group in groups.values()]
+    partition = Partition.of((positions.get(client, ()) for client in range(len(clients))), allow_empty=True)
+    pools = [_pooled([given[client] for client in group]) for group in groups.values()]
     return pools[0] if len(pools) == 1 else MixedTensorData(pools), partition  # type: ignore[arg-type]
 
 

@@ -20,16 +20,21 @@ class Partition(Sequence[Tensor]):
     samples.
     """
 
-    def __init__(self, order: Tensor, offsets: Tensor) -> None:
+    def __init__(self, order: Tensor, offsets: Tensor, allow_empty: bool = False) -> None:
         """Client i holds ``order[offsets[i]:offsets[i + 1]]``.
 
+        Args:
+            order: Positions of all clients' samples, client by client.
+            offsets: ``[N + 1]``, from 0.
+            allow_empty: Whether a client may hold no samples, as of validation and test data.
+
         Raises:
-            ValueError: If a client is empty or a sample belongs to two clients.
+            ValueError: If a client is empty that may not be, or a sample belongs to two clients.
         """
         self.order = order
         self.offsets = offsets
         sizes = self.sizes
-        if (sizes == 0).any():
+        if not allow_empty and (sizes == 0).any():
             empty = (sizes == 0).nonzero().flatten()
             raise ValueError(
                 f"Client {int(empty[0])} has no samples ({len(empty)} of {len(sizes)} clients are empty). "
@@ -43,13 +48,13 @@ class Partition(Sequence[Tensor]):
             )
 
     @classmethod
-    def of(cls, parts: Iterable[Sequence[int] | Tensor | np.ndarray]) -> Partition:
+    def of(cls, parts: Iterable[Sequence[int] | Tensor | np.ndarray], allow_empty: bool = False) -> Partition:
         """From one index array a client."""
         tensors = [torch.as_tensor(part, dtype=torch.long).flatten() for part in parts]
         if not tensors:
             raise ValueError("The federation has no clients.")
         sizes = torch.tensor([len(part) for part in tensors])
-        return cls(torch.cat(tensors), torch.cat([torch.zeros(1, dtype=torch.long), sizes.cumsum(0)]))
+        return cls(torch.cat(tensors), torch.cat([torch.zeros(1, dtype=torch.long), sizes.cumsum(0)]), allow_empty)
 
     @classmethod
     def equal(cls, order: Tensor, clients: int) -> Partition:
