@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,6 +112,7 @@ class FederatedDataModule(LightningDataModule):
         self.seed = seed
         self.validate_train = validate_train
         self._federation: Federation | None = None
+        self._of_checkpoint: Mapping[str, Any] = {}
 
     @abstractmethod
     def build(self) -> Federation:
@@ -153,8 +154,40 @@ class FederatedDataModule(LightningDataModule):
 
     def setup(self, stage: str | None = None) -> None:
         """Build the data sets and check that cohorts fit."""
+        self._of_checkpoint = {}
         if stage in ("fit", None):
             self.participation.check(self.num_clients)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Which federation this is, for the checkpoint: number of clients, digest of the partition, seed."""
+        partition = self.federation.partition
+        return {"clients": len(partition), "partition": partition.digest, "seed": self.seed}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Remember which federation the checkpoint was trained on."""
+        self._of_checkpoint = state_dict
+
+    def differs_from_checkpoint(self) -> str | None:
+        """What sets this federation apart from the one that the checkpoint was trained on.
+
+        Client i of one is then not client i of the other, and its personal model may have been trained on what are test
+        samples of another client now. A global model may be evaluated on any data, so the data module refuses nothing.
+        Data sets given one a client are told apart by their sizes alone.
+
+        Returns:
+            Both federations and what to do; None if they are the same, if the trainer loaded no checkpoint, or if the
+            checkpoint does not say (an older one, or one of another class of data).
+        """
+        if not self._of_checkpoint:
+            return None
+        theirs, mine = self._of_checkpoint, self.state_dict()
+        if all(theirs.get(name, mine[name]) == mine[name] for name in ("clients", "partition")):
+            return None
+        seed = theirs.get("seed")
+        return (
+            f"The checkpoint was trained on {_named(theirs)}, the data are {_named(mine)}. Give the same data with the "
+            f"same options and seed={seed} (command line: --seed_everything {seed})."
+        )
 
     def train_dataloader(self) -> RoundLoader:
         """Rounds, from where the trainer stands."""
@@ -479,6 +512,11 @@ def _shape(dataset: Dataset[Any]) -> Any:
         return None
     leaves, structure = flatten(data.tensors)
     return structure, tuple(leaf.shape[1:] for leaf in leaves)
+
+
+def _named(federation: Mapping[str, Any]) -> str:
+    clients, partition, seed = (federation.get(name) for name in ("clients", "partition", "seed"))
+    return f"a federation of {clients} clients (partition {partition}, seed {seed})"
 
 
 def _variants(task: Any) -> Callable[[int], str]:

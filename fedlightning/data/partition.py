@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -68,6 +70,13 @@ class Partition(Sequence[Tensor]):
     def sizes(self) -> Tensor:
         """Samples of each client, ``[N]``."""
         return self.offsets.diff()
+
+    @cached_property
+    def digest(self) -> str:
+        """Twelve hexadecimal digits that change with who holds which samples."""
+        hashed = hashlib.sha256(self.offsets.numpy().tobytes())
+        hashed.update(self.order.numpy().tobytes())
+        return hashed.hexdigest()[:12]
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

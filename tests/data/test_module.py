@@ -1,4 +1,4 @@
-"""Data sets of users' own, one a client."""
+"""Data sets of users' own, one a client; telling federations apart."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from torch.utils.data import Dataset, TensorDataset
 
 from fedlightning import FederatedDataModule, ScoredTask
 from fedlightning.algorithms import FedAvg
+from fedlightning.data import IID, PersonalDigits
+from fedlightning.tasks import PersonalizedClassification
 from tests.small import Line, Personal, clients, trainer
 
 
@@ -104,3 +106,67 @@ def test_lists_that_do_not_do_are_named():
         FederatedDataModule.from_datasets([*clients(2), None]).setup("fit")
     with pytest.raises(ValueError, match=r"val: a list of 2 data sets for 4 clients.*null for a client without"):
         FederatedDataModule.from_datasets(clients(), val=[None, EMPTY]).setup("fit")
+
+
+def digits(clients=3, **options):
+    return PersonalDigits(IID(clients), **{"batch_size": 20, "local_steps": 1, "seed": 1, **options})
+
+
+def classification():
+    return PersonalizedClassification(FedAvg(0.05), personal=["head"])
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    fit, path = trainer(max_steps=1), tmp_path_factory.mktemp("trained") / "x.ckpt"
+    fit.fit(classification(), digits())
+    fit.save_checkpoint(path)
+    return path
+
+
+def begun(stage, data, path):
+    """Has the trainer carry out a stage from a checkpoint."""
+    getattr(trainer(max_steps=2), stage)(classification(), datamodule=data, ckpt_path=path)
+    return data
+
+
+@pytest.mark.filterwarnings("ignore:No positive samples")
+@pytest.mark.parametrize("stage", ["fit", "validate", "test", "predict"])
+def test_another_federation_than_the_checkpoints_is_noticed(checkpoint, stage):
+    assert begun(stage, digits(), checkpoint).differs_from_checkpoint() is None
+    assert begun(stage, digits(local_steps=3), checkpoint).differs_from_checkpoint() is None  # the same partition
+    other = digits(seed=2)
+    told = begun(stage, other, checkpoint).differs_from_checkpoint()
+    trained, given = digits().federation.partition.digest, other.federation.partition.digest
+    assert trained != given
+    assert f"trained on a federation of 3 clients (partition {trained}, seed 1)" in told
+    assert f"the data are a federation of 3 clients (partition {given}, seed 2). Give the same data" in told
+    assert told.endswith("seed=1 (command line: --seed_everything 1).")
+    begun(stage, other, None)
+    assert other.differs_from_checkpoint() is None
+
+
+def test_what_is_held_out_tells_federations_apart(checkpoint):
+    data = digits(test_share=0.3)
+    data.load_state_dict(torch.load(checkpoint, weights_only=True)["PersonalDigits"])
+    assert "3 clients" in data.differs_from_checkpoint()
+    data = digits(4)
+    data.load_state_dict({"clients": 3, "seed": 1})
+    assert "the data are a federation of 4 clients" in data.differs_from_checkpoint()
+
+
+@pytest.mark.parametrize("stored", [{}, {"seed": 5}, {"clients": 3}])
+def test_checkpoints_that_do_not_say_are_trusted(stored):
+    data = digits()
+    data.load_state_dict(stored)
+    assert data.differs_from_checkpoint() is None
+
+
+def test_a_global_model_is_evaluated_on_any_data(tmp_path):
+    fit = trainer(max_steps=1)
+    fit.fit(Line(FedAvg(0.05)), with_gaps())
+    fit.save_checkpoint(tmp_path / "x.ckpt")
+    other = FederatedDataModule.from_datasets(clients(3), test=clients(seed=8)[0])
+    (tested,) = trainer().test(Line(FedAvg(0.05)), other, ckpt_path=tmp_path / "x.ckpt", verbose=False)
+    assert tested["test_loss"] > 0
+    assert "of 4 clients" in other.differs_from_checkpoint()
