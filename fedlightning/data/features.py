@@ -44,7 +44,8 @@ class SubjectFeatures(_Features):
     """A folder of ``.npz`` files, one a subject (speaker, participant), clients in the order of the file names.
 
     A file holds ``label [n]``, integers from 0, and one array ``[n, ...]`` a modality, whose samples have one shape in
-    all files (pad sequences to one length). A sample is ({modality: features}, label).
+    all files. Sequences have to be padded to one length; networks take the padding for data, see
+    :class:`FedMultimodal`. A sample is ({modality: features}, label).
     """
 
     def __init__(
@@ -97,8 +98,12 @@ class FedMultimodal(_Features):
     For every modality a folder with a pickle ``<client>.pkl`` a client, in it a list with an entry a sample, whose last
     item is the features ``[T, F]`` and whose last but one is the label. The clients are those of all the folders; the
     benchmark's common ``dev.pkl`` and ``test.pkl`` are left alone, as every client here has validation and test samples
-    of its own. Sequences are padded with zeros to the longest; features of one step for every sample lose that axis.
-    Pickles can run code when they are read: anything but NumPy's arrays and plain values is refused.
+    of its own. Pickles can run code when they are read: anything but NumPy's arrays and plain values is refused.
+
+    Sequences are padded with zeros to the longest of all clients, modality by modality; features of one step for every
+    sample lose that axis. Lengths are not kept and no mask goes to the network: to convolutions, recurrent layers and
+    attention, those of :mod:`fedlightning.models` among them, the zeros are steps like any other. Recurrent layers run
+    on over them, attention gives them weight, and how many a sample has depends on the longest sequence anywhere.
     """
 
     def __init__(
