@@ -94,6 +94,10 @@ class ClientStates:
         """Clients with a row of their own, in the order they came."""
         return list(self._slots)
 
+    def has_seen(self, ids: Sequence[int]) -> Tensor:
+        """Which of ``ids`` have a row of their own, ``[S]`` bool."""
+        return torch.tensor([client in self._slots for client in ids])
+
     def rows(self, ids: Sequence[int]) -> Rows:
         """Copies of the rows of ``ids``, on the template's device."""
         slots = [self._slots.get(client, -1) for client in ids]

@@ -110,6 +110,7 @@ class RoundLoop:
         processes: Processes | None = None,
         psi: Composite | None = None,
         report: Callable[[str], None] = lambda _: None,
+        drift_parameters: Sequence[str] = (),
     ) -> None:
         """Begin at the task's present parameters.
 
@@ -120,11 +121,12 @@ class RoundLoop:
             oracle: How operators are computed.
             weighting: Clients count alike, or by their numbers of samples.
             buffers: What becomes of buffers the objective changes (BatchNorm's statistics): averaged like parameters,
-                or kept by each client (FedBN).
+                but for those of personal layers, or all kept by each client (FedBN).
             storage: Where client states lie.
             processes: Processes that share the cohorts.
             psi: Regularisers of the shared parameters.
             report: Receives messages for the user.
+            drift_parameters: Name prefixes of the shared parameters whose drift is logged; of all if empty.
         """
         self.space = space
         self.oracle = oracle
@@ -154,6 +156,9 @@ class RoundLoop:
         self.server = self.algorithm.init_server(start.clone())
         self._client_state = self.algorithm.init_client(start.clone())
         self.buffers = start.new_empty(0)
+        self._travels = torch.empty(0, dtype=torch.long, device=start.device)  # places of the buffers that are averaged
+        drifting = space.shared.columns(drift_parameters, "drift_parameters") if drift_parameters else None
+        self._drifting = None if drifting is None else drifting.to(start.device)
         self._cost: Cost | None = None
         self._clients: ClientStates | None = None
         self._own: dict[str, ClientStates] = {}
@@ -230,10 +235,12 @@ class RoundLoop:
             return rows(self.point), rows(table.template.get(_PERSONAL, kind.personal)), buffers
         stored = self._rows(variant, clients)
         points = self.algorithm.own_point(self.server, self.client_state(stored))
+        if points is not None:  # who never took part has no model beside the global one
+            points = torch.where(self._clients.has_seen(clients).to(points.device)[:, None], points, self.point)
         return (
             rows(self.point) if points is None else points,
             stored.get(_PERSONAL, rows(kind.personal)),
-            stored.get(_BUFFERS, buffers),
+            buffers if buffers is None else self._with_own(buffers, stored),
         )
 
     @torch.no_grad()
@@ -298,7 +305,7 @@ class RoundLoop:
 
     def _floats_down(self, message: Any) -> int:
         """Floats of a download: the message, and the buffers that travel with it."""
-        return _floats(message) + (len(self.buffers) if self._buffer_policy == "average" else 0)
+        return _floats(message) + len(self._travels)
 
     def _traffic(self, before: tuple[int, int]) -> dict[str, float]:
         """Floats and bytes sent so far and in this round, all clients together."""
@@ -329,7 +336,7 @@ class RoundLoop:
                 oracle = CohortOracle(
                     chunk,
                     self.oracle.evaluator(kind.objective, calls),
-                    buffers=stored.get(_BUFFERS, self.buffers.expand(len(chunk), -1)),
+                    buffers=self._with_own(self.buffers.expand(len(chunk), -1), stored),
                     personal=stored.get(_PERSONAL),
                     generator=torch.Generator().manual_seed(derive_seed(cohort.seed, chunk.ids[0], 1)),
                     evaluate_full=self.oracle.evaluator(kind.objective, 1) if phase.data == "both" else None,
@@ -345,8 +352,8 @@ class RoundLoop:
     def _collect(self, outcome: _Outcome, chunk: Chunk, reply: Reply, oracle: CohortOracle, z: Tensor) -> None:
         """Add one chunk's replies; clients that sent non-finite numbers are left out."""
         sent = {} if reply.up is None else _tensors(reply.up)
-        if len(self.buffers) and self._buffer_policy == "average":
-            sent[_BUFFERS] = oracle.buffers - self.buffers
+        if len(self._travels):
+            sent[_BUFFERS] = (oracle.buffers - self.buffers)[:, self._travels]
         rows = self._changed_rows(reply, oracle)
         finite = finite_clients({**sent, **{f"row {name}": row for name, row in rows.items()}})
         weights = chunk.sizes if self._weighting == "samples" else torch.ones_like(chunk.sizes)
@@ -354,7 +361,8 @@ class RoundLoop:
         outcome.uploads.add(sent, weights * counted)
         logs = {f"train_{name}": value for name, value in oracle.tally().items()} | dict(reply.log)
         if reply.point is not None:
-            logs["drift"] = (reply.point - z).norm(dim=1)
+            moved = reply.point - z
+            logs["drift"] = (moved if self._drifting is None else moved[:, self._drifting]).norm(dim=1)
         outcome.logs.add(logs, counted)
         for name, value in reply.log.items():
             outcome.replies.setdefault(name, []).append(value)
@@ -380,8 +388,8 @@ class RoundLoop:
         total_weight = float(cohort.clients if self._weighting == "uniform" else cohort.samples)
         before = self.server
         self.server = phase.server(self.server, outcome.uploads.message(outcome.up, total_weight))
-        if len(self.buffers) and self._buffer_policy == "average":
-            self.buffers = self.buffers + outcome.uploads.mean(_BUFFERS)
+        if len(self._travels):
+            self.buffers = self.buffers.index_add(0, self._travels, outcome.uploads.mean(_BUFFERS))
         self._write(phase, before, outcome.rows)
         answered = outcome.logs.weight
         return {**outcome.logs.means(), "clients": answered, "left_out": asked - answered}
@@ -438,9 +446,16 @@ class RoundLoop:
         rows: Rows = {} if reply.rows is None else {_STATE + name: t for name, t in _tensors(reply.rows).items()}
         if oracle.personal is not None:
             rows[_PERSONAL] = oracle.personal
-        if oracle.buffers.shape[1] and self._buffer_policy == "local":
+        if oracle.buffers.shape[1] > len(self._travels):
             rows[_BUFFERS] = oracle.buffers
         return rows
+
+    def _with_own(self, buffers: Tensor, stored: Rows) -> Tensor:
+        """The server's ``buffers [S, b]``, with the clients' own where these stay with them."""
+        if _BUFFERS not in stored:
+            return buffers
+        own = stored[_BUFFERS]
+        return own.index_copy(1, self._travels, buffers[:, self._travels]) if len(self._travels) else own
 
     def _total(self, count: int) -> int:
         return int(self._processes.sum(torch.tensor(count, device=self.buffers.device)))
@@ -528,7 +543,13 @@ class RoundLoop:
         for each in self._kinds.values():
             each.space.restrict_buffers(changed)
         if self._clients is None:
-            self.buffers = read(kind.space.buffers, self._task, like=self.buffers)
+            self._set_buffers(kind.space, read(kind.space.buffers, self._task, like=self.buffers))
+
+    def _set_buffers(self, space: ParameterSpace, values: Tensor) -> None:
+        """The server's values of a space's buffers, and which of them are averaged."""
+        self.buffers = values
+        travels = torch.zeros(len(values), dtype=torch.bool) if self._buffer_policy == "local" else ~space.stay()
+        self._travels = travels.nonzero().flatten().to(values.device)
 
     def _arguments(self, kind: Kind, cohort: Cohort, clients: int) -> tuple[Tensor, Tensor, Tensor, Any]:
         """Of so many clients; if fewer are of the first one's kind, the last of these stands for the others."""
@@ -552,7 +573,7 @@ class RoundLoop:
     def _own_template(self, kind: Kind, buffers: Tensor | None) -> Rows:
         """The rows that depend on the variant."""
         template = {_PERSONAL: kind.personal} if kind.space.personal.dim else {}
-        if buffers is not None and len(buffers) and self._buffer_policy == "local":
+        if buffers is not None and len(buffers) > len(self._travels):
             template[_BUFFERS] = buffers
         return template
 
@@ -604,7 +625,7 @@ class RoundLoop:
         if not self._buffers_by_kind:
             self._changed = tuple(state["buffers"]["names"])
             self.space.restrict_buffers(self._changed)
-            self.buffers = state["buffers"]["values"].to(device, like)
+            self._set_buffers(self.space, state["buffers"]["values"].to(device, like))
         self._clients = ClientStates(
             self._template(self.kind(self._choice.first)), state["clients"]["clients"], self._storage
         )

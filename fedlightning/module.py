@@ -6,7 +6,7 @@ import inspect
 import time
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from types import FrameType
@@ -25,6 +25,7 @@ from fedlightning.callbacks.clients import EvaluateClients
 from fedlightning.clients import Storage
 from fedlightning.config import NotPlainError, class_path, to_config
 from fedlightning.data.cohort import RoundBatch
+from fedlightning.data.module import FederatedDataModule
 from fedlightning.histograms import log_histogram
 from fedlightning.loop import Buffers, RoundLoop, RoundRejectedError, RoundResult, Weighting
 from fedlightning.oracle import Auto, Autocast, Oracle
@@ -65,6 +66,7 @@ class FederatedLightningModule(LightningModule):
         client_metrics: Every client's values of the last validation or test client by client, ``[N]`` each; NaN for
             clients that were not looked at.
         predict_client: As given.
+        predicted_clients: The client of each batch of the last prediction, where clients' own models predicted.
     """
 
     max_parameters: ClassVar[tuple[str, ...]] = ()
@@ -84,6 +86,7 @@ class FederatedLightningModule(LightningModule):
         buffers: Buffers = "average",
         client_storage: Storage | None = None,
         predict_client: int | None = None,
+        drift_parameters: Sequence[str] = (),
     ) -> None:
         """Choose how the task is trained.
 
@@ -98,11 +101,14 @@ class FederatedLightningModule(LightningModule):
             server_scheduler: Schedule of the server optimizer's learning rate, stepped once a round.
             server_clip: Largest norm of the global model's move in a round.
             weighting: ``uniform`` minimises the mean of f_i; ``samples`` weighs clients by their numbers of samples.
-            buffers: ``average`` treats BatchNorm statistics like parameters; ``local`` leaves them on the client
-                (FedBN, together with the layers' names in ``personal_parameters``).
+            buffers: ``average`` treats BatchNorm statistics like the parameters of their layer, so those of personal
+                layers stay on the client (FedBN: name such layers in ``personal_parameters``); ``local`` leaves all
+                there.
             client_storage: Where client states lie; null keeps them beside the model.
             predict_client: Predict with this client's own model; null for the global model or, where test data come
                 client by client, each client's own.
+            drift_parameters: Name prefixes of shared parameters; ``drift``, the mean distance of local points from the
+                global one, is taken over these. To compare methods that share different parts. Empty for all.
 
         Raises:
             ValueError: If a regulariser is given to an algorithm that takes none, or a server optimizer is asked of an
@@ -129,11 +135,14 @@ class FederatedLightningModule(LightningModule):
         self._buffers_policy: Buffers = buffers
         self._client_storage = client_storage
         self.predict_client = predict_client
+        self._drift_parameters = tuple(drift_parameters)
         self.client_metrics: dict[str, Tensor] = {}
+        self.predicted_clients: list[int] = []
         self._note: Callable[..., None] | None = None
         self._side_by_side: Callable[..., None] | None = None
         self._loop: RoundLoop | None = None
         self._restored: Mapping[str, Any] | None = None
+        self._trained_on: Mapping[str, Any] = {}
         self._in_round = False
         given = regularizer is not None or max_regularizer is not None
         if given and not algorithm.regularized:
@@ -198,11 +207,25 @@ class FederatedLightningModule(LightningModule):
         return loop.upload, loop.download
 
     @property
+    def keeps_models(self) -> bool:
+        """Whether clients have models of their own, in part or whole."""
+        return bool(self.personal_parameters) or self._buffers_policy == "local" or self._has_own_points
+
+    @property
     def evaluated_models(self) -> tuple[str, ...]:
         """Which models validation and test look at client by client; none where the global one is all there is."""
-        points = type(self.algorithm).own_point is not Algorithm.own_point
-        own = bool(self.personal_parameters) or self._buffers_policy == "local" or self.per_client_evaluation
-        return ("own", "global") if points else ("own",) if own else ()
+        own = self.keeps_models or self.per_client_evaluation
+        return ("own", "global") if self._has_own_points else ("own",) if own else ()
+
+    def require_its_clients(self, data: Any) -> None:
+        """Make sure that clients' own models and a data module belong together.
+
+        Raises:
+            ValueError: If the models were trained on another federation.
+        """
+        difference = data.differs_from(self._trained_on) if isinstance(data, FederatedDataModule) else None
+        if difference is not None:
+            raise ValueError(difference)
 
     def evaluated_together(self, stage: str) -> int:
         """How many clients a batch of validation (``val``) or test data may hold side by side; 1 for one by one.
@@ -225,8 +248,7 @@ class FederatedLightningModule(LightningModule):
             IndexError: If there is no such client.
         """
         loop = self._rounds()
-        copy = deepcopy(self, {id(loop): None})
-        copy._restored = None
+        copy = deepcopy(self, {id(loop): None, id(self._restored): None})
         copy._adopt(client, loop=loop)
         settle(copy)
         return copy
@@ -298,7 +320,7 @@ class FederatedLightningModule(LightningModule):
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """One optimizer, the server's, over the shared parameters; it steps once a round."""
-        self._loop = None  # a fit begins at the present parameters, or where a checkpoint stands
+        self._begin_again()
         space = self._space()
         self.algorithm.bind(space, next(self.parameters()), self._psi(space))  # names wrong prefixes and shapes now
         named = dict(self.named_parameters())
@@ -314,6 +336,25 @@ class FederatedLightningModule(LightningModule):
         if isinstance(scheduler, ReduceLROnPlateau):
             raise ValueError("server_scheduler=ReduceLROnPlateau: it waits for a metric, but is stepped once a round.")
         return [optimizer], [scheduler]
+
+    def _begin_again(self) -> None:
+        """A fit begins where a checkpoint stands, or where the fit before left server and clients.
+
+        Parameters that have been changed since, and clients of other data, begin anew at the present parameters.
+        """
+        loop, self._loop = self._loop, None
+        data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
+        if not isinstance(data, FederatedDataModule):
+            return  # the first round says what is wrong
+        if loop is None and self.keeps_models:
+            self.require_its_clients(data)
+        if loop is not None and loop.has_clients:
+            present = read(loop.space.shared, self)
+            if torch.equal(present, loop.point.to(present)) and data.differs_from(self._trained_on) is None:
+                self._restored = loop.state_dict()
+            elif self.keeps_models:
+                _warn_of_loss("the task's parameters were changed since, or the data are of other clients")
+        self._trained_on = data.identity
 
     def log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
         """As Lightning's; inside :meth:`objective` it explains what to do instead."""
@@ -357,6 +398,7 @@ class FederatedLightningModule(LightningModule):
                 processes=Distributed() if distributed else OneProcess(),
                 psi=self._psi(space),
                 report=rank_zero_info,
+                drift_parameters=self._drift_parameters,
             )
             if self._restored is not None:
                 self._loop.load_state_dict(self._restored)
@@ -375,6 +417,11 @@ class FederatedLightningModule(LightningModule):
         return Autocast(device, dtype, scale=1.0 if scaler is None else scaler.get_scale())
 
     @property
+    def _has_own_points(self) -> bool:
+        """Whether the algorithm keeps a whole model for every client beside the global one."""
+        return type(self.algorithm).own_point is not Algorithm.own_point
+
+    @property
     def _has_rounds(self) -> bool:
         """Whether there are states of rounds, in the loop or in a checkpoint that was loaded."""
         return self._loop is not None or self._restored is not None
@@ -386,7 +433,15 @@ class FederatedLightningModule(LightningModule):
         rounds = trainer.global_step
         read = rounds in (1, trainer.max_steps) or rounds % max(1, trainer.log_every_n_steps) == 0
         watched = any(getattr(callback, "monitor", None) for callback in trainer.callbacks)
-        return read or watched or bool(trainer.is_last_batch)
+        return read or watched or bool(trainer.is_last_batch) or self._validation_follows
+
+    @property
+    def _validation_follows(self) -> bool:
+        """Whether this round ends with a validation, whose curves have what rounds log beside its own metrics."""
+        trainer: Any = self.trainer
+        epoch = trainer.fit_loop.epoch_loop
+        done = epoch.total_batch_idx if trainer.check_val_every_n_epoch is None else epoch.batch_idx
+        return bool(trainer.enable_validation) and (done + 1) % trainer.val_check_batch == 0
 
     @property
     def between_rounds(self) -> bool:
@@ -445,10 +500,18 @@ class FederatedLightningModule(LightningModule):
 
     # ---- checkpoints -------------------------------------------------------------------------------------------------
 
+    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """As PyTorch's; the task then stands at what was loaded, and states of rounds before it are dropped."""
+        loop, self._loop = self._loop, None
+        if loop is not None and loop.has_clients and self.keeps_models:
+            _warn_of_loss("a state dict has the global one only; load a checkpoint to have them too")
+        return super().load_state_dict(state_dict, *args, **kwargs)
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add server and client states, and write hyper-parameters in plain types."""
         checkpoint[CHECKPOINT_KEY] = {
             "algorithm": class_path(type(self.algorithm)),
+            "data": dict(self._trained_on),
             **self._rounds().state_dict(),
         }
         if self.CHECKPOINT_HYPER_PARAMS_KEY in checkpoint:
@@ -458,23 +521,33 @@ class FederatedLightningModule(LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Take over server and client states.
 
+        Without training, those of another algorithm may be passed over, if the global model is all there is.
+
         Raises:
             ValueError: If the checkpoint has none, or they belong to another algorithm.
         """
         state = checkpoint.get(CHECKPOINT_KEY)
         fitting = self._trainer is None or self.trainer.training
         mine = class_path(type(self.algorithm))
-        if state is None or state["algorithm"] != mine:
-            if not fitting:
-                return
+        fits = state is not None and state["algorithm"] == mine
+        if not fits and (fitting or (state is not None and self.keeps_models)):
             theirs = "no federated algorithm" if state is None else state["algorithm"]
-            raise ValueError(
-                f"The checkpoint was written by {theirs}, this run uses {mine}: their states do not fit. "
+            remedy = (
                 "Resume with the same algorithm, or start anew from the weights alone "
                 "(task.load_state_dict(checkpoint['state_dict'])) without ckpt_path."
+                if fitting
+                else "The clients' own models are among them: evaluate with the algorithm it was trained with."
+            )
+            raise ValueError(
+                f"The checkpoint was written by {theirs}, this run uses {mine}: their states do not fit. {remedy}"
             )
         self._loop = None
-        self._restored = state
+        self._restored = state if fits else None
+        self._trained_on = {} if state is None else state.get("data", {})
+
+
+def _warn_of_loss(reason: str) -> None:
+    warnings.warn(f"The clients' own models of the fit before are given up: {reason}.", stacklevel=3)
 
 
 def _require_one_of(name: str, value: str, known: tuple[str, ...]) -> None:

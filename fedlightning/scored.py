@@ -50,14 +50,14 @@ class ScoredTask(FederatedLightningModule):
         """Log metrics, as a ``validation_step`` would.
 
         Args:
-            stage: ``val`` or ``test``.
+            stage: ``val`` or ``test``; ``local_train`` for the training data, with ``validate_train``.
             batch: As given to :meth:`scores`.
             scores: What :meth:`scores` returned.
         """
 
-    def validation_step(self, batch: Any, batch_idx: int) -> None:
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Score and evaluate."""
-        self._score("val", batch)
+        self._score(("val", "local_train")[dataloader_idx], batch)
 
     def test_step(self, batch: Any, batch_idx: int) -> None:
         """Score and evaluate."""

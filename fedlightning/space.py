@@ -80,6 +80,16 @@ class Layout:
             gradient[..., self.min_dim :].neg_()
         return gradient
 
+    def columns(self, prefixes: Iterable[str], argument: str) -> Tensor:
+        """Places in the vector of all parameters below the prefixes, long.
+
+        Raises:
+            ValueError: If a prefix matches no parameter; ``argument`` is what the message calls the prefixes.
+        """
+        found = set[str]().union(*(names_under(prefix, self.names, argument) for prefix in prefixes))
+        kept = torch.tensor([name in found for name in self.names])
+        return kept.repeat_interleave(torch.tensor(self.sizes)).nonzero().flatten()
+
     def blocks(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
         """The min and max block of ``vectors [..., d]``, as views."""
         return vectors[..., : self.min_dim], vectors[..., self.min_dim :]
@@ -206,6 +216,11 @@ class ParameterSpace:
     def at_hand(self, module: nn.Module) -> ParameterSpace:
         """The space of the variants of ``module`` that are at hand now."""
         return ParameterSpace(module, *self._prefixes)
+
+    def stay(self) -> Tensor:
+        """Which elements of the buffers belong to layers whose parameters are personal, ``[b]`` bool."""
+        own = [any(is_under(name, prefix) for prefix in self._prefixes[1]) for name in self.buffers.names]
+        return torch.tensor(own, dtype=torch.bool).repeat_interleave(torch.tensor(self.buffers.sizes, dtype=torch.long))
 
     def restrict_buffers(self, names: Iterable[str]) -> None:
         """Keep only the named buffers in :attr:`buffers`: those the objective changes."""

@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from fedlightning import FederatedDataModule, FederatedLightningModule
-from fedlightning.algorithms import SCAFFOLD, FedAvg, FedMM, FedSGDA
+from fedlightning.algorithms import SCAFFOLD, Ditto, FedAvg, FedMM, FedSGDA
 from fedlightning.callbacks import LastCheckpoint
 from fedlightning.loop import RoundRejectedError
 from fedlightning.oracle import ObjectiveError, Sequential, Vectorized
@@ -261,6 +261,53 @@ def test_local_batch_norm_statistics_stay_on_the_client():
     assert not torch.equal(first, second)
     d = sum(p.numel() for p in task.parameters())
     assert task.traffic == (3 * 4 * d, 3 * 4 * d)
+
+
+class NormedTwice(Normed):
+    """The first BatchNorm is the client's own, the second is shared."""
+
+    personal_parameters = ("net.1",)
+
+    def __init__(self, algorithm=None, **federation):
+        super().__init__(algorithm, **federation)
+        self.net = nn.Sequential(
+            nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3), nn.BatchNorm1d(3), nn.Linear(3, 2)
+        )
+
+
+def test_statistics_of_personal_layers_stay_on_the_client_and_those_of_shared_ones_travel(tmp_path):
+    task = NormedTwice().double()
+    run = fitted(task, regression_data(), max_steps=3, precision="64-true")
+    assert torch.equal(task.net[1].running_mean, torch.zeros(8))
+    first, second = (task.personalize(i) for i in (0, 1))
+    assert not torch.equal(first.net[1].running_mean, second.net[1].running_mean)
+    assert first.net[1].running_mean.norm() > 0
+    assert torch.equal(first.net[4].running_mean, second.net[4].running_mean)
+    assert torch.equal(first.net[4].running_mean, task.net[4].running_mean)
+    shared = sum(p.numel() for name, p in task.named_parameters() if not name.startswith("net.1."))
+    assert task.traffic == (3 * 4 * (shared + 7), 3 * 4 * (shared + 7))  # 3 means, 3 variances, one count
+    run.save_checkpoint(tmp_path / "end.ckpt")
+    loaded = NormedTwice.load_from_checkpoint(tmp_path / "end.ckpt", weights_only=True)
+    torch.testing.assert_close(loaded.personalize(1).double().net[1].running_mean, second.net[1].running_mean)
+
+
+def test_a_personal_model_leaves_the_global_statistics_alone():
+    tasks = [Normed(algorithm).double() for algorithm in (FedAvg(0.05), Ditto(0.05, lam=0.0))]
+    tasks[1].load_state_dict(tasks[0].state_dict())
+    for task in tasks:
+        fitted(task, regression_data(), max_steps=2, precision="64-true")
+    for name, value in tasks[0].state_dict().items():
+        torch.testing.assert_close(value, tasks[1].state_dict()[name])
+
+
+def test_drift_of_some_of_the_parameters():
+    drifts = []
+    for names in ((), ("body",), ("body", "head")):
+        torch.manual_seed(0)
+        drifts.append(fitted(Line(drift_parameters=names, dropout=0.0), max_steps=2).callback_metrics["drift"])
+    assert drifts[0] == drifts[2] > drifts[1] > 0
+    with pytest.raises(ValueError, match=r"drift_parameters: 'boddy' matches no .*Did you mean 'body'"):
+        fitted(Line(drift_parameters=["boddy"]), max_steps=1)
 
 
 def test_vectorized_and_sequential_agree_on_batch_norm():
@@ -621,6 +668,20 @@ def test_lr_by_prefix_covers_shared_and_personal_parameters():
 def test_mistakes_are_explained(make, error, message):
     with pytest.raises(error, match=message):
         make()
+
+
+def test_an_operation_without_a_batching_rule_is_computed_one_client_after_the_other():
+    with torch.library._scoped_library("fedlightning_test", "DEF") as library:  # several tensors: no fallback of vmap's
+        library.define("total(Tensor[] parts) -> Tensor")
+        library.impl("total", lambda parts: torch.stack(parts).sum(), "CompositeExplicitAutograd")
+
+        class Odd(Line):
+            def objective(self, batch):
+                return {"loss": super().objective(batch)["loss"] + torch.ops.fedlightning_test.total([batch[1]])}
+
+        fitted(Odd(), max_steps=1)
+        with pytest.raises(ObjectiveError, match=r"Odd.objective cannot run for all clients at once"):
+            fitted(Odd(oracle=Vectorized()), max_steps=1)
 
 
 def test_numpy_hyper_parameters_are_stored_as_numbers(tmp_path):

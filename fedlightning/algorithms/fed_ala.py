@@ -83,7 +83,7 @@ class FedALA(FedAvg):
         passes = torch.where(rows.rounds == 0, 0, torch.where(rows.rounds == 1, self.first_passes, 1))
         for number in range(int(passes.max())):
             for batch in oracle.batches():
-                g = oracle(rows.v + a * gap, batch)
+                g = oracle.anchor(rows.v + a * gap, batch)
                 moved = (a - self.lr_weights * self.adaptive * g * gap).clamp(0, 1)
                 a = batch.keep(torch.where((passes > number)[:, None], moved, a), a)
         return a

@@ -25,7 +25,7 @@ also puts z in place of u_i in the personal subproblem).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -84,6 +84,8 @@ class FedAPM(Algorithm):
     decay: float = 0.95
     personal_passes: int = 1
     start: Literal["local", "shared"] = "local"
+
+    primal: ClassVar[bool] = False  # the mean of all z_i grows by what clients send; moved elsewhere it is no mean
 
     def __post_init__(self) -> None:
         require(self, "lr", "rho", above=0.0)

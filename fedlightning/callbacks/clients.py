@@ -33,6 +33,10 @@ class _Logged:
     def more_is_better(self) -> bool:
         return self.metric is not None and bool(self.metric.higher_is_better)
 
+    def known(self, values: Tensor) -> Tensor:
+        """The values ``[N]`` that count."""
+        return values[values.isfinite()] if self.metric is not None else values[list(self.values)]
+
     def add(self, value: Any, weight: float) -> None:
         if isinstance(value, Metric):
             self.metric = value
@@ -58,9 +62,12 @@ class EvaluateClients(Callback):
     client: numbers are averaged over a client's batches, torchmetrics are computed and reset after them. Then the mean
     over clients is logged under the name itself, the standard deviation over clients as ``<name>_std`` and the worst
     client as ``<name>_worst`` (the least value of a metric of which more is better; the largest of any other and of
-    plain numbers, which count as losses). Clients for whom a metric is undefined (NaN) are left out. TensorBoard shows
+    plain numbers, which count as losses). Clients for whom a torchmetric is undefined (NaN) are left out, and
+    ``<name>_defined`` says how many were not; a plain number that is not finite makes the mean so. TensorBoard shows
     histograms over clients. Where methods keep personal models beside the global one, the global one is evaluated on
-    every client's data as well: ``val_global_accuracy`` beside ``val_accuracy``.
+    every client's data as well: ``val_global_accuracy`` beside ``val_accuracy``. With ``validate_train`` of the data
+    module every client's model is evaluated on the client's training data too: ``local_train_loss``, and
+    ``global_train_loss`` for the global one.
 
     A :class:`~fedlightning.ScoredTask` gets batches of several clients, whose models run side by side.
 
@@ -68,26 +75,35 @@ class EvaluateClients(Callback):
     """
 
     def __init__(self) -> None:
-        self._logged: dict[tuple[str, str], _Logged] = {}  # by model and name
+        self._logged: dict[tuple[int, str, str], _Logged] = {}  # by data loader, model and name
         self._stage = "val"
         self._scores: dict[str, CohortScores] = {}  # by variant
         self._refused = False
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Nothing gathered yet."""
-        self._logged, self._stage, self._scores = {}, "val", {}
+        self._start(trainer, "val", trainer.val_dataloaders, pl_module)
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Nothing gathered yet."""
-        self._logged, self._stage, self._scores = {}, "test", {}
+        self._start(trainer, "test", trainer.test_dataloaders, pl_module)
 
-    def on_validation_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int, *_: int) -> None:
+    def on_validation_batch_start(
+        self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
         """Put the client's model in, or make ready for several clients."""
-        self._begin(pl_module, trainer.val_dataloaders, batch_idx)
+        self._begin(pl_module, trainer.val_dataloaders, batch_idx, dataloader_idx)
 
-    def on_test_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int, *_: int) -> None:
+    def on_test_batch_start(
+        self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
         """Put the client's model in, or make ready for several clients."""
-        self._begin(pl_module, trainer.test_dataloaders, batch_idx)
+        self._begin(pl_module, trainer.test_dataloaders, batch_idx, dataloader_idx)
+
+    def on_predict_start(self, trainer: Trainer, pl_module: Any) -> None:
+        """No client predicted for yet."""
+        _check_clients(trainer, pl_module, trainer.predict_dataloaders)
+        pl_module.predicted_clients = []
 
     def on_predict_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int, *_: int) -> None:
         """Put the client's model in, or that of the client asked for."""
@@ -95,18 +111,19 @@ class EvaluateClients(Callback):
         client = loader.batches[batch_idx][0].client if isinstance(loader, ClientLoader) else pl_module.predict_client
         if client is not None:
             pl_module._adopt(client)
+            pl_module.predicted_clients.append(client)
 
     def on_validation_batch_end(
-        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, *_: int
+        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         """Take the client's model out."""
-        self._end(pl_module, trainer.val_dataloaders, batch_idx)
+        self._end(pl_module, trainer.val_dataloaders, batch_idx, dataloader_idx)
 
     def on_test_batch_end(
-        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, *_: int
+        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         """Take the client's model out."""
-        self._end(pl_module, trainer.test_dataloaders, batch_idx)
+        self._end(pl_module, trainer.test_dataloaders, batch_idx, dataloader_idx)
 
     def on_predict_batch_end(
         self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, *_: int
@@ -130,26 +147,38 @@ class EvaluateClients(Callback):
             module._note = module._side_by_side = None
             module._adopt(None)
 
-    def _begin(self, module: Any, loader: Any, batch_idx: int) -> None:
+    def _start(self, trainer: Trainer, stage: str, loaders: Any, module: Any) -> None:
+        self._logged, self._stage, self._scores = {}, stage, {}
+        if not _check_clients(trainer, module, loaders):
+            return
+        for metric in module.modules():  # an evaluation that was cut short left a client's samples in them
+            if isinstance(metric, Metric):
+                metric.reset()
+
+    def _begin(self, module: Any, loaders: Any, batch_idx: int, dataloader_idx: int) -> None:
+        loader = _several(loaders)[dataloader_idx]
         if not isinstance(loader, ClientLoader):
             return
         parts = loader.batches[batch_idx]
         if loader.grouped:
-            module._side_by_side = partial(self._evaluate, module, parts)
+            module._side_by_side = partial(self._evaluate, module, parts, dataloader_idx)
         else:
             module._adopt(parts[0].client, own=parts[0].model == "own")
-            self._listen(module, parts[0])
+            self._listen(module, parts[0], dataloader_idx)
 
-    def _end(self, module: Any, loader: Any, batch_idx: int) -> None:
+    def _end(self, module: Any, loaders: Any, batch_idx: int, dataloader_idx: int) -> None:
+        loader = _several(loaders)[dataloader_idx]
         if not isinstance(loader, ClientLoader):
             return
         if loader.grouped:
             module._side_by_side = None
         else:
-            self._close(module, loader.batches[batch_idx][0])
+            self._close(module, loader.batches[batch_idx][0], dataloader_idx)
             module._adopt(None)
 
-    def _evaluate(self, module: Any, parts: tuple[EvaluationPart, ...], stage: str, batch: Any) -> None:
+    def _evaluate(
+        self, module: Any, parts: tuple[EvaluationPart, ...], dataloader_idx: int, stage: str, batch: Any
+    ) -> None:
         """Several clients; ``batch`` has leaves ``[S, B, ...]``."""
         scores = self._score(module, parts, batch)
         for place, part in enumerate(parts):
@@ -160,9 +189,9 @@ class EvaluateClients(Callback):
             data = map_tensors(own, batch)
             if scores is None:
                 module._adopt(part.client, own=part.model == "own")
-            self._listen(module, part)
+            self._listen(module, part, dataloader_idx)
             module.evaluate(stage, data, module.scores(data) if scores is None else map_tensors(own, scores))
-            self._close(module, part)
+            self._close(module, part, dataloader_idx)
         if scores is None:
             module._adopt(None)
 
@@ -187,44 +216,69 @@ class EvaluateClients(Callback):
             )
             return None
 
-    def _listen(self, module: Any, part: EvaluationPart) -> None:
+    def _listen(self, module: Any, part: EvaluationPart, dataloader_idx: int) -> None:
         """Whatever is logged from here on is this client's."""
 
         def note(
             name: str, value: Any, prog_bar: bool = False, *_: Any, batch_size: int | None = None, **__: Any
         ) -> None:
-            logged = self._logged.setdefault((part.model, name), _Logged(prog_bar and part.model == "own"))
+            key = (dataloader_idx, part.model, name)
+            logged = self._logged.setdefault(key, _Logged(prog_bar and part.model == "own"))
             logged.add(value, len(part.index) if batch_size is None else batch_size)
 
         module._note = note
 
-    def _close(self, module: Any, part: EvaluationPart) -> None:
+    def _close(self, module: Any, part: EvaluationPart, dataloader_idx: int) -> None:
         module._note = None
         if part.last:
-            for (model, _), logged in self._logged.items():
-                if model == part.model:
+            for (loader, model, _), logged in self._logged.items():
+                if (loader, model) == (dataloader_idx, part.model):
                     logged.close(part.client)
 
     def _report(self, trainer: Trainer, pl_module: Any) -> None:
-        loader = trainer.test_dataloaders if self._stage == "test" else trainer.val_dataloaders
-        if not isinstance(loader, ClientLoader):
+        loaders = _several(trainer.test_dataloaders if self._stage == "test" else trainer.val_dataloaders)
+        if not any(isinstance(loader, ClientLoader) for loader in loaders):
             return
         pl_module.client_metrics = {}
-        for (model, given), logged in self._logged.items():
-            name = given if model == "own" else self._of_global(given)
-            values = torch.full((loader.clients,), torch.nan)
+        for (dataloader_idx, model, given), logged in self._logged.items():
+            if not logged.values:  # cut short before the first client was through
+                continue
+            name = self._name(dataloader_idx, model, given)
+            values = torch.full((loaders[dataloader_idx].clients,), torch.nan)
             values[list(logged.values)] = torch.tensor(list(logged.values.values()))
             pl_module.client_metrics[name] = values
-            known = values[values.isfinite()]
+            known = logged.known(values)
+            log = partial(pl_module.log, add_dataloader_idx=False)
+            if len(known) < len(logged.values):
+                log(f"{name}_defined", float(len(known)))
+            log(name, known.mean(), prog_bar=logged.prog_bar)  # NaN if it is defined for nobody
             if not len(known):
                 continue
-            pl_module.log(name, known.mean(), prog_bar=logged.prog_bar)
-            pl_module.log(f"{name}_std", known.std(correction=0))
-            pl_module.log(f"{name}_worst", known.min() if logged.more_is_better else known.max())
-            if not trainer.sanity_checking:
+            log(f"{name}_std", known.std(correction=0))
+            log(f"{name}_worst", known.min() if logged.more_is_better else known.max())
+            if not trainer.sanity_checking and bool(known.isfinite().all()):
                 log_histogram(trainer, f"{name}_clients", known)
 
-    def _of_global(self, name: str) -> str:
-        """``val_accuracy`` to ``val_global_accuracy``."""
-        stage, _, rest = name.partition("_")
-        return f"{stage}_global_{rest}" if stage == self._stage else f"global_{name}"
+    def _name(self, dataloader_idx: int, model: str, given: str) -> str:
+        """What a step logged, by the model and the data it was evaluated on."""
+        stage, rest = f"{self._stage}_", given
+        if dataloader_idx:
+            for prefix in ("local_train_", "global_train_"):
+                rest = rest.removeprefix(prefix)
+            return given if rest == given else f"{'local' if model == 'own' else 'global'}_train_{rest}"
+        if model == "own":
+            return given
+        return f"{stage}global_{given.removeprefix(stage)}" if given.startswith(stage) else f"global_{given}"
+
+
+def _several(loaders: Any) -> list[Any]:
+    """One data loader or a list of them, as a list."""
+    return loaders if isinstance(loaders, list) else [loaders]
+
+
+def _check_clients(trainer: Trainer, module: Any, loaders: Any) -> bool:
+    """Whether data come client by client; if so, they must be those of the clients the task has models of."""
+    by_client = [loader for loader in _several(loaders) if isinstance(loader, ClientLoader)]
+    if by_client and module.keeps_models:
+        module.require_its_clients(trainer.datamodule)  # type: ignore[attr-defined]
+    return bool(by_client)

@@ -13,7 +13,7 @@ Row = dict[str, float]
 
 
 class History(Callback):
-    """One row a validation: round, seconds of training, traffic, and every validation metric.
+    """One row a validation: round, seconds of training, traffic, every metric, and what the round before logged.
 
     Traffic is in floats and in bytes, up and down, from the start and as the mean of a round since the row before.
 
@@ -43,9 +43,7 @@ class History(Callback):
             return
         traffic = getattr(pl_module, "traffic", None)
         upload, download = (0, 0) if traffic is None else traffic
-        metrics = {
-            name: float(value) for name, value in trainer.callback_metrics.items() if not name.startswith("train_")
-        }
+        metrics = {k: float(value) for k, value in trainer.callback_metrics.items() if k not in _ELSEWHERE}
         width = next(pl_module.parameters()).element_size()
         row = {"round": float(trainer.global_step), "seconds": self._seconds}
         before = self.rows[-1] if self.rows else {}
@@ -53,7 +51,7 @@ class History(Callback):
         for way, total in {"upload": upload, "download": download}.items():
             each = (total - before.get(way, 0)) / rounds
             row |= {way: total, f"{way}_bytes": total * width, f"round_{way}": each, f"round_{way}_bytes": each * width}
-        self.rows.append({**{k: v for k, v in metrics.items() if k not in _NOT_VALIDATION}, **row})
+        self.rows.append({**metrics, **row})
 
     def state_dict(self) -> dict[str, Any]:
         """Rows and time so far."""
@@ -73,13 +71,8 @@ class History(Callback):
             writer.writerows(self.rows)
 
 
-_NOT_VALIDATION = {
+_ELSEWHERE = {
     "step",
-    "drift",
-    "dual_norm",
-    "clients",
-    "left_out",
-    "skipped",
     "upload",
     "download",
     "upload_bytes",
@@ -89,5 +82,4 @@ _NOT_VALIDATION = {
     "round_upload_bytes",
     "round_download_bytes",
     "round_time",
-    "regularization",
 }

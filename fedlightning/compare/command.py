@@ -104,9 +104,9 @@ def compare(
         output: Folder of the results.
         mode: Whether more (``max``) or less (``min``) of the metric is better.
         target: Report the rounds and the upload it takes to reach this value.
-        test: Test every final model; the metrics go to ``<run>/done.json``.
+        test: Test every final model; all test metrics go to ``<run>/done.json``, those compared to the table.
         jobs: Runs at a time, in processes of their own that share the cores.
-        also: Further metrics: a row of panels and a column of final values each.
+        also: Further metrics: a row of panels and a column of final values each. Not every algorithm need log them.
         log_scale: Whether the metric's vertical axes in the figure are logarithmic.
         budget_upload: Stop every run after the round in which so many floats have been uploaded.
         grid: Values to search on the first seed before the runs, ``name=value,value,...`` with the names of an
@@ -132,7 +132,7 @@ def compare(
     if missing := [file for file in (*base, *_named(algorithms).values()) if not Path(file).is_file()]:
         raise ValueError(f"No such config: {missing[0]}.")
     overrides = tuple(f"--{value}" for value in set)
-    plan = _Plan(_named(algorithms), tuple(base), overrides, test, budget_upload, (metric, *also))
+    plan = _Plan(_named(algorithms), tuple(base), overrides, test, budget_upload, metric)
     chosen: dict[str, Values] = dict.fromkeys(plan.algorithms, ())
     if grid:
         chosen = _search(plan, parse_grid(grid), seeds[0], goal, folder, console, jobs)
@@ -150,6 +150,10 @@ def compare(
     figure = comparison_figure(histories, (metric, *also), target=target, log_scale=log_scale)
     figure.savefig(folder / "figure.png", dpi=150)
     console.print(table, markup=False, soft_wrap=True)
+    for name in also:
+        if curves and not any(curve.final(name) for curve in curves if curve.histories):
+            logged = sorted({column for curve in curves for history in curve.histories for column in history[-1]})
+            console.print(f"No run logged {name}. Logged: {', '.join(logged)}.", markup=False, soft_wrap=True)
     for curve in curves:
         uploads = [history[-1]["upload"] for history in curve.histories]
         if budget_upload is not None and uploads and min(uploads) < budget_upload:
@@ -172,7 +176,7 @@ class _Plan:
     overrides: tuple[str, ...]
     test: bool
     budget_upload: float | None
-    metrics: tuple[str, ...]
+    metric: str
 
     def run(self, name: str, seed: int, values: Values, folder: Path, searching: bool = False) -> Run:
         """One run; ``values`` are its own overrides."""
@@ -184,7 +188,7 @@ class _Plan:
             folder / f"seed-{seed}",
             self.test and not searching,
             self.budget_upload,
-            self.metrics,
+            self.metric,
             label(values),
         )
 
@@ -247,7 +251,7 @@ def _carry_out(runs: Sequence[Run], console: Console, jobs: int) -> None:
 def _tell(run: Run, progress: Progress) -> None:
     """A line for a finished run, where no progress bar is seen."""
     if not progress.console.is_terminal:
-        metric = run.metrics[0]
+        metric = run.metric
         end = "diverged" if run.summary["diverged"] else f"{metric}={run.history[-1][metric]:.4g}"
         progress.console.print(f"{run}: {end}", markup=False, highlight=False, soft_wrap=True)
 

@@ -24,11 +24,22 @@ class Curve:
         name: Of the algorithm.
         histories: Rows of each seed's run that ended with finite numbers.
         diverged: Number of seeds that did not.
+        tests: Test metrics of each seed's final model; empty where it was not tested.
     """
 
     name: str
     histories: tuple[tuple[Row, ...], ...]
     diverged: int = 0
+    tests: tuple[Row, ...] = ()
+
+    def final(self, metric: str) -> list[float]:
+        """Each seed's last value of a metric; empty if the algorithm does not log it."""
+        return [history[-1][metric] for history in self.histories if metric in history[-1]]
+
+    def tested(self, metric: str) -> list[float]:
+        """Each seed's test value of a validation metric, ``test_x`` for ``val_x``."""
+        name = _of_test(metric)
+        return [test[name] for test in self.tests if name in test]
 
 
 @dataclass(frozen=True)
@@ -65,7 +76,9 @@ def collect(runs: Sequence[Run], names: Iterable[str]) -> list[Curve]:
     for name in names:
         own = [run for run in runs if run.name == name]
         finished = [run for run in own if not run.summary["diverged"]]
-        curves.append(Curve(name, tuple(tuple(run.history) for run in finished), len(own) - len(finished)))
+        histories = tuple(tuple(run.history) for run in finished)
+        tests = tuple(run.summary["test"] for run in finished)
+        curves.append(Curve(name, histories, len(own) - len(finished), tests))
     return curves
 
 
@@ -80,17 +93,18 @@ def write_csv(runs: Sequence[Run], path: Path) -> None:
 
 
 def markdown_table(curves: Sequence[Curve], goal: Goal, also: Sequence[str] = ()) -> str:
-    """Final and best value, what the target costs, and the upload of a run; mean and standard deviation over seeds.
+    """Final and best value, what the target costs, test values, and the upload of a run; mean and deviation over seeds.
 
     Args:
         curves: Algorithms.
         goal: What is compared.
-        also: Further metrics, whose final values are given.
+        also: Further metrics, whose final values are given; "-" where an algorithm does not log one.
     """
     header = ["algorithm", f"final {goal.metric}", "best", *(f"final {name}" for name in also)]
+    tested = [name for name in (goal.metric, *also) if any(curve.tested(name) for curve in curves)]
     if goal.target is not None:
         header += [f"rounds to {goal.target:g}", f"upload to {goal.target:g}"]
-    header.append("floats up")
+    header += [*map(_of_test, tested), "floats up"]
     lines = [header, ["---", *["---:"] * (len(header) - 1)]]
     for curve in curves:
         if not curve.histories:
@@ -98,9 +112,10 @@ def markdown_table(curves: Sequence[Curve], goal: Goal, also: Sequence[str] = ()
             continue
         values = [[row[goal.metric] for row in history] for history in curve.histories]
         line = [curve.name, _spread([v[-1] for v in values]), _spread([goal.best(v) for v in values])]
-        line += [_spread([history[-1][name] for history in curve.histories]) for name in also]
+        line += [_spread(curve.final(name)) for name in also]
         if goal.target is not None:
             line += [_cost([goal.cost(h, column) for h in curve.histories]) for column in ("round", "upload")]
+        line += [_spread(curve.tested(name)) for name in tested]
         line.append(_short(mean(history[-1]["upload"] for history in curve.histories)))
         if curve.diverged:
             line[0] += f" ({curve.diverged} seeds diverged)"
@@ -108,7 +123,13 @@ def markdown_table(curves: Sequence[Curve], goal: Goal, also: Sequence[str] = ()
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
+def _of_test(metric: str) -> str:
+    return f"test_{metric.removeprefix('val_')}"
+
+
 def _spread(values: Sequence[float]) -> str:
+    if not values:
+        return "-"
     centre = mean(values)
     style = ".3f" if centre == 0 or abs(centre) >= 0.01 else ".2e"
     deviation = f" ± {stdev(values):{style}}" if len(values) > 1 else ""

@@ -42,7 +42,7 @@ class Run:
         folder: Where results go.
         test: Whether to test the final model.
         budget_upload: Stop after the round in which so many floats have been uploaded; None for no such limit.
-        metrics: Metrics that validation must log; checked when it first has. The first is the one of the comparison.
+        metric: Metric of the comparison, which validation must log; checked when it first has.
         values: Of the searched hyper-parameters, as shown.
         twin: Folder of a run that may have been the same one; then its results are taken over.
     """
@@ -53,7 +53,7 @@ class Run:
     folder: Path
     test: bool = False
     budget_upload: float | None = None
-    metrics: tuple[str, ...] = ()
+    metric: str = ""
     values: str = ""
     twin: Path | None = None
 
@@ -130,7 +130,13 @@ def execute(run: Run, report: ReportProgress, stopped: Callable[[], bool] = lamb
     history = History()
     callbacks: list[Callback] = trainer.callbacks
     callbacks[:] = [c for c in callbacks if not isinstance(c, LastCheckpoint)]
-    callbacks += [history, _Stop(stopped), _Report(report), LastCheckpoint(str(run.folder)), _Expected(run.metrics)]
+    callbacks += [
+        history,
+        _Stop(stopped),
+        _Report(report),
+        LastCheckpoint(str(run.folder)),
+        _Expected(run.metric, history),
+    ]
     if run.budget_upload is not None:
         callbacks.append(_UploadBudget(run.budget_upload))
     trainer.loggers = [TensorBoardLogger(run.folder, name="", version="", default_hp_metric=False)]
@@ -217,20 +223,19 @@ def _move_aside(folder: Path) -> None:
 
 
 class _Expected(Callback):
-    """Asks for metrics after the first validation, not after hours."""
+    """Asks for the metric after the first validation, not after hours."""
 
-    def __init__(self, metrics: tuple[str, ...]) -> None:
-        self._metrics = metrics
+    def __init__(self, metric: str, history: History) -> None:
+        self._metric = metric
+        self._history = history
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        logged = trainer.callback_metrics
         if trainer.sanity_checking:  # what rounds log is not there yet, nor what steps log of several loaders
             return
-        for metric in self._metrics:
-            if metric not in logged:
-                known = ", ".join(sorted(logged)) or "none"
-                raise ValueError(f"metric={metric!r} is not logged by validation. Logged: {known}.")
-        self._metrics = ()
+        row = self._history.rows[-1]
+        if self._metric not in row:
+            known = ", ".join(sorted(row))
+            raise ValueError(f"metric={self._metric!r} is not logged by validation. Logged: {known}.")
 
 
 class _Report(Callback):

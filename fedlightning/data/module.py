@@ -91,8 +91,9 @@ class FederatedDataModule(LightningDataModule):
             eval_batch_size: Batch size of validation, test and prediction.
             num_workers: Worker processes for data sets that are not tensors.
             seed: Seed of cohorts and minibatches (and, in most data sets, of the partition).
-            validate_train: Give validation the clients' pooled training data as a second loader, for tasks whose
-                ``validation_step`` takes a ``dataloader_idx`` (``Classification``: ``global_train_loss``, ...).
+            validate_train: Give validation the clients' training data as a second loader, for tasks whose
+                ``validation_step`` takes a ``dataloader_idx``: pooled (``Classification``: ``global_train_loss``, ...),
+                or client by client where clients have models of their own (``local_train_loss``, ...).
         """
         super().__init__()
         for name in ("batch_size", "local_steps"):
@@ -112,7 +113,6 @@ class FederatedDataModule(LightningDataModule):
         self.seed = seed
         self.validate_train = validate_train
         self._federation: Federation | None = None
-        self._of_checkpoint: Mapping[str, Any] = {}
 
     @abstractmethod
     def build(self) -> Federation:
@@ -154,39 +154,37 @@ class FederatedDataModule(LightningDataModule):
 
     def setup(self, stage: str | None = None) -> None:
         """Build the data sets and check that cohorts fit."""
-        self._of_checkpoint = {}
         if stage in ("fit", None):
             self.participation.check(self.num_clients)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Which federation this is, for the checkpoint: number of clients, digest of the partition, seed."""
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Which federation this is, in plain types: number of clients, digest of the partition, seed.
+
+        Data sets given one a client are told apart by their sizes alone.
+        """
         partition = self.federation.partition
         return {"clients": len(partition), "partition": partition.digest, "seed": self.seed}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Remember which federation the checkpoint was trained on."""
-        self._of_checkpoint = state_dict
-
-    def differs_from_checkpoint(self) -> str | None:
-        """What sets this federation apart from the one that the checkpoint was trained on.
+    def differs_from(self, theirs: Mapping[str, Any]) -> str | None:
+        """What sets this federation apart from that of another's :attr:`identity`.
 
         Client i of one is then not client i of the other, and its personal model may have been trained on what are test
-        samples of another client now. A global model may be evaluated on any data, so the data module refuses nothing.
-        Data sets given one a client are told apart by their sizes alone.
+        samples of another client now.
+
+        Args:
+            theirs: What is known of it; of an older checkpoint, nothing.
 
         Returns:
-            Both federations and what to do; None if they are the same, if the trainer loaded no checkpoint, or if the
-            checkpoint does not say (an older one, or one of another class of data).
+            Both federations and what to do; None if they are the same, as far as known.
         """
-        if not self._of_checkpoint:
-            return None
-        theirs, mine = self._of_checkpoint, self.state_dict()
+        mine = self.identity
         if all(theirs.get(name, mine[name]) == mine[name] for name in ("clients", "partition")):
             return None
         seed = theirs.get("seed")
         return (
-            f"The checkpoint was trained on {_named(theirs)}, the data are {_named(mine)}. Give the same data with the "
-            f"same options and seed={seed} (command line: --seed_everything {seed})."
+            f"The clients' models were trained on {_named(theirs)}, the data are {_named(mine)}. Give the same data "
+            f"with the same options and seed={seed} (command line: --seed_everything {seed})."
         )
 
     def train_dataloader(self) -> RoundLoader:
@@ -207,7 +205,9 @@ class FederatedDataModule(LightningDataModule):
         """
         evaluation = self._evaluation("val", self.federation.val, self.federation.val_partition)
         if self.validate_train:
-            return [evaluation, self._loader(self.federation.train)]
+            train = self.federation.train
+            by_client = isinstance(evaluation, ClientLoader)
+            return [evaluation, self._evaluation("val", train, self.federation.partition if by_client else None)]
         return evaluation
 
     def test_dataloader(self) -> DataLoader[Any] | list[Any] | ClientLoader:
@@ -217,9 +217,15 @@ class FederatedDataModule(LightningDataModule):
     def predict_dataloader(self) -> DataLoader[Any] | list[Any] | ClientLoader:
         """Data to predict; the test data client by client where clients have models of their own."""
         federation, trainer = self.federation, self.trainer
+        task: Any = None if trainer is None else trainer.lightning_module
+        pooled = federation.predict is not None or federation.test_partition is None
+        if pooled and task is not None and task.personal_parameters and task.predict_client is None:
+            rank_zero_warn(
+                f"{type(task).__name__}: the data to predict are nobody's, so the shared parameters predict with the "
+                "personal ones of the start. Set predict_client to predict with a client's own model."
+            )
         if federation.predict is not None:
             return self._loader(federation.predict)
-        task: Any = None if trainer is None else trainer.lightning_module
         if federation.test is None or federation.test_partition is None or not _models(task):
             return self._evaluation("predict", federation.test, federation.test_partition)
         return self._by_client(federation.test, federation.test_partition, ("own",), task.predict_client)

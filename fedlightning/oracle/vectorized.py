@@ -170,7 +170,7 @@ def _compiled(objective: Objective) -> Evaluate:
 
 def _explain(error: RuntimeError, name: str) -> RuntimeError:
     text = str(error)
-    if not any(sign in text for sign in ("vmap", "functorch", "data-dependent", "BatchedTensor")):
+    if not any(sign in text for sign in ("vmap", "functorch", "data-dependent", "BatchedTensor", "Batching rule")):
         return error
     return ObjectiveError(
         f"{name}.objective cannot run for all clients at once (torch.func.vmap): {text.splitlines()[0]}\n"

@@ -23,7 +23,7 @@ def comparison_figure(
 
     Args:
         curves: Histories of each algorithm.
-        metrics: What is drawn, a row of panels each.
+        metrics: What is drawn, a row of panels each; algorithms that do not log one are left out of its row.
         axes: Columns it is drawn against, one panel each.
         target: Drawn as a line in the first row.
         log_scale: Whether the first row's vertical axes are logarithmic.
@@ -44,9 +44,12 @@ def comparison_figure(
 
 
 def _draw(panel: Axes, curves: Mapping[str, Histories], metric: str, column: str) -> None:
-    for name, histories in curves.items():
-        x, y = _on_common_grid(histories, column, metric)
-        (line,) = panel.plot(x, y.mean(0), label=name)
+    for number, (name, histories) in enumerate(curves.items()):
+        drawn = [rows for history in histories if (rows := [row for row in history if metric in row])]
+        if not drawn:
+            continue
+        x, y = _on_common_grid(drawn, column, metric)
+        (line,) = panel.plot(x, y.mean(0), color=f"C{number}", label=name)
         if len(y) > 1:
             low, high = y.mean(0) - y.std(0, ddof=1), y.mean(0) + y.std(0, ddof=1)
             panel.fill_between(x, low, high, color=line.get_color(), alpha=0.2, linewidth=0)

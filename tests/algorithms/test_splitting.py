@@ -302,9 +302,10 @@ def test_bad_hyper_parameters_are_named(make, message):
         make()
 
 
-def test_a_server_optimizer_cannot_move_what_is_computed():
-    with pytest.raises(ValueError, match=r"FedDR computes the point from its server state"):
-        quadratic(fl.FedDR(eta=0.1), server_clip=1.0)
+@pytest.mark.parametrize("algorithm", [fl.FedDR(eta=0.1), fl.FedAPM(lr=0.1)], ids=["FedDR", "FedAPM"])
+def test_a_server_optimizer_cannot_move_what_is_computed(algorithm):
+    with pytest.raises(ValueError, match=f"{type(algorithm).__name__} computes the point from its server state"):
+        quadratic(algorithm, server_clip=1.0)
 
 
 @pytest.mark.parametrize("algorithm", [fl.FIAELT, fl.FedADMM], ids=["FIAELT", "FedADMM"])

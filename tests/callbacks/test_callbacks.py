@@ -111,8 +111,14 @@ def test_history_survives_a_resume(tmp_path):
     d = 41
     assert [row["upload"] for row in whole.rows] == [3 * 4 * d, 6 * 4 * d, 9 * 4 * d]
     assert {row["round_download_bytes"] for row in whole.rows} == {4 * d * 4}
+    assert len({row["drift"] for row in whole.rows}) == 3  # that of the round before each validation
     assert set(whole.rows[0]) == {
         "round",
+        "drift",
+        "train_loss",
+        "train_rmse",
+        "clients",
+        "left_out",
         "upload",
         "download",
         "upload_bytes",

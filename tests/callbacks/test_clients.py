@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torchmetrics.functional.classification import multiclass_accuracy, multiclass_auroc, multiclass_f1_score
 
 from fedlightning import FederatedDataModule
-from fedlightning.algorithms import Ditto, FedALA, FedAPM, FedAvg, pFedMe
+from fedlightning.algorithms import Ditto, FedALA, FedAlt, FedAPM, FedAvg, pFedMe
 from fedlightning.data import IID, PersonalDigits
 from fedlightning.oracle import Vectorized
 from fedlightning.participation import Uniform
@@ -92,6 +92,107 @@ def test_personal_models_and_the_global_one_are_evaluated(algorithm):
     check(fit.callback_metrics, by_hand(lambda i: model, data), "val_global")
 
 
+@pytest.mark.filterwarnings("ignore:No positive samples")
+@pytest.mark.parametrize("plain", [False, True], ids=["side by side", "one by one"])
+def test_every_client_is_evaluated_on_its_training_data_too(plain):
+    if plain:
+        model = Classification(Ditto(0.1), network=nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
+    else:
+        model = task(Ditto(0.1), personal=())
+    data = digits(permute_labels=False, validate_train=True)
+    fit = fitted(model, data)
+    names = ("accuracy", "f1", "loss")
+    for place, part in (("val", data.federation.val), ("train", data.federation.train)):
+        partition = data.federation.val_partition if place == "val" else data.federation.partition
+        for prefix, of in (("own", model.personalize), ("global", lambda i: model)):
+            rows = []
+            for i, index in enumerate(partition):
+                x, y = part[index]
+                with torch.no_grad():
+                    logits = of(i).network(x)
+                scores = multiclass_accuracy(logits, y, 10, average="micro"), multiclass_f1_score(logits, y, 10)
+                rows.append([*scores, F.cross_entropy(logits, y)])
+            logged = {"val": {"own": "val", "global": "val_global"}, "train": {"own": "local_train"}}
+            values = dict(zip(names, torch.tensor(rows).T, strict=True))
+            check(fit.callback_metrics, values, logged[place].get(prefix, "global_train"))
+    assert not [name for name in fit.callback_metrics if "dataloader_idx" in name]
+
+
+def test_an_evaluation_cut_short_leaves_nothing_behind():
+    data = digits(eval_batch_size=10)  # several batches a client
+    model = Classification(FedALA(0.1), network=nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
+    fit = fitted(model, data, num_sanity_val_steps=0)
+    whole = fit.validate(model, data, verbose=False)[0]
+    trainer(limit_val_batches=2).validate(model, data, verbose=False)
+    assert fit.validate(model, data, verbose=False)[0] == whole
+
+
+def test_a_client_whose_loss_is_not_finite_is_not_passed_over():
+    class Diverging(OwnLine):
+        def validation_step(self, batch, batch_idx):
+            loss = self.objective(batch)
+            self.log("val_loss", loss * (torch.nan if self.ill(loss) else 1.0), batch_size=len(batch[1]))
+
+    model, data = Diverging(FedAvg(0.05)), own_data()
+    model.ill = lambda loss: False
+    fit = fitted(model, data)
+    first = float(fit.callback_metrics["val_loss"])
+    model.ill = lambda loss: bool(loss > first)
+    assert torch.isnan(torch.tensor(fit.validate(model, data, verbose=False)[0]["val_loss"]))
+    assert 0 < model.client_metrics["val_loss"].isnan().sum() < 4
+
+
+def test_who_never_took_part_is_evaluated_with_the_global_model():
+    model, data = task(Ditto(0.1), personal=()), digits(participation=Uniform(size=1), permute_labels=False)
+    fitted(model, data, max_steps=2)
+    seen = set(model._rounds().clients.seen)
+    assert 0 < len(seen) < CLIENTS
+    for client in range(CLIENTS):
+        same = torch.equal(model.personalize(client).network.head.weight, model.network.head.weight)
+        assert same == (client not in seen)
+
+
+def test_a_second_fit_goes_on_with_every_clients_model():
+    data = digits()
+    model = task()
+    fitted(model, data, max_steps=8)
+    before = [model.personalize(i).network.head.weight.clone() for i in range(CLIENTS)]
+    fitted(model, digits(participation=Uniform(size=1)), max_steps=1, val_check_interval=1)
+    after = [model.personalize(i).network.head.weight for i in range(CLIENTS)]
+    assert sum(torch.equal(a, b) for a, b in zip(before, after, strict=True)) == CLIENTS - 1
+
+
+def test_a_second_fit_from_other_weights_begins_anew():
+    model, data = task(), digits()
+    start = {name: value.clone() for name, value in model.state_dict().items()}
+    fitted(model, data)
+    with pytest.warns(UserWarning, match="own models of the fit before are given up: a state dict"):
+        model.load_state_dict(start)
+    assert torch.equal(model.personalize(0).network.head.weight, start["network.head.weight"])
+    fitted(model, data)
+    with torch.no_grad():
+        model.network.body[1].weight.zero_()
+    with pytest.warns(UserWarning, match="given up: the task's parameters were changed"):
+        fitted(model, data, max_steps=1, val_check_interval=1)
+
+
+def test_models_and_data_of_different_federations_are_not_put_together(tmp_path):
+    model, data = task(), digits()
+    fit = fitted(model, data)
+    fit.save_checkpoint(tmp_path / "run.ckpt")
+    with pytest.raises(ValueError, match=r"trained on a federation of 5 clients .*the data are a federation of 4"):
+        fit.validate(model, PersonalDigits(IID(4)), verbose=False)
+    with pytest.raises(ValueError, match="--seed_everything 0"):
+        trainer().validate(task(), digits(seed=1), ckpt_path=tmp_path / "run.ckpt", verbose=False)
+    loaded = PersonalizedClassification.load_from_checkpoint(tmp_path / "run.ckpt")
+    with pytest.raises(ValueError, match="--seed_everything 0"):
+        trainer().test(loaded, digits(seed=1), verbose=False)
+    with pytest.raises(ValueError, match="--seed_everything 0"):
+        trainer(max_steps=5).fit(task(), digits(seed=1), ckpt_path=tmp_path / "run.ckpt")
+    with pytest.raises(ValueError, match=r"written by .*FedAPM, this run uses .*FedAlt.*clients' own models"):
+        trainer().validate(task(FedAlt(0.1)), digits(), ckpt_path=tmp_path / "run.ckpt", verbose=False)
+
+
 def test_the_task_holds_the_global_model_after_validation():
     model = task(Ditto(0.1), personal=())
     fitted(model, digits())
@@ -108,13 +209,11 @@ def test_metrics_in_groups_are_computed_client_by_client():
     check(fit.callback_metrics, {name: values[name] for name in ("accuracy", "f1", "loss")})
 
 
+@pytest.mark.filterwarnings("ignore:No positive samples")
 def test_one_global_model_is_evaluated_client_by_client_for_comparison():
     model, data = task(FedAvg(0.1), personal=()), digits()
     fit = fitted(model, data)
-    assert model.client_metrics["val_accuracy"].shape == (CLIENTS,)
-    assert float(fit.callback_metrics["val_accuracy"]) == pytest.approx(
-        float(model.client_metrics["val_accuracy"].mean())
-    )
+    check(fit.callback_metrics, by_hand(lambda i: model, data))
     assert "val_global_accuracy" not in fit.callback_metrics
 
 

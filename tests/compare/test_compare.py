@@ -59,7 +59,8 @@ def test_results_table_and_figure(capsys):
     assert [float(row["round"]) for row in rows[:3]] == [2, 4, 6]
     assert all(float(row["upload"]) > 0 for row in rows)
     written = Path("out/table.md").read_text()
-    assert written.startswith("| algorithm | final distance | best | rounds to 100 | upload to 100 | floats up |")
+    header = "| algorithm | final distance | best | rounds to 100 | upload to 100 | test_distance | floats up |"
+    assert written.startswith(header)
     assert "±" in written
     assert written.strip() in capsys.readouterr().out
     assert Path("out/figure.png").stat().st_size > 10_000
@@ -192,13 +193,38 @@ def test_mistakes_are_named_before_any_run(changes, message):
     assert not list(Path().rglob("*.ckpt"))
 
 
-@pytest.mark.parametrize(
-    "changes", [{"metric": "accuracy"}, {"also": ["accuracy"]}, {"metric": "accuracy", "grid": ["lr=0.1"]}]
-)
+@pytest.mark.parametrize("changes", [{"metric": "accuracy"}, {"metric": "accuracy", "grid": ["lr=0.1"]}])
 def test_an_unknown_metric_is_named_after_the_first_validation(changes):
     with pytest.raises(ValueError, match=r"metric='accuracy' is not logged by validation\. Logged: .*distance"):
         compare(**arguments(**changes))
     assert not list(Path().rglob("done.json"))
+
+
+def test_further_metrics_need_not_be_logged_by_every_algorithm(capsys):
+    personal = "configs/personalized"
+    compare(
+        [str(ROOT / personal / "base.yaml")],
+        [f"FedAvg={ROOT / personal / 'fed_avg.yaml'}", f"Ditto={ROOT / personal / 'ditto.yaml'}"],
+        "val_accuracy",
+        also=["drift", "val_global_accuracy", "val_acuracy"],
+        output="out",
+        test=True,
+        set=["trainer.max_steps=2", "trainer.val_check_interval=1", "data.init_args.local_steps=1"],
+    )
+    printed = capsys.readouterr().out
+    assert "No run logged val_acuracy. Logged: " in printed
+    header, _, averaged, ditto = (
+        [cell.strip() for cell in line.strip("|").split("|")] for line in Path("out/table.md").read_text().splitlines()
+    )
+    assert header[-3:] == ["test_accuracy", "test_global_accuracy", "floats up"]
+    at = header.index("final val_global_accuracy")
+    assert averaged[at] == averaged[-2] == "-"
+    assert averaged[header.index("final val_acuracy")] == "-"
+    done = json.loads(Path("out/Ditto/seed-0/done.json").read_text())
+    assert ditto[-3:-1] == [f"{done['test'][name]:.3f}" for name in header[-3:-1]]
+    drifts = [float(row["drift"]) for row in table("out")]
+    assert len(set(drifts)) == 4  # one of each round and algorithm, with log_every_n_steps = 50
+    assert float(ditto[header.index("final drift")]) == pytest.approx(drifts[-1], abs=5e-4)
 
 
 def test_results_of_another_configuration_are_moved_aside_and_the_end_is_validated():
@@ -340,7 +366,7 @@ def test_a_stopped_run_goes_on_with_the_same_numbers(stop):
     def of(folder):
         configs = (CONFIGS / "base.yaml", CONFIGS / "fedmm.yaml")
         values = (*(f"--config={file}" for file in configs), *(f"--{value}" for value in SMALL))
-        return runs.Run("A", 0, values, Path(folder), metrics=("distance",))
+        return runs.Run("A", 0, values, Path(folder), metric="distance")
 
     runs.execute(of("whole"), lambda done: None)
     rounds = [0]
