@@ -338,21 +338,22 @@ class FederatedLightningModule(LightningModule):
         return [optimizer], [scheduler]
 
     def _begin_again(self) -> None:
-        """A fit begins where a checkpoint stands, or where the fit before left server and clients.
+        """A fit begins where a checkpoint stands, else at the present parameters, as Lightning's optimizers do.
 
-        Parameters that have been changed since, and clients of other data, begin anew at the present parameters.
+        Clients' own models are parameters, too: where there are some, a fit goes on from all states of the one before,
+        unless the task's parameters have been changed since, or the data are of other clients.
         """
         loop, self._loop = self._loop, None
         data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
         if not isinstance(data, FederatedDataModule):
             return  # the first round says what is wrong
-        if loop is None and self.keeps_models:
+        if self.keeps_models and loop is None:
             self.require_its_clients(data)
-        if loop is not None and loop.has_clients:
+        elif self.keeps_models and loop is not None and loop.has_clients:
             present = read(loop.space.shared, self)
             if torch.equal(present, loop.point.to(present)) and data.differs_from(self._trained_on) is None:
                 self._restored = loop.state_dict()
-            elif self.keeps_models:
+            else:
                 _warn_of_loss("the task's parameters were changed since, or the data are of other clients")
         self._trained_on = data.identity
 
