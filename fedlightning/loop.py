@@ -341,6 +341,7 @@ class RoundLoop:
                     generator=torch.Generator().manual_seed(derive_seed(cohort.seed, chunk.ids[0], 1)),
                     evaluate_full=self.oracle.evaluator(kind.objective, 1) if phase.data == "both" else None,
                     seeds=[derive_seed(cohort.seed, client, 2) for client in chunk.ids],
+                    averaged=self._travels,
                 )
                 client = phase.client if kind.algorithm is self.algorithm else kind.algorithm.phases[number].client
                 reply = client(down, self.client_state(stored), oracle)
@@ -433,7 +434,9 @@ class RoundLoop:
         if variant not in self._own:
             kind = self.kind(variant)
             self._own[variant] = ClientStates(
-                self._own_template(kind, kind.buffers), self.clients.clients, self._storage
+                self._own_template(kind, self.buffers if kind.buffers is None else kind.buffers),
+                self.clients.clients,
+                self._storage,
             )
         return self._own[variant]
 

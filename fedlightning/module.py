@@ -67,6 +67,7 @@ class FederatedLightningModule(LightningModule):
             clients that were not looked at.
         predict_client: As given.
         predicted_clients: The client of each batch of the last prediction, where clients' own models predicted.
+        round_metrics: What the last round of this fit reported, logged or not.
     """
 
     max_parameters: ClassVar[tuple[str, ...]] = ()
@@ -135,9 +136,14 @@ class FederatedLightningModule(LightningModule):
         self._buffers_policy: Buffers = buffers
         self._client_storage = client_storage
         self.predict_client = predict_client
+        if isinstance(drift_parameters, str):
+            raise ValueError(
+                f"drift_parameters={drift_parameters!r}: expected a list of name prefixes, e.g. [{drift_parameters}]."
+            )
         self._drift_parameters = tuple(drift_parameters)
         self.client_metrics: dict[str, Tensor] = {}
         self.predicted_clients: list[int] = []
+        self.round_metrics: Mapping[str, Tensor | float] = {}
         self._note: Callable[..., None] | None = None
         self._side_by_side: Callable[..., None] | None = None
         self._loop: RoundLoop | None = None
@@ -217,13 +223,22 @@ class FederatedLightningModule(LightningModule):
         own = self.keeps_models or self.per_client_evaluation
         return ("own", "global") if self._has_own_points else ("own",) if own else ()
 
+    @property
+    def changed_since_its_rounds(self) -> bool:
+        """Whether somebody else has changed the task's shared parameters since the last round."""
+        if self._loop is None:
+            return False
+        present = read(self._loop.space.shared, self)
+        return not torch.allclose(present, self._loop.point.to(present), rtol=1e-5)  # checkpoints may round them
+
     def require_its_clients(self, data: Any) -> None:
         """Make sure that clients' own models and a data module belong together.
 
         Raises:
-            ValueError: If the models were trained on another federation.
+            ValueError: If there are such models and they were trained on another federation.
         """
-        difference = data.differs_from(self._trained_on) if isinstance(data, FederatedDataModule) else None
+        known = self.keeps_models and self._has_rounds and isinstance(data, FederatedDataModule)
+        difference = data.differs_from(self._trained_on) if known else None
         if difference is not None:
             raise ValueError(difference)
 
@@ -249,6 +264,7 @@ class FederatedLightningModule(LightningModule):
         """
         loop = self._rounds()
         copy = deepcopy(self, {id(loop): None, id(self._restored): None})
+        copy._trained_on = {}
         copy._adopt(client, loop=loop)
         settle(copy)
         return copy
@@ -309,6 +325,7 @@ class FederatedLightningModule(LightningModule):
             self._in_round = False
         self._move(loop, scaler, result)
         loop.settled = True
+        self.round_metrics = result.metrics
         self.log("step", float(self.trainer.global_step), batch_size=1)  # the axis of loggers, names of checkpoints
         if self._logs_this_round:
             metrics = {**result.metrics, "round_time": time.perf_counter() - start}
@@ -323,6 +340,7 @@ class FederatedLightningModule(LightningModule):
         self._begin_again()
         space = self._space()
         self.algorithm.bind(space, next(self.parameters()), self._psi(space))  # names wrong prefixes and shapes now
+        space.shared.columns(self._drift_parameters, "drift_parameters")
         named = dict(self.named_parameters())
         parameters = [named[name] for name in space.shared.names]
         optimizer = (
@@ -343,19 +361,22 @@ class FederatedLightningModule(LightningModule):
         Clients' own models are parameters, too: where there are some, a fit goes on from all states of the one before,
         unless the task's parameters have been changed since, or the data are of other clients.
         """
-        loop, self._loop = self._loop, None
         data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
-        if not isinstance(data, FederatedDataModule):
-            return  # the first round says what is wrong
-        if self.keeps_models and loop is None:
+        federated = isinstance(data, FederatedDataModule)
+        if self._restored is not None:
             self.require_its_clients(data)
-        elif self.keeps_models and loop is not None and loop.has_clients:
-            present = read(loop.space.shared, self)
-            if torch.equal(present, loop.point.to(present)) and data.differs_from(self._trained_on) is None:
-                self._restored = loop.state_dict()
+        elif self.keeps_models and self._loop is not None and self._loop.has_clients:
+            if federated and data.differs_from(self._trained_on) is None and not self.changed_since_its_rounds:
+                self._restored = self._loop.state_dict()
             else:
-                _warn_of_loss("the task's parameters were changed since, or the data are of other clients")
-        self._trained_on = data.identity
+                warnings.warn(
+                    "The clients' own models of the fit before are given up: the task's parameters were changed since, "
+                    "or the data are of other clients.",
+                    stacklevel=2,
+                )
+        self._loop = None
+        self._trained_on = data.identity if federated else {}
+        self.round_metrics = {}
 
     def log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
         """As Lightning's; inside :meth:`objective` it explains what to do instead."""
@@ -434,15 +455,7 @@ class FederatedLightningModule(LightningModule):
         rounds = trainer.global_step
         read = rounds in (1, trainer.max_steps) or rounds % max(1, trainer.log_every_n_steps) == 0
         watched = any(getattr(callback, "monitor", None) for callback in trainer.callbacks)
-        return read or watched or bool(trainer.is_last_batch) or self._validation_follows
-
-    @property
-    def _validation_follows(self) -> bool:
-        """Whether this round ends with a validation, whose curves have what rounds log beside its own metrics."""
-        trainer: Any = self.trainer
-        epoch = trainer.fit_loop.epoch_loop
-        done = epoch.total_batch_idx if trainer.check_val_every_n_epoch is None else epoch.batch_idx
-        return bool(trainer.enable_validation) and (done + 1) % trainer.val_check_batch == 0
+        return read or watched or bool(trainer.is_last_batch)
 
     @property
     def between_rounds(self) -> bool:
@@ -501,13 +514,6 @@ class FederatedLightningModule(LightningModule):
 
     # ---- checkpoints -------------------------------------------------------------------------------------------------
 
-    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """As PyTorch's; the task then stands at what was loaded, and states of rounds before it are dropped."""
-        loop, self._loop = self._loop, None
-        if loop is not None and loop.has_clients and self.keeps_models:
-            _warn_of_loss("a state dict has the global one only; load a checkpoint to have them too")
-        return super().load_state_dict(state_dict, *args, **kwargs)
-
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add server and client states, and write hyper-parameters in plain types."""
         checkpoint[CHECKPOINT_KEY] = {
@@ -545,10 +551,6 @@ class FederatedLightningModule(LightningModule):
         self._loop = None
         self._restored = state if fits else None
         self._trained_on = {} if state is None else state.get("data", {})
-
-
-def _warn_of_loss(reason: str) -> None:
-    warnings.warn(f"The clients' own models of the fit before are given up: {reason}.", stacklevel=3)
 
 
 def _require_one_of(name: str, value: str, known: tuple[str, ...]) -> None:

@@ -50,18 +50,24 @@ class ScoredTask(FederatedLightningModule):
         """Log metrics, as a ``validation_step`` would.
 
         Args:
-            stage: ``val`` or ``test``; ``local_train`` for the training data, with ``validate_train``.
+            stage: ``val`` or ``test``. With ``validate_train`` ``local_train`` for every client's training data, or
+                ``global_train`` for all clients' where there is only the global model.
             batch: As given to :meth:`scores`.
             scores: What :meth:`scores` returned.
         """
 
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Score and evaluate."""
-        self._score(("val", "local_train")[dataloader_idx], batch)
+        train = "local_train" if self.evaluated_models else "global_train"
+        self._score(("val", train)[dataloader_idx], batch)
 
     def test_step(self, batch: Any, batch_idx: int) -> None:
         """Score and evaluate."""
         self._score("test", batch)
+
+    def log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
+        """As Lightning's; names have the stage in them, so data loaders are told apart without their numbers."""
+        super().log(name, value, *args, **{**kwargs, "add_dataloader_idx": False})
 
     def evaluated_together(self, stage: str) -> int:
         """As many models as fit: into the caches on a CPU, into a quarter of the free memory elsewhere."""

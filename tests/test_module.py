@@ -291,6 +291,15 @@ def test_statistics_of_personal_layers_stay_on_the_client_and_those_of_shared_on
     torch.testing.assert_close(loaded.personalize(1).double().net[1].running_mean, second.net[1].running_mean)
 
 
+def test_a_personal_model_keeps_its_own_statistics_where_they_stay_on_the_client():
+    task = Normed(Ditto(0.05, lam=0.0, lr_own=0.1), buffers="local").double()
+    fitted(task, regression_data(batch_size=None, local_steps=1), max_steps=60, precision="64-true")
+    for i, data in enumerate(clients()):
+        own = task.personalize(i).eval()
+        hidden = own.net[0](data.tensors[0].double())
+        torch.testing.assert_close(own.net[1].running_mean, hidden.mean(0), rtol=0.1, atol=0.1)
+
+
 def test_a_personal_model_leaves_the_global_statistics_alone():
     tasks = [Normed(algorithm).double() for algorithm in (FedAvg(0.05), Ditto(0.05, lam=0.0))]
     tasks[1].load_state_dict(tasks[0].state_dict())

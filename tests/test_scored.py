@@ -46,6 +46,30 @@ def digits(**options):
     return PersonalDigits(Dirichlet(CLIENTS, 0.5, min_size=30), **{**defaults, **options})
 
 
+def test_training_data_of_a_global_model_are_evaluated_as_one():
+    class Plain(PersonalizedClassification):
+        per_client_evaluation = False
+
+        def evaluate(self, stage, batch, scores):
+            self.log(f"{stage}_loss", F.cross_entropy(scores, batch[1]), batch_size=len(scores))
+
+    task, data = Plain(FedAvg(0.1)), digits(validate_train=True)
+    fit = trainer(max_steps=2, val_check_interval=2, check_val_every_n_epoch=None)
+    fit.fit(task, data)
+    x, y = data.federation.train[data.federation.partition.order]
+    wanted = F.cross_entropy(task(x), y).item()
+    assert float(fit.callback_metrics["global_train_loss"]) == pytest.approx(wanted, rel=0.02)
+    assert "val_loss" in fit.callback_metrics
+
+
+def test_both_models_of_a_task_with_two_heads_are_evaluated_on_training_data():
+    task, data = FedRoD(FedAvg(0.1)), digits(validate_train=True, class_counts=True)
+    fit = trainer(max_steps=1, val_check_interval=1, check_val_every_n_epoch=None)
+    fit.fit(task, data)
+    assert {"local_train_accuracy", "global_train_accuracy", "val_global_accuracy"} <= set(fit.callback_metrics)
+    assert not [name for name in fit.callback_metrics if "dataloader_idx" in name]
+
+
 def both(make, *arguments, data=None, max_steps=3, **options):
     """Logged metrics and metrics of every client: side by side, and one by one."""
     results = []

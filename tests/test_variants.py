@@ -267,3 +267,35 @@ class Undeclared(RaggedQuadratic):
 def test_errors_name_the_remedy(make, error, message):
     with pytest.raises(error, match=message):
         make()
+
+
+class NormedTwice(FederatedLightningModule):
+    """A personal BatchNorm outside the part that varies."""
+
+    personal_parameters = ("part", "norm")
+
+    def __init__(self, algorithm, choice=CHOICE, **federation):
+        super().__init__(algorithm, **federation)
+        self.part = Variants({"short": nn.Linear(2, 3), "none": nn.Linear(2, 3), "long": nn.Linear(2, 3)}, choice)
+        self.norm = nn.BatchNorm1d(3)
+        self.line = nn.Linear(3, 1)
+
+    def objective(self, batch):
+        angle = batch.flatten()[:1] + torch.arange(3)
+        x = torch.stack([angle.cos(), angle.sin()], dim=1).to(self.line.weight.dtype)
+        return (self.line(self.norm(self.part(x))) - 1).square().mean()
+
+
+def test_statistics_of_a_personal_layer_beside_variants_stay_on_the_client():
+    algorithm = fl.FedAvg(0.05)
+    batches = rounds(algorithm, 3)
+    task = NormedTwice(algorithm).double()
+    loop = loop_for(task)
+    run(loop, batches[:2])
+    means = [loop.models([client])[2][0, :3] for client in (0, 1)]
+    assert not torch.equal(*means)
+    again = loop_for(task)
+    again.load_state_dict(loop.state_dict())
+    run(loop, batches[2:])
+    run(again, batches[2:])
+    assert torch.equal(loop.models([1])[2], again.models([1])[2])

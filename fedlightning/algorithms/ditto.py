@@ -64,7 +64,7 @@ class Ditto(FedAvg):
         statistics = oracle.buffers
         lr = self.lr if self.lr_own is None else self.lr_own
         v = descend(rows.v, oracle, lr, lambda v, g: g + lam * (v - z), self.local_optimizer)
-        oracle.buffers = statistics  # the global model's alone
+        oracle.take_back(statistics)
         return Reply(Point(w), Client(v), point=w, log={"own_distance": (v - z).norm(dim=1)})
 
     def own_point(self, server: Point, rows: Client) -> Tensor:

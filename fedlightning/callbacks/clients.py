@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
 from torchmetrics import Metric
 
@@ -79,6 +79,7 @@ class EvaluateClients(Callback):
         self._stage = "val"
         self._scores: dict[str, CohortScores] = {}  # by variant
         self._refused = False
+        self._predicting = False
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Nothing gathered yet."""
@@ -110,6 +111,7 @@ class EvaluateClients(Callback):
         loader = trainer.predict_dataloaders
         client = loader.batches[batch_idx][0].client if isinstance(loader, ClientLoader) else pl_module.predict_client
         if client is not None:
+            self._predicting = True
             pl_module._adopt(client)
             pl_module.predicted_clients.append(client)
 
@@ -129,7 +131,8 @@ class EvaluateClients(Callback):
         self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, *_: int
     ) -> None:
         """Take the client's model out."""
-        if isinstance(trainer.predict_dataloaders, ClientLoader) or pl_module.predict_client is not None:
+        if self._predicting:
+            self._predicting = False
             pl_module._adopt(None)
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -143,8 +146,8 @@ class EvaluateClients(Callback):
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Leave the global model behind."""
         module: Any = pl_module
-        if module._note is not None or module._side_by_side is not None:
-            module._note = module._side_by_side = None
+        if self._predicting or module._note is not None or module._side_by_side is not None:
+            self._predicting, module._note, module._side_by_side = False, None, None
             module._adopt(None)
 
     def _start(self, trainer: Trainer, stage: str, loaders: Any, module: Any) -> None:
@@ -265,7 +268,11 @@ class EvaluateClients(Callback):
         if dataloader_idx:
             for prefix in ("local_train_", "global_train_"):
                 rest = rest.removeprefix(prefix)
-            return given if rest == given else f"{'local' if model == 'own' else 'global'}_train_{rest}"
+            if rest == given:  # a task of the user's that does not tell the loaders apart
+                return f"{given if model == 'own' else f'global_{given}'}/dataloader_idx_{dataloader_idx}"
+            if model == "global" or rest.startswith("global_"):  # of tasks that look at both models themselves
+                return f"global_train_{rest.removeprefix('global_')}"
+            return f"local_train_{rest}"
         if model == "own":
             return given
         return f"{stage}global_{given.removeprefix(stage)}" if given.startswith(stage) else f"global_{given}"
@@ -279,6 +286,11 @@ def _several(loaders: Any) -> list[Any]:
 def _check_clients(trainer: Trainer, module: Any, loaders: Any) -> bool:
     """Whether data come client by client; if so, they must be those of the clients the task has models of."""
     by_client = [loader for loader in _several(loaders) if isinstance(loader, ClientLoader)]
-    if by_client and module.keeps_models:
+    if by_client:
         module.require_its_clients(trainer.datamodule)  # type: ignore[attr-defined]
+        if module.changed_since_its_rounds:
+            rank_zero_warn(
+                f"{type(module).__name__}: the parameters were changed since the last round. Clients' models are those "
+                "of the rounds."
+            )
     return bool(by_client)

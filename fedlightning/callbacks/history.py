@@ -13,7 +13,7 @@ Row = dict[str, float]
 
 
 class History(Callback):
-    """One row a validation: round, seconds of training, traffic, every metric, and what the round before logged.
+    """One row a validation: round, seconds of training, traffic, validation metrics, and what the last round reported.
 
     Traffic is in floats and in bytes, up and down, from the start and as the mean of a round since the row before.
 
@@ -43,7 +43,9 @@ class History(Callback):
             return
         traffic = getattr(pl_module, "traffic", None)
         upload, download = (0, 0) if traffic is None else traffic
-        metrics = {k: float(value) for k, value in trainer.callback_metrics.items() if k not in _ELSEWHERE}
+        rounds_said = getattr(pl_module, "round_metrics", {})
+        logged = {k: v for k, v in trainer.callback_metrics.items() if not k.startswith("train_")} | rounds_said
+        metrics = {name: float(value) for name, value in logged.items() if name not in _ELSEWHERE}
         width = next(pl_module.parameters()).element_size()
         row = {"round": float(trainer.global_step), "seconds": self._seconds}
         before = self.rows[-1] if self.rows else {}
@@ -82,4 +84,5 @@ _ELSEWHERE = {
     "round_upload_bytes",
     "round_download_bytes",
     "round_time",
+    "regularization",
 }

@@ -47,8 +47,9 @@ class LastCheckpoint(Checkpoint):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Save if it is time, unless this round may be validated: a save before would make a resumed run skip that."""
-        interval: Any = trainer.val_check_batch
-        may_validate = trainer.is_last_batch or any(n % interval == 0 for n in (trainer.global_step, batch_idx + 1))
+        interval: Any = trainer.val_check_batch  # None where validation goes by the clock
+        counts = trainer.global_step, batch_idx + 1
+        may_validate = trainer.is_last_batch or (interval is not None and any(n % interval == 0 for n in counts))
         if not may_validate:
             self._save_if_due(trainer)
 

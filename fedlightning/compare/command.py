@@ -151,7 +151,7 @@ def compare(
     figure.savefig(folder / "figure.png", dpi=150)
     console.print(table, markup=False, soft_wrap=True)
     for name in also:
-        if curves and not any(curve.final(name) for curve in curves if curve.histories):
+        if any(curve.histories for curve in curves) and not any(curve.final(name) for curve in curves):
             logged = sorted({column for curve in curves for history in curve.histories for column in history[-1]})
             console.print(f"No run logged {name}. Logged: {', '.join(logged)}.", markup=False, soft_wrap=True)
     for curve in curves:

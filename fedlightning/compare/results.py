@@ -34,7 +34,8 @@ class Curve:
 
     def final(self, metric: str) -> list[float]:
         """Each seed's last value of a metric; empty if the algorithm does not log it."""
-        return [history[-1][metric] for history in self.histories if metric in history[-1]]
+        values = ([row[metric] for row in history if metric in row] for history in self.histories)
+        return [each[-1] for each in values if each]
 
     def tested(self, metric: str) -> list[float]:
         """Each seed's test value of a validation metric, ``test_x`` for ``val_x``."""

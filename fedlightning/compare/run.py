@@ -232,7 +232,7 @@ class _Expected(Callback):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.sanity_checking:  # what rounds log is not there yet, nor what steps log of several loaders
             return
-        row = self._history.rows[-1]
+        row = self._history.rows[0]
         if self._metric not in row:
             known = ", ".join(sorted(row))
             raise ValueError(f"metric={self._metric!r} is not logged by validation. Logged: {known}.")

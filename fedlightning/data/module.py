@@ -205,9 +205,9 @@ class FederatedDataModule(LightningDataModule):
         """
         evaluation = self._evaluation("val", self.federation.val, self.federation.val_partition)
         if self.validate_train:
-            train = self.federation.train
-            by_client = isinstance(evaluation, ClientLoader)
-            return [evaluation, self._evaluation("val", train, self.federation.partition if by_client else None)]
+            train, by_client = self.federation.train, _models(self.trainer and self.trainer.lightning_module)
+            partition = self.federation.partition
+            return [evaluation, self._evaluation("val", train, partition) if by_client else self._loader(train)]
         return evaluation
 
     def test_dataloader(self) -> DataLoader[Any] | list[Any] | ClientLoader:

@@ -126,8 +126,8 @@ class Partition(Sequence[Tensor]):
         overlaps with a sample set aside is dropped, so that what stays and what is set aside have no reading in common.
 
         Args:
-            share: Part 0 < share < 1 of a client's samples of each label to set aside, rounded; all but two at most, as
-                one of the two may have to be dropped.
+            share: Part 0 < share < 1 of a client's samples of each label to set aside, rounded; all but two at most. Of
+                a label with few samples all others may have to be dropped.
             seed: Equal seeds, equal parts.
             label: ``[n]``, of all samples.
             overlaps: ``[n - 1]``, whether a sample shares readings with the one at the next position. No sample shares

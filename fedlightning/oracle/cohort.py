@@ -69,6 +69,7 @@ class CohortOracle:
         generator: torch.Generator | None = None,
         evaluate_full: Evaluate | None = None,
         seeds: Sequence[int] | None = None,
+        averaged: Tensor | None = None,
     ) -> None:
         """Join data and a way to evaluate.
 
@@ -80,6 +81,7 @@ class CohortOracle:
             generator: The chunk's randomness.
             evaluate_full: Computes operators on all data; ``evaluate`` if None.
             seeds: Seed of each client's own randomness in this round; 0, 1, ... if None.
+            averaged: Places of the buffers that the server averages; all if None.
         """
         self._data = data
         self._evaluate = evaluate
@@ -87,6 +89,7 @@ class CohortOracle:
         self._seeds = range(len(data)) if seeds is None else seeds
         self.personal = personal
         self.buffers = buffers
+        self._averaged = averaged
         self.steps = data.steps
         self.generator = torch.Generator() if generator is None else generator
         self._no_personal = buffers.new_empty((len(data), 0))
@@ -168,6 +171,16 @@ class CohortOracle:
         if active is not None:
             self._count(values, active)
         return g
+
+    def take_back(self, buffers: Tensor) -> None:
+        """Put those of the buffers that the server averages back to ``buffers [S, b]``.
+
+        For methods whose clients train a second model: its statistics are not the global model's.
+        """
+        if self._averaged is None:
+            self.buffers = buffers
+        else:
+            self.buffers = self.buffers.index_copy(1, self._averaged, buffers[:, self._averaged])
 
     def uniform(self, count: int) -> Tensor:
         """Numbers uniform on [0, 1), ``[S, count]``: each client's row from its own seed, whoever shares its chunk."""

@@ -67,7 +67,7 @@ class FedCP(TwoHeadClassification):
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Clients receive the global body."""
         self._adopt(None)  # a checkpoint's weights may have been rounded to the module's dtype of that moment
-        self.received_body.load_state_dict(self.below_head().state_dict())
+        self.received_body.load_state_dict(self.below_head_state())
 
     def forward(self, x: Any) -> Tensor:
         """Logits ``[B, C]`` of the personal model."""

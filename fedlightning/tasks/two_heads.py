@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.models import PersonalMLP
+from fedlightning.space import is_under
 from fedlightning.tasks.personalized_classification import PersonalizedClassification
 
 
@@ -72,6 +73,13 @@ class TwoHeadClassification(PersonalizedClassification):
         below = deepcopy(network)
         below.head = nn.Identity()
         return below  # type: ignore[no-any-return]
+
+    def below_head_state(self) -> dict[str, Tensor]:
+        """The state of :meth:`below_head`, not copied."""
+        network: Any = self.network
+        if not hasattr(network, "features"):
+            return network.body.state_dict()  # type: ignore[no-any-return]
+        return {name: value for name, value in network.state_dict().items() if not is_under(name, "head")}
 
     @abstractmethod
     def personal_head(self) -> nn.Module:

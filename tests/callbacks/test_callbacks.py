@@ -87,6 +87,30 @@ def test_rounds_in_total():
     assert seen == [7, 15, 5]
 
 
+def test_a_round_that_ends_a_run_early_has_its_own_row():
+    class Stop(Callback):
+        def on_train_batch_end(self, trainer, *_):
+            trainer.should_stop = trainer.global_step == 4
+
+    history, drifts = History(), []
+
+    class Note(Callback):
+        def on_train_batch_end(self, trainer, pl_module, *_):
+            drifts.append(float(pl_module.round_metrics["drift"]))
+
+    run = trainer(callbacks=[history, Note(), Stop()], max_steps=9, val_check_interval=3, check_val_every_n_epoch=None)
+    run.fit(Line(), regression_data())
+    assert [row["round"] for row in history.rows] == [3, 4]
+    assert [row["drift"] for row in history.rows] == drifts[2:4]
+
+
+def test_validation_by_the_clock(tmp_path):
+    options = {"val_check_interval": "00:00:10:00", "check_val_every_n_epoch": None, "enable_checkpointing": True}
+    run = trainer(tmp_path, callbacks=[LastCheckpoint(str(tmp_path))], max_steps=3, **options)
+    run.fit(Line(), regression_data())
+    assert run.global_step == 3
+
+
 def test_history_survives_a_resume(tmp_path):
     def fit(rounds, ckpt_path=None):
         torch.manual_seed(0)

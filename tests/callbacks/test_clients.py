@@ -13,6 +13,7 @@ from torchmetrics.functional.classification import multiclass_accuracy, multicla
 from fedlightning import FederatedDataModule
 from fedlightning.algorithms import Ditto, FedALA, FedAlt, FedAPM, FedAvg, pFedMe
 from fedlightning.data import IID, PersonalDigits
+from fedlightning.metrics.present_auroc import PresentClassesAUROC
 from fedlightning.oracle import Vectorized
 from fedlightning.participation import Uniform
 from fedlightning.tasks import Classification, PersonalizedClassification
@@ -164,16 +165,18 @@ def test_a_second_fit_goes_on_with_every_clients_model():
 
 def test_a_second_fit_from_other_weights_begins_anew():
     model, data = task(), digits()
+    fitted(model, data)
+    one = digits(participation=Uniform(size=1))
     start = {name: value.clone() for name, value in model.state_dict().items()}
-    fitted(model, data)
-    with pytest.warns(UserWarning, match="own models of the fit before are given up: a state dict"):
-        model.load_state_dict(start)
-    assert torch.equal(model.personalize(0).network.head.weight, start["network.head.weight"])
-    fitted(model, data)
     with torch.no_grad():
         model.network.body[1].weight.zero_()
+    with pytest.warns(UserWarning, match="the parameters were changed since the last round"):
+        trainer().validate(model, data, verbose=False)
+    model.network.body[1].weight.data.zero_()
     with pytest.warns(UserWarning, match="given up: the task's parameters were changed"):
-        fitted(model, data, max_steps=1, val_check_interval=1)
+        fitted(model, one, max_steps=1, val_check_interval=1)
+    heads = [model.personalize(i).network.head.weight for i in range(CLIENTS)]
+    assert sum(torch.equal(head, start["network.head.weight"]) for head in heads) == CLIENTS - 1
 
 
 def test_models_and_data_of_different_federations_are_not_put_together(tmp_path):
@@ -185,8 +188,12 @@ def test_models_and_data_of_different_federations_are_not_put_together(tmp_path)
     with pytest.raises(ValueError, match="--seed_everything 0"):
         trainer().validate(task(), digits(seed=1), ckpt_path=tmp_path / "run.ckpt", verbose=False)
     loaded = PersonalizedClassification.load_from_checkpoint(tmp_path / "run.ckpt")
+    loaded.personalize(1)
     with pytest.raises(ValueError, match="--seed_everything 0"):
         trainer().test(loaded, digits(seed=1), verbose=False)
+    with pytest.raises(ValueError, match="--seed_everything 0"):
+        fitted(loaded, digits(seed=1))
+    fitted(loaded.personalize(1).train(), digits(seed=1), max_steps=1, val_check_interval=1)  # a plain start
     with pytest.raises(ValueError, match="--seed_everything 0"):
         trainer(max_steps=5).fit(task(), digits(seed=1), ckpt_path=tmp_path / "run.ckpt")
     with pytest.raises(ValueError, match=r"written by .*FedAPM, this run uses .*FedAlt.*clients' own models"):
@@ -268,6 +275,7 @@ def test_prediction_as_one_client_and_as_everyone():
     assert len(everyone) == len(parts)
     for ours, theirs in zip(everyone, expected, strict=True):
         torch.testing.assert_close(ours, theirs.detach())
+    assert model.predicted_clients == [0, 1, 2, 3]
     model.predict_client = 2
     (ours,) = fit.predict(model, data)
     torch.testing.assert_close(ours, expected[2].detach())
@@ -279,6 +287,57 @@ def test_prediction_as_one_client_and_as_everyone():
     model.predict_client = 9
     with pytest.raises(IndexError, match="clients 0 to 3"):
         fit.predict(model, data)
+
+
+def test_an_interrupted_prediction_leaves_the_global_model():
+    class Failing(OwnLine):
+        def predict_step(self, batch, batch_idx):
+            raise RuntimeError("stop")
+
+    model, data = Failing(Ditto(0.05)), own_data()
+    fit = fitted(model, data)
+    weight = model.line.weight.clone()
+    with pytest.raises(RuntimeError, match="stop"):
+        fit.predict(model, data)
+    assert torch.equal(model.line.weight, weight)
+    assert model.offset.item() == 0.0
+
+
+def test_clients_for_whom_a_metric_is_undefined_are_counted_out():
+    class Judged(OwnLine):
+        def __init__(self, algorithm):
+            super().__init__(algorithm)
+            self.metric = PresentClassesAUROC(2)
+
+        def validation_step(self, batch, batch_idx):
+            x, y = batch
+            one_class = torch.zeros(len(y), dtype=torch.long)
+            self.metric.update(torch.ones(len(y), 2) / 2, one_class if x[0, 0] > self.threshold else (y > 0).long())
+            self.log("val_auc", self.metric)
+
+    model, data = Judged(FedAvg(0.05)), own_data(eval_batch_size=50)
+    federation = data.federation
+    model.threshold = torch.stack([federation.val[own][0][0, 0] for own in federation.val_partition]).sort().values[1]
+    fit = fitted(model, data)
+    assert fit.callback_metrics["val_auc_defined"] == 2
+    assert fit.callback_metrics["val_auc"] == 0.5
+    model.threshold = torch.tensor(-99.0)
+    assert torch.isnan(torch.tensor(fit.validate(model, data, verbose=False)[0]["val_auc"]))
+
+
+def test_steps_that_do_not_tell_the_loaders_apart_are_not_mixed():
+    class Same(OwnLine):
+        def validation_step(self, batch, batch_idx, dataloader_idx=0):
+            self.log("val_loss", self.objective(batch), batch_size=len(batch[1]))
+
+    model, data = Same(Ditto(0.05)), own_data(validate_train=True)
+    fit = fitted(model, data)
+    names = {"val_loss", "val_global_loss", "val_loss/dataloader_idx_1", "global_val_loss/dataloader_idx_1"}
+    assert {name for name in fit.callback_metrics if "_loss" in name} - {"train_loss"} == {
+        f"{name}{end}" for name in names for end in ("", "_std", "_worst")
+    }
+    train = [model.personalize(i).objective(part.tensors).item() for i, part in enumerate(clients())]
+    assert float(fit.callback_metrics["val_loss/dataloader_idx_1"]) == pytest.approx(sum(train) / 4)
 
 
 def test_one_clients_model_is_saved_as_a_plain_module(tmp_path):
