@@ -82,6 +82,11 @@ class LocalSolver(ABC):
 
     def bind(self: SolverT, space: ParameterSpace, like: Tensor) -> SolverT:
         """A copy that knows the blocks; see :meth:`fedlightning.algorithms.Algorithm.bind`."""
+        if self.lr is None and space.personal.dim:
+            raise ValueError(
+                f"{type(self).__name__}(lr=null): step sizes are estimated for shared parameters only, but the task "
+                "has personal_parameters. Give lr: one number, or by name prefix."
+            )
         bound = copy(self)
         object.__setattr__(bound, "minimax", space.shared.min_dim < space.shared.dim)
         if self.lr is not None:
@@ -89,6 +94,11 @@ class LocalSolver(ABC):
             object.__setattr__(bound, "lr", shared)
             object.__setattr__(bound, "personal_lr", personal)
         return bound
+
+    def step_personal(self, oracle: CohortOracle, g: Tensor, active: Tensor) -> None:
+        """A plain step of personal blocks, if there are any, along ``g [S, p]``; of the clients ``active [S]`` only."""
+        if oracle.personal is not None:
+            oracle.personal = torch.where(active[:, None], oracle.personal - self.personal_lr * g, oracle.personal)
 
     def step_size(self, problem: Subproblem, operator: Callable[[Tensor], Tensor], w: Tensor) -> float | Tensor:
         """``lr``, or 1 / (weight + L_i), which suits the subproblem's operator; L_i is estimated if not known.
@@ -143,7 +153,7 @@ class LocalSteps(LocalSolver):
 
 @dataclass(frozen=True, eq=False)
 class GradientDescent(LocalSolver):
-    """Gradient descent on all of a client's data.
+    """Gradient descent on all of a client's data; a personal block takes plain steps beside the shared one.
 
     Args:
         lr: Step size > 0: one number, ``[min, max]`` or by name prefix. Null: 1 / (weight + L_i), with L_i estimated in
@@ -161,13 +171,14 @@ class GradientDescent(LocalSolver):
 
     def solve(self, w: Tensor, oracle: CohortOracle, problem: Subproblem, stop: StoppingRule) -> Solution:
         """Full gradient steps."""
-        _refuse_personal(self, oracle)
         w = w.expand(oracle.clients, -1).clone()
         run = _Run(w, stop, problem, gradient_step(self.step_size(problem, oracle.anchor, w)))
         for _ in range(self.max_steps):
             active = None if bool(run.going.all()) else run.going
-            if not run.step(problem.operator(run.w, oracle.full(run.w, active=run.going)), active):
+            g, g_v = oracle.full_blocks(run.w, active=run.going)
+            if not run.step(problem.operator(run.w, g), active):
                 break
+            self.step_personal(oracle, g_v, run.going)
         return run.solution
 
 
@@ -178,7 +189,8 @@ class SVRG(LocalSolver):
     An epoch takes the full operator at a snapshot, then m minibatch steps from it with the operator
     g_B(w) - g_B(snapshot) + g(snapshot); one of the first m points, drawn uniformly, is the next snapshot and in the
     end the result. What comes after the drawn point is of no use, so a client goes no further: m / 2 steps on average,
-    and these are counted. Stopping rules test the full operator of every snapshot.
+    and these are counted. Stopping rules test the full operator of every snapshot. A personal block stands still during
+    an epoch and takes one plain step along its full gradient after it.
 
     Args:
         lr: Step size > 0: one number, ``[min, max]`` or by name prefix. Null: 0.15 / (weight + L_i), which is the
@@ -208,14 +220,13 @@ class SVRG(LocalSolver):
 
     def solve(self, w: Tensor, oracle: CohortOracle, problem: Subproblem, stop: StoppingRule) -> Solution:
         """Epochs until done; every client draws its points from its own seed."""
-        _refuse_personal(self, oracle)
         snapshot = w.expand(oracle.clients, -1).clone()
         lr = self.step_size(problem, oracle.anchor, snapshot)
         length = (oracle.uniform(self.epochs) * self.inner_steps).long()
         batches = oracle.batches()
         run = _Run(snapshot, stop, problem, lambda _, new, active: new)
         for epoch in range(self.epochs):
-            full = oracle.full(run.w)
+            full, full_v = oracle.full_blocks(run.w)
             run.test(problem.operator(run.w, full))
             if not bool(run.going.any()):
                 break
@@ -230,6 +241,7 @@ class SVRG(LocalSolver):
                 w = batch.keep(w - lr * problem.operator(w, g), w)
             run.w = w
             run.steps = run.steps + length[:, epoch] * run.going
+            self.step_personal(oracle, full_v, run.going)
         return run.solution
 
 
@@ -268,11 +280,3 @@ class _Run:
         self.w = self._step(self.w, operator, active)
         self.steps = self.steps + (1 if active is None else active)
         return True
-
-
-def _refuse_personal(solver: LocalSolver, oracle: CohortOracle) -> None:
-    if oracle.personal is not None:
-        raise ValueError(
-            f"{type(solver).__name__} solves for shared parameters only, but the task has personal_parameters. "
-            "Use solver: fedlightning.local.LocalSteps."
-        )

@@ -160,17 +160,21 @@ class CohortOracle:
             w: ``[S, d]``.
             active: ``[S]`` bool, the clients whose losses are tallied for logging; None for no tally.
         """
+        return self.full_blocks(w, active)[0]
+
+    def full_blocks(self, w: Tensor, active: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """As :meth:`full` in the shared block ``[S, d]`` and in the personal one ``[S, p]`` (p may be 0)."""
         v = self._own_personal()
-        g = torch.empty_like(w)
+        g, g_v = torch.empty_like(w), torch.empty_like(v)
         values: dict[str, Tensor] = {}
         for rows, data in self._data.full():
             result = self._evaluate_full(w[rows], v[rows], self.buffers[rows], data)
-            g[rows] = result.g
+            g[rows], g_v[rows] = result.g, result.g_personal
             for name, value in {"loss": result.loss, **result.scalars}.items():
                 values.setdefault(name, value.new_empty(len(w)))[rows] = value
         if active is not None:
             self._count(values, active)
-        return g
+        return g, g_v
 
     def take_back(self, buffers: Tensor) -> None:
         """Put those of the buffers that the server averages back to ``buffers [S, b]``.

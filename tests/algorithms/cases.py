@@ -238,7 +238,7 @@ CASES = {
         rounds=600,
         size="beta",
         still=1e12,
-        personal={"solver": LocalSteps(lr=0.03)},
+        personal={"solver": SVRG(lr=0.03, inner_steps=5, epochs=2)},
     ),
     "FedDR": Case(
         fl.FedDR,
@@ -273,7 +273,7 @@ CASES = {
         size="sigma",
         still=1e12,
         by_block={"solver": GradientDescent(max_steps=5)},
-        personal={"solver": LocalSteps(lr=0.06)},
+        personal={"solver": GradientDescent(lr=0.06, max_steps=5)},
     ),
     "FedADMMGong": Case(
         fl.FedADMMGong,

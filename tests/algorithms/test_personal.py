@@ -9,6 +9,7 @@ import torch
 
 from fedlightning import algorithms as fl
 from fedlightning.data.cohort import RoundBatch
+from fedlightning.local import SVRG, FixedSteps, GradientDescent, LocalSteps
 from fedlightning.loop import RoundLoop
 from fedlightning.oracle import Sequential, Vectorized
 from tests.algorithms.cases import CASES
@@ -255,6 +256,29 @@ def test_fed_apm_weighs_clients_by_their_samples():
     rest = weights @ (offset[:, :n] - (coupling @ offset[:, n:, None]).squeeze(2))
     torch.testing.assert_close(loop.point, torch.linalg.solve(schur, -rest), rtol=1e-7, atol=1e-7)
     assert (loop.point - task.solution[0]).norm() > 1e-2
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        fl.FedADMM(sigma=5.0, solver=GradientDescent(lr=0.06, max_steps=20), stop=FixedSteps()),
+        fl.FIAELT(beta=20.0, solver=SVRG(lr={"u": 0.02, "v": 0.1}, inner_steps=20, epochs=4), stop=FixedSteps()),
+    ],
+    ids=["gradient descent", "SVRG"],
+)
+def test_solvers_on_all_data_move_personal_blocks_to_the_joint_solution(algorithm):
+    task = personal_quadratic(algorithm, clients=N)
+    loop = loop_for(task)
+    run(loop, rounds_of(algorithm, 300, clients=N))
+    u, v = task.solution
+    torch.testing.assert_close(loop.point, u, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(loop.clients.all("personal"), v, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("solver", [LocalSteps(), GradientDescent(), SVRG()], ids=lambda solver: type(solver).__name__)
+def test_step_sizes_of_personal_blocks_are_not_estimated(solver):
+    with pytest.raises(ValueError, match=rf"{type(solver).__name__}\(lr=null\): step sizes .* personal_parameters"):
+        loop_for(personal_quadratic(fl.FIAELT(beta=20.0, solver=solver)))
 
 
 def test_fed_alt_and_fed_sim_miss_the_solution():
