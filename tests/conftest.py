@@ -1,6 +1,7 @@
 import fedlightning  # noqa: F401, I001  # before lightning, which imports torchvision
 
 import os
+import signal
 
 import matplotlib
 import pytest
@@ -9,6 +10,8 @@ import torch
 matplotlib.use("Agg")
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)  # every core has a worker already
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # so does a shell for what it runs in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["JSONARGPARSE_DEPRECATION_WARNINGS"] = "off"  # Lightning calls what jsonargparse has deprecated
 
 
