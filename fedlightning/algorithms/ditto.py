@@ -6,7 +6,7 @@ Server:   z   <- mean(w)
 
 v_i is a model of its own for every shared parameter; it stays on the client and never influences z. lam = 0 trains it
 on the client's data alone, a large lam ties it to z. A task's personal block goes along with w, and v_i is trained
-beside the block so found.
+beside the block so found. Averaged statistics (BatchNorm's) are those of w alone.
 """
 
 from __future__ import annotations
