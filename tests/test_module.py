@@ -314,7 +314,8 @@ def test_drift_of_some_of_the_parameters():
     for names in ((), ("body",), ("body", "head")):
         torch.manual_seed(0)
         drifts.append(fitted(Line(drift_parameters=names, dropout=0.0), max_steps=2).callback_metrics["drift"])
-    assert drifts[0] == drifts[2] > drifts[1] > 0
+    torch.testing.assert_close(drifts[0], drifts[2])  # the same sum, taken in another order
+    assert drifts[2] > drifts[1] > 0
     with pytest.raises(ValueError, match=r"drift_parameters: 'boddy' matches no .*Did you mean 'body'"):
         fitted(Line(drift_parameters=["boddy"]), max_steps=1)
 
