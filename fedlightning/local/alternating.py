@@ -36,7 +36,7 @@ def descend_personal(
     for _ in range(passes):
         for batch in oracle.batches():
             v = oracle.personal
-            _, g = oracle(w, v, batch)
+            g = oracle.personal_gradient(w, v, batch)
             oracle.personal = batch.keep(v - lr * (g if direction is None else direction(v, g)), v)
 
 

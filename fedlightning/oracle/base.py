@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -18,8 +18,8 @@ class Evaluation:
     """Operators of S clients at their own points, and what fell out on the way.
 
     Attributes:
-        g: Operator in the shared block, ``[S, d]``, in the parameters' dtype.
-        g_personal: Gradient in the personal block, ``[S, p]`` (p may be 0).
+        g: Operator in the shared block, ``[S, d]``, in the parameters' dtype; ``[S, 0]`` where it was not asked for.
+        g_personal: Gradient in the personal block, ``[S, p]`` (p may be 0); ``[S, 0]`` where it was not asked for.
         buffers: New values of the buffers the objective changes, ``[S, b]`` (b may be 0).
         loss: Values f_i, ``[S]``.
         scalars: Further values of the objective to log, each ``[S]``.
@@ -32,8 +32,23 @@ class Evaluation:
     scalars: dict[str, Tensor] = field(default_factory=dict)
 
 
-Evaluate = Callable[[Tensor, Tensor, Tensor, Any], Evaluation]
-"""``(w [S, d], v [S, p], buffers [S, b], data with leaves [S, ...])`` to :class:`Evaluation`."""
+Blocks = Literal["both", "shared", "personal"]
+"""Which gradients are asked for. The backward pass leaves out what only the other block needs."""
+
+
+class Evaluate(Protocol):
+    """A function that computes operators."""
+
+    def __call__(self, w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks = "both") -> Evaluation:
+        """The operators of S clients.
+
+        Args:
+            w: Points, ``[S, d]``.
+            v: Personal blocks, ``[S, p]``.
+            b: Buffers, ``[S, b]``.
+            data: Leaves ``[S, ...]``.
+            blocks: The gradients to compute.
+        """
 
 
 @dataclass(frozen=True)
@@ -71,7 +86,13 @@ class Oracle(ABC):
 
 
 def differentiate(
-    objective: Objective, forward: Callable[..., Any], w: Tensor, v: Tensor, b: Tensor, data: Any
+    objective: Objective,
+    forward: Callable[..., Any],
+    w: Tensor,
+    v: Tensor,
+    b: Tensor,
+    data: Any,
+    blocks: Blocks = "both",
 ) -> Evaluation:
     """Run ``forward`` and take the gradient of the summed losses: each client's part of it is its own gradient.
 
@@ -84,26 +105,50 @@ def differentiate(
         v: Personal blocks, likewise.
         b: Buffers, likewise.
         data: One client's minibatch, or leaves ``[S, ...]``.
+        blocks: The gradients to compute.
     """
     space, autocast = objective.space, objective.autocast
     clients = len(w) if w.dim() == 2 else 1
-    shared = {name: view.detach().requires_grad_() for name, view in space.shared.views(w).items()}
-    personal = {name: view.detach().requires_grad_() for name, view in space.personal.views(v).items()}
+    shared = {name: view.detach() for name, view in space.shared.views(w).items()}
+    personal = {name: view.detach() for name, view in space.personal.views(v).items()}
+    moved = [
+        [view.requires_grad_() for view in views.values()] if blocks in ("both", block) else []
+        for block, views in (("shared", shared), ("personal", personal))
+    ]
     with torch.enable_grad():
         with autocast():
             loss, scalars, buffers = forward(shared, personal, space.buffers.views(b), data)
         total = loss.sum() if autocast.scale == 1 else loss.sum() * autocast.scale
-    grads = torch.autograd.grad(
-        total, [*shared.values(), *personal.values()], allow_unused=True, materialize_grads=True
-    )
-    g = space.shared.flatten(grads[: len(shared)], clients)
-    g_personal = space.personal.flatten(grads[len(shared) :], clients) if personal else v.reshape(clients, -1)
-    if autocast.scale != 1:
-        g, g_personal = g / autocast.scale, g_personal / autocast.scale
+    points = moved[0] + moved[1]
+    if total.requires_grad or blocks == "both":
+        grads = torch.autograd.grad(total, points, allow_unused=True, materialize_grads=True)
+    else:  # a loss may leave one block out
+        grads = tuple(torch.zeros_like(point) for point in points)
+    g, g_personal = collected(objective, grads[: len(moved[0])], grads[len(moved[0]) :], w, clients)
     return Evaluation(
-        space.shared.to_operator_(g),
+        g,
         g_personal,
         space.buffers.flatten([t.to(w.dtype) for t in buffers], clients) if buffers else b.reshape(clients, -1),
         loss.detach().reshape(clients),
         {name: value.reshape(clients) for name, value in scalars.items()},
     )
+
+
+def collected(
+    objective: Objective, shared: Sequence[Tensor], personal: Sequence[Tensor], w: Tensor, clients: int
+) -> tuple[Tensor, Tensor]:
+    """Gradients by parameter as rows: the operator ``[S, d]`` and ``[S, p]``; ``[S, 0]`` without any gradient.
+
+    Args:
+        objective: Gives layouts and precision.
+        shared: Gradients of the shared parameters, in their order, scaled as ``objective.autocast`` says; or none.
+        personal: Those of the personal ones; or none.
+        w: Gives dtype and device.
+        clients: S.
+    """
+    space, scale = objective.space, objective.autocast.scale
+    g = space.shared.flatten(shared, clients) if shared else w.new_empty((clients, 0))
+    g_personal = space.personal.flatten(personal, clients) if personal else w.new_empty((clients, 0))
+    if scale != 1:
+        g, g_personal = g / scale, g_personal / scale
+    return (space.shared.to_operator_(g) if shared else g), g_personal

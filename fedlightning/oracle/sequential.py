@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedlightning.nested import map_tensors
-from fedlightning.oracle.base import Cost, Evaluate, Evaluation, Oracle, differentiate
+from fedlightning.oracle.base import Blocks, Cost, Evaluate, Evaluation, Oracle, differentiate
 from fedlightning.oracle.layers import ChannelsLast
 from fedlightning.oracle.objective import Objective
 
@@ -31,11 +31,11 @@ class Sequential(Oracle):
             with ChannelsLast() if objective.autocast.on_cpu else nullcontext():
                 return objective(*arguments)
 
-        def evaluate(w: Tensor, v: Tensor, b: Tensor, data: Any) -> Evaluation:
+        def evaluate(w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks = "both") -> Evaluation:
             rows = []
             for i in range(len(w)):
                 own = map_tensors(itemgetter(i), data)
-                rows.append(differentiate(objective, forward, w[i], v[i], b[i], own))
+                rows.append(differentiate(objective, forward, w[i], v[i], b[i], own, blocks))
             return rows[0] if len(rows) == 1 else _stack(rows)
 
         return evaluate

@@ -14,7 +14,7 @@ from torch.func import grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedlightning.nested import flatten, unflatten
-from fedlightning.oracle.base import Cost, Evaluate, Evaluation, Oracle, differentiate
+from fedlightning.oracle.base import Blocks, Cost, Evaluate, Evaluation, Oracle, collected, differentiate
 from fedlightning.oracle.layers import CohortLayers
 from fedlightning.oracle.objective import Named, Objective, ObjectiveError
 from fedlightning.oracle.recording import Recording
@@ -72,11 +72,11 @@ class Vectorized(Oracle):
         else:
             evaluate = _batched(objective)
 
-        def explained(w: Tensor, v: Tensor, b: Tensor, data: Any) -> Evaluation:
+        def explained(w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks = "both") -> Evaluation:
             try:
                 if objective.forward_only is None and not self.compile:
                     objective.forward_only = _forward_alone_can_be_batched(objective, w, v, b, data)
-                return evaluate(w, v, b, data)
+                return evaluate(w, v, b, data, blocks)
             except ObjectiveError:
                 raise
             except RuntimeError as error:
@@ -88,35 +88,41 @@ class Vectorized(Oracle):
 def _batched(objective: Objective) -> Evaluate:
     """``vmap`` over the forward pass only where that is possible, else over the gradient."""
 
-    def evaluate(w: Tensor, v: Tensor, b: Tensor, data: Any) -> Evaluation:
-        return (_forward_batched if objective.forward_only else _gradient_batched)(objective, w, v, b, data)
+    def evaluate(w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks = "both") -> Evaluation:
+        return (_forward_batched if objective.forward_only else _gradient_batched)(objective, w, v, b, data, blocks)
 
     return evaluate
 
 
-def _forward_batched(objective: Objective, w: Tensor, v: Tensor, b: Tensor, data: Any) -> Evaluation:
+def _forward_batched(
+    objective: Objective, w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks = "both"
+) -> Evaluation:
     """The backward pass is ordinary autograd on batched tensors: less bookkeeping, and layers laid out by our rules."""
     forward = vmap(objective, in_dims=0, randomness="different")
     with BATCHABLE_ATTENTION(), CohortLayers() if objective.autocast.on_cpu else nullcontext():
-        return differentiate(objective, forward, w, v, b, data)
+        return differentiate(objective, forward, w, v, b, data, blocks)
 
 
-def _gradient_batched(objective: Objective, w: Tensor, v: Tensor, b: Tensor, data: Any) -> Evaluation:
+def _gradient_batched(
+    objective: Objective, w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks = "both"
+) -> Evaluation:
     """``vmap(grad)`` takes composite operations apart (recurrent layers, attention, group norm) and compiles whole."""
     space, scale = objective.space, objective.autocast.scale
+    wanted = {"both": (0, 1), "shared": (0,), "personal": (1,)}[blocks]
 
     def scaled(shared: Named, personal: Named, buffers: Named, data: Any) -> Any:
         with objective.autocast():
             loss, scalars, new_buffers = objective(shared, personal, buffers, data)
         return loss * scale, (loss, scalars, new_buffers)
 
-    gradient = vmap(grad(scaled, argnums=(0, 1), has_aux=True), in_dims=0, randomness="different")
+    gradient = vmap(grad(scaled, argnums=wanted, has_aux=True), in_dims=0, randomness="different")
     views = (space.shared.views(w), space.personal.views(v), space.buffers.views(b))
     with BATCHABLE_ATTENTION():
-        (shared, personal), (loss, scalars, buffers) = gradient(*views, data)
+        gradients, (loss, scalars, buffers) = gradient(*views, data)
+    moved = dict(zip(wanted, gradients, strict=True))
+    g, g_personal = (list(moved.get(block, {}).values()) for block in (0, 1))
     return Evaluation(
-        space.shared.to_operator_(space.shared.flatten(shared.values(), len(w)) / scale),
-        space.personal.flatten(personal.values(), len(w)) / scale if personal else v,
+        *collected(objective, g, g_personal, w, len(w)),
         space.buffers.flatten([t.to(w.dtype) for t in buffers], len(w)) if buffers else b,
         loss,
         scalars,
@@ -142,19 +148,20 @@ def _recorded(objective: Objective) -> Evaluate:
     recordings: dict[Any, Recording] = {}
     names: list[str] = []
 
-    def record(structure: Any) -> Recording:
+    def record(structure: Any, blocks: Blocks) -> Recording:
         def function(w: Tensor, v: Tensor, b: Tensor, *leaves: Tensor) -> list[Tensor]:
-            result = batched(w, v, b, unflatten(list(leaves), structure))
+            result = batched(w, v, b, unflatten(list(leaves), structure), blocks)
             names[:] = result.scalars
             return [result.g, result.g_personal, result.buffers, result.loss, *result.scalars.values()]
 
         return Recording(function)
 
-    def evaluate(w: Tensor, v: Tensor, b: Tensor, data: Any) -> Evaluation:
+    def evaluate(w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks = "both") -> Evaluation:
         leaves, structure = flatten(data)
-        if structure not in recordings:
-            recordings[structure] = record(structure)
-        g, g_personal, buffers, loss, *scalars = recordings[structure](w, v, b, *leaves)
+        key = structure, blocks
+        if key not in recordings:
+            recordings[key] = record(structure, blocks)
+        g, g_personal, buffers, loss, *scalars = recordings[key](w, v, b, *leaves)
         return Evaluation(g, g_personal, buffers, loss, dict(zip(names, scalars, strict=True)))
 
     return evaluate
@@ -164,7 +171,7 @@ def _compiled(objective: Objective) -> Evaluate:
     """Once an objective: a compiled function outlives chunks and rounds."""
     if objective.compiled is None:
         compiled = torch.compile(_gradient_batched, dynamic=False)
-        objective.compiled = lambda w, v, b, data: compiled(objective, w, v, b, data)
+        objective.compiled = partial(compiled, objective)
     return objective.compiled  # type: ignore[no-any-return]
 
 

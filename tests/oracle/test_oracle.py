@@ -81,16 +81,18 @@ NETS = {
 }
 
 
-def setting(net, shape, dtype=torch.float64, loss=classify):
+def setting(net, shape, dtype=torch.float64, loss=classify, personal=()):
     task = Task(net, loss).to(dtype)
-    space = ParameterSpace(task)
+    space = ParameterSpace(task, personal_parameters=personal)
     changing = [name for name, _ in task.named_buffers()]
     space.restrict_buffers(changing)
     objective = Objective(task, space, Autocast("cpu"))
-    w = read(space.shared, task) + 0.05 * torch.randn(S, space.shared.dim, dtype=dtype)
+    w, v = (
+        read(layout, task) + 0.05 * torch.randn(S, layout.dim, dtype=dtype) for layout in (space.shared, space.personal)
+    )
     b = read(space.buffers, task, like=w).expand(S, -1).clone()
     data = (torch.randn(S, B, *shape, dtype=dtype), torch.randint(0, 3, (S, B)))
-    return objective, w, w.new_empty(S, 0), b, data
+    return objective, w, v, b, data
 
 
 def assert_equal_evaluations(one, other, tolerance=1e-12):
@@ -245,6 +247,69 @@ def test_compiled_equals_eager():
     except RuntimeError as error:  # pragma: no cover
         pytest.skip(f"torch.compile does not work on this machine: {str(error)[:80]}")
     assert_equal_evaluations(compiled, Sequential().evaluator(objective, 1)(*arguments), 1e-10)
+
+
+@pytest.mark.parametrize("name", ["batch-norm", "embedding-free-gru", "linear"])
+@pytest.mark.parametrize("oracle", [Sequential(), Vectorized(), Vectorized(replay=True)], ids=str)
+def test_one_block_alone_is_its_part_of_both(name, oracle):
+    """As the output or the input is personal; recorded, and as vmap over the gradient (the recurrent net), too."""
+    make, shape = NETS[name]
+    objective, *arguments = setting(make(), shape, personal=["net.out" if "gru" in name else "net.0"])
+    both = Sequential().evaluator(objective, 1)(*arguments)
+    assert both.g.abs().sum() > 0 < both.g_personal.abs().sum()
+    evaluate = oracle.evaluator(objective, 100)
+    for _ in range(2):  # recorded, then replayed
+        shared, own = evaluate(*arguments, "shared"), evaluate(*arguments, "personal")
+        for one in (shared, own):
+            torch.testing.assert_close(one.loss, both.loss)
+            torch.testing.assert_close(one.buffers, both.buffers)
+        torch.testing.assert_close(shared.g, both.g)
+        torch.testing.assert_close(own.g_personal, both.g_personal)
+        assert shared.g_personal.shape == own.g.shape == (S, 0)
+
+
+@pytest.mark.parametrize("oracle", [Sequential(), Vectorized()], ids=str)
+def test_a_loss_may_leave_one_block_out(oracle):
+    def loss(net, batch):
+        return net[0](batch[0]).square().mean()
+
+    net = nn.Sequential(nn.Linear(6, 3), nn.Linear(3, 3))
+    objective, *arguments = setting(net, (6,), loss=loss, personal=["net.1"])
+    own = oracle.evaluator(objective, 1)(*arguments, "personal").g_personal
+    assert torch.equal(own, torch.zeros(S, 12).double())
+
+
+@pytest.mark.parametrize("oracle", [Sequential(), Vectorized()], ids=str)
+def test_a_personal_pass_goes_back_no_further_than_it_must(oracle):
+    class Counted(torch.autograd.Function):
+        backwards = 0
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(x):
+            return x.clone()
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            pass
+
+        @staticmethod
+        def backward(ctx, g):
+            Counted.backwards += 1
+            return g
+
+    def loss(net, batch):
+        return classify(lambda x: net[1](Counted.apply(net[0](x))), batch)
+
+    net = nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 3))
+    objective, *arguments = setting(net, (6,), loss=loss, personal=["net.1"])
+    evaluate = oracle.evaluator(objective, 1)
+    evaluate(*arguments)
+    Counted.backwards = 0
+    evaluate(*arguments, "personal")
+    assert Counted.backwards == 0
+    evaluate(*arguments, "shared")
+    assert Counted.backwards > 0
 
 
 def test_loss_scale_leaves_gradients_alone():
