@@ -18,6 +18,7 @@ from fedlightning.models import Variants
 from fedlightning.oracle import Auto, Sequential, Vectorized
 from fedlightning.participation import Full, Uniform
 from fedlightning.tasks import ClientNumbers
+from fedlightning.tasks.quadratic_saddle import gram
 from tests.algorithms.cases import CASES
 from tests.federations import K, cohorts_of, loop_for, run
 from tests.references.fed_avg import fed_avg
@@ -62,8 +63,8 @@ class RaggedQuadratic(FederatedLightningModule):
         self.v = Variants(blocks, choice)
         for name, length in LENGTHS.items():
             size = SHARED + length
-            factor = torch.randn(N, size, size, generator=draw).double()  # then the product is symmetric to all digits
-            self.register_buffer(f"matrix_{name}", 0.5 * torch.eye(size) + factor @ factor.mT / size, persistent=False)
+            matrix = 0.5 * torch.eye(size) + gram(torch.randn(N, size, size, generator=draw))
+            self.register_buffer(f"matrix_{name}", matrix, persistent=False)
             self.register_buffer(f"offset_{name}", torch.randn(N, size, generator=draw), persistent=False)
 
     def objective(self, batch):

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.module import FederatedLightningModule
 from fedlightning.seeding import derive_seed
+from fedlightning.tasks.quadratic_saddle import gram
 
 
 class PersonalQuadratic(FederatedLightningModule):
@@ -56,8 +57,7 @@ class PersonalQuadratic(FederatedLightningModule):
             common = torch.randn(*shape, generator=draw)
             return common + heterogeneity * torch.randn(clients, *shape, generator=draw_own)
 
-        factor = varied(dim, dim)
-        self.register_buffer("matrix", 0.5 * torch.eye(dim) + factor @ factor.mT / dim, persistent=False)
+        self.register_buffer("matrix", 0.5 * torch.eye(dim) + gram(varied(dim, dim)), persistent=False)
         self.register_buffer("offset", varied(dim), persistent=False)
         self.matrix: Tensor
         self.offset: Tensor

@@ -20,6 +20,12 @@ from fedlightning.module import FederatedLightningModule
 from fedlightning.seeding import derive_seed
 
 
+def gram(factor: Tensor) -> Tensor:
+    """F F' / n of factors ``[..., n, n]``, symmetric to the last digit, as products are not on every processor."""
+    product = factor @ factor.mT / max(1, factor.shape[-1])
+    return (product + product.mT) / 2
+
+
 class QuadraticSaddle(FederatedLightningModule):
     """Quadratic saddle point problem over clients; a client's one sample is its number (:class:`ClientNumbers`)."""
 
@@ -61,10 +67,9 @@ class QuadraticSaddle(FederatedLightningModule):
             common = torch.randn(*shape, generator=draw)
             return common + heterogeneity * torch.randn(clients, *shape, generator=draw_own)
 
-        factor_x, factor_y = varied(dim_x, dim_x), varied(dim_y, dim_y)
         matrix = torch.zeros(clients, dim, dim)
-        matrix[:, :dim_x, :dim_x] = torch.eye(dim_x) + 0.5 * factor_x @ factor_x.mT / max(1, dim_x)
-        matrix[:, dim_x:, dim_x:] = torch.eye(dim_y) + 0.5 * factor_y @ factor_y.mT / max(1, dim_y)
+        matrix[:, :dim_x, :dim_x] = torch.eye(dim_x) + 0.5 * gram(varied(dim_x, dim_x))
+        matrix[:, dim_x:, dim_x:] = torch.eye(dim_y) + 0.5 * gram(varied(dim_y, dim_y))
         coupling = varied(dim_x, dim_y)
         matrix[:, :dim_x, dim_x:] = coupling
         matrix[:, dim_x:, :dim_x] = -coupling.mT
