@@ -210,38 +210,35 @@ class RoundLoop:
 
         Args:
             clients: Clients of one variant.
-            own: Their own models; else the global one, with the personal block of the start.
+            own: Their own models; else the global one, beside their personal blocks and local buffers.
 
         Returns:
             The three; None for buffers that are still the task's own.
         """
-        return self._models(self._choice.of(clients[0]), clients, own)
-
-    def start(self, variant: str) -> tuple[Tensor, Tensor, Tensor | None]:
-        """The global model with a variant's personal block of the start, like :meth:`models` for one client."""
-        return self._models(variant, [0], own=False)
-
-    def _models(self, variant: str, clients: Sequence[int], own: bool) -> tuple[Tensor, Tensor, Tensor | None]:
-        def rows(vector: Tensor) -> Tensor:
-            return vector.expand(len(clients), -1)
-
-        kind = self.kind(variant)
+        variant = self._choice.of(clients[0])
         if self._clients is None:  # before the first round all stand at the start
-            return rows(self.point), rows(kind.personal), None
-        known = kind.buffers if self._buffers_by_kind else self.buffers
-        buffers = None if known is None else rows(known)
-        if not own:
-            table = self._own.get(variant, self._clients)
-            return rows(self.point), rows(table.template.get(_PERSONAL, kind.personal)), buffers
+            point, personal, _ = self.start(variant)
+            return point.expand(len(clients), -1), personal.expand(len(clients), -1), None
         stored = self._rows(variant, clients)
-        points = self.algorithm.own_point(self.server, self.client_state(stored))
+        points = self.algorithm.own_point(self.server, self.client_state(stored)) if own else None
         if points is not None:  # who never took part has no model beside the global one
             points = torch.where(self._clients.has_seen(clients).to(points.device)[:, None], points, self.point)
+        kind = self.kind(variant)
+        known = kind.buffers if self._buffers_by_kind else self.buffers
         return (
-            rows(self.point) if points is None else points,
-            stored.get(_PERSONAL, rows(kind.personal)),
-            buffers if buffers is None else self._with_own(buffers, stored),
+            self.point.expand(len(clients), -1) if points is None else points,
+            stored.get(_PERSONAL, kind.personal.expand(len(clients), -1)),
+            None if known is None else self._with_own(known.expand(len(clients), -1), stored),
         )
+
+    def start(self, variant: str) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The global model ``[1, d]`` with a variant's personal block of the start, like :meth:`models`."""
+        kind = self.kind(variant)
+        if self._clients is None:
+            return self.point[None], kind.personal[None], None
+        personal = self._own.get(variant, self._clients).template.get(_PERSONAL, kind.personal)
+        known = kind.buffers if self._buffers_by_kind else self.buffers
+        return self.point[None], personal[None], None if known is None else known[None]
 
     @torch.no_grad()
     def run(self, batch: RoundBatch, autocast: Autocast, undo_overflow: bool = False) -> RoundResult:

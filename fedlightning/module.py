@@ -104,7 +104,8 @@ class FederatedLightningModule(LightningModule):
             weighting: ``uniform`` minimises the mean of f_i; ``samples`` weighs clients by their numbers of samples.
             buffers: ``average`` treats BatchNorm statistics like the parameters of their layer, so those of personal
                 layers stay on the client (FedBN: name such layers in ``personal_parameters``); ``local`` leaves all
-                there.
+                there. Averaged statistics suit averaged models: where clients keep models of their own beside it
+                (Ditto, pFedMe, FedALA, LpProj), normalise by groups, or choose ``local``.
             client_storage: Where client states lie; null keeps them beside the model.
             predict_client: Predict with this client's own model; null for the global model or, where test data come
                 client by client, each client's own.
@@ -260,7 +261,7 @@ class FederatedLightningModule(LightningModule):
             client: 0 <= client < N.
 
         Raises:
-            IndexError: If there is no such client.
+            IndexError: If there is no such client. (Before the first round nobody knows how many there are.)
         """
         loop = self._rounds()
         copy = deepcopy(self, {id(loop): None, id(self._restored): None})
@@ -274,7 +275,7 @@ class FederatedLightningModule(LightningModule):
 
         Args:
             client: Client, whose variants come to hand; None for the global model with the first variants.
-            own: The client's own model; else the global one, with the personal parts of the start.
+            own: The client's own model; else the global one, beside its personal block and local buffers.
             loop: Has the models; null for the task's own.
         """
         if loop is None and self._has_rounds:
@@ -288,7 +289,7 @@ class FederatedLightningModule(LightningModule):
         choice.choose(variant)
         if loop is None:
             return  # no round yet: all stand at the present parameters
-        models = loop.start(variant) if client is None or not own else loop.models([client])
+        models = loop.start(variant) if client is None else loop.models([client], own)
         self._write(loop, variant, models)
 
     def _write(self, loop: RoundLoop, variant: str, models: tuple[Tensor, Tensor, Tensor | None]) -> None:

@@ -75,7 +75,7 @@ class FedALA(FedAvg):
         gap = down.z - rows.v
         a = self._shares(rows, gap, oracle)
         v = descend(rows.v + a * gap, oracle, self.lr, None, self.local_optimizer, self.personal_lr)
-        log = {"own_distance": (v - down.z).norm(dim=1), "share": a.mean(dim=1)}
+        log = {"own_distance": (v - down.z).norm(dim=1), "share": self._mean_share(a)}
         return Reply(Point(v), Client(v, a, rows.rounds + 1), point=v, log=log)
 
     def _shares(self, rows: Client, gap: Tensor, oracle: CohortOracle) -> Tensor:
@@ -87,6 +87,11 @@ class FedALA(FedAvg):
                 moved = (a - self.lr_weights * self.adaptive * g * gap).clamp(0, 1)
                 a = batch.keep(torch.where((passes > number)[:, None], moved, a), a)
         return a
+
+    def _mean_share(self, a: Tensor) -> Tensor:
+        """Over the parameters where clients choose."""
+        chooses = (torch.as_tensor(self.adaptive, device=a.device) > 0).expand(a.shape[1])
+        return (a * chooses).sum(dim=1) / chooses.sum().clamp(min=1)
 
     def own_point(self, server: Point, rows: Client) -> Tensor:
         """The clients' models."""

@@ -4,8 +4,8 @@ Client:   v_i <- v_i - lr * grad_v f_i(v_i, z),   over the round's minibatches, 
           w   <- w - lr * g_i(v_i, w),            over the same minibatches from w = z, the personal block fixed
 Server:   z   <- mean(w)
 
-Both blocks go through the minibatches of the round in the same order, so a round costs twice the gradients of FedSim
-(:class:`FedAvg`, both blocks at once). Without personal parameters it is FedAvg.
+Both blocks go through the minibatches of the round in the same order, so a round takes twice as many gradients as
+FedSim (:class:`FedAvg`, both blocks at once), each of one block alone. Without personal parameters it is FedAvg.
 """
 
 from __future__ import annotations

@@ -12,7 +12,8 @@ The stored pi_i were last moved at an earlier one; they sum to zero in the limit
 
 The paper minimises sum_i alpha_i f_i with alpha_i = 1/N (or n_i / n) and multiplies f_i by alpha_i on the client; this
 package minimises the mean of f_i, and clients need not know N. Dividing a client's Lagrangian by alpha_i turns one into
-the other: pi_i, rho and sigma here are N times the paper's. (9), which drops alpha_i, is taken as (15) states it.
+the other: pi_i, rho and sigma here are N times the paper's, the bounds xi_i of squared gradients N^2 times. (9), which
+drops alpha_i, is taken as (15) states it.
 
 The personal block goes through the round's minibatches ``personal_passes`` times, then the shared block does once, and
 stops where the squared gradient of its subproblem on a minibatch is at most xi_i. xi_i starts at ``tolerance`` and
@@ -71,7 +72,8 @@ class FedAPM(Algorithm):
         lr: Local step size eta > 0 of both blocks: one number, ``[min, max]`` or by name prefix.
         rho: Penalty rho > 0 on the distance of local to shared models: one number, ``[min, max]`` or by name prefix.
         sigma: Proximal weight sigma >= 0 of the personal block.
-        tolerance: Squared gradient xi >= 0 at which a client first stops; 0 for all minibatches of the round.
+        tolerance: Squared gradient xi >= 0 before decay, at ``tolerance * decay`` a client first stops; 0 for all
+            minibatches of the round.
         decay: Factor 0 < mu <= 1 of a client's tolerance each time it takes part.
         personal_passes: How often the personal block goes through the round's minibatches.
         start: Where the subproblems start: at the client's own ``local`` model or at the ``shared`` one.

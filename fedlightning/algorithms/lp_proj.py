@@ -142,7 +142,7 @@ class LpProj(Algorithm):
                 pull = lam * lift(self._slope(project(theta) - w))
                 theta = batch.keep(theta - self.lr * (g + pull), theta)
             w = batch.keep(w + self.lr_reference * lam * self._slope(project(theta) - w), w)
-        log = {"drift": (w - down.w).norm(dim=1), "own_distance": (project(theta) - down.w).norm(dim=1)}
+        log = {"reference_drift": (w - down.w).norm(dim=1), "own_distance": (project(theta) - down.w).norm(dim=1)}
         return Reply(Reference(w), Client(theta), log=log)
 
     def server(self, server: Server, up: Reference) -> Server:

@@ -254,7 +254,7 @@ class FederatedDataModule(LightningDataModule):
         at_once: int = 1,
     ) -> ClientLoader:
         if client is not None and not 0 <= client < len(partition):
-            raise IndexError(f"client={client}: the federation has clients 0 to {len(partition) - 1}.")
+            raise IndexError(f"predict_client={client}: the federation has clients 0 to {len(partition) - 1}.")
         if client is not None and not len(partition[client]):
             raise ValueError(f"predict_client={client}: this client has no test samples. Choose one that has some.")
         clients = None if client is None else [client]

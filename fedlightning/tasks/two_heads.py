@@ -37,7 +37,7 @@ class TwoHeadClassification(PersonalizedClassification):
             federation: Arguments of :class:`FederatedLightningModule`.
 
         Raises:
-            ValueError: If the network has no such parts, or the algorithm keeps personal models.
+            ValueError: If the network has no such parts, its head is personal, or the algorithm keeps personal models.
         """
         network = PersonalMLP(64, 32, classes) if network is None else network
         head, below = getattr(network, "head", None), getattr(network, "features", getattr(network, "body", None))
@@ -52,6 +52,13 @@ class TwoHeadClassification(PersonalizedClassification):
                 f"{type(self).__name__}(algorithm={type(algorithm).__name__}): the algorithm keeps personal models "
                 "beside the global one, the task personal heads beside the global one. Take an algorithm without, such "
                 "as FedSim, or the task PersonalizedClassification."
+            )
+        shared = "network.head"
+        kept = [p for p in self.personal_parameters if is_under(shared, p) or is_under(p, shared)]
+        if kept:
+            raise ValueError(
+                f"{type(self).__name__}(personal={kept}): this head is the global one, every client has a personal one "
+                "beside it. Leave it out, for instance by personal: []."
             )
         self.save_hyperparameters()
         self.own_head: nn.Module = deepcopy(head)

@@ -11,7 +11,7 @@ from fedlightning import algorithms as fl
 from fedlightning.data.cohort import RoundBatch
 from fedlightning.local import SVRG, FixedSteps, GradientDescent, LocalSteps
 from fedlightning.loop import RoundLoop
-from fedlightning.oracle import Sequential, Vectorized
+from fedlightning.oracle import Autocast, Sequential, Vectorized
 from tests.algorithms.cases import CASES
 from tests.federations import (
     CLIENTS,
@@ -430,3 +430,15 @@ def test_fed_ala_that_takes_over_everything_is_fed_avg():
     batches = rounds_of(algorithm, 4, size=3)
     ours, plain = (run(loop_for(quadratic(a)), batches) for a in (algorithm, fl.FedAvg(0.05)))
     torch.testing.assert_close(ours, plain)
+
+
+@pytest.mark.parametrize(("adaptive", "choosing"), [(1.0, slice(None)), ([0.0, 1.0], slice(5, None))])
+def test_fed_ala_logs_the_share_of_those_that_choose(adaptive, choosing):
+    algorithm = fl.FedALA(0.05, lr_weights=0.5, first_passes=2, adaptive=adaptive)
+    loop = loop_for(quadratic(algorithm))
+    run(loop, rounds_of(algorithm, 1))
+    (batch,) = rounds_of(algorithm, 1, start=1)
+    logged = loop.run(batch, Autocast("cpu")).metrics["share"]
+    share = loop.clients.all("state.a")[:, choosing].mean()
+    assert 0 < share < 1
+    torch.testing.assert_close(torch.as_tensor(logged).double(), share)

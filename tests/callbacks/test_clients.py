@@ -94,6 +94,24 @@ def test_personal_models_and_the_global_one_are_evaluated(algorithm):
 
 
 @pytest.mark.filterwarnings("ignore:No positive samples")
+@pytest.mark.parametrize("together", [True, False], ids=["side by side", "one by one"])
+def test_the_global_model_is_evaluated_beside_personal_blocks_as_trained(together, monkeypatch):
+    if not together:
+        monkeypatch.setattr(PersonalizedClassification, "evaluated_together", lambda self, stage: 1)
+    model, data = task(Ditto(0.1), personal=("head",)), digits(permute_labels=False)
+
+    def joined(i):
+        own = model.personalize(i)
+        shared = {k: v for k, v in model.network.state_dict().items() if not k.startswith("head")}
+        assert len(own.network.load_state_dict(shared, strict=False).missing_keys) == 2  # the head's
+        return own
+
+    fit = fitted(model, data)
+    check(fit.callback_metrics, by_hand(model, data))
+    check(fit.callback_metrics, by_hand(joined, data), "val_global")
+
+
+@pytest.mark.filterwarnings("ignore:No positive samples")
 @pytest.mark.parametrize("plain", [False, True], ids=["side by side", "one by one"])
 def test_every_client_is_evaluated_on_its_training_data_too(plain):
     if plain:
@@ -285,7 +303,7 @@ def test_prediction_as_one_client_and_as_everyone():
     torch.testing.assert_close(ours, model.personalize(2).predict_step((x, None), 0).detach())
     assert model.offset.item() == 0.0
     model.predict_client = 9
-    with pytest.raises(IndexError, match="clients 0 to 3"):
+    with pytest.raises(IndexError, match="predict_client=9: the federation has clients 0 to 3"):
         fit.predict(model, data)
 
 

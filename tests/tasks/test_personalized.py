@@ -325,6 +325,13 @@ def test_two_heads_need_a_head_and_what_it_sees(cls):
 
 
 @pytest.mark.parametrize("cls", [FedRoD, FedCP])
+@pytest.mark.parametrize("prefix", ["head", "head.weight"])
+def test_a_global_head_that_stays_on_the_clients_is_refused(cls, prefix):
+    with pytest.raises(ValueError, match=rf"{cls.__name__}\(personal=.*network.{prefix}.*Leave it out.*personal: \[\]"):
+        cls(FedSim(0.1), personal=[prefix])
+
+
+@pytest.mark.parametrize("cls", [FedRoD, FedCP])
 @pytest.mark.parametrize("algorithm", [fl.Ditto(0.1), fl.pFedMe(0.1), fl.FedALA(0.1), fl.LpProj(0.1, dim=9)])
 def test_personal_heads_beside_personal_models_are_refused(cls, algorithm):
     with pytest.raises(ValueError, match=rf"algorithm={type(algorithm).__name__}\): .*Take an algorithm without"):
