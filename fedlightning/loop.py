@@ -216,19 +216,18 @@ class RoundLoop:
             The three; None for buffers that are still the task's own.
         """
         variant = self._choice.of(clients[0])
+        point, personal, buffers = self.start(variant)
+        point, personal = (t.expand(len(clients), -1) for t in (point, personal))
         if self._clients is None:  # before the first round all stand at the start
-            point, personal, _ = self.start(variant)
-            return point.expand(len(clients), -1), personal.expand(len(clients), -1), None
+            return point, personal, None
         stored = self._rows(variant, clients)
         points = self.algorithm.own_point(self.server, self.client_state(stored)) if own else None
         if points is not None:  # who never took part has no model beside the global one
-            points = torch.where(self._clients.has_seen(clients).to(points.device)[:, None], points, self.point)
-        kind = self.kind(variant)
-        known = kind.buffers if self._buffers_by_kind else self.buffers
+            point = torch.where(self._clients.has_seen(clients).to(points.device)[:, None], points, point)
         return (
-            self.point.expand(len(clients), -1) if points is None else points,
-            stored.get(_PERSONAL, kind.personal.expand(len(clients), -1)),
-            None if known is None else self._with_own(known.expand(len(clients), -1), stored),
+            point,
+            stored.get(_PERSONAL, personal),
+            None if buffers is None else self._with_own(buffers.expand(len(clients), -1), stored),
         )
 
     def start(self, variant: str) -> tuple[Tensor, Tensor, Tensor | None]:
