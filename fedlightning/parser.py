@@ -55,7 +55,8 @@ def plain(message: str, parser: ArgumentParser | None = None) -> str:
     first = next((c for c in deepest if not _type_expected(c.text)), deepest[0])
     if _type_expected(first.text):
         types = dict.fromkeys(filter(None, (_type_expected(c.text) for c in deepest)))
-        return f"{first.where()}: expected {' or '.join(types)}{', or null' if 'NoneType' in message else ''}."
+        example = f" such as [{first.given}]" if first.given and set(types) == {"list"} else ""
+        return f"{first.where()}: expected {' or '.join(types)}{example}{', or null' if 'NoneType' in message else ''}."
     for pattern, explain in _EXPLANATIONS:
         if match := re.fullmatch(pattern, first.text, re.DOTALL):
             return explain(first, match, parser)
@@ -148,7 +149,7 @@ def _short(value: str) -> str | None:
 
 def _type_expected(text: str) -> str | None:
     match = re.fullmatch(r"Expected (?:an? )?<class '(?:.*\.)?(\w+)'>", text)
-    return match and match[1]
+    return match and {"Sequence": "list"}.get(match[1], match[1])
 
 
 def _did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -168,6 +168,7 @@ ALGORITHM = "--model.init_args.algorithm"
         ("--data.init_args.batch_sise=3", "Digits has no argument 'batch_sise'. Did you mean 'batch_size'?"),
         ("--trainer.max_stpes=3", "--trainer.max_stpes=3: no such argument. Did you mean 'trainer.max_steps'?"),
         ("--trainer.max_steps=abc", "trainer.max_steps=abc: expected int."),
+        ("--model.init_args.drift_parameters=head", "drift_parameters=head: expected list such as [head], or null."),
         ("--trainer.logger.init_args.save_dri=3", "save_dri=3: TensorBoardLogger has no argument 'save_dri'."),
         ("--model.init_args.network=torch.nn.Linear", "Linear needs out_features. Give --model.init_args.network."),
         ("--config=missing.yaml", "File does not exist"),
