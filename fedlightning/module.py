@@ -8,6 +8,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
+from operator import index
 from pathlib import Path
 from types import FrameType
 from typing import Any, ClassVar, get_args
@@ -262,8 +263,9 @@ class FederatedLightningModule(LightningModule):
 
         Raises:
             IndexError: If there is no such client. (Before the first round nobody knows how many there are.)
+            TypeError: If it is no whole number.
         """
-        loop = self._rounds()
+        client, loop = index(client), self._rounds()
         copy = deepcopy(self, {id(loop): None, id(self._restored): None})
         copy._trained_on = {}
         copy._adopt(client, loop=loop)

@@ -347,6 +347,8 @@ def test_personal_block_takes_local_steps_and_never_travels():
     assert task.traffic == (4 * 6, 4 * 6)
     with pytest.raises(IndexError, match="clients 0 to 3"):
         task.personalize(4)
+    with pytest.raises(TypeError, match="float"):
+        task.personalize(1.5)
 
 
 # ---- precision -------------------------------------------------------------------------------------------------------

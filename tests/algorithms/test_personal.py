@@ -100,6 +100,10 @@ def test_personal_rows_never_appear_in_a_message(name, monkeypatch):
     def note(self, outcome, chunk, reply, oracle, z):
         message = {} if reply.up is None else vars(reply.up)
         sent.extend(value for value in message.values() if isinstance(value, torch.Tensor))
+        for phase in algorithm.phases:  # with the server as it is in this phase
+            received.extend(
+                value for value in vars(phase.down(self.server)).values() if isinstance(value, torch.Tensor)
+            )
         collect(self, outcome, chunk, reply, oracle, z)
 
     monkeypatch.setattr(RoundLoop, "_collect", note)
@@ -108,18 +112,12 @@ def test_personal_rows_never_appear_in_a_message(name, monkeypatch):
     loop = loop_for(task)
     personal = [task.v.detach()]
     for batch in rounds_of(algorithm, 3, size=4):
-        received.extend(
-            value
-            for phase in algorithm.phases
-            for value in vars(phase.down(loop.server)).values()
-            if isinstance(value, torch.Tensor)
-        )
         run(loop, [batch])
         personal.append(loop.clients.all("personal").flatten())
     assert not torch.equal(personal[-1], personal[-2])
     assert sent
     unit = CASES[name].sent or len(task.u)
-    assert all(value.shape[-1] % unit == 0 for value in sent if value.dim() == 2)
+    assert {value.shape[1:] for value in sent} <= {(unit,), ()}  # nothing wider, and numbers of a client
     for messages in (sent, received):
         numbers = torch.cat([message.flatten() for message in messages])
         assert not torch.isin(torch.cat(personal), numbers).any()
@@ -196,6 +194,11 @@ def solve(algorithm, rounds, seed=0):
     return distances, torch.stack(duals), state
 
 
+def distance_at_the_start():
+    task = personal_quadratic(fl.FedAPM(**APM), clients=N, dim_shared=3, dim_personal=2)
+    return (task.u.detach().double() - task.solution[0]).norm()
+
+
 def test_solution_solves_the_joint_problem():
     task = personal_quadratic(fl.FedSim(0.1), clients=3, dim_shared=2, dim_personal=2)
     u, v = task.solution
@@ -237,7 +240,7 @@ class CohortMean(fl.FedAPM):
 
 def test_the_mean_over_the_cohort_misses_the_solution():
     (shared, _), duals, _ = solve(CohortMean(**APM), rounds=280)
-    assert shared > 1e-2
+    assert 1e-2 < shared < 0.5 * distance_at_the_start()
     assert duals[100:].min() > 1e-2
 
 
@@ -284,9 +287,10 @@ def test_step_sizes_of_personal_blocks_are_not_estimated(solver):
 def test_fed_alt_and_fed_sim_miss_the_solution():
     for algorithm in (fl.FedAlt(0.15), fl.FedSim(0.15)):
         task = personal_quadratic(algorithm, clients=N)
-        loop = loop_for(task)
-        run(loop, rounds_of(algorithm, 80, clients=N, local_steps=6))
-        assert (loop.point - task.solution[0]).norm() > 1e-2
+        start = (task.u.detach().double() - task.solution[0]).norm()
+        points = run(loop_for(task), rounds_of(algorithm, 300, clients=N, local_steps=6))
+        torch.testing.assert_close(points[-1], points[-2], rtol=1e-9, atol=1e-9)
+        assert 1e-2 < (points[-1] - task.solution[0]).norm() < 0.5 * start
 
 
 def test_fed_apm_stops_where_the_gradient_is_small():
