@@ -6,11 +6,11 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from itertools import islice
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import saved_tensors_hooks
 
 from fedlightning.aggregation import WeightedMean, finite_clients
 from fedlightning.algorithms.base import Algorithm, Phase, Reply
@@ -18,15 +18,33 @@ from fedlightning.clients import ClientStates, Rows, Storage
 from fedlightning.config import from_config, to_config
 from fedlightning.data.cohort import Chunk, Cohort, RoundBatch
 from fedlightning.nested import map_tensors
-from fedlightning.oracle import Auto, Autocast, CohortOracle, Cost, Objective, Oracle, Sequential, Vectorized
+from fedlightning.oracle import (
+    Auto,
+    Autocast,
+    BatchedError,
+    CohortOracle,
+    Cost,
+    Objective,
+    ObjectiveError,
+    Oracle,
+    Sequential,
+    Vectorized,
+)
+from fedlightning.oracle.auto import limited
+from fedlightning.oracle.check import CLIENTS, STEPS, Sample, SelfCheck, fastest_that_agrees, in_words, slower_than
+from fedlightning.oracle.look import Look
+from fedlightning.oracle.randomness import python_generators_restored
+from fedlightning.oracle.side_effects import released, undone
 from fedlightning.processes import OneProcess, Processes
 from fedlightning.proximal import Composite
-from fedlightning.seeding import derive_seed, seed_device
+from fedlightning.seeding import derive_seed
 from fedlightning.space import ParameterSpace, read
 from fedlightning.variants import VariantChoice
 
 Weighting = Literal["uniform", "samples"]
 Buffers = Literal["average", "local"]
+When = Literal["first", "off"] | int
+"""In which rounds the oracle is checked: the first of a fit, none, or the first and every n-th."""
 
 
 class RoundRejectedError(RuntimeError):
@@ -74,6 +92,7 @@ class Kind:
         personal: Personal block of the start, ``[p]``.
         buffers: Buffers of the start, ``[b]``, once the objective was seen.
         objective: Evaluates the task, from the first round of such a client on.
+        alone: Why clients must be computed one by one, if they must.
     """
 
     space: ParameterSpace
@@ -81,6 +100,7 @@ class Kind:
     personal: Tensor
     buffers: Tensor | None = None
     objective: Objective | None = None
+    alone: str | None = None
 
 
 class RoundLoop:
@@ -111,6 +131,7 @@ class RoundLoop:
         psi: Composite | None = None,
         report: Callable[[str], None] = lambda _: None,
         drift_parameters: Sequence[str] = (),
+        self_check: When = "first",
     ) -> None:
         """Begin at the task's present parameters.
 
@@ -127,6 +148,7 @@ class RoundLoop:
             psi: Regularisers of the shared parameters.
             report: Receives messages for the user.
             drift_parameters: Name prefixes of the shared parameters whose drift is logged; of all if empty.
+            self_check: When the oracle is compared with evaluation client by client.
         """
         self.space = space
         self.oracle = oracle
@@ -138,6 +160,7 @@ class RoundLoop:
         self._storage = storage
         self._processes = OneProcess() if processes is None else processes
         self._report = report
+        self._self_check = self_check
         start = read(space.shared, task)
         start = start.to(torch.promote_types(start.dtype, torch.float32))  # duals of a 16-bit model stay exact
         self._start = start
@@ -253,16 +276,18 @@ class RoundLoop:
         """
         device = self.buffers.device
         sent = self.upload, self.download
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        generators = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
+        with generators, python_generators_restored(), released(self._task):
             self._autocast = autocast
-            if self._cost is None and batch.cohorts[0]:
-                self._prepare(batch)
             for kind in self._kinds.values():
                 if kind.objective is not None:
                     kind.objective.autocast = autocast
+            if batch.cohorts[0]:
+                self._get_ready(batch)
             before = self.server, self.buffers
             try:
-                result = self._phases(batch, undo_overflow)
+                with limited(self.oracle.threads):
+                    result = self._phases(batch, undo_overflow)
                 self.settled = False
             except BaseException:  # an interrupt in the middle of a round leaves the state before it
                 self.server, self.buffers = before
@@ -327,24 +352,49 @@ class RoundLoop:
             with self._choice.chosen(chunk.variant):
                 kind = self._seen(chunk)
                 assert kind.objective is not None
-                seed_device(self.buffers.device, derive_seed(cohort.seed, chunk.ids[0]))  # run() restores the state
-                stored = self._rows(chunk.variant, chunk.ids)
-                oracle = CohortOracle(
-                    chunk,
-                    self.oracle.evaluator(kind.objective, calls),
-                    buffers=self._with_own(self.buffers.expand(len(chunk), -1), stored),
-                    personal=stored.get(_PERSONAL),
-                    generator=torch.Generator().manual_seed(derive_seed(cohort.seed, chunk.ids[0], 1)),
-                    evaluate_full=self.oracle.evaluator(kind.objective, 1) if phase.data == "both" else None,
-                    seeds=[derive_seed(cohort.seed, client, 2) for client in chunk.ids],
-                    averaged=self._travels,
-                )
                 client = phase.client if kind.algorithm is self.algorithm else kind.algorithm.phases[number].client
-                reply = client(down, self.client_state(stored), oracle)
+                reply, oracle = self._answer(client, down, kind, chunk, cohort, calls, phase.data == "both")
             self._collect(outcome, chunk, reply, oracle, z)
         self.download += self._floats_down(down) * max(cohort.invited, self._total(outcome.asked))
         self.upload += self._total(outcome.floats_up)
         return outcome
+
+    def _answer(
+        self,
+        client: Callable[[Any, Any, CohortOracle], Reply],
+        down: Any,
+        kind: Kind,
+        chunk: Chunk,
+        cohort: Cohort,
+        calls: int,
+        both: bool,
+    ) -> tuple[Reply, CohortOracle]:
+        """What a chunk's clients reply, by the next slower way if this one fails."""
+        assert kind.objective is not None
+        stored = self._rows(chunk.variant, chunk.ids)
+        while True:
+            oracle = CohortOracle(
+                chunk,
+                self.oracle.evaluator(kind.objective, calls),
+                buffers=self._with_own(self.buffers.expand(len(chunk), -1), stored),
+                personal=stored.get(_PERSONAL),
+                generator=torch.Generator().manual_seed(derive_seed(cohort.seed, chunk.ids[0], 1)),
+                evaluate_full=self.oracle.evaluator(kind.objective, 1) if both else None,
+                seeds=[derive_seed(cohort.seed, client, 2) for client in chunk.ids],
+                averaged=self._travels,
+            )
+            try:
+                return client(down, self.client_state(stored), oracle), oracle
+            except ObjectiveError as error:
+                slower = slower_than(self.oracle, self._autocast.on_cpu)
+                if slower is None or not isinstance(error, BatchedError):
+                    raise _of_client(error, kind.objective.name, chunk.ids) from error.__cause__
+                self._give_way(slower, str(error).splitlines()[0])
+
+    def _give_way(self, slower: Vectorized | Sequential, why: str) -> None:
+        on_cpu = self._autocast.on_cpu
+        self._report(f"oracle: took {in_words(slower, on_cpu)}: with {in_words(self.oracle, on_cpu)} {why}")
+        self.oracle = slower
 
     def _collect(self, outcome: _Outcome, chunk: Chunk, reply: Reply, oracle: CohortOracle, z: Tensor) -> None:
         """Add one chunk's replies; clients that sent non-finite numbers are left out."""
@@ -459,6 +509,19 @@ class RoundLoop:
     def _total(self, count: int) -> int:
         return int(self._processes.sum(torch.tensor(count, device=self.buffers.device)))
 
+    def _get_ready(self, batch: RoundBatch) -> None:
+        """Look at the objective in the first round; see to it that the oracle agrees with plain evaluation."""
+        if self._cost is None:
+            self._prepare(batch)
+        elif isinstance(self.oracle, Vectorized) and self._is_due(batch.index):
+            chunk = batch.cohorts[0].preview(CLIENTS)
+            with self._choice.chosen(chunk.variant):
+                self.oracle = self._agreeing(self._seen(chunk), chunk, self.oracle)
+
+    def _is_due(self, index: int) -> bool:
+        """Whether a round after the first is one to check the oracle in."""
+        return isinstance(self._self_check, int) and index % self._self_check == 0
+
     def _prepare(self, batch: RoundBatch) -> None:
         """Look at the objective once: which buffers it changes, what it costs, how it is best computed."""
         cohort = batch.cohorts[0]
@@ -471,24 +534,67 @@ class RoundLoop:
         chunk = cohort.preview(1)
         with self._choice.chosen(chunk.variant):
             kind, cost = self._look(chunk)
-            assert kind.objective is not None
             if self._clients is None:
                 self._clients = ClientStates(self._template(kind), cohort.clients, self._storage)
-            calls = cohort.steps()
-            if isinstance(self.oracle, Auto):
-                load = partial(self._arguments, kind, cohort)
-                trial = self.oracle.choose(kind.objective, cost, calls, load, len(cohort))
-                self._report(f"oracle: {trial.report}")
-                self.oracle = trial.oracle
-            elif isinstance(self.oracle, Vectorized):
-                self.oracle = replace(self.oracle, chunk_size=self.oracle.chunk(cost))
+            if isinstance(self.oracle, Auto | Vectorized):
+                self.oracle = self._chosen(kind, cost, cohort)
         self._cost = cost
+
+    def _chosen(self, kind: Kind, cost: Cost, cohort: Cohort) -> Oracle:
+        """A fixed oracle in place of an open one, the same in all processes, that agrees with plain evaluation."""
+        assert kind.objective is not None
+        wanted = self.oracle if isinstance(self.oracle, Vectorized) else Vectorized()
+        size = -self._processes.largest(-wanted.chunk(cost))  # memory may differ between devices
+        open_choice = isinstance(self.oracle, Auto)
+        if open_choice:
+            size = min(size, self._processes.largest(len(cohort)))
+        fixed = replace(wanted, chunk_size=size)
+        batched = self._agreeing(kind, cohort.preview(CLIENTS), fixed) if size > 1 or not open_choice else fixed
+        if not isinstance(self.oracle, Auto):
+            return batched
+        with undone(self._task):
+            trial = self.oracle.choose(
+                kind.objective,
+                cohort.steps(),
+                partial(self._arguments, kind, cohort),
+                batched if isinstance(batched, Vectorized) and size > 1 else None,
+                lambda seconds: float(self._processes.sum(self.point.new_tensor(seconds))),
+            )
+        self._report(f"oracle: {trial.report}")
+        return trial.oracle
+
+    def _agreeing(self, kind: Kind, chunk: Chunk, oracle: Vectorized) -> Vectorized | Sequential:
+        """The oracle, or the fastest slower one that agrees with plain evaluation in all processes."""
+        assert kind.objective is not None
+        on_cpu = self._autocast.on_cpu
+        ways: list[Vectorized | Sequential] = [oracle, *oracle.ways(on_cpu), Sequential(threads=oracle.threads)]
+        found: Vectorized | Sequential = oracle
+        why = kind.alone
+        if why is not None:
+            found = ways[-1]
+        elif self._self_check != "off":
+            check = SelfCheck(kind.objective, self._sample(kind, chunk))
+            found, why = fastest_that_agrees(oracle, on_cpu, check)
+        agreed = ways[self._processes.largest(ways.index(found))]
+        if agreed != found:
+            why = "another process found a difference"
+        if why is not None:
+            self._report(f"oracle: took {in_words(agreed, on_cpu)}: {why}")
+        return agreed
+
+    def _sample(self, kind: Kind, chunk: Chunk) -> Sample:
+        """The first steps of two clients of a chunk, or of one where there is one."""
+        places = torch.arange(min(CLIENTS, len(chunk)), device=self.buffers.device)
+        data = [map_tensors(lambda leaf: leaf[places], batch.data) for batch in islice(chunk.minibatches(), STEPS)]
+        return Sample(*self._points(kind, len(places)), data)
 
     def _seen(self, chunk: Chunk) -> Kind:
         """The kind of a chunk's clients, ready to compute with; its variant is at hand."""
         kind = self.kind(chunk.variant)
         if kind.objective is None:
             self._look(chunk)
+            if isinstance(self.oracle, Vectorized):
+                self.oracle = self._agreeing(kind, chunk, self.oracle)
         if self._choice:
             self._table(chunk.variant)  # its rows begin here
         return kind
@@ -498,29 +604,20 @@ class RoundLoop:
         kind = self.kind(chunk.variant)
         space = kind.space.at_hand(self._task)
         objective = Objective(self._task, space, self._autocast)
-        data = map_tensors(lambda leaf: leaf[0], next(chunk.minibatches()).data)
-        before = {name: buffer.detach() for name, buffer in self._task.named_buffers()}
-        saved: dict[int, int] = {}
-
-        def note(tensor: Tensor) -> Tensor:
-            saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-            return tensor
-
-        z = self.point
-        personal = space.personal.views(kind.personal)
-        shared = {name: view.detach().requires_grad_() for name, view in space.shared.views(z).items()}
-        present = {name: before[name] for name in space.buffers.names}
-        with torch.enable_grad(), saved_tensors_hooks(note, lambda tensor: tensor), objective.autocast():
-            _, _, after = objective(shared, personal, present, data)
-        changed = [
-            name for name, new in zip(space.buffers.names, after, strict=True) if not torch.equal(before[name], new)
-        ]
-        self._take_buffers(chunk.variant, kind, tuple(changed))
+        data = map_tensors(lambda leaf: leaf[0].clone(), next(chunk.minibatches()).data)
+        try:
+            look = Look.at(objective, self.point, kind.personal, data)
+        except ObjectiveError as error:
+            raise _of_client(error, objective.name, chunk.ids) from error.__cause__
+        self._take_buffers(chunk.variant, kind, look.buffers)
         kind.objective = Objective(self._task, kind.space, self._autocast)
-        own = z.untyped_storage().data_ptr()
-        activations = sum(size for pointer, size in saved.items() if pointer != own)
-        free = torch.cuda.mem_get_info(z.device)[0] if z.device.type == "cuda" else None
-        return kind, Cost(len(z) + len(kind.personal), z.element_size(), activations, free)
+        kind.objective.changes_batch = look.changes_batch
+        kind.objective.draws_in_python = look.draws_in_python
+        kind.alone = look.alone
+        device = self.point.device
+        free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
+        dim = len(self.point) + len(kind.personal)
+        return kind, Cost(dim, self.point.element_size(), look.activation_bytes, free)
 
     def _take_buffers(self, variant: str, kind: Kind, changed: tuple[str, ...]) -> None:
         """Keep the buffers the objective changes, and no others."""
@@ -551,17 +648,20 @@ class RoundLoop:
         self._travels = travels.nonzero().flatten().to(values.device)
 
     def _arguments(self, kind: Kind, cohort: Cohort, clients: int) -> tuple[Tensor, Tensor, Tensor, Any]:
-        """Of so many clients; if fewer are of the first one's kind, the last of these stands for the others."""
+        """Builds arguments of an evaluator for ``clients`` clients.
+
+        If too few of the cohort share the first client's architecture, the last of them is repeated.
+        """
         chunk = cohort.preview(clients)
-        batch = next(chunk.minibatches())
         places = torch.arange(clients, device=self.buffers.device).clamp(max=len(chunk) - 1)
-        data = map_tensors(lambda leaf: leaf[places], batch.data)
+        data = map_tensors(lambda leaf: leaf[places], next(chunk.minibatches()).data)
+        return *self._points(kind, clients), data
 
-        def rows(vector: Tensor) -> Tensor:
-            return vector.expand(clients, -1).clone()
-
+    def _points(self, kind: Kind, clients: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The present point, personal block and buffers, a copy for each of so many clients."""
         buffers = self.buffers if kind.buffers is None else kind.buffers
-        return rows(self.point), rows(kind.personal), rows(buffers), data
+        point, personal, own = (vector.expand(clients, -1).clone() for vector in (self.point, kind.personal, buffers))
+        return point, personal, own
 
     def _template(self, kind: Kind) -> Rows:
         """The rows all clients have."""
@@ -635,6 +735,13 @@ class RoundLoop:
             self.oracle = stored
         elif isinstance(self.oracle, Vectorized) and isinstance(stored, Vectorized) and self.oracle.chunk_size is None:
             self.oracle = replace(self.oracle, chunk_size=stored.chunk_size)
+
+
+def _of_client(error: ObjectiveError, name: str, ids: Sequence[int]) -> ObjectiveError:
+    """The error of an objective, with the client it failed for."""
+    if error.place is None:
+        return error
+    return ObjectiveError(f"{name}.objective failed for client {ids[error.place]}: {error}")
 
 
 _STATE = "state."

@@ -16,6 +16,9 @@ class Processes(Protocol):
     def sum(self, tensor: Tensor) -> Tensor:
         """Sum over processes."""
 
+    def largest(self, value: int) -> int:
+        """The largest of the processes' values, so that all agree."""
+
     def gather_rows(self, ids: list[int], rows: Rows) -> tuple[list[int], Rows]:
         """Clients and their rows of all processes, on every process."""
 
@@ -26,6 +29,10 @@ class OneProcess:
     def sum(self, tensor: Tensor) -> Tensor:
         """The tensor itself."""
         return tensor
+
+    def largest(self, value: int) -> int:
+        """The value itself."""
+        return value
 
     def gather_rows(self, ids: list[int], rows: Rows) -> tuple[list[int], Rows]:
         """The rows themselves."""
@@ -41,6 +48,12 @@ class Distributed:
         torch.distributed.all_reduce(result)
         return result
 
+    def largest(self, value: int) -> int:
+        """All-reduce."""
+        result = torch.tensor(value, device=_device())
+        torch.distributed.all_reduce(result, op=torch.distributed.ReduceOp.MAX)
+        return int(result)
+
     def gather_rows(self, ids: list[int], rows: Rows) -> tuple[list[int], Rows]:
         """All-gather; parts of unequal length are padded for the journey."""
         counts: list[list[int]] = [[] for _ in range(torch.distributed.get_world_size())]
@@ -54,3 +67,9 @@ class Distributed:
             torch.distributed.all_gather(parts, padded)
             gathered[name] = torch.cat([part[: len(own)] for part, own in zip(parts, counts, strict=True)])
         return [client for own in counts for client in own], gathered
+
+
+def _device() -> torch.device:
+    """Where the default group takes tensors from."""
+    on_gpu = torch.distributed.get_backend() == "nccl"
+    return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 
 import pytest
@@ -526,15 +527,25 @@ def test_objective_that_is_no_scalar():
         fitted(Rows())
 
 
-def test_objective_that_vmap_cannot_run():
+def test_objective_that_vmap_cannot_run_is_computed_one_client_after_the_other(caplog):
     class Branches(Line):
         def objective(self, batch):
             loss = super().objective(batch)["loss"]
             return {"loss": loss if loss > 0.1 else 2 * loss}
 
-    with pytest.raises(ObjectiveError, match=r"torch\.func\.vmap[\s\S]*oracle to fedlightning\.oracle\.Sequential"):
-        fitted(Branches(oracle=Vectorized()))
-    assert fitted(Branches(oracle=Sequential())).global_step == 7
+    weights = []
+    with caplog.at_level(logging.INFO):
+        for oracle in (Vectorized(), Sequential()):
+            torch.manual_seed(0)
+            task = Branches(oracle=oracle)
+            fitted(task)
+            weights.append(task.head.weight)
+    assert torch.equal(*weights)
+    (line,) = [message for message in caplog.messages if "oracle" in message]
+    assert line.startswith(
+        "oracle: took Sequential: with Vectorized(backward='autograd', replay=True) Branches.objective"
+    )
+    assert "torch.func.vmap" in line
 
 
 def test_auto_falls_back_to_sequential_with_a_message(caplog):
@@ -691,9 +702,10 @@ def test_an_operation_without_a_batching_rule_is_computed_one_client_after_the_o
             def objective(self, batch):
                 return {"loss": super().objective(batch)["loss"] + torch.ops.fedlightning_test.total([batch[1]])}
 
-        fitted(Odd(), max_steps=1)
-        with pytest.raises(ObjectiveError, match=r"Odd.objective cannot run for all clients at once"):
-            fitted(Odd(oracle=Vectorized()), max_steps=1)
+        for oracle in (None, Vectorized(), Vectorized(compile=True)):
+            task = Odd(oracle=oracle)
+            fitted(task, max_steps=1)
+            assert isinstance(task._rounds().oracle, Sequential)
 
 
 def test_numpy_hyper_parameters_are_stored_as_numbers(tmp_path):

@@ -3,13 +3,14 @@
 from fedlightning.oracle.auto import Auto
 from fedlightning.oracle.base import Cost, Evaluate, Evaluation, Oracle
 from fedlightning.oracle.cohort import CohortOracle, Minibatch
-from fedlightning.oracle.objective import Autocast, Objective, ObjectiveError
+from fedlightning.oracle.objective import Autocast, BatchedError, Objective, ObjectiveError
 from fedlightning.oracle.sequential import Sequential
 from fedlightning.oracle.vectorized import Vectorized
 
 __all__ = [
     "Auto",
     "Autocast",
+    "BatchedError",
     "CohortOracle",
     "Cost",
     "Evaluate",

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedlightning.oracle.base import Cost, Evaluate, Oracle
-from fedlightning.oracle.objective import Objective, ObjectiveError
+from fedlightning.oracle.objective import Objective
+from fedlightning.oracle.randomness import Randomness
 from fedlightning.oracle.sequential import Sequential
 from fedlightning.oracle.vectorized import MIN_CALLS_TO_RECORD, Vectorized
+from fedlightning.ranges import require
+
+WORTH_A_THREAD = 0.9
+"""More threads must save a tenth of the time: on a busy machine those that wait for each other cost far more."""
+
+Arguments = tuple[Tensor, Tensor, Tensor, Any]
 
 
 @dataclass(frozen=True)
@@ -21,7 +29,7 @@ class Trial:
     """What :meth:`Auto.choose` found.
 
     Attributes:
-        oracle: The faster one, with its chunk size fixed.
+        oracle: The faster one, with its chunk size and threads fixed.
         report: One sentence with the measured times.
     """
 
@@ -31,17 +39,21 @@ class Trial:
 
 @dataclass(frozen=True)
 class Auto(Oracle):
-    """Take :class:`Vectorized` or :class:`Sequential`, whichever is faster for this model, data and machine.
+    """Take :class:`Vectorized` or :class:`Sequential`, on one thread or several, whichever is faster here.
 
-    Both run a few gradients of the first round's first cohort; the choice is logged and stored in checkpoints, so that
-    a resumed run goes on with the same one. The two agree to rounding, not in every bit: name one of them for runs
-    that must repeat bit for bit from their start. An objective that cannot run under ``vmap`` is taken sequentially.
+    All run a few gradients of the first round's first cohort in turn; the choice is logged and stored in checkpoints,
+    so that a resumed run goes on with the same one. The ways agree to rounding, not in every bit: name one of them,
+    with its threads, for runs that must repeat bit for bit from their start. An objective that cannot run under
+    ``vmap``, or comes out differently there, is taken one client after the other.
 
     Args:
         trials: Timed gradients of each.
     """
 
     trials: int = 4
+
+    def __post_init__(self) -> None:
+        require(self, "trials", at_least=1)
 
     def chunk(self, cost: Cost) -> int:
         """Not defined before the choice."""
@@ -54,34 +66,60 @@ class Auto(Oracle):
     def choose(
         self,
         objective: Objective,
-        cost: Cost,
         calls: int,
-        load: Callable[[int], tuple[Tensor, Tensor, Tensor, Any]],
-        cohort: int,
+        load: Callable[[int], Arguments],
+        batched: Vectorized | None,
+        total: Callable[[float], float] = float,
     ) -> Trial:
-        """Time both.
+        """Time one after the other, and all at once if there is such a way.
 
         Args:
             objective: The task's objective.
-            cost: What one client's gradient takes.
             calls: Gradients a client takes in a round.
             load: Number of clients to arguments of an evaluator (w, v, buffers, data) for so many.
-            cohort: Clients in the cohort.
+            batched: The fastest batched way that is right, its chunk size fixed; None if there is none.
+            total: Adds up a time over all processes of the run, so that all take the same way.
         """
-        chunk = min(Vectorized().chunk(cost), cohort)
-        sequential = self._time(Sequential(), objective, calls, load(1))
-        if chunk == 1:
-            return Trial(Sequential(), "took Sequential: there is one client at a time")
-        try:
-            vectorized = self._time(Vectorized(), objective, calls, load(chunk)) / chunk
-        except ObjectiveError as error:
-            return Trial(Sequential(), f"took Sequential: {str(error).splitlines()[0]}")
-        times = f"{vectorized * 1e3:.3g} ms a client's gradient in chunks of {chunk}, {sequential * 1e3:.3g} ms alone"
-        if vectorized < sequential:
-            return Trial(Vectorized(chunk_size=chunk), f"took Vectorized: {times}")
-        return Trial(Sequential(), f"took Sequential: {times}")
+        ways: list[tuple[Oracle, int]] = [(Sequential(), 1)]
+        if batched is not None:
+            assert batched.chunk_size is not None
+            ways.append((batched, batched.chunk_size))
+        found = [self._threaded(way, objective, calls, load(clients), total, clients) for way, clients in ways]
+        (alone, alone_time), *rest = found
+        threads = "" if alone.threads is None else f" on {alone.threads} of {torch.get_num_threads()} threads"
+        if not rest:
+            return Trial(alone, f"took Sequential{threads}: {alone_time * 1e3:.3g} ms a client's gradient")
+        (batch, batch_time), chunk = rest[0], ways[1][1]
+        times = f"{batch_time * 1e3:.3g} ms a client's gradient in chunks of {chunk}, {alone_time * 1e3:.3g} ms alone"
+        if batch_time < alone_time:
+            threads = "" if batch.threads is None else f" on {batch.threads} of {torch.get_num_threads()} threads"
+            return Trial(batch, f"took Vectorized{threads}: {times}")
+        return Trial(alone, f"took Sequential{threads}: {times}")
 
-    def _time(self, oracle: Oracle, objective: Objective, calls: int, arguments: tuple[Any, ...]) -> float:
+    def _threaded(
+        self,
+        way: Any,
+        objective: Objective,
+        calls: int,
+        arguments: Arguments,
+        total: Callable[[float], float],
+        clients: int,
+    ) -> tuple[Any, float]:
+        """The way with the threads it is worth, and its time for one client's gradient."""
+        most = torch.get_num_threads()
+        if most == 1 or not objective.autocast.on_cpu:
+            return way, total(self._time(way, objective, calls, arguments)) / clients
+        chosen, best = way, float("inf")
+        for threads in _doubling(most):
+            candidate = replace(way, threads=threads)
+            with limited(threads):
+                taken = total(self._time(candidate, objective, calls, arguments)) / clients
+            if taken > WORTH_A_THREAD * best:
+                break
+            chosen, best = candidate, taken
+        return chosen, best
+
+    def _time(self, oracle: Oracle, objective: Objective, calls: int, arguments: Arguments) -> float:
         """Seconds of the fastest gradient with its step, as the rounds will run it, recorded or not."""
         evaluate = oracle.evaluator(objective, calls)
         w, v, b, data = arguments
@@ -89,11 +127,30 @@ class Auto(Oracle):
         for trial in range(self.trials + 1):
             _synchronize(w)
             start = time.perf_counter()
-            w.sub_(evaluate(w, v, b, data).g, alpha=0.0)
+            w.sub_(evaluate(w, v, b, data, "both", Randomness(range(len(w)), trial)).g, alpha=0.0)
             _synchronize(w)
             if trial or calls < MIN_CALLS_TO_RECORD:  # the first call of a recorded oracle records
                 best = min(best, time.perf_counter() - start)
         return best
+
+
+@contextmanager
+def limited(threads: int | None) -> Iterator[None]:
+    """Compute on so many threads of this process, at most those PyTorch has; None for all of them."""
+    present = torch.get_num_threads()
+    if threads is None or threads >= present:
+        yield
+        return
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(present)
+
+
+def _doubling(most: int) -> Sequence[int]:
+    """1, 2, 4, ... and ``most``."""
+    return [*(2**k for k in range(most.bit_length()) if 2**k < most), most]
 
 
 def _synchronize(tensor: Tensor) -> None:

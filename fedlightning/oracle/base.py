@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedlightning.oracle.objective import Objective
+from fedlightning.oracle.randomness import Randomness
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,15 @@ Blocks = Literal["both", "shared", "personal"]
 class Evaluate(Protocol):
     """A function that computes operators."""
 
-    def __call__(self, w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks = "both") -> Evaluation:
+    def __call__(
+        self,
+        w: Tensor,
+        v: Tensor,
+        b: Tensor,
+        data: Any,
+        blocks: Blocks = "both",
+        randomness: Randomness | None = None,
+    ) -> Evaluation:
         """The operators of S clients.
 
         Args:
@@ -48,6 +57,7 @@ class Evaluate(Protocol):
             b: Buffers, ``[S, b]``.
             data: Leaves ``[S, ...]``.
             blocks: The gradients to compute.
+            randomness: Each client's random numbers; None to draw from the default generators as they are.
         """
 
 
@@ -69,7 +79,13 @@ class Cost:
 
 
 class Oracle(ABC):
-    """A way to compute the operators of a cohort. All ways agree; they differ in speed, memory and what they allow."""
+    """A way to compute the operators of a cohort. All ways agree; they differ in speed, memory and what they allow.
+
+    Attributes:
+        threads: Threads of this process that compute a round; None for as many as PyTorch takes.
+    """
+
+    threads: int | None = None
 
     @abstractmethod
     def chunk(self, cost: Cost) -> int:

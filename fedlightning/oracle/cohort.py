@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedlightning.oracle.base import Blocks, Evaluate, Evaluation
+from fedlightning.oracle.randomness import Randomness
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,8 @@ class CohortOracle:
         self._values: dict[str, list[Tensor]] = {}
         self._active: list[Tensor] = []
         self._all_active = torch.ones_like(self.steps)
+        self._evaluations = 0
+        self._missed: Tensor | None = None  # [S], evaluations that were not a client's own any more
 
     @property
     def clients(self) -> int:
@@ -144,7 +147,7 @@ class CohortOracle:
         """The operator at ``w``, with the random numbers (dropout, noise) that the next call will draw.
 
         For methods that compare points on the same data. It leaves no trace: buffers, logged losses and the
-        generators stay as they were.
+        numbers of the next call stay as they were.
 
         Args:
             w: ``[S, d]``.
@@ -152,8 +155,9 @@ class CohortOracle:
         """
         with torch.random.fork_rng(devices=[w.device] if w.device.type == "cuda" else []):
             if batch is None:
-                return self.full(w)
-            return self._evaluate(w, self._own_personal(), self.buffers, batch.data, self._shared_alone).g
+                return self._everything(w)[0]
+            v, randomness = self._own_personal(), self._randomness
+            return self._evaluate(w, v, self.buffers, batch.data, self._shared_alone, randomness).g
 
     def full(self, w: Tensor, active: Tensor | None = None) -> Tensor:
         """The operator of f_i over all of a client's data, ``[S, d]``.
@@ -166,16 +170,10 @@ class CohortOracle:
 
     def full_blocks(self, w: Tensor, active: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """As :meth:`full` in the shared block ``[S, d]`` and in the personal one ``[S, p]`` (p may be 0)."""
-        v = self._own_personal()
-        g, g_v = torch.empty_like(w), torch.empty_like(v)
-        values: dict[str, Tensor] = {}
-        for rows, data in self._data.full():
-            result = self._evaluate_full(w[rows], v[rows], self.buffers[rows], data)
-            g[rows], g_v[rows] = result.g, result.g_personal
-            for name, value in {"loss": result.loss, **result.scalars}.items():
-                values.setdefault(name, value.new_empty(len(w)))[rows] = value
+        g, g_v, values = self._everything(w)
         if active is not None:
             self._count(values, active)
+        self._advance(active)
         return g, g_v
 
     def take_back(self, buffers: Tensor) -> None:
@@ -207,12 +205,37 @@ class CohortOracle:
             for name, values in self._values.items()
         }
 
+    def _everything(self, w: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Operators in both blocks and values, over all data of every client."""
+        v = self._own_personal()
+        g, g_v = torch.empty_like(w), torch.empty_like(v)
+        values: dict[str, Tensor] = {}
+        for rows, data in self._data.full():
+            randomness = self._randomness.of(rows)
+            result = self._evaluate_full(w[rows], v[rows], self.buffers[rows], data, "both", randomness)
+            g[rows], g_v[rows] = result.g, result.g_personal
+            for name, value in {"loss": result.loss, **result.scalars}.items():
+                values.setdefault(name, value.new_empty(len(w)))[rows] = value
+        return g, g_v, values
+
+    @property
+    def _randomness(self) -> Randomness:
+        """The random numbers of the next evaluation: a client's own evaluations count, not those of its chunk."""
+        return Randomness(self._seeds, self._evaluations, self._missed)
+
+    def _advance(self, active: Tensor | None) -> None:
+        self._evaluations += 1
+        if active is not None:
+            absent = active.logical_not().long()
+            self._missed = absent if self._missed is None else self._missed + absent
+
     @property
     def _shared_alone(self) -> Blocks:
         return "both" if self.personal is None else "shared"
 
     def _evaluated(self, w: Tensor, v: Tensor, batch: Minibatch, blocks: Blocks) -> Evaluation:
-        result = self._evaluate(w, v, self.buffers, batch.data, blocks)
+        result = self._evaluate(w, v, self.buffers, batch.data, blocks, self._randomness)
+        self._advance(batch.active)
         self.buffers = batch.keep(result.buffers, self.buffers)
         self._count({"loss": result.loss, **result.scalars}, batch.active)
         return result

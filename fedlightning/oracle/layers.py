@@ -1,4 +1,4 @@
-"""How four common functions are computed for a whole cohort at once on a CPU.
+"""How a few functions are computed where the usual way is slow, or wrong, for a cohort of clients.
 
 ``torch.func.vmap`` turns S convolutions into one grouped convolution, but lays its input out channel by channel and
 copies between layers. On CPUs a grouped convolution and, above all, max pooling are several times faster with channels
@@ -6,6 +6,10 @@ last; a linear layer's weight gradient comes out in the weight's own layout if t
 cross entropy, which vmap takes apart into some thirty operations, is the same on S * B rows. :class:`CohortLayers` sees
 every call of these functions below a ``vmap`` and computes it so; gradients follow by ordinary autograd. Whatever it
 does not cover goes its usual way.
+
+Two functions need a hand whatever the device: the padding row of an embedding has no gradient in any client (below
+vmap it would have one in all but the first), and a parameter seen as complex numbers is copied first, as views into a
+flat vector may lie at odd places.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_batchedtensor, is_functorch_wrapped_tensor, maybe_current_level, maybe_get_level
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
@@ -22,12 +27,21 @@ from torch.overrides import TorchFunctionMode
 class CohortLayers(TorchFunctionMode):
     """While active, the functions above are computed for all clients at once below one ``vmap``."""
 
+    def __init__(self, fast: bool = True) -> None:
+        """Choose the rules.
+
+        Args:
+            fast: All of them, for CPUs; else only those that are needed to be right.
+        """
+        super().__init__()
+        self._rules = _RULES if fast else _NEEDED
+
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Route a call to the cohort's version where there is one."""
         kwargs = kwargs or {}
-        rule = _RULES.get(func)
+        rule = self._rules.get(func)
         if rule is not None:
             result = rule(*args, **kwargs)
             if result is not None:
@@ -35,27 +49,80 @@ class CohortLayers(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-class ChannelsLast(TorchFunctionMode):
-    """While active, the inputs of conv2d and max_pool2d are laid out channels last: for one client at a time."""
+class LoneLayers(TorchFunctionMode):
+    """While active, one client's layers are laid out so that they are fast, and draw what they draw in a cohort.
+
+    The inputs of conv2d and max_pool2d are laid out channels last on a CPU. Random numbers fill a tensor in the order
+    of its memory, so tensors are laid out in the order of their dimensions before they are filled.
+    """
+
+    def __init__(self, channels_last: bool = True) -> None:
+        """Choose the layout of images."""
+        super().__init__()
+        self._channels_last = channels_last
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Convert the input and call on."""
         kwargs = kwargs or {}
-        if func in (torch.conv2d, F.max_pool2d) and args and _is_plain_image(args[0]):
-            args = (_channels_last(args[0]), *args[1:])
+        if func in _IMAGE_FUNCTIONS:
+            if self._channels_last and args and _is_plain_image(args[0]):
+                args = (_channels_last(args[0]), *args[1:])
+        elif func in _DRAW_LIKE_INPUT:
+            if args and isinstance(args[0], Tensor):
+                args = (args[0].contiguous(), *args[1:])
+        elif func in _FILL and not args[0].is_contiguous():
+            filled = func(torch.empty_like(args[0], memory_format=torch.contiguous_format), *args[1:], **kwargs)
+            return args[0].copy_(filled)
+        elif func is torch.view_as_complex:
+            args = tuple(map(_compact, args))
         return func(*args, **kwargs)
 
 
-def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
-    if bias is None or not (_is_batched(x) and _is_batched(weight) and _is_batched(bias)) or x.dim() != 2:
+_IMAGE_FUNCTIONS = (torch.conv2d, F.max_pool2d)
+
+_DRAW_LIKE_INPUT = frozenset(
+    {
+        F.dropout,
+        F.dropout1d,
+        F.dropout2d,
+        F.dropout3d,
+        F.alpha_dropout,
+        F.feature_alpha_dropout,
+        F.rrelu,
+        F.gumbel_softmax,
+        torch.dropout,
+        torch.rand_like,
+        torch.randn_like,
+        torch.randint_like,
+    }
+)
+"""Functions that fill a tensor laid out like their input with random numbers."""
+
+_FILL = frozenset(
+    getattr(Tensor, name)
+    for name in (
+        "bernoulli_",
+        "cauchy_",
+        "exponential_",
+        "geometric_",
+        "log_normal_",
+        "normal_",
+        "random_",
+        "uniform_",
+    )
+)
+
+
+def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
+    if bias is None or not _are_batched(input, weight, bias) or input.dim() != 2:
         return None
-    return _Linear.apply(x, weight, bias)  # type: ignore[no-any-return]
+    return _Linear.apply(input, weight, bias)  # type: ignore[no-any-return]
 
 
 def _conv2d(
-    x: Tensor,
+    input: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
     stride: Any = 1,
@@ -63,27 +130,61 @@ def _conv2d(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Tensor | None:
-    if not (_is_batched(x) and _is_batched(weight)) or x.dim() != 4 or (bias is not None and not _is_batched(bias)):
+    if not _are_batched(input, weight, *(() if bias is None else (bias,))) or input.dim() != 4:
         return None
-    return _Conv2d.apply(x, weight, bias, stride, padding, dilation, groups)  # type: ignore[no-any-return]
+    return _Conv2d.apply(input, weight, bias, stride, padding, dilation, groups)  # type: ignore[no-any-return]
 
 
-def _max_pool2d(x: Tensor, *args: Any, return_indices: bool = False, **kwargs: Any) -> Tensor | None:
-    if return_indices or not _is_batched(x) or x.dim() != 4:
+def _max_pool2d(input: Tensor, *args: Any, return_indices: bool = False, **kwargs: Any) -> Tensor | None:
+    if return_indices or len(args) > 5 or not _are_batched(input) or input.dim() != 4:
         return None
-    return _MaxPool2d.apply(x, args, kwargs)  # type: ignore[no-any-return]
+    return _MaxPool2d.apply(input, args, kwargs)  # type: ignore[no-any-return]
 
 
 def _cross_entropy(
-    x: Tensor, target: Tensor, weight: None = None, *, ignore_index: int = -100, reduction: str = "mean", **other: Any
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    size_average: bool | None = None,
+    ignore_index: int = -100,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
 ) -> Tensor | None:
-    covered = weight is None and not any(other.values()) and reduction in ("mean", "sum", "none")
-    if not covered or not (_is_batched(x) and _is_batched(target)) or x.dim() != 2 or target.dim() != 1:
+    usual = weight is None and size_average is None and reduce is None and label_smoothing == 0.0
+    covered = usual and reduction in ("mean", "sum", "none")
+    if not covered or not _are_batched(input, target) or input.dim() != 2 or target.dim() != 1:
         return None
-    return _CrossEntropy.apply(x, target, ignore_index, reduction)  # type: ignore[no-any-return]
+    return _CrossEntropy.apply(input, target, ignore_index, reduction)  # type: ignore[no-any-return]
 
+
+def _embedding(
+    input: Tensor,
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Tensor | None:
+    if padding_idx is None or max_norm is not None or scale_grad_by_freq or sparse:
+        return None
+    rows = F.embedding(input, weight)
+    padding = input == padding_idx % weight.shape[0]
+    return torch.where(padding[..., None], rows.detach(), rows)
+
+
+def _view_as_complex(input: Tensor) -> Tensor:
+    return torch.view_as_complex(_compact(input))
+
+
+_NEEDED: dict[Callable[..., Any], Callable[..., Tensor | None]] = {
+    F.embedding: _embedding,
+    torch.view_as_complex: _view_as_complex,
+}
 
 _RULES: dict[Callable[..., Any], Callable[..., Tensor | None]] = {
+    **_NEEDED,
     F.linear: _linear,
     torch.conv2d: _conv2d,
     F.max_pool2d: _max_pool2d,
@@ -163,9 +264,18 @@ def _channels_last(x: Tensor) -> Tensor:
     return x.as_strided(x.shape, (channels * height * width, 1, channels * width, channels))
 
 
+def _compact(x: Tensor) -> Tensor:
+    """A copy in memory of its own."""
+    return x.clone(memory_format=torch.contiguous_format)
+
+
 def _is_plain_image(x: Any) -> bool:
-    return isinstance(x, Tensor) and x.dim() == 4 and not torch._C._functorch.is_functorch_wrapped_tensor(x)
+    return isinstance(x, Tensor) and x.dim() == 4 and not is_functorch_wrapped_tensor(x)
 
 
-def _is_batched(x: Any) -> bool:
-    return isinstance(x, Tensor) and torch._C._functorch.is_batchedtensor(x)
+def _are_batched(*tensors: Any) -> bool:
+    """Whether all are batched by the innermost transformation, a ``vmap``: of the objective's own, or ours."""
+    if not all(isinstance(x, Tensor) and is_batchedtensor(x) for x in tensors):
+        return False
+    level = maybe_current_level()
+    return all(maybe_get_level(x) == level for x in tensors)

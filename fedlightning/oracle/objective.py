@@ -11,13 +11,27 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from fedlightning.nested import map_tensors
 from fedlightning.space import ParameterSpace
 
 Named = Mapping[str, Tensor]
 
 
 class ObjectiveError(RuntimeError):
-    """The task's objective cannot be evaluated; the message says what to change."""
+    """The task's objective cannot be evaluated; the message says what to change.
+
+    Attributes:
+        place: Which of the clients it was evaluated for, counted from 0; None if it fails for any.
+    """
+
+    def __init__(self, message: str, place: int | None = None) -> None:
+        """Say what is wrong, and at which client."""
+        super().__init__(message)
+        self.place = place
+
+
+class BatchedError(ObjectiveError):
+    """The objective cannot be evaluated for many clients at once; one after the other it may well be."""
 
 
 class Task(Protocol):
@@ -57,22 +71,31 @@ class Objective:
     """Evaluates ``task.objective`` at given parameters and buffers, leaving the task's own untouched.
 
     Attributes:
+        task: The module whose objective it is.
         space: Names and blocks.
         autocast: Mixed precision of the evaluation.
         name: Class of the task, for messages.
+        dtype: Dtype of the task's trainable parameters.
         forward_only: Whether vmap can run the forward pass by itself; None until tried.
         compiled: Place for a compiled gradient, which outlives rounds.
+        draws: Whether it was seen to draw random numbers.
+        draws_in_python: Whether it was seen to draw some from ``random`` or NumPy.
+        changes_batch: Whether it was seen to write into its batch, so that it needs a copy.
     """
 
     def __init__(self, task: nn.Module, space: ParameterSpace, autocast: Autocast) -> None:
         """Wrap a task, a module with a method ``objective(batch)``."""
+        self.task = task
         self.space = space
         self.autocast = autocast
         self.name = type(task).__name__
         self.forward_only: bool | None = None
         self.compiled: Any = None
+        self.draws = False
+        self.draws_in_python = False
+        self.changes_batch = False
         self._call = _ObjectiveModule(task)
-        self._dtype = next(p.dtype for p in task.parameters() if p.requires_grad)
+        self.dtype = next(p.dtype for p in task.parameters() if p.requires_grad)
         every, distinct = (list(task.named_parameters(remove_duplicate=once)) for once in (False, True))
         self._tied = len(every) > len(distinct)
 
@@ -91,8 +114,10 @@ class Objective:
             The scalar loss, further scalars to log, and the buffers' new values in the layout's order.
         """
         named = (*shared.items(), *personal.items())
-        state = {f"task.{name}": tensor.to(self._dtype) for name, tensor in named}  # points may be wider than the task
-        own = dict(self._call.task.named_buffers()) if buffers else {}
+        state = {f"task.{name}": tensor.to(self.dtype) for name, tensor in named}  # points may be wider than the task
+        if self.changes_batch:
+            data = map_tensors(torch.clone, data)
+        own = dict(self.task.named_buffers()) if buffers else {}
         for name, tensor in buffers.items():
             state[f"task.{name}"] = tensor.to(own[name].dtype, copy=True)  # the objective writes into its copy
         result = functional_call(self._call, state, (data,), tie_weights=self._tied)  # looking for ties takes time
@@ -111,6 +136,14 @@ class _ObjectiveModule(nn.Module):
         return self.task.objective(data)  # type: ignore[operator]
 
 
+def _remedy(loss: Any, scalars: Mapping[str, Any]) -> str:
+    if isinstance(loss, Tensor):
+        return "Average over the minibatch, e.g. with .mean()."
+    if scalars:
+        return f"Its keys are {', '.join(map(repr, scalars))}: name the loss 'loss'."
+    return "Return the loss of the minibatch."
+
+
 def _split(result: Any, name: str) -> tuple[Tensor, dict[str, Tensor]]:
     scalars = dict(result) if isinstance(result, Mapping) else {"loss": result}
     loss = scalars.pop("loss", None)
@@ -118,7 +151,7 @@ def _split(result: Any, name: str) -> tuple[Tensor, dict[str, Tensor]]:
         got = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"{type(loss).__name__}"
         raise ObjectiveError(
             f"{name}.objective must return a scalar tensor or a dict with a scalar tensor 'loss'; got {got}. "
-            "Average over the minibatch, e.g. with .mean()."
+            f"{_remedy(loss, scalars)}"
         )
     wrong = [key for key, value in scalars.items() if isinstance(value, Tensor) and value.dim() != 0]
     if wrong:

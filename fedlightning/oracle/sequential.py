@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
@@ -12,33 +11,66 @@ from torch import Tensor
 
 from fedlightning.nested import map_tensors
 from fedlightning.oracle.base import Blocks, Cost, Evaluate, Evaluation, Oracle, differentiate
-from fedlightning.oracle.layers import ChannelsLast
-from fedlightning.oracle.objective import Objective
+from fedlightning.oracle.layers import LoneLayers
+from fedlightning.oracle.objective import Objective, ObjectiveError
+from fedlightning.oracle.randomness import Randomness, seed_python
+from fedlightning.ranges import require
+from fedlightning.seeding import seed_device
 
 
 @dataclass(frozen=True)
 class Sequential(Oracle):
-    """Train one client after the other: any Python in the objective, least memory, fastest for large models on CPUs."""
+    """Train one client after the other: any Python in the objective, least memory, fastest for large models on CPUs.
+
+    Args:
+        threads: Threads that compute; null for as many as PyTorch takes.
+    """
+
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        require(self, "threads", at_least=1, optional=True)
 
     def chunk(self, cost: Cost) -> int:
         """One client."""
         return 1
 
     def evaluator(self, objective: Objective, calls: int) -> Evaluate:
-        """Plain autograd for each row."""
+        """Plain autograd for each row; what fails is the objective's own error."""
 
         def forward(*arguments: Any) -> Any:
-            with ChannelsLast() if objective.autocast.on_cpu else nullcontext():
+            with LoneLayers(channels_last=objective.autocast.on_cpu):
                 return objective(*arguments)
 
-        def evaluate(w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks = "both") -> Evaluation:
+        def evaluate(
+            w: Tensor,
+            v: Tensor,
+            b: Tensor,
+            data: Any,
+            blocks: Blocks = "both",
+            randomness: Randomness | None = None,
+        ) -> Evaluation:
             rows = []
+            seeds = None if randomness is None else randomness.seeds()
             for i in range(len(w)):
                 own = map_tensors(itemgetter(i), data)
-                rows.append(differentiate(objective, forward, w[i], v[i], b[i], own, blocks))
+                if seeds is not None:
+                    _seed(objective, w.device, seeds[i])
+                try:
+                    rows.append(differentiate(objective, forward, w[i], v[i], b[i], own, blocks))
+                except ObjectiveError:
+                    raise
+                except Exception as error:
+                    raise ObjectiveError(f"{type(error).__name__}: {error}", place=i) from error
             return rows[0] if len(rows) == 1 else _stack(rows)
 
         return evaluate
+
+
+def _seed(objective: Objective, device: torch.device, seed: int) -> None:
+    seed_device(device, seed)
+    if objective.draws_in_python:
+        seed_python(seed)
 
 
 def _stack(rows: list[Evaluation]) -> Evaluation:

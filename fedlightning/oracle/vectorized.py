@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -16,7 +17,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from fedlightning.nested import flatten, unflatten
 from fedlightning.oracle.base import Blocks, Cost, Evaluate, Evaluation, Oracle, collected, differentiate
 from fedlightning.oracle.layers import CohortLayers
-from fedlightning.oracle.objective import Named, Objective, ObjectiveError
+from fedlightning.oracle.objective import BatchedError, Named, Objective
+from fedlightning.oracle.randomness import ClientNoise, PerClient, Randomness, generator_state
 from fedlightning.oracle.recording import Recording
 from fedlightning.ranges import require
 
@@ -29,29 +31,38 @@ MIN_CALLS_TO_RECORD = 20
 BATCHABLE_ATTENTION = partial(sdpa_kernel, SDPBackend.MATH)
 """The fused attention kernels have no batching rule: vmap would run them client by client."""
 
+Backward = Literal["autograd", "vmap"]
+
 
 @dataclass(frozen=True)
 class Vectorized(Oracle):
     """Compute a chunk of clients as one batched operation.
 
     The objective runs under ``torch.func.vmap``: it must not read tensor values in Python (``.item()``, ``if`` on a
-    tensor, boolean masks), and random layers draw independently for every client.
+    tensor, boolean masks). Python code in it runs once for all clients, and with ``replay`` once a round. The first
+    round of a fit compares it with evaluation client by client; see ``self_check`` of the task.
 
     Args:
         chunk_size: Clients computed together; by default as many as memory (on a CPU: the caches) suggests.
         replay: Run the steps of a round from a recording of the first one (see :mod:`fedlightning.oracle.recording`):
-            the same bits, faster for small models. Python code of the objective then runs once a round, so turn it
-            off if the objective draws numbers from ``random`` or NumPy. Null: on CPUs only.
+            the same bits, faster for small models. Null: on CPUs only.
         compile: Compile the gradient with ``torch.compile`` (seconds to minutes once; needs a C++ compiler). Worth it
             for small models without convolutions.
+        backward: ``autograd`` batches the forward pass alone and differentiates it as usual, ``vmap`` batches the
+            gradient, which takes recurrent layers and attention apart. Null tries the first, which is faster.
+        threads: Threads that compute; null for as many as PyTorch takes.
     """
 
     chunk_size: int | None = None
     replay: bool | None = None
     compile: bool = False
+    backward: Backward | None = None
+    threads: int | None = None
 
     def __post_init__(self) -> None:
-        require(self, "chunk_size", at_least=1, optional=True)
+        require(self, "chunk_size", "threads", at_least=1, optional=True)
+        if self.backward not in ("autograd", "vmap", None):
+            raise ValueError(f"Vectorized(backward={self.backward!r}): expected 'autograd', 'vmap' or null.")
 
     def chunk(self, cost: Cost) -> int:
         """Clients that fit: point, operator, a few temporaries and the activations of each."""
@@ -62,36 +73,55 @@ class Vectorized(Oracle):
             return max(1, cost.free_bytes // (2 * client))
         return max(8, CACHE_BYTES // client)
 
+    def replays(self, on_cpu: bool) -> bool:
+        """Whether rounds of many steps are replayed."""
+        return not self.compile and (on_cpu if self.replay is None else self.replay)
+
+    def ways(self, on_cpu: bool) -> Iterator[Vectorized]:
+        """This way and the slower ones it may give way to, each named in full, the fastest first."""
+        if self.compile:
+            yield self
+        plain = replace(self, compile=False)
+        for backward in ("autograd", "vmap") if self.backward is None else (self.backward,):
+            if plain.replays(on_cpu):
+                yield replace(plain, backward=backward)
+            yield replace(plain, backward=backward, replay=False)
+
     def evaluator(self, objective: Objective, calls: int) -> Evaluate:
         """Batched forward and backward pass; recorded or compiled if so chosen."""
-        on_cpu = objective.autocast.on_cpu
+        noise = ClientNoise()
         if self.compile:
-            evaluate = _compiled(objective)
-        elif calls >= MIN_CALLS_TO_RECORD and (on_cpu if self.replay is None else self.replay):
-            evaluate = _recorded(objective)
+            compute = _compiled(objective)
+        elif calls >= MIN_CALLS_TO_RECORD and self.replays(objective.autocast.on_cpu):
+            compute = _recorded(objective, self.backward, noise)
         else:
-            evaluate = _batched(objective)
+            compute = _eager(objective, self.backward, noise)
 
-        def explained(w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks = "both") -> Evaluation:
+        def evaluate(
+            w: Tensor,
+            v: Tensor,
+            b: Tensor,
+            data: Any,
+            blocks: Blocks = "both",
+            randomness: Randomness | None = None,
+        ) -> Evaluation:
+            noise.begin(randomness)
             try:
-                if objective.forward_only is None and not self.compile:
+                if self.backward is None and objective.forward_only is None and not self.compile:
                     objective.forward_only = _forward_alone_can_be_batched(objective, w, v, b, data)
-                return evaluate(w, v, b, data, blocks)
-            except ObjectiveError:
-                raise
-            except RuntimeError as error:
+                return compute(w, v, b, data, blocks, randomness)
+            except Exception as error:
                 raise _explain(error, objective.name) from error
 
-        return explained
+        return evaluate
 
 
-def _batched(objective: Objective) -> Evaluate:
+def _batched(
+    objective: Objective, backward: Backward | None, w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks
+) -> Evaluation:
     """``vmap`` over the forward pass only where that is possible, else over the gradient."""
-
-    def evaluate(w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks = "both") -> Evaluation:
-        return (_forward_batched if objective.forward_only else _gradient_batched)(objective, w, v, b, data, blocks)
-
-    return evaluate
+    forward_only = objective.forward_only if backward is None else backward == "autograd"
+    return (_forward_batched if forward_only else _gradient_batched)(objective, w, v, b, data, blocks)
 
 
 def _forward_batched(
@@ -99,7 +129,7 @@ def _forward_batched(
 ) -> Evaluation:
     """The backward pass is ordinary autograd on batched tensors: less bookkeeping, and layers laid out by our rules."""
     forward = vmap(objective, in_dims=0, randomness="different")
-    with BATCHABLE_ATTENTION(), CohortLayers() if objective.autocast.on_cpu else nullcontext():
+    with BATCHABLE_ATTENTION(), CohortLayers(fast=objective.autocast.on_cpu):
         return differentiate(objective, forward, w, v, b, data, blocks)
 
 
@@ -117,7 +147,7 @@ def _gradient_batched(
 
     gradient = vmap(grad(scaled, argnums=wanted, has_aux=True), in_dims=0, randomness="different")
     views = (space.shared.views(w), space.personal.views(v), space.buffers.views(b))
-    with BATCHABLE_ATTENTION():
+    with BATCHABLE_ATTENTION(), nullcontext() if torch.compiler.is_compiling() else CohortLayers(fast=False):
         gradients, (loss, scalars, buffers) = gradient(*views, data)
     moved = dict(zip(wanted, gradients, strict=True))
     g, g_personal = (list(moved.get(block, {}).values()) for block in (0, 1))
@@ -136,32 +166,56 @@ def _forward_alone_can_be_batched(objective: Objective, w: Tensor, v: Tensor, b:
         warnings.simplefilter("always")
         try:
             _forward_batched(objective, w, v, b, data)
-        except ObjectiveError:
-            raise
         except RuntimeError:
             return False
-    return not any("batching rule" in str(warning.message) for warning in caught)
+    return not any(is_slow(warning.message) for warning in caught)
 
 
-def _recorded(objective: Objective) -> Evaluate:
-    batched = _batched(objective)
-    recordings: dict[Any, Recording] = {}
-    names: list[str] = []
+def is_slow(warning: object) -> bool:
+    """Whether vmap has warned that it goes client by client."""
+    return "batching rule" in str(warning)
 
-    def record(structure: Any, blocks: Blocks) -> Recording:
+
+def _eager(objective: Objective, backward: Backward | None, noise: ClientNoise) -> Evaluate:
+    """Operations run as they come. Whoever draws is run again with every client's own numbers, and so from then on."""
+
+    def evaluate(
+        w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks = "both", randomness: Randomness | None = None
+    ) -> Evaluation:
+        if not objective.draws:
+            before = None if randomness is None else generator_state(w.device)
+            result = _batched(objective, backward, w, v, b, data, blocks)
+            if before is None or torch.equal(before, generator_state(w.device)):
+                return result
+            objective.draws = True
+        with PerClient(noise):
+            return _batched(objective, backward, w, v, b, data, blocks)
+
+    return evaluate
+
+
+def _recorded(objective: Objective, backward: Backward | None, noise: ClientNoise) -> Evaluate:
+    recordings: dict[Any, tuple[Recording, list[str]]] = {}
+
+    def record(structure: Any, blocks: Blocks) -> tuple[Recording, list[str]]:
+        names: list[str] = []
+
         def function(w: Tensor, v: Tensor, b: Tensor, *leaves: Tensor) -> list[Tensor]:
-            result = batched(w, v, b, unflatten(list(leaves), structure), blocks)
+            result = _batched(objective, backward, w, v, b, unflatten(list(leaves), structure), blocks)
             names[:] = result.scalars
             return [result.g, result.g_personal, result.buffers, result.loss, *result.scalars.values()]
 
-        return Recording(function)
+        return Recording(function, noise), names
 
-    def evaluate(w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks = "both") -> Evaluation:
+    def evaluate(
+        w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks = "both", randomness: Randomness | None = None
+    ) -> Evaluation:
         leaves, structure = flatten(data)
-        key = structure, blocks
+        key = structure, blocks, tuple(leaf.shape for leaf in leaves)
         if key not in recordings:
             recordings[key] = record(structure, blocks)
-        g, g_personal, buffers, loss, *scalars = recordings[key](w, v, b, *leaves)
+        recording, names = recordings[key]
+        g, g_personal, buffers, loss, *scalars = recording(w, v, b, *leaves)
         return Evaluation(g, g_personal, buffers, loss, dict(zip(names, scalars, strict=True)))
 
     return evaluate
@@ -172,15 +226,23 @@ def _compiled(objective: Objective) -> Evaluate:
     if objective.compiled is None:
         compiled = torch.compile(_gradient_batched, dynamic=False)
         objective.compiled = partial(compiled, objective)
-    return objective.compiled  # type: ignore[no-any-return]
+
+    def evaluate(
+        w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks = "both", randomness: Randomness | None = None
+    ) -> Evaluation:
+        before = None if randomness is None else generator_state(w.device)
+        result: Evaluation = objective.compiled(w, v, b, data, blocks)
+        if before is not None and not torch.equal(before, generator_state(w.device)):
+            raise RuntimeError("a compiled gradient cannot draw every client's random numbers from its own generator")
+        return result
+
+    return evaluate
 
 
-def _explain(error: RuntimeError, name: str) -> RuntimeError:
-    text = str(error)
-    if not any(sign in text for sign in ("vmap", "functorch", "data-dependent", "BatchedTensor", "Batching rule")):
-        return error
-    return ObjectiveError(
-        f"{name}.objective cannot run for all clients at once (torch.func.vmap): {text.splitlines()[0]}\n"
+def _explain(error: Exception, name: str) -> BatchedError:
+    text = f"{type(error).__name__}: {error}".splitlines()[0]
+    return BatchedError(
+        f"{name}.objective cannot run for all clients at once (torch.func.vmap): {text}\n"
         "Typical causes: .item() or float(tensor), `if` on a tensor, indexing by a boolean mask, writing into a tensor "
         "made outside. Replace them by masks (torch.where), or set oracle to fedlightning.oracle.Sequential, "
         "which evaluates one client after the other without this limit."

@@ -51,7 +51,7 @@ class Samples:
         yield torch.arange(CLIENTS), self.a
 
 
-def evaluate(w, v, buffers, a, blocks="both"):
+def evaluate(w, v, buffers, a, blocks="both", randomness=None):
     error = (a @ w[:, :, None]).squeeze(2) - 1
     return Evaluation((error[:, :, None] * a).mean(1), v, buffers, error.square().mean(1) / 2)
 
@@ -94,7 +94,7 @@ def test_gradient_descent_solves_a_skew_problem_with_a_max_block():
     """With f_i = 0 in its place the bilinear x * 20 * y, steps of 1 / (weight + L) would run away."""
     skew = torch.tensor([[0.0, 20.0], [-20.0, 0.0]], dtype=torch.float64)
 
-    def bilinear(w, v, buffers, data, blocks="both"):
+    def bilinear(w, v, buffers, data, blocks="both", randomness=None):
         return Evaluation(w @ skew.T, v, buffers, w.sum(1))
 
     problem = Subproblem(torch.ones(2, dtype=torch.float64), 5.0)
@@ -140,7 +140,7 @@ def test_svrg_gets_as_near_as_full_gradients_and_minibatch_steps_do_not():
     assert (noisy - exact).norm() > 1e-3
 
 
-def noisy(w, v, buffers, a, blocks="both"):
+def noisy(w, v, buffers, a, blocks="both", randomness=None):
     """As :func:`evaluate`, with noise of its own at every call, as dropout has."""
     exact = evaluate(w, v, buffers, a)
     return Evaluation(exact.g + 10 * torch.randn_like(w), v, buffers, exact.loss)

@@ -1,0 +1,132 @@
+"""The first evaluation of an objective: what it changes, and what it costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fedlightning.oracle.objective import Named, Objective, ObjectiveError
+from fedlightning.oracle.randomness import python_generators_restored, python_state
+from fedlightning.oracle.side_effects import changed, numbers, undone, versions
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one evaluation of one client shows.
+
+    Attributes:
+        buffers: Names of the buffers the objective writes.
+        activation_bytes: Memory autograd keeps between forward and backward pass.
+        changes_batch: Whether the objective writes into its batch.
+        draws_in_python: Whether it draws random numbers from ``random`` or NumPy.
+        alone: Why clients must be computed one by one, if they must.
+    """
+
+    buffers: tuple[str, ...]
+    activation_bytes: int
+    changes_batch: bool
+    draws_in_python: bool
+    alone: str | None
+
+    @classmethod
+    def at(cls, objective: Objective, z: Tensor, personal: Tensor, data: Any) -> Look:
+        """Evaluate the objective once, leaving the task's attributes as they were.
+
+        Args:
+            objective: Of a space with all the task's buffers.
+            z: Shared parameters, ``[d]``.
+            personal: Personal block, ``[p]``.
+            data: One client's minibatch, which may be written into.
+
+        Raises:
+            ObjectiveError: If the objective fails.
+        """
+        task, space = objective.task, objective.space
+        shared = {name: view.requires_grad_() for name, view in space.shared.views(z.detach().clone()).items()}
+        own = {name: view.detach() for name, view in space.personal.views(personal).items()}
+        buffers = {name: buffer.detach() for name, buffer in task.named_buffers() if name in space.buffers.names}
+        fixed = {name: p for name, p in task.named_parameters() if not p.requires_grad}
+        batch, held = versions(data), {name: p._version for name, p in fixed.items()}
+        with undone(task), python_generators_restored():
+            before, drawn = numbers(task), python_state()
+            after, size = _evaluated(objective, shared, own, buffers, data)
+            attribute = changed(before, numbers(task))
+            draws_in_python = python_state() != drawn
+        parameter = next((name for name, p in fixed.items() if p._version != held[name]), None)
+        return cls(
+            tuple(name for name, new in after.items() if _written(buffers[name], new)),
+            size,
+            versions(data) != batch,
+            draws_in_python,
+            _why_alone(objective.name, task, attribute, parameter, draws_in_python),
+        )
+
+
+def _evaluated(
+    objective: Objective, shared: Named, personal: Named, buffers: Named, data: Any
+) -> tuple[dict[str, Tensor], int]:
+    """The buffers afterwards, and the bytes autograd keeps."""
+    own = next(iter(shared.values())).untyped_storage().data_ptr()
+    saved: dict[int, int] = {}
+
+    def note(tensor: Tensor) -> Tensor:
+        saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    try:
+        try:
+            with torch.enable_grad(), saved_tensors_hooks(note, lambda tensor: tensor), objective.autocast():
+                _, _, after = objective(shared, personal, buffers, data)
+            size = sum(nbytes for pointer, nbytes in saved.items() if pointer != own)
+        except ObjectiveError:
+            raise
+        except RuntimeError:  # transformations of torch.func inside the objective do not go with hooks
+            with torch.enable_grad(), _Produced() as produced, objective.autocast():
+                _, _, after = objective(shared, personal, buffers, data)
+            size = produced.nbytes
+    except ObjectiveError:
+        raise
+    except Exception as error:
+        raise ObjectiveError(f"{type(error).__name__}: {error}", place=0) from error
+    return dict(zip(objective.space.buffers.names, after, strict=True)), size
+
+
+class _Produced(TorchDispatchMode):
+    """Counts the bytes that operations produce, at least what autograd keeps of them."""
+
+    nbytes = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        output = func(*args, **(kwargs or {}))
+        if isinstance(output, Tensor) and not func.is_view:
+            self.nbytes += output.numel() * output.element_size()
+        return output
+
+
+def _written(before: Tensor, after: Tensor) -> bool:
+    """Whether a buffer was written in place, if only with the values it had, or has another value."""
+    return after._version > 0 or not torch.equal(before, after)
+
+
+def _why_alone(name: str, task: nn.Module, attribute: str | None, parameter: str | None, python: bool) -> str | None:
+    if parameter is not None:
+        return f"{name}.objective writes into the frozen parameter '{parameter}', which all clients share"
+    if attribute is not None:
+        return f"{name}.objective changes self.{attribute} in Python, once for every client it is evaluated for"
+    if python:
+        return (
+            f"{name}.objective draws random numbers from Python or NumPy, which are the same for clients side by side"
+        )
+    hooked = next(
+        (each for each, module in task.named_modules() if module._backward_hooks or module._backward_pre_hooks), None
+    )
+    if hooked is not None:
+        return f"'{hooked}' has a backward hook, which does not run for clients side by side"
+    return None

@@ -1,0 +1,235 @@
+"""The random numbers of a client, whoever is computed beside it.
+
+Each evaluation of each client has a seed of its own, a function of (seed, round, phase, client, step). One client after
+the other, the default generators are seeded before each evaluation. For many clients at once, :class:`ClientNoise`
+gives every client's part of a random operation the numbers that client would have drawn alone, so that dropout and
+noise are the same for every oracle, in every chunk and on any number of processes.
+"""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fedlightning.seeding import derive_seed
+
+aten = torch.ops.aten
+
+
+class UnsplittableDrawError(RuntimeError):
+    """A random operation whose numbers cannot be shared out among clients."""
+
+
+class Randomness:
+    """Seeds of the random numbers of S clients in one evaluation."""
+
+    def __init__(self, clients: Sequence[int], steps: int, missed: Tensor | None = None) -> None:
+        """Name the evaluation.
+
+        Args:
+            clients: Seed of each client in this phase of this round.
+            steps: Evaluations of this chunk before this one.
+            missed: ``[S]``, how many of those each client took no part in; None if none did.
+        """
+        self._clients = clients
+        self._steps = steps
+        self._missed = missed
+
+    def seeds(self) -> list[int]:
+        """One seed a client."""
+        missed = [0] * len(self._clients) if self._missed is None else self._missed.tolist()
+        return [
+            derive_seed(client, self._steps - int(absent)) for client, absent in zip(self._clients, missed, strict=True)
+        ]
+
+    def of(self, rows: Tensor) -> Randomness:
+        """The same for some of the clients, by their places."""
+        places = rows.tolist()
+        missed = None if self._missed is None else self._missed[rows]
+        return Randomness([self._clients[place] for place in places], self._steps, missed)
+
+
+class ClientNoise:
+    """Random operations on tensors ``[S, ...]``, each client's part drawn from that client's generator."""
+
+    def __init__(self) -> None:
+        """Start without randomness: operations draw from the default generators as they are."""
+        self._randomness: Randomness | None = None
+        self._generators: list[torch.Generator] = []
+        self._seeded = False
+        self._turn = 0
+
+    def begin(self, randomness: Randomness | None) -> None:
+        """Take the numbers of an evaluation; seeds are derived once something is drawn."""
+        self._randomness = randomness
+        self._seeded = False
+        self._turn = 0
+
+    def __call__(self, func: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run a random ATen operation.
+
+        Raises:
+            UnsplittableDrawError: If it draws from a generator of the objective's own, or not client by client.
+        """
+        if self._randomness is None:
+            return func(*args, **kwargs)
+        if kwargs.get("generator") is not None:
+            raise UnsplittableDrawError(f"{func} draws from a torch.Generator of the objective's own")
+        generators = self._begun(_device_of(args, kwargs))
+        if func is aten.randperm.default:  # vmap calls it once a client, in their order
+            self._turn += 1
+            return _drawn(func, args, kwargs, generators[(self._turn - 1) % len(generators)])
+        clients = len(generators)
+        main = args[0] if isinstance(args[0], Tensor) else None
+        if func._schema.is_mutable and main is not None:
+            for row, own, generator in zip(main, _shared_out(func, args, clients), generators, strict=True):
+                fresh = row if row.is_contiguous() else torch.empty_like(row, memory_format=torch.contiguous_format)
+                _drawn(func, (fresh, *own[1:]), kwargs, generator)
+                if fresh is not row:
+                    row.copy_(fresh)
+            return main
+        parts = [
+            _drawn(func, tuple(map(_in_order, own)), kwargs, generator)
+            for own, generator in zip(_shared_out(func, args, clients), generators, strict=True)
+        ]
+        if not isinstance(parts[0], Tensor):
+            return tuple(torch.stack(part) for part in zip(*parts, strict=True))
+        return torch.cat(parts) if func is aten.multinomial.default else torch.stack(parts)
+
+    def _begun(self, device: torch.device) -> list[torch.Generator]:
+        """Every client's generator, at the beginning of this evaluation's numbers when it is first asked for."""
+        if not self._seeded:
+            assert self._randomness is not None
+            seeds = self._randomness.seeds()
+            if len(self._generators) != len(seeds) or self._generators[0].device != device:
+                self._generators = [torch.Generator(device) for _ in seeds]
+            for generator, seed in zip(self._generators, seeds, strict=True):
+                generator.manual_seed(seed)
+            self._seeded = True
+        return self._generators
+
+
+class PerClient(TorchDispatchMode):
+    """While active, random operations below one ``vmap`` draw through a :class:`ClientNoise`."""
+
+    def __init__(self, noise: ClientNoise) -> None:
+        """Draw through ``noise``."""
+        super().__init__()
+        self._noise = noise
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Pass on whatever draws nothing."""
+        return (self._noise if is_random(func) else _plain)(func, *args, **(kwargs or {}))
+
+
+def is_random(func: Any) -> bool:
+    """Whether an ATen operation draws random numbers."""
+    return torch.Tag.nondeterministic_seeded in func.tags
+
+
+def generator_state(device: torch.device) -> Tensor:
+    """State of the default generator of a device, to see whether something was drawn."""
+    return _default_generator(device).get_state()
+
+
+def seed_python(seed: int) -> None:
+    """Seed ``random`` and NumPy, for objectives seen to draw from them."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+
+
+def python_state() -> Any:
+    """State of ``random`` and of NumPy's global generator, comparable with ``==``."""
+    return random.getstate(), pickle.dumps(np.random.get_state())
+
+
+@contextmanager
+def python_generators_restored() -> Iterator[None]:
+    """Leave ``random`` and NumPy's global generator as they were."""
+    ours, theirs = random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(ours)
+        np.random.set_state(theirs)
+
+
+def _plain(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return func(*args, **kwargs)
+
+
+def _shared_out(func: Any, args: tuple[Any, ...], clients: int) -> list[tuple[Any, ...]]:
+    """The arguments of each client's part: rows of batched tensors, the rest of a shape ``[S, ...]``."""
+    columns: list[Sequence[Any]] = []
+    first = next((value for value in args if isinstance(value, Tensor | list | tuple)), None)
+    for value in args:
+        if func is aten.multinomial.default and isinstance(value, Tensor):  # [S * B, classes]
+            columns.append(value.chunk(clients) if len(value) % clients == 0 else ())
+        elif isinstance(value, Tensor) and isinstance(first, Tensor):
+            columns.append(value.unbind(0) if value.dim() == first.dim() > 0 else [value] * clients)
+        elif isinstance(value, list | tuple) and value is first:  # the shape of what is drawn
+            columns.append([value[1:]] * (clients if value and value[0] == clients else 0))
+        else:
+            columns.append([value] * clients)
+    if first is None or any(len(column) != clients for column in columns):
+        raise UnsplittableDrawError(f"{func} does not draw client by client")
+    return list(zip(*columns, strict=True))
+
+
+def _in_order(value: Any) -> Any:
+    """Numbers fill a tensor in the order of its memory: that of its dimensions, as for a client alone."""
+    return value.contiguous() if isinstance(value, Tensor) else value
+
+
+def _drawn(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], generator: torch.Generator) -> Any:
+    """One client's part, from its generator: through an argument where the operation has one, else as the default."""
+    overload = _WITH_GENERATOR.get(func, func if _takes_generator(func) else None)
+    if overload is not None:
+        return overload(*args, **kwargs, generator=generator)
+    default = _default_generator(generator.device)
+    before = default.get_state()
+    default.set_state(generator.get_state())
+    try:
+        return func(*args, **kwargs)
+    finally:
+        generator.set_state(default.get_state())
+        default.set_state(before)
+
+
+def _takes_generator(func: Any) -> bool:
+    return any(argument.name == "generator" for argument in func._schema.arguments)
+
+
+_WITH_GENERATOR = {
+    aten.rand.default: aten.rand.generator,
+    aten.randn.default: aten.randn.generator,
+    aten.randint.default: aten.randint.generator,
+    aten.randint.low: aten.randint.low_generator,
+    aten.randperm.default: aten.randperm.generator,
+}
+"""Overloads that take a generator, of operations that come without one."""
+
+
+def _default_generator(device: torch.device) -> torch.Generator:
+    if device.type != "cuda":
+        return torch.default_generator
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return torch.cuda.default_generators[index]
+
+
+def _device_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:
+    tensor = next((value for value in args if isinstance(value, Tensor)), None)
+    device = torch.device(kwargs.get("device") or "cpu") if tensor is None else tensor.device
+    if device.type == "cuda" and device.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return device

@@ -1,0 +1,396 @@
+"""A way to compute that is wrong is found out, named, and given up for the next slower one."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from fedlightning.algorithms import FedAvg
+from fedlightning.data.cohort import RoundBatch
+from fedlightning.oracle import Auto, Autocast, Evaluation, ObjectiveError, Sequential, Vectorized
+from fedlightning.oracle.check import Sample, SelfCheck, fastest_that_agrees
+from tests.federations import loop_for, quadratic, rounds_of, run
+from tests.oracle.test_oracle import S, classify, setting
+
+STEPS = 25  # enough to be replayed
+
+
+def checked(net, shape=(6,), loss=classify, dtype=torch.float64):
+    """The check of an objective, and the objective."""
+    objective, w, v, b, data = setting(net, shape, dtype, loss)
+    batches = [tuple(leaf[:2] for leaf in data) for _ in range(3)]
+    return SelfCheck(objective, Sample(w[:2], v[:2], b[:2], batches)), objective
+
+
+def mlp():
+    return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
+
+
+@dataclass(frozen=True)
+class Wrong(Vectorized):
+    """Right but for one quantity of the second client at one step."""
+
+    what: str = "g"
+    step: int = 0
+    by: float = 1e-3
+
+    def ways(self, on_cpu):
+        yield self
+
+    def evaluator(self, objective, calls):
+        right = Sequential().evaluator(objective, calls)
+        calls_so_far = []
+
+        def evaluate(*arguments):
+            result = right(*arguments)
+            parts = {name: getattr(result, name) for name in ("g", "g_personal", "buffers", "loss", "scalars")}
+            if len(calls_so_far) == self.step:
+                if self.what == "scalars":
+                    parts["scalars"] = {name: value + self.by for name, value in result.scalars.items()}
+                else:
+                    parts[self.what] = parts[self.what].clone()
+                    parts[self.what][1:] += self.by
+            calls_so_far.append(1)
+            return Evaluation(**parts)
+
+        return evaluate
+
+
+def with_scalars(net, batch):
+    loss = classify(net, batch)
+    return {"loss": loss, "twice": 2 * loss}
+
+
+@pytest.mark.parametrize("step", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("what", "named"),
+    [
+        ("g", "the gradient of 'net"),
+        ("buffers", "buffer 'net"),
+        ("loss", "the loss"),
+        ("scalars", "the logged 'twice'"),
+    ],
+)
+def test_every_quantity_is_compared_at_every_step(what, named, step):
+    net = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
+    check, _ = checked(net, loss=with_scalars)
+    assert check(Wrong(by=0.0)) is None
+    said = check(Wrong(what=what, step=step))
+    assert said.startswith(named)
+    assert said.endswith(f"at step {step + 1}")
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_rounding_is_no_difference_and_little_more_is(dtype):
+    check, _ = checked(mlp(), dtype=dtype)
+    eps = torch.finfo(dtype).eps
+    assert check(Wrong(by=10 * eps)) is None
+    assert check(Wrong(by=10 * eps**0.5)) is not None
+    for way in (Vectorized(replay=True), Vectorized(replay=False, backward="vmap")):
+        assert check(way) is None
+
+
+def test_gradients_that_are_nan_in_both_agree():
+    def loss(net, batch):
+        return classify(net, batch) + 0 * (net[0].weight - net[0].weight).sum().sqrt()
+
+    check, objective = checked(mlp(), loss=loss)
+    _, w, v, b, data = setting(mlp(), (6,), loss=loss)
+    assert Sequential().evaluator(objective, 1)(w, v, b, data).g.isnan().any()
+    assert check(Vectorized()) is None
+
+
+def test_an_objective_at_the_edge_of_rounding_is_not_accused():
+    """A gradient of rounding errors: two ways to sum agree in no digit, and neither is wrong."""
+
+    def loss(net, batch):
+        y = net(batch[0])
+        return ((y - y.detach()) * 1e9).sum() + 1e-9 * ((y + 1e8) - 1e8 - y).square().sum()
+
+    check, _ = checked(mlp(), loss=loss)
+    assert check(Vectorized()) is None
+
+
+def test_the_check_leaves_no_trace():
+    net = mlp()
+    net.calls = 0
+    net.seen = []
+    net.memory = torch.zeros(2)
+
+    def loss(net, batch):
+        net.calls += 1
+        net.seen.append(net.calls)
+        net.memory += 1
+        net.extra = net.calls
+        random.random()
+        np.random.rand()
+        return classify(net, (F.dropout(batch[0]), batch[1]))
+
+    before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy()
+    check, _ = checked(net, loss=loss)
+    torch.set_rng_state(before[0])
+    assert check(Sequential()) is None
+    check(Vectorized())
+    assert (net.calls, net.seen, net.memory.tolist()) == (0, [], [0, 0])
+    assert not hasattr(net, "extra")
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert random.getstate() == before[1]
+    assert (np.random.get_state()[1] == before[2]).all()
+
+
+def test_the_ladder_goes_down_as_far_as_it_must():
+    tried = []
+
+    def check_with(first_right):
+        def check(oracle):
+            tried.append(oracle)
+            return None if len(tried) > first_right else f"wrong {len(tried)}"
+
+        return check
+
+    expected = [
+        Vectorized(backward="autograd", replay=None),
+        Vectorized(backward="autograd", replay=False),
+        Vectorized(backward="vmap", replay=None),
+        Vectorized(backward="vmap", replay=False),
+        Sequential(),
+    ]
+    for right, way in enumerate(expected):
+        tried.clear()
+        found, why = fastest_that_agrees(Vectorized(), True, check_with(right))
+        assert found == way
+        assert (why is None) == (right == 0)
+        assert right == 0 or why == "with Vectorized(backward='autograd', replay=True) wrong 1"
+    assert next(Vectorized(compile=True).ways(True)) == Vectorized(compile=True)
+
+
+# ---- in the loop: objectives that are wrong, or fail, at some step of the ladder ----
+
+
+def trained(oracle, change=None, rounds=2, **options):
+    """Points of a quadratic problem whose objective ``change`` replaces, the loop and what it said."""
+    said = []
+    algorithm = FedAvg(0.05)
+    task = quadratic(algorithm)
+    original = task.objective
+    if change is not None:
+        task.objective = lambda batch: change(task, original, batch)
+    loop = loop_for(task, oracle, report=said.append, **options)
+    return run(loop, rounds_of(algorithm, rounds, local_steps=STEPS)), loop, said
+
+
+def counts(task, original, batch):
+    task.calls = getattr(task, "calls", 0) + 1
+    return original(batch) * (1 + 0.1 * task.calls)
+
+
+class Everywhere:
+    """State that no attribute of the task shows."""
+
+    calls = 0
+
+
+def counts_elsewhere(task, original, batch):
+    Everywhere.calls += 1
+    return original(batch) * (1 + 0.1 * (Everywhere.calls % 7))
+
+
+def draws_in_python(task, original, batch):
+    return original(batch) * (1 + random.random() + np.random.rand())
+
+
+def draws_from_its_own(task, original, batch):
+    noise = torch.rand((), generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    return original(batch) * (1 + noise)
+
+
+def draws_again_and_again_the_same(task, original, batch):
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        return original(batch) * (1 + torch.rand((), dtype=torch.float64))
+
+
+def reads_a_value(task, original, batch):
+    loss = original(batch)
+    return loss * 2 if loss.item() > 0 else loss
+
+
+def writes_into_a_constant(task, original, batch):
+    penalty = torch.tensor(0.0, dtype=torch.float64)
+    penalty += task.x.square().sum()
+    return original(batch) + penalty
+
+
+def adds_to_a_constant(task, original, batch):
+    penalty = torch.tensor(0.0, dtype=torch.float64)
+    for k in range(3):
+        penalty += 0.1 * k
+    return original(batch) * (1 + penalty)
+
+
+def caches(task, original, batch):
+    loss = original(batch)
+    before, task.before = getattr(task, "before", None), loss.detach()
+    return loss if before is None else loss * (1 + 0.01 * before)
+
+
+def is_differentiated_inside(task, original, batch):
+    slope = torch.func.grad(lambda x: (x * task.x).square().sum())(task.x)
+    return original(batch) + slope.square().sum()
+
+
+def is_complex(task, original, batch):
+    z = torch.fft.fft(task.x) * torch.complex(task.x, task.x)
+    return original(batch) + 0.1 * torch.fft.ifft(z * z.conj()).abs().square().sum().tanh()
+
+
+ALONE = [
+    counts,
+    counts_elsewhere,
+    draws_in_python,
+    draws_from_its_own,
+    draws_again_and_again_the_same,
+    reads_a_value,
+    writes_into_a_constant,
+    caches,
+]
+TOGETHER = [adds_to_a_constant, is_differentiated_inside, is_complex]
+
+
+@pytest.mark.parametrize("change", ALONE + TOGETHER)
+@pytest.mark.parametrize("oracle", [Auto(), Vectorized(), Vectorized(replay=False)], ids=str)
+def test_every_oracle_gives_what_plain_evaluation_gives(change, oracle, monkeypatch):
+    monkeypatch.setattr(Auto, "_time", lambda self, oracle, *_: float(isinstance(oracle, Sequential)))
+    Everywhere.calls = 0
+    expected, _, _ = trained(Sequential(), change)
+    Everywhere.calls = 0
+    found, loop, said = trained(oracle, change)
+    if change is not counts_elsewhere:  # nothing can put back what no attribute shows
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    assert isinstance(loop.oracle, Sequential if change in ALONE else Vectorized)
+    if change in ALONE:
+        assert sum("Sequential: " in line for line in said) >= 1
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (counts, "changes self.calls in Python"),
+        (draws_in_python, "draws random numbers from Python or NumPy"),
+        (draws_from_its_own, "draws from a torch.Generator of the objective's own"),
+        (draws_again_and_again_the_same, "differs from evaluation one by one"),
+        (reads_a_value, "cannot run for all clients at once"),
+        (caches, "differs from evaluation one by one"),
+    ],
+)
+def test_one_line_says_why(change, reason):
+    _, _, said = trained(Vectorized(), change)
+    assert len(said) == 1
+    assert reason in said[0]
+    assert "\n" not in said[0]
+
+
+def test_python_numbers_are_drawn_by_seed_round_and_client():
+    first, _, _ = trained(Auto(), draws_in_python)
+    random.seed(99)
+    second, _, _ = trained(Sequential(), draws_in_python)
+    assert torch.equal(first, second)
+
+
+def test_what_fails_one_by_one_is_shown_with_the_client():
+    def fails(task, original, batch):
+        if batch[0] == 3:  # a client's batch is its number
+            raise TypeError("three is too many")
+        return original(batch)
+
+    for oracle in (Sequential(), Vectorized(), Auto()):
+        with pytest.raises(
+            ObjectiveError, match="objective failed for client 3: TypeError: three is too many"
+        ) as error:
+            trained(oracle, fails)
+        assert isinstance(error.value.__cause__, TypeError)
+
+
+def test_what_begins_to_fail_later_falls_back_in_that_round():
+    def from_round_two(task, original, batch):
+        loss = original(batch)
+        return loss * (2 if task.branch and loss.item() != 0 else 1)
+
+    results = []
+    for oracle in (Sequential(), Vectorized()):
+        algorithm = FedAvg(0.05)
+        task = quadratic(algorithm)
+        original, task.branch = task.objective, False
+        task.objective = lambda batch, task=task, original=original: from_round_two(task, original, batch)
+        said = []
+        loop = loop_for(task, oracle, report=said.append)
+        points = []
+        for index, batch in enumerate(rounds_of(algorithm, 3, local_steps=STEPS)):
+            task.branch = index == 1
+            points.append(run(loop, [batch]))
+        results.append(torch.cat(points))
+    torch.testing.assert_close(*results, rtol=1e-12, atol=1e-12)
+    assert loop.oracle == Sequential()
+    assert "Sequential" in said[-1]
+
+
+def test_every_n_rounds_finds_what_the_first_round_does_not_show():
+    """Python state that acts from the third round on only."""
+
+    def later(task, original, batch):
+        Everywhere.calls += 1
+        return original(batch) * (1 + (0.1 * Everywhere.calls if task.started else 0))
+
+    for when, sequential in (("first", False), (2, True), ("off", False)):
+        algorithm = FedAvg(0.05)
+        task = quadratic(algorithm)
+        original, task.started = task.objective, False
+        task.objective = lambda batch, task=task, original=original: later(task, original, batch)
+        loop = loop_for(task, Vectorized(), self_check=when)
+        for index, batch in enumerate(rounds_of(algorithm, 4, local_steps=STEPS)):
+            task.started = index >= 2
+            loop.run(batch, Autocast("cpu"))
+        assert isinstance(loop.oracle, Sequential) == sequential
+
+
+def test_off_checks_nothing(monkeypatch):
+    def never(*_):
+        raise AssertionError("checked")
+
+    monkeypatch.setattr(SelfCheck, "__init__", never)
+    trained(Vectorized(), self_check="off")
+    with pytest.raises(AssertionError, match="checked"):
+        trained(Vectorized())
+
+
+def test_a_batch_that_is_written_into_is_a_copy():
+    """One client's data, met by the look, the check, the trial and every step, are those it holds."""
+
+    def scales(task, original, batch):
+        batch.mul_(2)
+        return original(batch.remainder(6)) + (task.x * batch).square().sum()
+
+    algorithm = FedAvg(0.05)
+    points = []
+    for oracle in (Sequential(), Vectorized(), Vectorized(replay=False), Auto()):
+        task = quadratic(algorithm)
+        original = task.objective
+        task.objective = lambda batch, task=task, original=original: scales(task, original, batch)
+        points.append(run(loop_for(task, oracle), rounds_of(algorithm, 2, local_steps=STEPS)))
+    for other in points[1:]:
+        torch.testing.assert_close(other, points[0], rtol=1e-12, atol=1e-12)
+
+
+def test_the_same_round_twice_is_the_same_round():
+    algorithm = FedAvg(0.05)
+    (batch,) = rounds_of(algorithm, 1, local_steps=STEPS)
+    again = RoundBatch(batch.index, batch.cohorts)
+    points = [run(loop_for(quadratic(algorithm, noise=1.0), Vectorized()), [each]) for each in (batch, again)]
+    assert torch.equal(*points)
+    assert S == 3

@@ -1,0 +1,148 @@
+"""Functions with rules of their own give what they give one client alone, however they are called."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from fedlightning.oracle import BatchedError, Sequential, Vectorized
+from tests.oracle.test_oracle import S, assert_equal_evaluations, conv, setting
+
+WAYS = [Vectorized(replay=False, backward="autograd"), Vectorized(replay=True), Vectorized(backward="vmap")]
+
+
+def linear():
+    return nn.Linear(6, 3)
+
+
+LOSSES = {
+    "linear by name": (
+        linear,
+        (6,),
+        lambda net, b: F.cross_entropy(input=F.linear(input=b[0], weight=net.weight, bias=net.bias), target=b[1]),
+    ),
+    "conv2d and max_pool2d by name": (
+        conv,
+        (2, 8, 8),
+        lambda net, b: (
+            F.max_pool2d(
+                input=F.conv2d(input=b[0], weight=net[0].weight, bias=net[0].bias, padding=1), kernel_size=2, stride=2
+            )
+            .square()
+            .mean()
+        ),
+    ),
+    "max_pool2d by position": (conv, (2, 8, 8), lambda net, b: F.max_pool2d(net[0](b[0]), 3, 2, 1, 1, True).sum()),
+    "cross_entropy by position": (
+        linear,
+        (6,),
+        lambda net, b: F.cross_entropy(net(b[0]), b[1], None, None, 1, None, "sum", 0.1),
+    ),
+    "class weights by position": (
+        linear,
+        (6,),
+        lambda net, b: F.cross_entropy(net(b[0]), b[1], torch.arange(1.0, 4).to(b[0])),
+    ),
+    "vmap inside": (linear, (6,), lambda net, b: torch.func.vmap(lambda x: net(x[None])[0])(b[0]).square().mean()),
+    "vmap inside over weights": (
+        linear,
+        (6,),
+        lambda net, b: (
+            torch.func.vmap(lambda w: F.linear(b[0], w, net.bias))(torch.stack([net.weight, 2 * net.weight]))
+            .square()
+            .mean()
+        ),
+    ),
+    "a gradient inside": (
+        linear,
+        (6,),
+        lambda net, b: torch.func.grad(lambda x: F.cross_entropy(net(x), b[1]))(b[0]).square().sum(),
+    ),
+    "two layers of a kind": (conv, (2, 8, 8), lambda net, b: F.cross_entropy(net(b[0]), b[1], ignore_index=2)),
+}
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_function_is_called_as_torch_allows(name, way):
+    make, shape, loss = LOSSES[name]
+    objective, *arguments = setting(make(), shape, loss=loss)
+    expected = Sequential().evaluator(objective, 1)(*arguments)
+    evaluate = way.evaluator(objective, 100)
+    for _ in range(2):
+        assert_equal_evaluations(evaluate(*arguments), expected)
+
+
+def test_forward_differentiation_inside_cannot_be_recorded_and_says_so():
+    objective, *arguments = setting(linear(), (6,), loss=lambda net, b: torch.func.jacfwd(net)(b[0]).square().mean())
+    expected = Sequential().evaluator(objective, 1)(*arguments)
+    assert_equal_evaluations(Vectorized(replay=False).evaluator(objective, 100)(*arguments), expected)
+    with pytest.raises(BatchedError, match="cannot run for all clients at once"):
+        Vectorized(replay=True).evaluator(objective, 100)(*arguments)
+
+
+@pytest.mark.filterwarnings("ignore:size_average and reduce args will be deprecated")
+@pytest.mark.parametrize("old", [{"size_average": False}, {"reduce": False}, {"size_average": True}])
+def test_old_arguments_of_cross_entropy_count(old):
+    def loss(net, batch):
+        return F.cross_entropy(net(batch[0]), batch[1], **old).sum()
+
+    objective, *arguments = setting(linear(), (6,), loss=loss)
+    expected = Sequential().evaluator(objective, 1)(*arguments)
+    assert_equal_evaluations(Vectorized().evaluator(objective, 1)(*arguments), expected)
+
+
+class Text(nn.Module):
+    def __init__(self, **options):
+        super().__init__()
+        self.words = nn.Embedding(3, 6, **options)
+        self.out = nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.out(self.words(x)).mean(1)
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("padding", [0, 2, -1])
+def test_a_padding_row_is_not_trained_in_any_client(padding, way):
+    def loss(net, batch):
+        return F.cross_entropy(net(batch[1][:, None].expand(-1, 2)) + batch[0][:, :3], batch[1])
+
+    net = Text(padding_idx=padding)
+    objective, *arguments = setting(net, (6,), loss=loss)
+    evaluate = way.evaluator(objective, 100)
+    for _ in range(2):
+        found = evaluate(*arguments)
+        assert_equal_evaluations(found, Sequential().evaluator(objective, 1)(*arguments))
+        rows = objective.space.shared.views(found.g)["net.words.weight"]
+        assert not rows[:, padding % 3].any()
+        assert rows.abs().sum((1, 2)).gt(0).all()
+
+
+@pytest.mark.parametrize("way", [Sequential(), *WAYS], ids=str)
+@pytest.mark.parametrize("before", [0, 1])
+def test_a_parameter_may_be_seen_as_complex_wherever_it_lies(before, way):
+    """Views into a row of odd length, or at an odd place, are not aligned for complex numbers."""
+
+    class Spectral(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.before = nn.Parameter(torch.zeros(before))
+            self.filter = nn.Parameter(torch.randn(4, 2, generator=torch.Generator().manual_seed(0)))
+            self.out = nn.Linear(6, 3)
+
+        def forward(self, x):
+            spectrum = torch.fft.rfft(x) * torch.view_as_complex(self.filter)
+            return self.out(torch.fft.irfft(spectrum, n=6)) + self.before.sum()
+
+    net = Spectral()
+    objective, w, v, b, data = setting(net, (6,))
+    g = way.evaluator(objective, 1)(w, v, b, data).g
+    for i in range(S):
+        point = {name: view.clone().requires_grad_() for name, view in objective.space.shared.views(w[i]).items()}
+        named = {name.removeprefix("net."): value for name, value in point.items()}
+        loss = F.cross_entropy(torch.func.functional_call(net, named, (data[0][i],)), data[1][i])
+        expected = torch.autograd.grad(loss, list(point.values()))
+        torch.testing.assert_close(g[i], torch.cat([t.flatten() for t in expected]), rtol=1e-12, atol=1e-12)

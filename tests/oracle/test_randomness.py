@@ -1,0 +1,215 @@
+"""A client draws the same numbers alone and in any company."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from fedlightning.algorithms import CDMA_ONE, FedAvg
+from fedlightning.data.cohort import RoundBatch
+from fedlightning.oracle import BatchedError, Sequential, Vectorized
+from fedlightning.oracle.randomness import ClientNoise, PerClient, Randomness, UnsplittableDrawError
+from tests.federations import loop_for, quadratic, rounds_of, run
+from tests.oracle.test_oracle import assert_equal_evaluations, classify, setting
+from tests.small import Line, clients, regression_data, trainer
+
+SEEDS = [11, 22, 33]
+WAYS = [
+    Vectorized(replay=False, backward="autograd"),
+    Vectorized(replay=True, backward="autograd"),
+    Vectorized(replay=False, backward="vmap"),
+    Vectorized(replay=True, backward="vmap"),
+]
+
+
+def drawing(draw):
+    """An objective with noise added to its input."""
+
+    def loss(net, batch):
+        x, y = batch
+        return F.cross_entropy(net(x + 0.5 * draw(x)), y)
+
+    return loss
+
+
+DRAWS = {
+    "dropout": lambda x: F.dropout(x, 0.3),
+    "dropout, transposed": lambda x: F.dropout(x.T, 0.3).T,
+    "alpha dropout": lambda x: F.alpha_dropout(x, 0.2, training=True),
+    "feature dropout": lambda x: F.dropout1d(x[None], 0.5)[0],
+    "gumbel softmax": lambda x: F.gumbel_softmax(x, hard=True),
+    "rand": lambda x: torch.rand(6, dtype=x.dtype),
+    "randn": lambda x: torch.randn(4, 6, dtype=x.dtype),
+    "rand_like": torch.rand_like,
+    "randn_like, transposed": lambda x: torch.randn_like(x.T).T,
+    "randint": lambda x: torch.randint(0, 5, (6,)).to(x),
+    "randint_like": lambda x: torch.randint_like(x, 5),
+    "randperm": lambda x: x[torch.randperm(4)],
+    "normal": lambda x: torch.normal(x, 1.0) + torch.normal(0.0, 1.0, (6,), dtype=x.dtype),
+    "bernoulli": lambda x: torch.bernoulli(x.sigmoid()),
+    "in place": lambda x: torch.empty_like(x).normal_() + torch.empty_like(x).exponential_(),
+    "in place, transposed": lambda x: torch.empty_like(x.T).uniform_().T,
+    "categorical": lambda x: torch.distributions.Categorical(logits=x).sample().to(x)[:, None],
+    "multinomial": lambda x: torch.multinomial(x[0].exp(), 3).to(x).sum(),
+    "poisson": lambda x: torch.poisson(x.exp()),
+    "attention": lambda x: F.scaled_dot_product_attention(x[None], x[None], x[None], dropout_p=0.2)[0],
+    "several": lambda x: F.dropout(x, 0.3) + torch.randn_like(x) * torch.rand(6, dtype=x.dtype) + x[torch.randperm(4)],
+}
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("name", DRAWS)
+def test_every_draw_is_the_clients_own(name, way):
+    objective, w, v, b, data = setting(nn.Linear(6, 3), (6,), loss=drawing(DRAWS[name]))
+    alone, together = (oracle.evaluator(objective, 100) for oracle in (Sequential(), way))
+    losses = []
+    for step in range(3):
+        randomness = Randomness(SEEDS, step)
+        expected = alone(w, v, b, data, "both", randomness)
+        assert_equal_evaluations(together(w, v, b, data, "both", randomness), expected)
+        losses.append(expected.loss)
+    assert len(torch.stack(losses).unique()) >= 7  # every client and step has numbers of its own; few may be alike
+
+
+class Pictures(nn.Module):
+    """Channels last in memory where convolutions make it so."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(2, 4, 3, padding=1)
+        self.features, self.pixels = nn.Dropout2d(0.3), nn.Dropout(0.3)
+        self.out = nn.Linear(64, 3)
+
+    def forward(self, x):
+        x = self.features(F.max_pool2d(self.conv(x).relu(), 2))
+        x = self.pixels(x) + torch.randn_like(x) * 0.1 + torch.empty_like(x).normal_() * 0.1
+        return self.out(x.flatten(1))
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_the_layout_of_pictures_does_not_matter(way):
+    objective, *arguments = setting(Pictures(), (2, 8, 8))
+    randomness = Randomness(SEEDS, 0)
+    expected = Sequential().evaluator(objective, 1)(*arguments, "both", randomness)
+    assert_equal_evaluations(way.evaluator(objective, 100)(*arguments, "both", randomness), expected)
+
+
+def test_numbers_do_not_depend_on_the_company():
+    objective, w, v, b, data = setting(nn.Linear(6, 3), (6,), loss=drawing(torch.randn_like))
+    together = Vectorized().evaluator(objective, 1)(w, v, b, data, "both", Randomness(SEEDS, 4))
+    for i in (2, 0):
+        own = tuple(leaf[i : i + 1] for leaf in data)
+        alone = Vectorized().evaluator(objective, 1)(
+            w[i : i + 1], v[i : i + 1], b[i : i + 1], own, "both", Randomness(SEEDS[i : i + 1], 4)
+        )
+        torch.testing.assert_close(alone.g, together.g[i : i + 1], rtol=1e-12, atol=1e-12)
+
+
+def test_a_client_counts_its_own_evaluations():
+    missed = torch.tensor([0, 2, 0])
+    behind, even = Randomness(SEEDS, 5, missed).seeds(), Randomness(SEEDS, 5).seeds()
+    assert (behind[0], behind[2]) == (even[0], even[2])
+    assert behind[1] == Randomness(SEEDS, 3).seeds()[1]
+    assert Randomness(SEEDS, 5, missed).of(torch.tensor([2, 1])).seeds() == [behind[2], behind[1]]
+
+
+def test_what_cannot_be_shared_out_is_refused():
+    noise = ClientNoise()
+    noise.begin(Randomness(SEEDS, 0))
+    with PerClient(noise):
+        with pytest.raises(UnsplittableDrawError, match=r"aten.randn.generator draws from a torch.Generator"):
+            torch.randn(3, generator=torch.Generator())
+        with pytest.raises(UnsplittableDrawError, match=r"aten.randn.default does not draw client by client"):
+            torch.randn(4)
+
+
+def test_a_compiled_gradient_draws_nothing():
+    objective, *arguments = setting(nn.Linear(6, 3), (6,), loss=drawing(torch.randn_like))
+    objective.compiled = lambda w, *_: torch.randn_like(w)  # in place of minutes of compiling
+    with pytest.raises(BatchedError, match="cannot draw every client's random numbers"):
+        Vectorized(compile=True).evaluator(objective, 1)(*arguments, "both", Randomness(SEEDS, 0))
+
+
+def test_who_draws_later_is_noticed():
+    drawn = {"later": False}
+
+    def loss(net, batch):
+        x, y = batch
+        return F.cross_entropy(net(F.dropout(x, 0.5) if drawn["later"] else x), y)
+
+    objective, *arguments = setting(nn.Linear(6, 3), (6,), loss=loss)
+    way = Vectorized(replay=False).evaluator(objective, 1)
+    way(*arguments, "both", Randomness(SEEDS, 0))
+    assert not objective.draws
+    drawn["later"] = True
+    randomness = Randomness(SEEDS, 1)
+    expected = Sequential().evaluator(objective, 1)(*arguments, "both", randomness)
+    assert_equal_evaluations(way(*arguments, "both", randomness), expected)
+    assert objective.draws
+
+
+@pytest.mark.parametrize("algorithm", [FedAvg(0.05), CDMA_ONE(0.05)], ids=lambda a: type(a).__name__)
+def test_a_noisy_run_is_the_same_for_every_oracle_and_chunking(algorithm):
+    points = []
+    for oracle in (Sequential(), Vectorized(), Vectorized(chunk_size=2), Vectorized(replay=False, chunk_size=5)):
+        loop = loop_for(quadratic(algorithm, noise=1.0), oracle)
+        points.append(run(loop, rounds_of(algorithm, 2, local_steps=25)))
+    for other in points[1:]:
+        torch.testing.assert_close(other, points[0], rtol=1e-12, atol=1e-12)
+    still = run(loop_for(quadratic(algorithm), Sequential()), rounds_of(algorithm, 2, local_steps=25))
+    assert (still - points[0]).abs().max() > 1e-3
+
+
+def test_unequal_clients_draw_the_same_in_any_chunk():
+    """Clients with 5, 8, 11 and 6 samples take 2 or 3 minibatches: the short ones stand idle at the end."""
+    results = []
+    for oracle in (Sequential(), Vectorized(), Vectorized(chunk_size=3)):
+        torch.manual_seed(0)
+        task = Line(dropout=0.5, oracle=oracle)
+        fit = trainer(precision="64-true", max_steps=3)
+        fit.fit(task, regression_data(local_steps=None, local_epochs=2))
+        results.append(torch.cat([p.detach().flatten() for p in task.parameters()]))
+    assert len({len(client) for client in clients()}) > 1
+    for other in results[1:]:
+        torch.testing.assert_close(other, results[0], rtol=1e-12, atol=1e-12)
+
+
+def test_an_anchor_draws_what_the_next_call_draws():
+    """Also where the recorder gives up half-way, after random numbers were drawn."""
+    seen = []
+
+    class Compares(FedAvg):
+        def client(self, down, rows, oracle):
+            z = down.z.expand(oracle.clients, -1)
+            for batch in oracle.batches():
+                seen.append((oracle.anchor(z, batch) - oracle(z, batch)).abs().max())
+            return super().client(down, rows, oracle)
+
+    algorithm = Compares(0.05)
+    for reads in (False, True):
+        for oracle in (Sequential(), Vectorized(), Vectorized(replay=False)):
+            task = quadratic(algorithm, noise=1.0)
+            original = task.objective
+            if reads:
+                task.objective = lambda batch, f=original, task=task: f(batch) * float(task.offset.abs().max() > 0)
+            (batch,) = rounds_of(algorithm, 1, local_steps=25)
+            loop_for(task, oracle).run(RoundBatch(0, batch.cohorts), autocast=_float64())
+    assert len(seen) > 100
+    assert max(seen) == 0
+
+
+def _float64():
+    from fedlightning.oracle import Autocast
+
+    return Autocast("cpu")
+
+
+def test_a_batch_norm_network_with_dropout_agrees():
+    net = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Dropout(0.4), nn.Linear(5, 3))
+    objective, *arguments = setting(net, (6,), loss=classify)
+    randomness = Randomness(SEEDS, 0)
+    expected = Sequential().evaluator(objective, 1)(*arguments, "both", randomness)
+    for way in WAYS:
+        assert_equal_evaluations(way.evaluator(objective, 100)(*arguments, "both", randomness), expected)

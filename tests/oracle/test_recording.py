@@ -1,0 +1,115 @@
+"""A replay does what the function would have done."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fedlightning.oracle.recording import Recording
+
+
+def conjugates(x):
+    z = torch.complex(x, x + 1)
+    return [(z * z.conj()).real.sum()[None], (z * z).conj().imag.neg()]
+
+
+def negates_lazily(x):
+    return [torch.complex(x, 2 * x).conj().imag * 3]
+
+
+def adds_to_a_new_tensor(x):
+    s = torch.tensor(0.0)
+    s += 1.0
+    return [x + s]
+
+
+def adds_to_a_slice_of_a_new_tensor(x):
+    s = torch.tensor([1.0, 2.0])
+    s[1:].mul_(3).add_(1)
+    return [x * s]
+
+
+def writes_into_numpy(x):
+    s = torch.from_numpy(np.array([1.0, 2.0], dtype=np.float32))
+    s *= 0.9
+    return [x * s]
+
+
+def converts_a_list(x):
+    return [x * torch.as_tensor([1.0, 3.0]).mul_(0.3).sin_()]
+
+
+def reads_a_value(x):
+    return [x * float(torch.ones(()))]
+
+
+def reads_the_input(x):
+    return [x * 2 if x.sum().item() > 0 else x * 3]
+
+
+FUNCTIONS = [
+    conjugates,
+    negates_lazily,
+    adds_to_a_new_tensor,
+    adds_to_a_slice_of_a_new_tensor,
+    writes_into_numpy,
+    converts_a_list,
+    reads_a_value,
+    reads_the_input,
+]
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_every_call_is_a_call(function):
+    recording = Recording(function)
+    for k in range(4):
+        x = torch.tensor([1.0, -2.0]) * (k + 1) * (-1) ** k
+        for one, other in zip(recording(x), function(x), strict=True):
+            assert torch.equal(one, other)
+
+
+def test_a_tensor_held_elsewhere_goes_on_changing():
+    """Whoever writes into one is called, not replayed: its next call finds other numbers."""
+    memory = {"n": torch.zeros(2), "calls": 0}
+
+    def function(x):
+        memory["calls"] += 1
+        memory["n"][:1] += x[:1]
+        return [x + memory["n"]]
+
+    recording = Recording(function)
+    x = torch.ones(2)
+    assert [recording(x)[0].tolist() for _ in range(3)] == [[2.0, 1.0], [3.0, 1.0], [4.0, 1.0]]
+    assert memory["calls"] == 3
+
+
+def test_what_can_be_replayed_is_not_called_again():
+    calls = []
+    recording = Recording(lambda x: calls.append(1) or [x.sin() + 1])
+    for _ in range(3):
+        recording(torch.ones(2))
+    assert len(calls) == 1
+
+
+def test_a_call_that_cannot_be_recorded_happens_once():
+    """Its random numbers and whatever else it changes come once, not a second time after giving up."""
+    calls = []
+
+    def function(x):
+        calls.append(1)
+        noise = torch.rand(2)
+        return [x + noise * float(torch.ones(()))]
+
+    recording = Recording(function)
+    torch.manual_seed(0)
+    first = recording(torch.zeros(2))[0]
+    torch.manual_seed(0)
+    assert torch.equal(first, torch.rand(2))
+    assert len(calls) == 1
+
+
+def test_shapes_are_recorded_by_themselves():
+    recording = Recording(lambda x: [x.sum() * len(x)])
+    for n in (2, 3, 2, 3):
+        assert recording(torch.ones(n))[0] == n * n
