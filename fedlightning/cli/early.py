@@ -167,7 +167,7 @@ class _Options:
                 self._choose(place, where, value["class_path"])
             if not {"class_path", "init_args"} & set(value):
                 for name, each in value.items():  # classes by prefix, or arguments whose class an earlier file gave
-                    self._take(_Place(), f"{where}.{name}", each)
+                    self._take(place.argument(str(name)), f"{where}.{name}", each)
             given = value.get("init_args")
             for name, each in given.items() if isinstance(given, Mapping) else ():
                 key = f"{where}.init_args.{name}"
