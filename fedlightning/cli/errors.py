@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from linecache import getline
 from traceback import walk_tb
 from types import FrameType, TracebackType
@@ -15,6 +16,8 @@ from typing import Any
 TRACEBACKS = "FEDLIGHTNING_DEBUG"
 """Environment variable: set to anything, all errors keep their tracebacks."""
 
+
+_HINT = f"{TRACEBACKS}=1 shows the whole traceback."
 
 _STEPS = ("objective", "validation_step", "test_step", "predict_step", "scores", "evaluate")
 _SHAPES_MATTER_IN = ("torch", "torchmetrics", "torchvision", "fedlightning")
@@ -54,11 +57,16 @@ def raised_in(error: BaseException, package: str) -> bool:
 
 
 def _sentence(error: BaseException) -> str | None:
+    """What the user is told in place of a traceback; None if the traceback is what is needed."""
     if not is_refusal(error):
-        return _misfit(error)
+        misfit = _misfit(error)
+        return misfit and f"{misfit.step}: {str(error).splitlines()[0].rstrip('.')}{misfit.facts}"
     cause = error.__cause__
-    where = None if cause is None else _own_line(cause)
-    return f"{error}" if where is None else f"{error}\n{where} {TRACEBACKS}=1 shows the whole traceback."
+    if cause is None:
+        return str(error)
+    misfit = _misfit(cause)
+    where = f"{misfit.step}{misfit.facts}" if misfit is not None else _own_line(cause)
+    return str(error) if where is None else f"{error}\n{where}"
 
 
 def _own_line(error: BaseException) -> str | None:
@@ -68,14 +76,27 @@ def _own_line(error: BaseException) -> str | None:
         return None
     frame, line = frames[-1]
     code = frame.f_code
-    return f"In {code.co_name} ({code.co_filename}, line {line}): {getline(code.co_filename, line).strip()}"
+    return f"In {code.co_name} ({code.co_filename}, line {line}): {getline(code.co_filename, line).strip()}\n{_HINT}"
 
 
 def _is_users(frame: FrameType) -> bool:
     return _package_of(frame) != "fedlightning" and "site-packages" not in frame.f_code.co_filename.split(os.sep)
 
 
-def _misfit(error: BaseException) -> str | None:
+@dataclass(frozen=True)
+class _Misfit:
+    """Where a batch does not fit a network.
+
+    Attributes:
+        step: Task and method.
+        facts: Layer, shapes and remedy.
+    """
+
+    step: str
+    facts: str
+
+
+def _misfit(error: BaseException) -> _Misfit | None:
     """About a step of a task in which torch complains about shapes or values; None for any other error."""
     innermost = _innermost(error)
     if innermost is None or not isinstance(error, RuntimeError | IndexError | ValueError):
@@ -87,10 +108,10 @@ def _misfit(error: BaseException) -> str | None:
     task = _task_of(step)
     batch = step.f_locals.get(step.f_code.co_varnames[1])
     layer = next((found for frame in reversed(frames) if (found := _layer(task, frame))), "")
-    return (
-        f"{type(task).__name__}.{step.f_code.co_name}: {str(error).splitlines()[0].rstrip('.')}{layer}. "
-        f"The batch has shapes {', '.join(_shapes(batch)) or 'unknown'}. Choose a network that fits the data, inputs "
-        f"and outputs alike, or other data; {TRACEBACKS}=1 shows the whole traceback."
+    return _Misfit(
+        f"{type(task).__name__}.{step.f_code.co_name}",
+        f"{layer}. The batch has shapes {', '.join(_shapes(batch)) or 'unknown'}. Choose a network that fits the data, "
+        f"inputs and outputs alike, or other data. {_HINT}",
     )
 
 
