@@ -60,7 +60,9 @@ def _sentence(error: BaseException) -> str | None:
     """What the user is told in place of a traceback; None if the traceback is what is needed."""
     if not is_refusal(error):
         misfit = _misfit(error)
-        return misfit and f"{misfit.step}: {str(error).splitlines()[0].rstrip('.')}{misfit.facts}"
+        if misfit is None:
+            return None
+        return f"{misfit.step}: {str(error).splitlines()[0].rstrip('.')}{misfit.facts}"
     cause = error.__cause__
     if cause is None:
         return str(error)
@@ -124,7 +126,7 @@ def _task_of(frame: FrameType) -> Any:
 
 def _layer(task: Any, frame: FrameType) -> str:
     """Name and form of a layer of the task whose ``forward`` a frame is."""
-    layer = frame.f_locals.get("self")
+    layer: Any = frame.f_locals.get("self")
     name = next((name for name, module in task.named_modules() if name and module is layer), None)
     return "" if name is None or any(True for _ in layer.children()) else f" in {name} = {layer}"
 
