@@ -3,9 +3,6 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-# Threads that wait without spinning: on a busy machine spinning ones slow every run down many times over.
-export OMP_WAIT_POLICY ?= PASSIVE
-
 .PHONY: help demo test lint bench clean
 
 help: ## show this list

@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from fedlightning.advice import leave_out_inapplicable_advice
 from fedlightning.algorithms.base import Algorithm, composite_methods
 from fedlightning.callbacks.clients import EvaluateClients
 from fedlightning.clients import Storage
@@ -395,12 +396,9 @@ class FederatedLightningModule(LightningModule):
 
     def configure_callbacks(self) -> list[Callback]:
         """Evaluation client by client, where clients have models of their own."""
+        leave_out_inapplicable_advice()
         there = any(isinstance(callback, EvaluateClients) for callback in self.trainer.callbacks)  # type: ignore[attr-defined]
         return [] if there else [EvaluateClients()]
-
-    def on_train_start(self) -> None:
-        """Lightning's advice on saving before the optimizer step does not apply: a checkpoint holds whole rounds."""
-        warnings.filterwarnings("ignore", message="Using ModelCheckpoint with manual optimization")
 
     def on_validation_epoch_end(self) -> None:
         """Put validation metrics at the round they belong to; Lightning would count one less."""

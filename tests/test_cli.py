@@ -12,7 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from fedlightning.checkpoint_io import AtomicCheckpointIO
 from fedlightning.cli import FederatedCLI, main, plain_refusals
-from fedlightning.parser import plain
+from fedlightning.cli.parser import plain
 from fedlightning.space import Layout
 
 ROOT = Path(__file__).parents[1]

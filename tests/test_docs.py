@@ -10,11 +10,12 @@ from types import ModuleType
 import lightning
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils.data import TensorDataset
 
 from fedlightning import FederatedDataModule, algorithms
 from fedlightning.algorithms import FedAvg, FedMM
-from fedlightning.cli import FederatedCLI
+from fedlightning.cli import FederatedCLI, main
 from fedlightning.participation import Uniform
 from fedlightning.tasks import ClientNumbers, QuadraticSaddle
 
@@ -90,6 +91,21 @@ def test_clients_with_other_sensors_learn_one_head(readme):
 def test_python_example_runs():
     code = re.search(r"## Use it from Python\n\n```python\n(.*?)```", README, re.DOTALL)[1]
     exec(compile(code, "README.md: Python", "exec"), {})
+
+
+def test_own_classes_run_from_the_command_line(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    Path("my_lines.py").write_text(f"{example('own classes')}\n{example('task')}")
+    marker = "<!-- test: own classes on the command line -->"
+    words = re.search(rf"{marker}\n```\n(.*?)```", README, re.DOTALL)[1].replace("\\\n", " ").split()
+    assert words.pop(0) == "fedlightning"
+    monkeypatch.setattr(sys, "argv", ["fedlightning", *words, "--trainer.enable_progress_bar=false"])
+    main()
+    (board,) = Path("runs").rglob("events.*")
+    events = EventAccumulator(str(board)).Reload()
+    assert [event.step for event in events.Scalars("val_mse")] == [10, 20]
+    assert events.Scalars("val_mse")[-1].value < 1.0  # of 5, the variance of a sum of five
 
 
 def test_regularizer_example_runs(tmp_path, monkeypatch):

@@ -1,9 +1,25 @@
 """Callbacks for federated training."""
 
-from fedlightning.callbacks.clients import EvaluateClients
-from fedlightning.callbacks.history import History
-from fedlightning.callbacks.last_checkpoint import LastCheckpoint
-from fedlightning.callbacks.pictures import LogPictures
-from fedlightning.callbacks.progress import RoundProgressBar
+from typing import TYPE_CHECKING
+
+from fedlightning._lazy import lazily
+
+if TYPE_CHECKING:
+    from fedlightning.callbacks.clients import EvaluateClients
+    from fedlightning.callbacks.history import History
+    from fedlightning.callbacks.last_checkpoint import LastCheckpoint
+    from fedlightning.callbacks.pictures import LogPictures
+    from fedlightning.callbacks.progress import RoundProgressBar
 
 __all__ = ["EvaluateClients", "History", "LastCheckpoint", "LogPictures", "RoundProgressBar"]
+
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "clients": "EvaluateClients",
+        "history": "History",
+        "last_checkpoint": "LastCheckpoint",
+        "pictures": "LogPictures",
+        "progress": "RoundProgressBar",
+    },
+)

@@ -12,6 +12,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
 from torchmetrics import Metric
 
+from fedlightning.advice import leave_out_advice_to_synchronise
 from fedlightning.data.evaluation import ClientLoader, EvaluationPart
 from fedlightning.histograms import log_histogram
 from fedlightning.nested import map_tensors
@@ -252,6 +253,8 @@ class EvaluateClients(Callback):
             pl_module.client_metrics[name] = values
             known = logged.known(values)
             log = partial(pl_module.log, add_dataloader_idx=False)
+            for suffix in ("", "_std", "_worst", "_min", "_max", "_defined"):
+                leave_out_advice_to_synchronise(f"{name}{suffix}")
             if len(known) < len(logged.values):
                 log(f"{name}_defined", float(len(known)))
             log(name, known.mean(), prog_bar=logged.prog_bar)  # NaN if it is defined for nobody

@@ -8,12 +8,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Literal
 
 from fedlightning.callbacks.history import Row
+from fedlightning.compare.arguments import Mode
 from fedlightning.compare.run import Run
-
-Mode = Literal["max", "min"]
 
 
 @dataclass(frozen=True)

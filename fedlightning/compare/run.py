@@ -22,7 +22,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 
 from fedlightning.callbacks import History, LastCheckpoint
 from fedlightning.callbacks.history import Row
-from fedlightning.cli import FederatedCLI
+from fedlightning.cli.app import FederatedCLI
 from fedlightning.loop import RoundRejectedError
 
 ALGORITHM = "model.init_args.algorithm.init_args"

@@ -1,37 +1,42 @@
 """Federated data: partitioners, cohorts, data modules, data sets."""
 
-from fedlightning.data.celeba import CelebA
-from fedlightning.data.classification import (
-    CIFAR10,
-    CIFAR100,
-    MNIST,
-    Digits,
-    FashionMNIST,
-    LabelledPictures,
-    TinyImageNet,
-)
-from fedlightning.data.digits_of_sizes import DigitsOfSizes
-from fedlightning.data.domains import MNISTM, DigitsM, Office31
-from fedlightning.data.evaluation import ClientLoader
-from fedlightning.data.features import FedMultimodal, SubjectFeatures
-from fedlightning.data.images import ScalePixels
-from fedlightning.data.leaf import FEMNIST
-from fedlightning.data.module import ClientDatasets, FederatedDataModule, Federation, RoundLoader
-from fedlightning.data.partition import IID, ByGroup, Dirichlet, Partition, Partitioner, Shards, SourceTargetShare
-from fedlightning.data.personal import (
-    HAPT,
-    KUHAR,
-    UCIHAR,
-    PersonalCIFAR10,
-    PersonalCIFAR100,
-    PersonalData,
-    PersonalDigits,
-    PersonalMNIST,
-    PersonalPictures,
-    PersonalTinyImageNet,
-)
-from fedlightning.data.synthetic import Synthetic
-from fedlightning.data.tensors import MixedTensorData, TensorData
+from typing import TYPE_CHECKING
+
+from fedlightning._lazy import lazily
+
+if TYPE_CHECKING:
+    from fedlightning.data.celeba import CelebA
+    from fedlightning.data.classification import (
+        CIFAR10,
+        CIFAR100,
+        MNIST,
+        Digits,
+        FashionMNIST,
+        LabelledPictures,
+        TinyImageNet,
+    )
+    from fedlightning.data.digits_of_sizes import DigitsOfSizes
+    from fedlightning.data.domains import MNISTM, DigitsM, Office31
+    from fedlightning.data.evaluation import ClientLoader
+    from fedlightning.data.features import FedMultimodal, SubjectFeatures
+    from fedlightning.data.images import ScalePixels
+    from fedlightning.data.leaf import FEMNIST
+    from fedlightning.data.module import ClientDatasets, FederatedDataModule, Federation, RoundLoader
+    from fedlightning.data.partition import IID, ByGroup, Dirichlet, Partition, Partitioner, Shards, SourceTargetShare
+    from fedlightning.data.personal import (
+        HAPT,
+        KUHAR,
+        UCIHAR,
+        PersonalCIFAR10,
+        PersonalCIFAR100,
+        PersonalData,
+        PersonalDigits,
+        PersonalMNIST,
+        PersonalPictures,
+        PersonalTinyImageNet,
+    )
+    from fedlightning.data.synthetic import Synthetic
+    from fedlightning.data.tensors import MixedTensorData, TensorData
 
 __all__ = [
     "CIFAR10",
@@ -76,3 +81,23 @@ __all__ = [
     "TensorData",
     "TinyImageNet",
 ]
+
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "celeba": "CelebA",
+        "classification": "CIFAR10 CIFAR100 MNIST Digits FashionMNIST LabelledPictures TinyImageNet",
+        "digits_of_sizes": "DigitsOfSizes",
+        "domains": "MNISTM DigitsM Office31",
+        "evaluation": "ClientLoader",
+        "features": "FedMultimodal SubjectFeatures",
+        "images": "ScalePixels",
+        "leaf": "FEMNIST",
+        "module": "ClientDatasets FederatedDataModule Federation RoundLoader",
+        "partition": "IID ByGroup Dirichlet Partition Partitioner Shards SourceTargetShare",
+        "personal": "HAPT KUHAR UCIHAR PersonalCIFAR10 PersonalCIFAR100 "
+        "PersonalData PersonalDigits PersonalMNIST PersonalPictures PersonalTinyImageNet",
+        "synthetic": "Synthetic",
+        "tensors": "MixedTensorData TensorData",
+    },
+)

@@ -63,6 +63,11 @@ class Partition(Sequence[Tensor]):
         """Consecutive parts of ``order`` whose sizes differ by one at most."""
         if clients < 1:
             raise ValueError(f"clients={clients}: expected at least 1.")
+        if clients > len(order):
+            raise ValueError(
+                f"{clients:,} clients cannot share {len(order):,} samples: every client needs at least one. Use fewer "
+                "clients or more data."
+            )
         offsets = torch.linspace(0, len(order), clients + 1, dtype=torch.float64).round().long()
         return cls(order, offsets)
 
@@ -188,8 +193,12 @@ class IID(Partitioner):
 
     clients: int
 
+    def __post_init__(self) -> None:
+        _require_count(self, "clients")
+
     def split(self, column: Tensor, seed: int) -> Partition:
         """Shuffle and cut."""
+        _require_enough(self, column, self.clients)
         return Partition.equal(torch.randperm(len(column), generator=_generator(seed)), self.clients)
 
 
@@ -200,7 +209,7 @@ class Dirichlet(Partitioner):
     Args:
         clients: Number N of clients.
         alpha: Concentration > 0.
-        min_size: Draw again until every client has as many samples.
+        min_size: Draw again until every client has as many samples; a hundred times at most.
     """
 
     clients: int
@@ -209,22 +218,28 @@ class Dirichlet(Partitioner):
 
     def __post_init__(self) -> None:
         require(self, "alpha", above=0.0)
+        _require_count(self, "clients", "min_size")
 
     def split(self, column: Tensor, seed: int) -> Partition:
-        """Draw shares for each class; every sample goes to exactly one client."""
+        """Draw shares for each class; every sample goes to exactly one client.
+
+        Raises:
+            ValueError: If there are too few samples, or no draw of a hundred gives every client enough.
+        """
+        _require_enough(self, column, self.clients * self.min_size)
         draw = np.random.default_rng(seed)
         labels = column.numpy()
+        places = [np.flatnonzero(labels == label) for label in np.unique(labels)]
         for _ in range(100):
-            parts: list[list[np.ndarray]] = [[] for _ in range(self.clients)]
-            for label in np.unique(labels):
-                members = draw.permutation(np.flatnonzero(labels == label))
+            members, cuts = [], []
+            for place in places:
+                members.append(draw.permutation(place))
                 shares = draw.dirichlet(np.full(self.clients, self.alpha))
-                cuts = (np.cumsum(shares)[:-1] * len(members)).round().astype(int)
-                for part, piece in zip(parts, np.split(members, cuts), strict=True):
-                    part.append(piece)
-            joined = [np.concatenate(part) for part in parts]
-            if min(map(len, joined)) >= self.min_size:
-                return Partition.of(joined)
+                inner = (np.cumsum(shares)[:-1] * len(place)).round().astype(int)
+                cuts.append(np.concatenate([[0], inner, [len(place)]]))
+            if np.diff(cuts).sum(axis=0).min() >= self.min_size:
+                pieces = [np.split(own, cut[1:-1]) for own, cut in zip(members, cuts, strict=True)]
+                return Partition.of(np.concatenate(part) for part in zip(*pieces, strict=True))
         raise ValueError(
             f"Dirichlet(clients={self.clients}, alpha={self.alpha}, min_size={self.min_size}): no draw of 100 gave "
             f"every client {self.min_size} of the {len(column)} samples. Lower min_size or clients, or raise alpha."
@@ -243,8 +258,12 @@ class Shards(Partitioner):
     clients: int
     shards_per_client: int = 2
 
+    def __post_init__(self) -> None:
+        _require_count(self, "clients", "shards_per_client")
+
     def split(self, column: Tensor, seed: int) -> Partition:
         """Sort, cut and deal; ties within a label in random order."""
+        _require_enough(self, column, self.clients * self.shards_per_client)
         generator = _generator(seed)
         shuffled = torch.randperm(len(column), generator=generator)
         by_label = shuffled[column[shuffled].argsort(stable=True)]
@@ -261,6 +280,7 @@ class ByGroup(Partitioner):
 
     def split(self, column: Tensor, seed: int) -> Partition:
         """Clients in ascending order of the value; the seed changes nothing."""
+        _require_enough(self, column, 1)
         _, sizes = torch.unique(column, return_counts=True)
         return Partition(column.argsort(stable=True), torch.cat([sizes.new_zeros(1), sizes.cumsum(0)]))
 
@@ -287,7 +307,12 @@ class SourceTargetShare(Partitioner):
             raise ValueError(f"SourceTargetShare(p={self.p}): expected 0 <= p <= 1.")
 
     def split(self, column: Tensor, seed: int) -> Partition:
-        """Split by domain, 0 for source and 1 for target."""
+        """Split by domain, 0 for source and 1 for target.
+
+        Raises:
+            ValueError: If a half has fewer samples than clients.
+        """
+        _require_enough(self, column, self.clients)
         generator = _generator(seed)
         halves: tuple[list[Tensor], list[Tensor]] = ([], [])
         for domain, share in ((0, self.p), (1, 1 - self.p)):
@@ -299,6 +324,12 @@ class SourceTargetShare(Partitioner):
         parts: list[Tensor] = []
         for half in halves:
             pooled = torch.cat(half)
+            if len(pooled) < self.clients // 2:
+                raise ValueError(
+                    f"SourceTargetShare(clients={self.clients}, p={self.p}): one half of the clients shares "
+                    f"{len(pooled)} samples, each of its {self.clients // 2} clients needs at least one. Use fewer "
+                    "clients, or p nearer to 0.5."
+                )
             mixed = pooled[torch.randperm(len(pooled), generator=generator)]
             parts.extend(Partition.equal(mixed, self.clients // 2))
         return Partition.of(parts)
@@ -314,6 +345,21 @@ def _some_of(stretches: Sequence[Tensor], count: int, generator: torch.Generator
         taken.append(stretch[start : start + size])
         count -= size
     return torch.cat(taken)
+
+
+def _require_count(owner: object, *names: str) -> None:
+    for name in names:
+        if getattr(owner, name) < 1:
+            raise ValueError(f"{type(owner).__name__}({name}={getattr(owner, name)}): expected at least 1.")
+
+
+def _require_enough(partitioner: Partitioner, column: Tensor, needed: int) -> None:
+    """Refuse a split that no draw can make, before any drawing."""
+    if len(column) < needed:
+        raise ValueError(
+            f"{partitioner}: at least {needed:,} samples are needed, there are {len(column):,}. Use fewer clients, "
+            "fewer samples or shards a client, or more data."
+        )
 
 
 def _require_share(share: float) -> None:

@@ -1,7 +1,21 @@
 """Metrics that torchmetrics does not have."""
 
-from fedlightning.metrics.domain_confusion import DomainConfusion
-from fedlightning.metrics.present_auroc import PresentClassesAUROC
-from fedlightning.metrics.structure import numerical_rank, share_of_nonzeros
+from typing import TYPE_CHECKING
+
+from fedlightning._lazy import lazily
+
+if TYPE_CHECKING:
+    from fedlightning.metrics.domain_confusion import DomainConfusion
+    from fedlightning.metrics.present_auroc import PresentClassesAUROC
+    from fedlightning.metrics.structure import numerical_rank, share_of_nonzeros
 
 __all__ = ["DomainConfusion", "PresentClassesAUROC", "numerical_rank", "share_of_nonzeros"]
+
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "domain_confusion": "DomainConfusion",
+        "present_auroc": "PresentClassesAUROC",
+        "structure": "numerical_rank share_of_nonzeros",
+    },
+)

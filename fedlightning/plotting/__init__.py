@@ -1,6 +1,19 @@
 """Figures of results; everything returns a ``matplotlib.figure.Figure`` and draws without a display."""
 
-from fedlightning.plotting.comparison import comparison_figure
-from fedlightning.plotting.pictures import attack_figure, feature_map, image_grid, prediction_grid
+from typing import TYPE_CHECKING
+
+from fedlightning._lazy import lazily
+
+if TYPE_CHECKING:
+    from fedlightning.plotting.comparison import comparison_figure
+    from fedlightning.plotting.pictures import attack_figure, feature_map, image_grid, prediction_grid
 
 __all__ = ["attack_figure", "comparison_figure", "feature_map", "image_grid", "prediction_grid"]
+
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "comparison": "comparison_figure",
+        "pictures": "attack_figure feature_map image_grid prediction_grid",
+    },
+)

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 
@@ -71,10 +72,78 @@ def test_wrong_arguments():
         Dirichlet(3, alpha=0)
     with pytest.raises(ValueError, match=r"clients=3\): expected an even number"):
         SourceTargetShare(3)
-    with pytest.raises(ValueError, match="no draw of 100 gave every client 100"):
-        Dirichlet(8, alpha=0.1, min_size=100).split(LABELS, 0)
+    with pytest.raises(ValueError, match="no draw of 100 gave every client 70"):
+        Dirichlet(8, alpha=0.1, min_size=70).split(LABELS, 0)
     with pytest.raises(ValueError, match="has no samples"):
-        IID(601).split(LABELS, 0)
+        Partition.of([[0], []])
+
+
+def test_dirichlet_draws_as_described():
+    """Class by class: a permutation of its samples, cut at the cumulated shares, until all have ``min_size``."""
+    draw, labels = np.random.default_rng(3), LABELS.numpy()
+    while True:
+        parts = [[] for _ in range(8)]
+        for label in range(10):
+            members = draw.permutation(np.flatnonzero(labels == label))
+            cuts = (np.cumsum(draw.dirichlet([0.3] * 8))[:-1] * len(members)).round().astype(int)
+            for part, piece in zip(parts, np.split(members, cuts), strict=True):
+                part.extend(piece.tolist())
+        if min(map(len, parts)) >= 20:
+            break
+    assert [part.tolist() for part in Dirichlet(8, alpha=0.3, min_size=20).split(LABELS, 3)] == parts
+
+
+FEW = torch.arange(10).repeat_interleave(120)[:1197]
+
+
+@pytest.mark.parametrize(
+    ("partitioner", "column", "message"),
+    [
+        (IID(100_000), FEW, "IID(clients=100000): at least 100,000 samples are needed, there are 1,197. Use fewer"),
+        (Dirichlet(100_000, alpha=0.3), FEW, "at least 100,000 samples are needed, there are 1,197. Use fewer clients"),
+        (Dirichlet(20, alpha=1.0, min_size=60), FEW, "at least 1,200 samples are needed, there are 1,197"),
+        (Shards(600, 2), FEW, "Shards(clients=600, shards_per_client=2): at least 1,200 samples are needed, there are"),
+        (SourceTargetShare(1200), FEW % 2, "at least 1,200 samples are needed, there are 1,197"),
+        (SourceTargetShare(4, p=1.0), torch.tensor([0] * 50 + [1]), "one half of the clients shares 1 samples, each"),
+        (ByGroup(), FEW[:0], "ByGroup(): at least 1 samples are needed, there are 0"),
+    ],
+)  # fmt: skip
+def test_impossible_splits_are_refused_before_drawing(partitioner, column, message, monkeypatch):
+    def drawn(*_args, **_kwargs):
+        raise AssertionError("a draw for a split that cannot be")
+
+    if "one half" not in message:  # of a half nobody knows before the domains are counted
+        monkeypatch.setattr(np.random, "default_rng", drawn)
+        monkeypatch.setattr(torch, "randperm", drawn)
+    with pytest.raises(ValueError, match="samples") as error:
+        partitioner.split(column, seed=0)
+    assert message in str(error.value)
+
+
+def test_equal_parts_need_a_sample_each():
+    with pytest.raises(ValueError, match="11 clients cannot share 10 samples: every client needs at least one"):
+        Partition.equal(torch.arange(10), 11)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: IID(0), r"IID\(clients=0\): expected at least 1"),
+        (lambda: Dirichlet(0, alpha=1.0), r"Dirichlet\(clients=0\): expected at least 1"),
+        (lambda: Dirichlet(3, alpha=1.0, min_size=0), r"Dirichlet\(min_size=0\): expected at least 1"),
+        (lambda: Shards(3, 0), r"Shards\(shards_per_client=0\): expected at least 1"),
+    ],
+)
+def test_counts_are_at_least_one(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_unlikely_splits_end_soon():
+    """Five thousand clients of a few more samples: a hundred draws, none of which builds the parts."""
+    labels = torch.arange(10).repeat(600)
+    with pytest.raises(ValueError, match="no draw of 100 gave every client 1 of the 6000 samples"):
+        Dirichlet(5_000, alpha=0.3).split(labels, 0)
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -8,14 +8,12 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, NoReturn
 
 from jsonargparse import ArgumentParser
-from lightning.pytorch.cli import LightningArgumentParser
 
-_PACKAGES = ("algorithms", "data", "local", "models", "oracle", "participation", "proximal", "tasks")
+from fedlightning.cli.complaints import did_you_mean, no_argument, no_class, no_name, no_option
 
 
 class ComparisonParser(ArgumentParser):
@@ -28,10 +26,6 @@ class ComparisonParser(ArgumentParser):
         parser = getattr(ex, "subcommand_parser", None) or self
         print(f"fedlightning: {plain(message, parser)}", file=sys.stderr)
         self.exit(2)
-
-
-class TaskParser(ComparisonParser, LightningArgumentParser):
-    """The same for tasks, data and trainer."""
 
 
 def plain(message: str, parser: ArgumentParser | None = None) -> str:
@@ -152,34 +146,21 @@ def _type_expected(text: str) -> str | None:
     return match and {"Sequence": "list"}.get(match[1], match[1])
 
 
-def _did_you_mean(name: str, known: Iterable[str]) -> str:
-    close = get_close_matches(name, list(known), n=1)
-    return f" Did you mean '{close[0]}'?" if close else ""
-
-
 def _unknown_argument(complaint: _Complaint, match: re.Match[str], parser: ArgumentParser | None) -> str:
     name = match[1]
     if complaint.owner is None:
-        return f"{name}: no such argument.{_did_you_mean_argument(name, parser)}"
-    known = _arguments_of(complaint.owner)
+        return no_option(name, name, _options(parser))
     owner = complaint.owner.rpartition(".")[2]
-    listed = f" It takes {', '.join(known)}." if known else ""
-    hint = _did_you_mean(name.partition(".")[0], known)
-    return f"{complaint.where(name)}: {owner} has no argument '{name}'.{hint}{listed}"
+    return no_argument(complaint.where(name), owner, name, _arguments_of(complaint.owner))
 
 
 def _unrecognized(complaint: _Complaint, match: re.Match[str], parser: ArgumentParser | None) -> str:
     name, _, _ = match[1].lstrip("-").partition("=")
-    return f"{match[1]}: no such argument.{_did_you_mean_argument(name, parser)}"
+    return no_option(match[1], name, _options(parser))
 
 
-def _did_you_mean_argument(name: str, parser: ArgumentParser | None) -> str:
-    options = [] if parser is None else [o.lstrip("-") for o in parser._option_string_actions if o.startswith("--")]
-    heads = {option.partition(".")[0] for option in options}
-    head, _, rest = name.partition(".")
-    if rest and head not in heads:
-        return _did_you_mean(head, heads)
-    return _did_you_mean(name, options)
+def _options(parser: ArgumentParser | None) -> list[str]:
+    return [] if parser is None else [o.lstrip("-") for o in parser._option_string_actions if o.startswith("--")]
 
 
 def _arguments_of(path: str) -> list[str]:
@@ -200,14 +181,14 @@ def _unknown_class(complaint: _Complaint, match: re.Match[str], parser: Argument
     module, name = match.groups()
     where = complaint.key.removesuffix(".init_args")
     if complaint.owner != f"{module}.{name}":
-        return _no_class(where, complaint.owner or name)
+        return no_class(where, complaint.owner or name)
     public: Any = import_module(module)
     known = getattr(public, "__all__", [n for n in vars(public) if not n.startswith("_")])
-    return f"{where}={module}.{name}: {module} has no '{name}'.{_did_you_mean(name, known)}"
+    return no_name(where, module, name, known)
 
 
 def _unknown_short_class(complaint: _Complaint, match: re.Match[str], parser: ArgumentParser | None) -> str:
-    return _no_class(complaint.key.removesuffix(".init_args"), match[1])
+    return no_class(complaint.key.removesuffix(".init_args"), match[1])
 
 
 def _unknown_module(complaint: _Complaint, match: re.Match[str], parser: ArgumentParser | None) -> str:
@@ -215,20 +196,7 @@ def _unknown_module(complaint: _Complaint, match: re.Match[str], parser: Argumen
         return complaint.text
     if not f"{complaint.owner}.".startswith(f"{match[1]}."):  # an import within the module it names
         return f"{complaint.key.removesuffix('.init_args')}={complaint.owner}: {complaint.text}."
-    return _no_class(complaint.key.removesuffix(".init_args"), complaint.owner)
-
-
-def _no_class(where: str, given: str) -> str:
-    """Propose one of the package's own classes, by its whole path."""
-    paths = {
-        name: f"fedlightning.{package}.{name}"
-        for package in _PACKAGES
-        for name, value in vars(import_module(f"fedlightning.{package}")).items()
-        if inspect.isclass(value) and not name.startswith("_")
-    }
-    close = get_close_matches(given.rpartition(".")[2], paths, n=1)
-    hint = f"Did you mean '{paths[close[0]]}'?" if close else "A class of your own is given as module.Class."
-    return f"{where}={given}: no such class. {hint}"
+    return no_class(complaint.key.removesuffix(".init_args"), complaint.owner)
 
 
 def _required(complaint: _Complaint, match: re.Match[str], parser: ArgumentParser | None) -> str:
@@ -240,7 +208,7 @@ def _required(complaint: _Complaint, match: re.Match[str], parser: ArgumentParse
 
 def _literal(complaint: _Complaint, match: re.Match[str], parser: ArgumentParser | None) -> str:
     known = ast.literal_eval(f"[{match[1]}]")
-    hint = _did_you_mean(str(complaint.given), map(str, known))
+    hint = did_you_mean(str(complaint.given), map(str, known))
     return f"{complaint.where()}: expected one of {match[1]}.{hint}"
 
 

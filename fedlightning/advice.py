@@ -1,0 +1,30 @@
+"""Advice of Lightning and torch that nobody can follow here, and that is therefore not shown."""
+
+from __future__ import annotations
+
+import re
+import warnings
+
+_INAPPLICABLE = (
+    "Using ModelCheckpoint with manual optimization",  # a training step is a round: checkpoints hold whole ones
+    r"`isinstance\(treespec, LeafSpec\)` is deprecated",  # by Lightning's own code, beside a newer torch
+    "Total length of `list` across ranks is zero",  # no validation data: the list of their loaders is empty
+    "There is a performance drop because we have not yet implemented the batching rule",  # oracle.Auto measures it
+    re.escape("It is recommended to use `self.log('step', ..., sync_dist=True)`"),  # the round is one for all ranks
+)
+
+
+def leave_out_inapplicable_advice() -> None:
+    """Called at the beginning of every fit, validation, test and prediction; other warnings stay."""
+    for message in _INAPPLICABLE:
+        warnings.filterwarnings("ignore", message=message)
+
+
+def leave_out_advice_to_synchronise(name: str) -> None:
+    """Of a value that every process has computed from all clients, so that it is the same everywhere already.
+
+    Args:
+        name: It is logged under.
+    """
+    advice = f"It is recommended to use `self.log({name!r}, ..., sync_dist=True)`"
+    warnings.filterwarnings("ignore", message=re.escape(advice))

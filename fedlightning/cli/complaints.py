@@ -1,0 +1,83 @@
+"""What is said about misspelt options and class paths: the name, what was perhaps meant, what there is."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from difflib import get_close_matches
+from functools import cache
+
+from fedlightning.cli import sources
+
+_PACKAGES = ("algorithms", "data", "local", "models", "oracle", "participation", "proximal", "tasks")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A question with the likeliest of the known names, or nothing."""
+    close = get_close_matches(name, list(known), n=1)
+    return f" Did you mean '{close[0]}'?" if close else ""
+
+
+def no_option(given: str, name: str, options: Iterable[str]) -> str:
+    """About an option of the command itself.
+
+    Args:
+        given: As it was written.
+        name: Without dashes and value.
+        options: All there are, without dashes.
+    """
+    options = list(options)
+    heads = {option.partition(".")[0] for option in options}
+    head, _, rest = name.partition(".")
+    hint = did_you_mean(head, heads) if rest and head not in heads else did_you_mean(name, options)
+    return f"{given}: no such argument.{hint}"
+
+
+def no_argument(where: str, owner: str, name: str, known: Iterable[str]) -> str:
+    """About an argument of a class.
+
+    Args:
+        where: Key and value, as on the command line.
+        owner: Name of the class.
+        name: Of the argument; what follows a dot is not looked at.
+        known: Arguments of the class.
+    """
+    known = list(known)
+    listed = f" It takes {', '.join(known)}." if known else ""
+    return f"{where}: {owner} has no argument '{name}'.{did_you_mean(name.partition('.')[0], known)}{listed}"
+
+
+def no_name(where: str, module: str, name: str, known: Iterable[str]) -> str:
+    """About a class path whose module there is, but not the class."""
+    return f"{where}={module}.{name}: {module} has no '{name}'.{did_you_mean(name, known)}"
+
+
+def no_class(where: str, given: str) -> str:
+    """About a class path that leads nowhere; proposes one of the package's own classes, by its whole path."""
+    paths = own_classes()
+    close = get_close_matches(given.rpartition(".")[2], paths, n=1)
+    hint = (
+        f"Did you mean '{paths[close[0]]}'?"
+        if close
+        else "A class of your own is given as module.Class, with the module in the current folder or installed."
+    )
+    return f"{where}={given}: no such class. {hint}"
+
+
+@cache
+def own_classes() -> dict[str, str]:
+    """The package's public classes: their paths by name."""
+    return {
+        name: f"fedlightning.{package}.{name}"
+        for package in _PACKAGES
+        for name in sources.names(f"fedlightning.{package}")
+        if _is_class(f"fedlightning.{package}.{name}")
+    }
+
+
+def _is_class(path: str) -> bool:
+    try:
+        found = sources.find(path)
+    except sources.NoSuchNameError:
+        return False
+    return found is not None and isinstance(found.node, ast.ClassDef)

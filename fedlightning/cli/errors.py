@@ -1,0 +1,149 @@
+"""Which errors are for the user, and how they are shown."""
+
+from __future__ import annotations
+
+import dis
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from linecache import getline
+from traceback import walk_tb
+from types import FrameType, TracebackType
+from typing import Any
+
+TRACEBACKS = "FEDLIGHTNING_DEBUG"
+"""Environment variable: set to anything, all errors keep their tracebacks."""
+
+
+_HINT = f"{TRACEBACKS}=1 shows the whole traceback."
+
+_STEPS = ("objective", "validation_step", "test_step", "predict_step", "scores", "evaluate")
+_SHAPES_MATTER_IN = ("torch", "torchmetrics", "torchvision", "fedlightning")
+
+
+@contextmanager
+def plain_refusals() -> Iterator[None]:
+    """What the library itself objects to ends the process with one sentence; all other errors keep their traceback.
+
+    Raises:
+        SystemExit: For errors that a ``raise`` in this package is the origin of, or Lightning's about its arguments,
+            and where a network and a batch do not fit each other.
+    """
+    try:
+        yield
+    except Exception as error:
+        sentence = None if os.environ.get(TRACEBACKS) else _sentence(error)
+        if sentence is None:
+            raise
+        sys.exit(f"fedlightning: {sentence}")
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether an error is meant for the user: raised by this package, or Lightning's about its arguments."""
+    lightning = sys.modules.get("lightning.fabric.utilities.exceptions")
+    if lightning is not None and isinstance(error, lightning.MisconfigurationException):
+        return True
+    return raised_in(error, "fedlightning")
+
+
+def raised_in(error: BaseException, package: str) -> bool:
+    """Whether a ``raise`` (or ``assert``) in the package is where the error comes from, not a call it makes."""
+    traceback = _innermost(error)
+    if traceback is None or _package_of(traceback.tb_frame) != package:
+        return False
+    return dis.opname[traceback.tb_frame.f_code.co_code[traceback.tb_lasti]] == "RAISE_VARARGS"
+
+
+def _sentence(error: BaseException) -> str | None:
+    """What the user is told in place of a traceback; None if the traceback is what is needed."""
+    if not is_refusal(error):
+        misfit = _misfit(error)
+        if misfit is None:
+            return None
+        return f"{misfit.step}: {str(error).splitlines()[0].rstrip('.')}{misfit.facts}"
+    cause = error.__cause__
+    if cause is None:
+        return str(error)
+    misfit = _misfit(cause)
+    where = f"{misfit.step}{misfit.facts}" if misfit is not None else _own_line(cause)
+    return str(error) if where is None else f"{error}\n{where}"
+
+
+def _own_line(error: BaseException) -> str | None:
+    """The last line of code that is neither this package's nor a library's."""
+    frames = [(frame, line) for frame, line in walk_tb(error.__traceback__) if _is_users(frame)]
+    if not frames:
+        return None
+    frame, line = frames[-1]
+    code = frame.f_code
+    return f"In {code.co_name} ({code.co_filename}, line {line}): {getline(code.co_filename, line).strip()}\n{_HINT}"
+
+
+def _is_users(frame: FrameType) -> bool:
+    return _package_of(frame) != "fedlightning" and "site-packages" not in frame.f_code.co_filename.split(os.sep)
+
+
+@dataclass(frozen=True)
+class _Misfit:
+    """Where a batch does not fit a network.
+
+    Attributes:
+        step: Task and method.
+        facts: Layer, shapes and remedy.
+    """
+
+    step: str
+    facts: str
+
+
+def _misfit(error: BaseException) -> _Misfit | None:
+    """About a step of a task in which torch complains about shapes or values; None for any other error."""
+    innermost = _innermost(error)
+    if innermost is None or not isinstance(error, RuntimeError | IndexError | ValueError):
+        return None
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+    step = next((frame for frame in frames if frame.f_code.co_name in _STEPS and _task_of(frame) is not None), None)
+    if step is None or _package_of(innermost.tb_frame) not in _SHAPES_MATTER_IN or "memory" in str(error):
+        return None
+    task = _task_of(step)
+    batch = step.f_locals.get(step.f_code.co_varnames[1])
+    layer = next((found for frame in reversed(frames) if (found := _layer(task, frame))), "")
+    return _Misfit(
+        f"{type(task).__name__}.{step.f_code.co_name}",
+        f"{layer}. The batch has shapes {', '.join(_shapes(batch)) or 'unknown'}. Choose a network that fits the data, "
+        f"inputs and outputs alike, or other data. {_HINT}",
+    )
+
+
+def _task_of(frame: FrameType) -> Any:
+    """The task whose method a frame is; None for any other function."""
+    owner = frame.f_locals.get("self")
+    lightning = sys.modules.get("lightning.pytorch")
+    return owner if lightning is not None and isinstance(owner, lightning.LightningModule) else None
+
+
+def _layer(task: Any, frame: FrameType) -> str:
+    """Name and form of a layer of the task whose ``forward`` a frame is."""
+    layer: Any = frame.f_locals.get("self")
+    name = next((name for name, module in task.named_modules() if name and module is layer), None)
+    return "" if name is None or any(True for _ in layer.children()) else f" in {name} = {layer}"
+
+
+def _shapes(batch: Any) -> list[str]:
+    if hasattr(batch, "shape"):
+        return [str(list(batch.shape))]
+    inner = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else ()
+    return [shape for part in inner for shape in _shapes(part)]
+
+
+def _innermost(error: BaseException) -> TracebackType | None:
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    return traceback
+
+
+def _package_of(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__")).partition(".")[0]

@@ -1,0 +1,60 @@
+"""The command line of ``fedlightning compare``; whatever carries it out is imported once it has been understood."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Literal
+
+from fedlightning.cli.parser import ComparisonParser
+
+Mode = Literal["max", "min"]
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Parse the command line and compare; see ``fedlightning compare --help``."""
+    parser = ComparisonParser(
+        prog="fedlightning compare",
+        description="Run several algorithms on one task over several seeds: results.csv, table.md, figure.png.",
+    )
+    parser.add_argument("--config", action="config", help="YAML file with these arguments")
+    parser.add_argument("--base", nargs="+", type=str, required=True, help="configs of task, data and trainer")
+    parser.add_argument(
+        "--algorithms", nargs="+", type=str, required=True, help="configs of algorithms, each a path or Name=path"
+    )
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0], help="seeds, one run each")
+    parser.add_argument("--output", type=str, default="runs/compare", help="folder of the results")
+    parser.add_argument("--metric", type=str, required=True, help="metric of the table and the figure")
+    parser.add_argument("--mode", type=Mode, default="max", help="whether more or less is better")
+    parser.add_argument("--target", type=float | None, default=None, help="report rounds and upload to this value")
+    parser.add_argument("--also", nargs="+", type=str, default=[], help="further metrics, a row of panels each")
+    parser.add_argument("--log_scale", type=bool, default=False, help="logarithmic vertical axes for the metric")
+    parser.add_argument(
+        "--budget_upload", type=float | None, default=None, help="stop every run when so many floats have been uploaded"
+    )
+    parser.add_argument(
+        "--grid",
+        nargs="+",
+        type=str,
+        default=[],
+        help="search hyper-parameters of the algorithm or its local solver first, on the first seed: lr=1,0.3 beta=1,3",
+    )
+    parser.add_argument("--test", type=bool, default=False, help="test every final model")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time, in processes of their own")
+    parser.add_argument(
+        "--set", action="extend", nargs="+", type=str, default=[], help="values of all runs, e.g. trainer.max_steps=100"
+    )
+    config = parser.parse_args([_underscored(argument) for argument in (sys.argv[1:] if args is None else args)])
+    from fedlightning.compare.command import compare
+
+    try:
+        compare(**{name: value for name, value in vars(config).items() if name != "config"})
+    except KeyboardInterrupt:
+        print("fedlightning compare: interrupted. The same command goes on where it stopped.", file=sys.stderr)
+        raise SystemExit(130) from None
+
+
+def _underscored(argument: str) -> str:
+    """``--budget-upload`` is ``--budget_upload``."""
+    option, equals, value = argument.partition("=")
+    return f"--{option[2:].replace('-', '_')}{equals}{value}" if option.startswith("--") else argument

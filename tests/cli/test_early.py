@@ -1,0 +1,188 @@
+"""Mistakes found from source files: no false alarms, and what is certain is found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedlightning.cli import sources
+from fedlightning.cli.app import FederatedCLI
+from fedlightning.cli.early import MistakeError, _Options, check
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+FIT = [f"--config={CONFIGS}/classification/{name}.yaml" for name in ("base", "fed_avg")]
+ALGORITHM = "--model.init_args.algorithm"
+NETWORK = "--model.init_args.network"
+
+
+def is_comparison(path):
+    return "\nalgorithms:" in f"\n{path.read_text()}"
+
+
+def test_no_false_alarms_about_the_package_s_own_configs():
+    files = [path for path in sorted(CONFIGS.rglob("*.yaml")) if not is_comparison(path)]
+    assert len(files) > 100
+    for path in files:
+        check("fit", [f"--config={base}" for base in path.parent.glob("base.yaml")] + [f"--config={path}"])
+
+
+@pytest.mark.parametrize("subcommand", ["fit", "validate", "test", "predict"])
+def test_the_options_are_those_of_the_parser(subcommand, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["fedlightning"])
+
+    class Parsed(Exception):
+        pass
+
+    class Stopped(FederatedCLI):
+        def parse_arguments(self, parser, args):
+            raise Parsed(self._subcommand_parsers[subcommand])
+
+    with pytest.raises(Parsed) as parsed:
+        Stopped([subcommand])
+    options = {name.lstrip("-") for name in parsed.value.args[0]._option_string_actions if name.startswith("--")}
+    known = set(_Options(subcommand)._names)
+    assert known <= options
+    levels = {"trainer": 2}  # what follows them belongs to classes
+    assert {
+        ".".join(name.removesuffix("+").split(".")[: levels.get(name.split(".")[0], 1)]) for name in options
+    } == known
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [f"{ALGORITHM}.lr=0.2"],
+        [f"{ALGORITHM}.init_args.lr={{default: 0.1, network: 0.2}}"],
+        [f"{ALGORITHM}=FedProx"],
+        [f"{ALGORITHM}=fedlightning.algorithms.FedMM", f"{ALGORITHM}.init_args.mu=1"],
+        ["--model=Classification"],
+        [f"{NETWORK}=torch.nn.Identity"],
+        [f"{NETWORK}=net.yaml"],
+        [f"{NETWORK}=fedlightning.models.LeNet5", f"{NETWORK}.init_args.classes=10"],
+        ["--model.init_args.server_optimizer=Adam", "--model.init_args.server_optimizer.lr=0.01"],
+        ["--model.init_args.server_optimizer=torch.optim.Adam", "--model.init_args.server_optimizer.init_args.lr=0.01"],
+        ["--model.init_args.drift_parameters+=network.0"],
+        ["--trainer.logger=false"],
+        ["--trainer.logger=CSVLogger", "--trainer.logger.save_dir=x"],
+        ["--trainer.callbacks+=EarlyStopping", "--trainer.callbacks.monitor=val_loss"],
+        ["--trainer.callbacks+=lightning.pytorch.callbacks.EarlyStopping", "--trainer.callbacks.monitor=val_loss"],
+        ["--trainer.max_step", "3"],  # the parser completes it
+        ["--print_config", *FIT],
+        ["--data.init_args.participation=fedlightning.participation.Uniform",
+         "--data.init_args.participation.init_args.fraction=0.5"],
+        ["--seed_everything", "true", "--ckpt_path=best"],
+        ["--trainer.no_such=3", "--help"],  # somebody who asks gets the answer
+    ],
+)  # fmt: skip
+def test_what_the_parser_accepts_passes(arguments):
+    check("fit", [*FIT, *arguments])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--trainer.max_stpes", "3"], "--trainer.max_stpes: no such argument. Did you mean 'trainer.max_steps'?"),
+        (["--ckpt_paht=x"], "--ckpt_paht=x: no such argument. Did you mean 'ckpt_path'?"),
+        ([f"{ALGORITHM}.lrr=0.1"], "algorithm.lrr=0.1: FedAvg has no argument 'lrr'. Did you mean 'lr'?"),
+        ([f"{ALGORITHM}=FedAvgg"], "FedAvgg: no such class. Did you mean 'fedlightning.algorithms.FedAvg'?"),
+        ([f"{ALGORITHM}=fedlightning.algorithms.FeDualX"], "algorithms has no 'FeDualX'. Did you mean 'FeDualEx'?"),
+        ([f"{ALGORITHM}=fedlightning.algoritms.FedAvg"], "no such class. Did you mean 'fedlightning.algorithms.F"),
+        (["--model=my_missing_package.MyTask"], "A class of your own is given as module.Class, with the"),
+        (["--model=fedlightning.tasks.Clasification"], "has no 'Clasification'. Did you mean 'Classification'?"),
+        (["--data.init_args.batch_sise=3"], "Digits has no argument 'batch_sise'. Did you mean 'batch_size'?"),
+        (["--data.init_args.partitioner=fedlightning.data.IID", "--data.init_args.partitioner.init_args.client=3"],
+         "IID has no argument 'client'. Did you mean 'clients'? It takes clients."),
+        (["--model.init_args.oracle.chunksize=3"], "Vectorized has no argument 'chunksize'. Did you mean"),
+        (["--model.init_args.server_optimizer=torch.optim.Adam", "--model.init_args.server_optimizer.init_args.lrr=1"],
+         "Adam has no argument 'lrr'. Did you mean 'lr'?"),
+        (["--trainer.callbacks+=lightning.pytorch.callbacks.EarlyStoping"], "Did you mean 'EarlyStopping'?"),
+        (["--model.init_args.regularizer={network: {class_path: fedlightning.proximal.L1, init_args: {wieght: 1}}}"],
+         "L1 has no argument 'wieght'. Did you mean 'weight'?"),
+        (["--config", "missing.yaml"], "--config=missing.yaml: File does not exist."),
+        (["--ckpt_path=missing.ckpt"], "--ckpt_path=missing.ckpt: no such file."),
+    ],
+)  # fmt: skip
+def test_what_is_certainly_wrong_is_named(arguments, message):
+    with pytest.raises(MistakeError) as mistake:
+        check("fit", [*FIT, *arguments])
+    assert message in str(mistake.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "trainer:\n  max_stpes: 3\n",
+            "own.yaml: trainer.max_stpes: no such argument. Did you mean 'trainer.max_steps'?",
+        ),
+        ("modle: 3\n", "own.yaml: modle: no such argument. Did you mean 'model'?"),
+        ("base: x\nalgorithms: []\n", "own.yaml: base: no such argument. This is a config of fedlightning compare."),
+        (
+            "model: {init_args: {algorithm: {init_args: {lrr: 1}}}}\n",
+            "own.yaml: model.init_args.algorithm.init_args.lrr=1",
+        ),
+    ],
+)
+def test_a_mistake_in_a_config_names_the_file(text, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("own.yaml").write_text(text)
+    with pytest.raises(MistakeError) as mistake:
+        check("fit", [*FIT, "--config=own.yaml"])
+    assert message in str(mistake.value)
+
+
+MODULE = """
+from dataclasses import dataclass
+from fedlightning.tasks import Classification as Base
+Second = Base
+
+class Plain(Base):
+    def __init__(self, depth: int = 3, **kwargs):
+        super().__init__(**kwargs)
+
+class Pops(Base):
+    def __init__(self, **kwargs):
+        kwargs.pop("secret", None)
+        super().__init__(**kwargs)
+
+class Nothing(Base):
+    pass
+
+class Anything:
+    def __init__(self, *args):
+        pass
+
+@dataclass
+class Pair:
+    left: int
+    right: int = 0
+
+@some.decorator
+class Decorated:
+    def __init__(self, left): ...
+
+if True:
+    class Within: ...
+"""
+
+
+def test_arguments_are_read_or_left_open(tmp_path, monkeypatch):
+    (tmp_path / "read_from_source.py").write_text(MODULE)
+    (tmp_path / "open_ended.py").write_text("def __getattr__(name): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def read(name):
+        return sources.arguments(sources.find(f"read_from_source.{name}"))
+
+    assert read("Plain")[:2] == ["depth", "algorithm"]
+    assert {"network", "server_clip", "drift_parameters"} <= set(read("Plain"))
+    assert read("Nothing") == read("Second") == read("Plain")[1:]
+    assert read("Pair") == ["left", "right"]
+    assert read("Pops") is read("Anything") is read("Decorated") is None
+    assert sources.find("read_from_source.Within") is not None
+    assert sources.find("open_ended.Whatever") is None
+    assert sources.find("read_from_source.Plain.Inner") is None  # a class within a class: who knows
+    for missing in ("read_from_source.Plane", "nowhere_at_all.Plain", "fedlightning.algoritms.FedAvg"):
+        with pytest.raises(sources.NoSuchNameError):
+            sources.find(missing)

@@ -1,0 +1,140 @@
+"""Which errors end with a sentence, and which keep their traceback."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedlightning.cli import main, plain_refusals
+from fedlightning.cli.errors import raised_in
+from fedlightning.oracle import ObjectiveError
+
+CONFIGS = Path(__file__).parents[2] / "configs" / "classification"
+FIT = [
+    "fit",
+    f"--config={CONFIGS}/base.yaml",
+    f"--config={CONFIGS}/fed_avg.yaml",
+    "--trainer.max_steps=1",
+    "--trainer.enable_progress_bar=false",
+    "--trainer.enable_model_summary=false",
+    "--trainer.accelerator=cpu",
+]
+NETWORK = "--model.init_args.network"
+NO_SANITY_CHECK = "--trainer.num_sanity_val_steps=0"
+
+TASKS = """
+import torch
+from fedlightning.tasks import Classification
+
+class Item(Classification):
+    def objective(self, batch):
+        return batch[0].sum().item() * super().objective(batch)
+
+class Key(Classification):
+    def objective(self, batch):
+        raise KeyError("mine")
+
+class Product(Classification):
+    def objective(self, batch):
+        return torch.ones(3) @ torch.ones(4)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["fedlightning"])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "faulty_tasks", raising=False)
+    Path("faulty_tasks.py").write_text(TASKS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([f"{NETWORK}.init_args.in_features=10"],
+         "Classification.validation_step: mat1 and mat2 shapes cannot be multiplied (256x64 and 10x10) in network.1 = "
+         "Linear(in_features=10, out_features=10, bias=True). The batch has shapes [256, 1, 8, 8], [256]. Choose a "
+         "network that fits the data"),
+        ([f"{NETWORK}.init_args.in_features=10", NO_SANITY_CHECK], "Classification.objective: mat1 and mat2 shapes"),
+        ([f"{NETWORK}.init_args.in_features=10", NO_SANITY_CHECK, "--model.init_args.oracle=null"],
+         "The batch has shapes [10, 1, 8, 8], [10]."),
+        ([f"{NETWORK}=fedlightning.models.LeNet5"], "Kernel size can't be greater than actual input size in network."),
+        ([f"{NETWORK}=fedlightning.models.LogisticRegression", f"{NETWORK}.init_args.in_features=64",
+          f"{NETWORK}.init_args.classes=3"], "The batch has shapes [256, 1, 8, 8], [256]. Choose a network that fits"),
+    ],
+)  # fmt: skip
+def test_a_network_that_does_not_fit_the_data_takes_a_line(arguments, said):
+    with pytest.raises(SystemExit) as exit_:
+        main([*FIT, *arguments])
+    text = str(exit_.value)
+    assert text.startswith("fedlightning: ")
+    assert said in text
+    assert len(text.splitlines()) == 1
+    assert "FEDLIGHTNING_DEBUG=1" in text
+
+
+def test_no_devices_take_a_line(capsys):
+    with pytest.raises(SystemExit) as exit_:
+        main([*FIT, "--trainer.devices=-1"])
+    assert exit_.value.code == 2
+    assert "fedlightning: `devices` selected with `CPUAccelerator` should be an int > 0." in capsys.readouterr().err
+
+
+def test_an_objective_that_cannot_be_batched_is_shown_with_its_line():
+    with pytest.raises(SystemExit) as exit_:
+        main([*FIT, NO_SANITY_CHECK, "--model=faulty_tasks.Item"])
+    text = str(exit_.value)
+    assert text.startswith("fedlightning: Item.objective cannot run for all clients at once")
+    assert "line 7): return batch[0].sum().item() * super().objective(batch)" in text
+
+
+@pytest.mark.parametrize(("task", "error"), [("Key", KeyError), ("Product", RuntimeError)])
+def test_faults_of_the_user_s_own_code_keep_their_traceback(task, error):
+    with pytest.raises(error):
+        main([*FIT, NO_SANITY_CHECK, f"--model=faulty_tasks.{task}"])
+
+
+def test_the_environment_brings_tracebacks_back(monkeypatch):
+    monkeypatch.setenv("FEDLIGHTNING_DEBUG", "1")
+    with pytest.raises(RuntimeError, match="mat1 and mat2"):
+        main([*FIT, f"{NETWORK}.init_args.in_features=10"])
+
+
+@pytest.mark.parametrize(
+    ("code", "ours"),
+    [
+        ("raise ValueError(\n    'ours'\n)", True),
+        ("assert False", True),
+        ("int('x')", False),
+        ("[][1]", False),
+        ("import json; json.loads('x')", False),
+    ],
+)
+def test_whose_raise_it_is_needs_no_source(code, ours):
+    with pytest.raises(Exception) as error:  # noqa: PT011
+        exec(compile(code, "<no such file>", "exec"), {"__name__": "fedlightning.somewhere"})
+    assert raised_in(error.value, "fedlightning") is ours
+
+
+def product():
+    return torch.ones(3) @ torch.ones(4)
+
+
+REFUSES = """
+try:
+    product()
+except RuntimeError as error:
+    raise ObjectiveError("T.objective failed for client 3.") from error
+"""
+
+
+def test_the_cause_of_an_objective_error_names_its_line():
+    package = {"__name__": "fedlightning.somewhere", "ObjectiveError": ObjectiveError, "product": product}
+    with pytest.raises(SystemExit) as exit_, plain_refusals():
+        exec(REFUSES, package)
+    assert str(exit_.value).startswith("fedlightning: T.objective failed for client 3.\nIn product (")
+    assert "): return torch.ones(3) @ torch.ones(4)\n" in str(exit_.value)

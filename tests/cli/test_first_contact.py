@@ -1,0 +1,141 @@
+"""What the command and the package import, and when: checked by ``sys.modules`` in processes of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import fedlightning
+from fedlightning.cli import DESCRIPTIONS, main
+from fedlightning.cli.app import FederatedCLI
+
+ROOT = Path(__file__).parents[2]
+HEAVY = ("lightning", "torchvision", "torchmetrics", "matplotlib", "sklearn", "tensorboard", "scipy")
+LAZY = ("callbacks", "compare", "data", "metrics", "plotting", "tasks")
+
+SCRIPT = """
+import sys
+sys.path[:] = [path for path in sys.path if path not in ("", {here!r})]  # as in a console script
+from fedlightning.cli import main
+try:
+    main()
+finally:
+    print("imported:", *(name for name in {names!r} if name in sys.modules))
+"""
+
+
+def command(*arguments, folder):
+    """Runs ``fedlightning`` as its console script does."""
+    script = SCRIPT.format(here=str(folder), names=("torch", *HEAVY))
+    paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    return subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+    )
+
+
+CLASSIFICATION = [f"--config={ROOT}/configs/classification/{name}.yaml" for name in ("base", "fed_avg")]
+ALGORITHM = "--model.init_args.algorithm"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--help"], 0, "compare "),
+        ([], 2, "subcommands:"),
+        (["--version"], 0, f"fedlightning {fedlightning.__version__}\n"),
+        (["--verison"], 2, "fedlightning: --verison: no such argument. Did you mean 'version'?"),
+        (["fti"], 2, "fti: no such subcommand. Did you mean 'fit'? There are fit, validate, test, predict, compare."),
+        (["comapre", "--base"], 2, "comapre: no such subcommand. Did you mean 'compare'?"),
+        (["fit", "--trainer.max_stpes=3"], 2, "--trainer.max_stpes=3: no such argument. Did you mean 'trainer.max_ste"),
+        (["fit", *CLASSIFICATION, f"{ALGORITHM}.init_args.lrr=1"], 2, "FedAvg has no argument 'lrr'. Did you mean"),
+        (["compare", "--help"], 0, "--algorithms"),
+        (["compare", "--metirc=x"], 2, "--metirc=x: no such argument. Did you mean 'metric'?"),
+    ],
+)  # fmt: skip
+def test_help_and_typos_import_nothing_heavy(arguments, code, said, tmp_path):
+    done = command(*arguments, folder=tmp_path)
+    assert done.returncode == code
+    assert said in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout.splitlines()[-1] == "imported:"
+
+
+@pytest.mark.parametrize(
+    ("statement", "allowed"),
+    [
+        ("import fedlightning", ()),
+        ("import fedlightning.data, fedlightning.tasks, fedlightning.models.classifiers", ("torch",)),
+        ("import fedlightning.algorithms, fedlightning.proximal, fedlightning.local", ("torch",)),
+        ("import fedlightning.oracle, fedlightning.participation, fedlightning.loop", ("torch",)),
+        ("from fedlightning.data import IID, Dirichlet, Partition; import fedlightning.models", ("torch",)),
+    ],
+)
+def test_importing_the_package_imports_nothing_heavy(statement, allowed):
+    code = f"import sys; {statement}; print(*(name for name in {('torch', *HEAVY)!r} if name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert tuple(done.stdout.split()) == allowed
+
+
+@pytest.mark.parametrize("package", LAZY)
+def test_lazy_packages_have_all_their_names(package):
+    module = import_module(f"fedlightning.{package}")
+    for name in module.__all__:
+        assert name in dir(module)
+        assert getattr(module, name).__name__ == name
+    with pytest.raises(AttributeError, match=f"module 'fedlightning.{package}' has no attribute 'Nothing'"):
+        module.Nothing  # noqa: B018
+
+
+def test_subpackages_are_reached_without_an_import_of_their_own():
+    code = "import fedlightning; print(fedlightning.algorithms.FedAvg(lr=0.1).lr, fedlightning.participation.Full())"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("0.1 ")
+
+
+MY_PACKAGE = """
+from fedlightning.tasks import Classification
+
+class MyTask(Classification):
+    pass
+"""
+
+
+def test_the_console_script_finds_classes_of_the_current_folder(tmp_path):
+    (tmp_path / "my_pkg").mkdir()
+    (tmp_path / "my_pkg" / "__init__.py").write_text(MY_PACKAGE)
+    for name in ("random", "lightning", "torch"):  # the user's own, which are not to be taken for the real ones
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('the wrong module')\n")
+    small = ["--trainer.fast_dev_run=1", "--trainer.accelerator=cpu", "--trainer.enable_model_summary=false"]
+    done = command("fit", *CLASSIFICATION, "--model=my_pkg.MyTask", *small, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "my_pkg.MyTaks: my_pkg has no 'MyTaks'. Did you mean 'MyTask'?" in (
+        command("fit", *CLASSIFICATION, "--model=my_pkg.MyTaks", folder=tmp_path).stderr
+    )
+
+
+def test_the_current_folder_comes_last_and_once(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    for _ in range(2):
+        with pytest.raises(SystemExit):
+            main(["--version"])
+    assert sys.path[-1] == str(tmp_path)
+    assert sys.path.count(str(tmp_path)) == 1
+    assert capsys.readouterr().out.startswith("fedlightning ")
+
+
+@pytest.mark.parametrize("subcommand", ["validate", "test", "predict"])
+def test_help_of_subcommands_says_whole_sentences(subcommand, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["fedlightning"])
+    with pytest.raises(SystemExit):
+        FederatedCLI([subcommand, "--help"])
+    assert DESCRIPTIONS[subcommand] in " ".join(capsys.readouterr().out.split())
