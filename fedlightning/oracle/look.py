@@ -8,11 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from fedlightning.nested import flatten
 from fedlightning.oracle.objective import Named, Objective, ObjectiveError
 from fedlightning.oracle.randomness import python_generators_restored, python_state
 from fedlightning.oracle.side_effects import changed, numbers, undone, versions
+
+_GUESS = 4
+"""Bytes that autograd keeps, as a multiple of parameters and batch, where it cannot be asked."""
 
 
 @dataclass(frozen=True)
@@ -86,28 +89,14 @@ def _evaluated(
         except ObjectiveError:
             raise
         except RuntimeError:  # transformations of torch.func inside the objective do not go with hooks
-            with torch.enable_grad(), _Produced() as produced, objective.autocast():
+            with torch.enable_grad(), objective.autocast():
                 _, _, after = objective(shared, personal, buffers, data)
-            size = produced.nbytes
+            size = _GUESS * sum(t.numel() * t.element_size() for t in (*shared.values(), *flatten(data)[0]))
     except ObjectiveError:
         raise
     except Exception as error:
         raise ObjectiveError(f"{type(error).__name__}: {error}", place=0) from error
     return dict(zip(objective.space.buffers.names, after, strict=True)), size
-
-
-class _Produced(TorchDispatchMode):
-    """Counts the bytes that operations produce, at least what autograd keeps of them."""
-
-    nbytes = 0
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        output = func(*args, **(kwargs or {}))
-        if isinstance(output, Tensor) and not func.is_view:
-            self.nbytes += output.numel() * output.element_size()
-        return output
 
 
 def _written(before: Tensor, after: Tensor) -> bool:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fedlightning.oracle import BatchedError, Sequential, Vectorized
+from fedlightning.oracle import Sequential, Vectorized
 from tests.oracle.test_oracle import S, assert_equal_evaluations, conv, setting
 
 WAYS = [Vectorized(replay=False, backward="autograd"), Vectorized(replay=True), Vectorized(backward="vmap")]
@@ -75,12 +75,10 @@ def test_a_function_is_called_as_torch_allows(name, way):
         assert_equal_evaluations(evaluate(*arguments), expected)
 
 
-def test_forward_differentiation_inside_cannot_be_recorded_and_says_so():
+def test_forward_differentiation_inside():
     objective, *arguments = setting(linear(), (6,), loss=lambda net, b: torch.func.jacfwd(net)(b[0]).square().mean())
     expected = Sequential().evaluator(objective, 1)(*arguments)
     assert_equal_evaluations(Vectorized(replay=False).evaluator(objective, 100)(*arguments), expected)
-    with pytest.raises(BatchedError, match="cannot run for all clients at once"):
-        Vectorized(replay=True).evaluator(objective, 100)(*arguments)
 
 
 @pytest.mark.filterwarnings("ignore:size_average and reduce args will be deprecated")
