@@ -55,6 +55,9 @@ WAYS: dict[str, tuple[Callable[[], Oracle], str]] = {
 
 SOURCES = {"written": written_cases, "module": module_cases, "op": operation_cases}
 
+ALONE = "one by one"
+"""The way that all are compared with; it has a result only if it fails where plain PyTorch does not."""
+
 GOOD = ("equal", "fell back", "refused")
 
 
@@ -82,8 +85,8 @@ class Outcome:
 
     Attributes:
         name: Of the case.
-        status: ``ran``, ``skipped`` (no objective), ``absent`` (no such sample), ``fails`` (with ``Sequential`` as
-            well) or ``died`` (the process).
+        status: ``ran``, ``skipped`` (no objective), ``absent`` (no such sample), ``fails`` (in plain PyTorch as well),
+            ``refused`` (one by one as well, in words of ours) or ``died`` (the process).
         reason: Why it was not run.
         random: Whether it draws random numbers.
         ways: Results by name of the way.
@@ -163,7 +166,7 @@ class _Lines(logging.Handler):
 _ABOUT = re.compile(r"oracle|Sequential|Vectorized|vmap|replay|one by one", re.IGNORECASE)
 
 
-def fit(setting: Setting, oracle: Oracle) -> Fit:
+def fit(setting: Setting, oracle: Oracle, rounds: int = ROUNDS) -> Fit:
     """Train, as a user does."""
     reseed()
     task = Task(setting, oracle).double()
@@ -172,7 +175,7 @@ def fit(setting: Setting, oracle: Oracle) -> Fit:
         [TensorDataset(*(t.clone() for t in tensors)) for tensors in setting.data],
         batch_size=setting.batch_size,
         local_steps=STEPS,
-        rounds_per_epoch=ROUNDS,
+        rounds_per_epoch=rounds,
         seed=1,
     )
     trainer = Trainer(
@@ -183,7 +186,7 @@ def fit(setting: Setting, oracle: Oracle) -> Fit:
         enable_progress_bar=False,
         enable_model_summary=False,
         callbacks=[watch],
-        max_steps=ROUNDS,
+        max_steps=rounds,
         log_every_n_steps=1,
     )
     loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric", "fedlightning")]
@@ -226,12 +229,13 @@ def difference(expected: Fit, other: Fit) -> float:
         if one.shape != two.shape:
             return float("inf")
         if one.numel():
-            values.append((one, two, max(float(one.abs().max()), 1e-6)))
-    differences = [float((one - two).abs().max()) / scale for one, two, scale in values]
-    return max(d if d == d else float("inf") for d in differences)
+            values.append((one, two, max(float(one.nan_to_num().abs().max()), 1e-6)))
+    differences = [(one - two).abs().nan_to_num(torch.inf) / scale for one, two, scale in values]
+    both = [one.isnan() & two.isnan() for one, two, _ in values]  # a client without any label has no loss
+    return max(float(apart.masked_fill(alike, 0.0).max()) for apart, alike in zip(differences, both, strict=True))
 
 
-def examine(case: Case, ways: Iterable[str] = ()) -> Outcome:
+def examine(case: Case, ways: Iterable[str] = (), rounds: int = ROUNDS) -> Outcome:
     """Run a case in the ways named; in all if none is."""
     since, outcome = time.perf_counter(), Outcome(case.name)
     with warnings.catch_warnings():
@@ -246,23 +250,29 @@ def examine(case: Case, ways: Iterable[str] = ()) -> Outcome:
             return outcome
     outcome.random = setting.random
     try:
-        expected = fit(setting, Sequential())
+        expected = fit(setting, Sequential(), rounds)
     except Exception as error:
-        outcome.status, outcome.reason = "fails", said(error)
+        plainly = plain_error(setting)
+        if plainly is not None:
+            outcome.status, outcome.reason = "fails", plainly
+        elif isinstance(error, ObjectiveError):
+            outcome.status, outcome.reason = "refused", said(error)
+        else:
+            outcome.ways[ALONE] = Way("crashed", line=said(error))
         return outcome
     if not torch.isfinite(expected.parameters).all():
         outcome.status, outcome.reason = "skipped", "leaves its domain within 50 steps"
         return outcome
     for name in ways or WAYS:
         oracle, asked = WAYS[name]
-        outcome.ways[name] = _judged(name, asked, setting, expected, oracle())
+        outcome.ways[name] = _judged(name, asked, setting, expected, oracle(), rounds)
     outcome.seconds = time.perf_counter() - since
     return outcome
 
 
-def _judged(name: str, asked: str, setting: Setting, expected: Fit, oracle: Oracle) -> Way:
+def _judged(name: str, asked: str, setting: Setting, expected: Fit, oracle: Oracle, rounds: int) -> Way:
     try:
-        got = fit(setting, oracle)
+        got = fit(setting, oracle, rounds)
     except Exception as error:
         refused = isinstance(error, ObjectiveError) and name != "default"
         return Way("refused" if refused else "crashed", line=said(error))
@@ -271,6 +281,20 @@ def _judged(name: str, asked: str, setting: Setting, expected: Fit, oracle: Orac
     if apart > TOLERANCE and not (setting.outside and got.ran == "one by one" and got.line):
         return Way("DIFFERENT", got.ran, got.line, apart)
     return Way("fell back" if slower else "equal", got.ran, got.line, apart)
+
+
+def plain_error(setting: Setting) -> str | None:
+    """Why the objective cannot be evaluated and differentiated without this package; None if it can."""
+    reseed()
+    network = setting.network().double()
+    batch = tuple(t[: setting.batch_size].clone() for t in setting.data[0])
+    try:
+        loss = setting.loss(network, batch)
+        loss = loss["loss"] if isinstance(loss, dict) else loss
+        torch.autograd.grad(loss, [p for p in network.parameters() if p.requires_grad], allow_unused=True)
+    except Exception as error:
+        return said(error)
+    return None
 
 
 def said(error: BaseException) -> str:
@@ -297,7 +321,7 @@ def catalogue(sources: Iterable[str] = tuple(SOURCES)) -> dict[str, Case]:
     return {case.name: case for source in sources for case in SOURCES[source]()}
 
 
-def _work(connection: Connection, ways: tuple[str, ...]) -> None:
+def _work(connection: Connection, ways: tuple[str, ...], rounds: int) -> None:
     """Examine what the names on the connection stand for, for ever."""
     torch.set_num_threads(1)
     for name in ("lightning.pytorch", "lightning.fabric"):
@@ -307,17 +331,17 @@ def _work(connection: Connection, ways: tuple[str, ...]) -> None:
     connection.send("ready")
     with batched_preferred():
         while True:
-            connection.send(asdict(examine(cases[connection.recv()], ways)))
+            connection.send(asdict(examine(cases[connection.recv()], ways, rounds)))
 
 
 class _Worker:
     """A process with at most one objective at a time."""
 
-    def __init__(self, ways: tuple[str, ...]) -> None:
+    def __init__(self, *arguments: Any) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["tests.oracle.fuzz"])  # the imports are made once
         self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=_work, args=(theirs, ways), daemon=True)
+        self.process = context.Process(target=_work, args=(theirs, *arguments), daemon=True)
         self.process.start()
         theirs.close()
         self.name: str | None = None
@@ -334,7 +358,9 @@ class _Worker:
         self.connection.close()
 
 
-def examine_all(names: list[str], jobs: int = 1, limit: float = 60.0, ways: tuple[str, ...] = ()) -> Iterator[Outcome]:
+def examine_all(
+    names: list[str], jobs: int = 1, limit: float = 60.0, ways: tuple[str, ...] = (), rounds: int = ROUNDS
+) -> Iterator[Outcome]:
     """Outcomes of the named cases, in the order they come in.
 
     Args:
@@ -342,9 +368,10 @@ def examine_all(names: list[str], jobs: int = 1, limit: float = 60.0, ways: tupl
         jobs: Processes.
         limit: Seconds an objective may take.
         ways: Names of ways; all if empty.
+        rounds: Communication rounds of each fit.
     """
     waiting, missing = list(reversed(names)), len(names)
-    workers = [_Worker(ways) for _ in range(min(jobs, len(names)))]
+    workers = [_Worker(ways, rounds) for _ in range(min(jobs, len(names)))]
     try:
         while missing:
             came = wait([worker.connection for worker in workers], timeout=1.0)
@@ -371,7 +398,7 @@ def examine_all(names: list[str], jobs: int = 1, limit: float = 60.0, ways: tupl
                     yield Outcome(worker.name, "died", died)
                     missing -= 1
                     worker.end()
-                    workers[place] = _Worker(ways)
+                    workers[place] = _Worker(ways, rounds)
     finally:
         for worker in workers:
             worker.end()
@@ -406,9 +433,11 @@ def table(outcomes: list[Outcome]) -> str:
             row(f"{name}: equal, ran {speed}", lambda o, n=name, s=speed: _is(o, n, ("equal", "fell back"), s))
         for result in ("refused", "crashed", "DIFFERENT"):
             row(f"{name}: {result}", lambda o, n=name, r=result: _is(o, n, (r,)))
+    row("one by one: crashed", lambda o: _is(o, ALONE, ("crashed",)))
+    row("refused one by one as well", lambda o: o.status == "refused")
     row("the process died", lambda o: o.status == "died")
     row("skipped: no objective", lambda o: o.status == "skipped")
-    row("fails one by one as well", lambda o: o.status == "fails")
+    row("fails in plain PyTorch", lambda o: o.status == "fails")
     for title, results in (
         ("Different in silence", ("DIFFERENT",)),
         ("Crashed", ("crashed",)),
@@ -462,6 +491,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--only", default="", help="regular expression of names")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="what to compare with Sequential")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="of each fit; replay needs one")
     parser.add_argument("--limit", type=float, default=120.0, help="seconds an objective may take")
     parser.add_argument("--out", type=Path, help="page to write, e.g. docs/FUZZ.md")
     parser.add_argument("--json", type=Path, help="file for all outcomes, one a line; those it holds are not run again")
@@ -475,7 +505,7 @@ def main() -> None:
     names.sort(key=lambda name: "[-1]" in name)  # every operation once before any a second time
     missing = [name for name in names if name not in done]
     with tqdm(total=len(missing), disable=None) as bar:
-        for outcome in examine_all(missing, args.jobs, args.limit, tuple(args.ways)):
+        for outcome in examine_all(missing, args.jobs, args.limit, tuple(args.ways), args.rounds):
             outcomes.append(outcome)
             bar.update()
             if args.json is not None:

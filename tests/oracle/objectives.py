@@ -204,18 +204,26 @@ class Factors(nn.Module):
     Complex inputs have complex factors, in two real parameters.
     """
 
-    def __init__(self, network: nn.Module, call: Callable[[nn.Module], Any], leaves: list[Any], tree: Any) -> None:
+    def __init__(
+        self,
+        network: nn.Module,
+        call: Callable[[nn.Module], Any],
+        leaves: list[Any],
+        tree: Any,
+        moved: list[int],
+        sizes: list[float] | None = None,
+    ) -> None:
         super().__init__()
         self.network = network
         self._call = call
         self._leaves = leaves
         self._tree = tree
-        numbers = {str(i): leaf for i, leaf in enumerate(leaves) if _is_number(leaf)}
+        numbers = {str(i): leaves[i] for i in moved}
         self.real = nn.ParameterDict({i: torch.ones(t.shape, dtype=torch.float64) for i, t in numbers.items()})
         self.imag = nn.ParameterDict(
             {i: torch.zeros(t.shape, dtype=torch.float64) for i, t in numbers.items() if t.is_complex()}
         )
-        self.sizes: list[float] | None = None
+        self.sizes = sizes
 
     def forward(self, batch: Any) -> Tensor:
         """The scalar of one sample; ``batch`` holds the leaves that are tensors, ``[1, ...]`` each."""
@@ -255,15 +263,15 @@ def _parts(t: Tensor) -> tuple[Tensor, ...]:
 
 
 def _elementwise(leaf: Tensor) -> Tensor:
-    return leaf * (1 - 0.1 * torch.rand(leaf.shape, dtype=torch.float64))
+    return leaf * (0.95 - 0.1 * torch.rand(leaf.shape, dtype=torch.float64))
 
 
 def _shrunk(leaf: Tensor) -> Tensor:
-    return leaf * (1 - 0.1 * torch.rand((), dtype=torch.float64))
+    return leaf * (0.95 - 0.1 * torch.rand((), dtype=torch.float64))
 
 
 def _grown(leaf: Tensor) -> Tensor:
-    return leaf * (1 + 0.1 * torch.rand((), dtype=torch.float64))
+    return leaf * (1.05 + 0.1 * torch.rand((), dtype=torch.float64))
 
 
 def _same(leaf: Tensor) -> Tensor:
@@ -278,29 +286,36 @@ def _wrapped(network: Callable[[], nn.Module], call: Callable[[nn.Module], Any],
         raise UnsuitableError("takes sparse tensors")
     if not any(_is_number(t) and t.numel() for t in tensors):
         raise UnsuitableError("takes no real or complex numbers" if tensors else "takes no tensors")
-    first: Factors | None = None
-
-    def make() -> Factors:
-        made = Factors(network(), call, leaves, tree)
-        made.sizes = None if first is None else first.sizes
-        return made
-
+    numbers = [i for i, leaf in enumerate(leaves) if _is_number(leaf)]
     problems = []
-    for draw in (_elementwise, _shrunk, _grown, _same):
-        reseed()
-        data = [
-            tuple(torch.stack([draw(t) if _is_number(t) else t for _ in range(SAMPLES)]) for t in tensors)
-            for _ in range(CLIENTS)
-        ]
-        trial = make()
-        try:
-            steepest, drew = _slopes(trial, data)
-        except UnsuitableError as problem:
-            problems.append(problem)
-            continue
-        first = trial
-        return Setting(make, lambda net, batch: net(batch), data, lr=PER_STEP / steepest, random=drew)
-    raise problems[-1]
+    for moved in (numbers, numbers[:1]):  # not every argument has a derivative
+        for draw in (_elementwise, _shrunk, _grown, _same):
+            reseed()
+            data = [
+                tuple(torch.stack([draw(t) if _is_number(t) else t for _ in range(SAMPLES)]) for t in tensors)
+                for _ in range(CLIENTS)
+            ]
+            make = partial(_factors, network, call, leaves, tree, moved)
+            trial = make()
+            try:
+                steepest, drew = _slopes(trial, data)
+            except UnsuitableError as problem:
+                problems.append(problem)
+                continue
+            made = partial(make, trial.sizes)
+            return Setting(made, lambda net, batch: net(batch), data, lr=PER_STEP / steepest, random=drew)
+    raise problems[0]
+
+
+def _factors(
+    network: Callable[[], nn.Module],
+    call: Callable[[nn.Module], Any],
+    leaves: list[Any],
+    tree: Any,
+    moved: list[int],
+    sizes: list[float] | None = None,
+) -> Factors:
+    return Factors(network(), call, leaves, tree, moved, sizes)
 
 
 def _slopes(trial: Factors, data: list[tuple[Tensor, ...]]) -> tuple[float, bool]:

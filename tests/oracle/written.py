@@ -146,7 +146,7 @@ def unitary(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[], nn.Mod
 add("complex matmul, squared modulus", unitary(lambda x, u: ((x @ u).conj() * (x @ u)).real), ce)
 add("adjoint times matrix", unitary(lambda x, u: (x @ u @ (u.mH @ u)).real), ce)
 add("complex einsum", unitary(lambda x, u: torch.einsum("bj,bj->bj", x @ u, (x @ u).conj()).real), ce)
-add("complex exponential", unitary(lambda x, u: (1j * (x @ u)).exp().real), ce)
+add("complex exponential", unitary(lambda x, u: (0.1j * (x @ u)).exp().real), ce)
 add(
     "view_as_complex of a parameter",
     layers(
