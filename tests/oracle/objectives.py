@@ -162,13 +162,14 @@ def _module_inputs(info: Any, training: bool) -> list[Any]:
 
 
 def _samples(info: Any, dtype: torch.dtype) -> list[Any]:
-    """The first samples that hold numbers."""
+    """The first samples that hold numbers, more than one where there are such."""
     reseed()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         samples = list(islice(info.sample_inputs("cpu", dtype, requires_grad=False), 60))
     filled = [s for s in samples if all(t.numel() for t in _tensors((s.input, s.args, s.kwargs)))]
-    return filled[:12] or samples[:1]
+    several = [s for s in filled if any(t.numel() > 1 for t in _tensors((s.input, s.args, s.kwargs)) if _is_number(t))]
+    return (several or filled)[:12] or samples[:1]
 
 
 def _tensors(tree: Any) -> Iterator[Tensor]:
@@ -284,8 +285,10 @@ def _wrapped(network: Callable[[], nn.Module], call: Callable[[nn.Module], Any],
     tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
     if any(t.layout != torch.strided for t in tensors):
         raise UnsuitableError("takes sparse tensors")
-    if not any(_is_number(t) and t.numel() for t in tensors):
-        raise UnsuitableError("takes no real or complex numbers" if tensors else "takes no tensors")
+    if not tensors:
+        raise UnsuitableError("takes no tensors")
+    if not any(_is_number(t) and t.numel() for t in tensors) and not any(True for _ in network().parameters()):
+        raise UnsuitableError("takes no real or complex numbers")
     numbers = [i for i, leaf in enumerate(leaves) if _is_number(leaf)]
     problems = []
     for moved in (numbers, numbers[:1]):  # not every argument has a derivative
