@@ -7,8 +7,9 @@ Server:                     z <- mean(w)
 After ``stage_steps`` local updates: reference <- z.
 
 All clients synchronise after the same number of steps of a round, geometric of mean 1/p; where that is more than a
-client's own minibatches, it meets them again from the first on, whoever is computed beside it. The operators at w and z share the minibatch and its random numbers. The proximal
-term holds both blocks. As Xie et al. (CDMA, AAAI 2023) run it across devices, any cohort stands for all clients.
+client's own minibatches, it meets them again from the first on, whoever is computed beside it. The operators at w and z
+share the minibatch and its random numbers. The proximal term holds both blocks. As Xie et al.
+(CDMA, AAAI 2023) run it across devices, any cohort stands for all clients.
 """
 
 from __future__ import annotations
