@@ -133,6 +133,15 @@ class ClientStates:
         """One field of all N clients, ``[N, ...]``."""
         return self.rows(range(self.clients))[name]
 
+    def mean(self) -> Rows:
+        """Every field averaged over all N clients; of those not seen, the initial row counts."""
+        seen = len(self._slots)
+        means = {}
+        for name, row in self.template.items():
+            total = self._rows[name][:seen].sum(0).to(row.device) if seen else torch.zeros_like(row)
+            means[name] = (total + (self.clients - seen) * row) / self.clients
+        return means
+
     def state_dict(self) -> dict[str, Any]:
         """The rows of the clients seen, and who they are."""
         seen = len(self._slots)

@@ -37,6 +37,7 @@ from fedlightning.oracle.randomness import python_generators_restored
 from fedlightning.oracle.side_effects import released, undone
 from fedlightning.processes import OneProcess, Processes
 from fedlightning.proximal import Composite
+from fedlightning.resume import Dependencies
 from fedlightning.seeding import derive_seed
 from fedlightning.space import ParameterSpace, read
 from fedlightning.variants import VariantChoice
@@ -558,10 +559,9 @@ class RoundLoop:
                 cohort.steps(),
                 partial(self._arguments, kind, cohort),
                 batched if isinstance(batched, Vectorized) and size > 1 else None,
-                lambda seconds: float(self._processes.sum(self.point.new_tensor(seconds))),
             )
         self._report(f"oracle: {trial.report}")
-        return trial.oracle
+        return self._processes.agree(trial.oracle)
 
     def _agreeing(self, kind: Kind, chunk: Chunk, oracle: Vectorized) -> Vectorized | Sequential:
         """The oracle, or the fastest slower one that agrees with plain evaluation in all processes."""
@@ -684,9 +684,24 @@ class RoundLoop:
             "buffers": {"names": list(self.space.buffers.names), "values": self.buffers},
             "variants": {variant: self._variant_state(variant) for variant in self._own},
             "oracle": to_config(self.oracle),
+            "depends_on": self._dependencies.values,
             "upload": self.upload,
             "download": self.download,
         }
+
+    def _carried_over(self, server: Any, before: Algorithm, stored: Mapping[str, Any]) -> Any:
+        """The server state of a run with other hyper-parameters, as it is with these."""
+        mean = self.client_state(self.clients.mean()) if self._weighting == "uniform" else None
+        carried = self.algorithm.carried_over(server, before, mean)
+        if carried is None:
+            raise self._dependencies.refusal(stored)
+        then, now = self._dependencies.compared(stored)
+        self._report(f"resumed with {now} in place of {then}: the server state was made to fit.")
+        return carried
+
+    @property
+    def _dependencies(self) -> Dependencies:
+        return Dependencies(self._unbound, self.algorithm, self._weighting)
 
     def _variant_state(self, variant: str) -> dict[str, Any]:
         kind = self.kind(variant)
@@ -705,10 +720,16 @@ class RoundLoop:
         """Continue from :meth:`state_dict` of a loop of the same algorithm and task.
 
         Raises:
-            ValueError: If a state's fields or shapes differ from this task's.
+            ValueError: If a state's fields or shapes differ from this task's, or it was computed with other
+                hyper-parameters and is worth nothing with these.
         """
         device = self.buffers.device
-        expected = {f.name: getattr(self.server, f.name) for f in fields(self.server)}
+        computed_with = state.get("depends_on", {})
+        before = self._dependencies.algorithm_of(
+            computed_with, lambda given: given.bind(self.space, self._start, self._psi), self._start
+        )
+        start = self.server if before is self.algorithm else before.init_server(self._start.clone())
+        expected = {f.name: getattr(start, f.name) for f in fields(start)}
         shapes = {name: _shape(value) for name, value in expected.items()}
         found = {name: _shape(value) for name, value in state["server"].items()}
         if shapes != found:
@@ -717,9 +738,10 @@ class RoundLoop:
                 "Resume with the model and algorithm it was trained with."
             )
         like = self.point.dtype
-        self.server = type(self.server)(**{name: _to(value, device, like) for name, value in state["server"].items()})
+        server = type(start)(**{name: _to(value, device, like) for name, value in state["server"].items()})
         self.upload, self.download = state["upload"], state["download"]
-        if state["clients"] is None:
+        if state["clients"] is None:  # no round yet: nothing depends on anything
+            self.server = server if before is self.algorithm else self.server
             return
         if not self._buffers_by_kind:
             self._changed = tuple(state["buffers"]["names"])
@@ -729,6 +751,7 @@ class RoundLoop:
             self._template(self.kind(self._choice.first)), state["clients"]["clients"], self._storage
         )
         self._clients.load_state_dict(state["clients"])
+        self.server = server if before is self.algorithm else self._carried_over(server, before, computed_with)
         self._load_variants(state.get("variants", {}))
         stored = from_config(state["oracle"])
         if isinstance(self.oracle, Auto) and isinstance(stored, Vectorized | Sequential):

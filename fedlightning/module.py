@@ -234,13 +234,19 @@ class FederatedLightningModule(LightningModule):
         present = read(self._loop.space.shared, self)
         return not torch.allclose(present, self._loop.point.to(present), rtol=1e-5)  # checkpoints may round them
 
-    def require_its_clients(self, data: Any) -> None:
+    def require_its_clients(self, data: Any, resuming: bool = False) -> None:
         """Make sure that clients' own models and a data module belong together.
 
+        Args:
+            data: Data module.
+            resuming: Whether a fit goes on from a checkpoint: then all that clients keep counts, duals and control
+                variates too. The global model alone may be evaluated on any data.
+
         Raises:
-            ValueError: If there are such models and they were trained on another federation.
+            ValueError: If there are such models or states and they were trained on another federation.
         """
-        known = self.keeps_models and self._has_rounds and isinstance(data, FederatedDataModule)
+        counts = self.keeps_models or (resuming and self._restores_rows)
+        known = counts and self._has_rounds and isinstance(data, FederatedDataModule)
         difference = data.differs_from(self._trained_on) if known else None
         if difference is not None:
             raise ValueError(difference)
@@ -368,7 +374,7 @@ class FederatedLightningModule(LightningModule):
         data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
         federated = isinstance(data, FederatedDataModule)
         if self._restored is not None:
-            self.require_its_clients(data)
+            self.require_its_clients(data, resuming=True)
         elif self.keeps_models and self._loop is not None and self._loop.has_clients:
             if federated and data.differs_from(self._trained_on) is None and not self.changed_since_its_rounds:
                 self._restored = self._loop.state_dict()
@@ -378,6 +384,10 @@ class FederatedLightningModule(LightningModule):
                     "or the data are of other clients.",
                     stacklevel=2,
                 )
+        if federated and (advice := self.algorithm.partial_cohorts):
+            clients = data.num_clients
+            if data.participation.fewest(clients) < clients:
+                rank_zero_info(f"{type(self.algorithm).__name__}: {advice}")
         self._loop = None
         self._trained_on = data.identity if federated else {}
         self.round_metrics = {}
@@ -443,6 +453,12 @@ class FederatedLightningModule(LightningModule):
     def _has_own_points(self) -> bool:
         """Whether the algorithm keeps a whole model for every client beside the global one."""
         return type(self.algorithm).own_point is not Algorithm.own_point
+
+    @property
+    def _restores_rows(self) -> bool:
+        """Whether the checkpoint that was loaded holds states of clients."""
+        clients = None if self._restored is None else self._restored["clients"]
+        return clients is not None and bool(clients["template"])
 
     @property
     def _has_rounds(self) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from fedlightning.clients import Rows
+
+T = TypeVar("T")
 
 
 class Processes(Protocol):
@@ -21,6 +23,12 @@ class Processes(Protocol):
 
     def gather_rows(self, ids: list[int], rows: Rows) -> tuple[list[int], Rows]:
         """Clients and their rows of all processes, on every process."""
+
+    def agree(self, value: T) -> T:
+        """The first process's value, on every process: for choices that depend on clocks or free memory.
+
+        All processes must ask, in the same order. The value must be picklable.
+        """
 
 
 class OneProcess:
@@ -37,6 +45,10 @@ class OneProcess:
     def gather_rows(self, ids: list[int], rows: Rows) -> tuple[list[int], Rows]:
         """The rows themselves."""
         return ids, rows
+
+    def agree(self, value: T) -> T:
+        """The value itself."""
+        return value
 
 
 class Distributed:
@@ -67,6 +79,12 @@ class Distributed:
             torch.distributed.all_gather(parts, padded)
             gathered[name] = torch.cat([part[: len(own)] for part, own in zip(parts, counts, strict=True)])
         return [client for own in counts for client in own], gathered
+
+    def agree(self, value: T) -> T:
+        """Broadcast from process 0."""
+        values = [value]
+        torch.distributed.broadcast_object_list(values, src=0)
+        return values[0]
 
 
 def _device() -> torch.device:

@@ -17,7 +17,10 @@ from tests.small import Line, Personal, regression_data, trainer
 from fedlightning.algorithms import FIAELT, FedMM, FedPD, FedSkip, SCAFFOLD
 from fedlightning.local import SVRG, LocalSteps
 from fedlightning.models import Variants
+from fedlightning.config import to_config
+from fedlightning.oracle import Sequential, Vectorized
 from fedlightning.participation import Uniform
+from fedlightning.processes import Distributed, OneProcess
 class Varied(Line):
     personal_parameters = ("own",)
 
@@ -46,6 +49,9 @@ if __name__ == "__main__":
         fit = trainer(None, devices=devices, strategy="ddp" if devices > 1 else "auto", precision="64-true")
         fit.fit(make(), regression_data(participation=Uniform(3)))
         fit.save_checkpoint(f"{folder}/{name}-{devices}.ckpt")
+    processes = Distributed() if devices > 1 else OneProcess()
+    choice = Sequential() if fit.global_rank else Vectorized(chunk_size=3)
+    torch.save(to_config(processes.agree(choice)), f"{folder}/agreed-{fit.global_rank}-{devices}.pt")
 """
 
 
@@ -61,6 +67,9 @@ def test_two_processes_are_one(tmp_path):
     for name in NAMES:
         states = [torch.load(tmp_path / f"{name}-{n}.ckpt", weights_only=True)["federation"] for n in (1, 2)]
         assert_same(*states)
+    agreed = [torch.load(tmp_path / f"agreed-{rank}-{n}.pt") for rank, n in ((0, 1), (0, 2), (1, 2))]
+    assert agreed[0] == agreed[1] == agreed[2]
+    assert agreed[0]["init_args"]["chunk_size"] == 3
 
 
 def assert_same(one, two):

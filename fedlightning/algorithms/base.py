@@ -28,7 +28,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 from torch import Tensor
 from torch.optim import Optimizer
 
-from fedlightning.local.descent import Direction, descend
+from fedlightning.local.descent import Direction, descend, require_elementwise
 from fedlightning.oracle.cohort import CohortOracle
 from fedlightning.proximal.composite import Composite
 from fedlightning.ranges import require
@@ -38,6 +38,7 @@ OptimizerCallable = Callable[[Iterable[Tensor]], Optimizer]
 """Makes an optimizer over given tensors, e.g. ``torch.optim.Adam`` or a ``functools.partial`` of it."""
 
 AlgorithmT = TypeVar("AlgorithmT", bound="Algorithm")
+LocalGradientAlgorithmT = TypeVar("LocalGradientAlgorithmT", bound="LocalGradientAlgorithm")
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,13 @@ class Algorithm(ABC):
     primal: ClassVar[bool] = True
     """Whether the server holds the point itself, so that a server optimizer (Adam, momentum) may move it."""
 
+    state_depends_on: ClassVar[tuple[str, ...]] = ()
+    """Hyper-parameters without which the states cannot be read, ``psi`` (the regularisers) among them.
+
+    Checkpoints keep their values, and a run that resumes with others asks :meth:`carried_over`. A penalty in a mean
+    that the server accumulates is one; a step size that only the next round uses is none.
+    """
+
     personal_lr: float | Tensor = 0.0
     """Step size of the personal block, set by :meth:`bind` from ``lr``."""
 
@@ -163,6 +171,30 @@ class Algorithm(ABC):
     def with_point(self, server: Any, z: Tensor) -> Any:
         """The server state moved to the point ``z [d]``, where a server optimizer took it."""
         return replace(server, z=z)
+
+    @property
+    def partial_cohorts(self) -> str | None:
+        """What to tell who trains with some of the clients a round; None if there is nothing they could do better."""
+        return None
+
+    @property
+    def accumulates(self) -> bool:
+        """Whether the server adds up what clients send over the rounds, so that clients keep their weights in it."""
+        return False
+
+    def carried_over(self: AlgorithmT, server: Any, before: AlgorithmT, clients: Any) -> Any:
+        """The server state of a run with other hyper-parameters of :attr:`state_depends_on`, as it is with these.
+
+        Args:
+            server: The state as that run left it.
+            before: This algorithm as it was then, bound.
+            clients: The clients' states averaged over all N, a dataclass like :meth:`init_client`'s; None for a
+                stateless algorithm, or if clients count by their samples, whose numbers are not known here.
+
+        Returns:
+            The state; None if it cannot be had from what is known, so that the run is refused.
+        """
+        return None
 
     def own_point(self, server: Any, rows: Any) -> Tensor | None:
         """The shared parameters of clients' own models, where these are not the server's point.
@@ -221,6 +253,18 @@ class LocalGradientAlgorithm(Algorithm):
 
     def __post_init__(self) -> None:
         require(self, "lr", above=0.0)
+
+    def bind(
+        self: LocalGradientAlgorithmT, space: ParameterSpace, like: Tensor, psi: Composite | None = None
+    ) -> LocalGradientAlgorithmT:
+        """As every algorithm's, the local optimizer tried out.
+
+        Raises:
+            ValueError: If the local optimizer is not elementwise.
+        """
+        if self.local_optimizer is not None:
+            require_elementwise(self.local_optimizer, like, "local_optimizer")
+        return super().bind(space, like, psi)
 
     def local_steps(self, z: Tensor, oracle: CohortOracle, direction: Direction | None = None) -> Tensor:
         """K steps of every client from ``z [d]``; see :func:`fedlightning.local.descent.descend`."""

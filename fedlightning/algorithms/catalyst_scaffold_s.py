@@ -6,17 +6,19 @@ Phase 2, another cohort, until a coin of probability p falls:
 Server:                     z <- mean(w)
 After ``stage_steps`` local updates: reference <- z.
 
-All clients synchronise after the same number of steps of a round, geometric of mean 1/p; where that is more than the
-minibatches dealt, they are met again. The operators at w and z share the minibatch and its random numbers. The proximal
-term holds both blocks. As Xie et al. (CDMA, AAAI 2023) run it across devices, any cohort stands for all clients.
+All clients synchronise after the same number of steps of a round, geometric of mean 1/p; where that is more than a
+client's own minibatches, it meets them again from the first on, whoever is computed beside it. The operators at w and z
+share the minibatch and its random numbers. The proximal term holds both blocks. As Xie et al.
+(CDMA, AAAI 2023) run it across devices, any cohort stands for all clients.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain, count, islice
 from typing import Any
 
 import torch
@@ -24,6 +26,7 @@ from torch import Tensor
 
 from fedlightning.algorithms.base import Algorithm, Phase, Point, Reply
 from fedlightning.algorithms.fed_sgda import Gradient
+from fedlightning.nested import map_tensors
 from fedlightning.oracle.cohort import CohortOracle, Minibatch
 from fedlightning.ranges import require
 from fedlightning.seeding import derive_seed
@@ -104,10 +107,10 @@ class CatalystScaffoldS(Algorithm):
     def client(self, down: Server, rows: Any, oracle: CohortOracle) -> Reply:
         """Corrected steps until the coin falls."""
         z = w = down.z.expand(oracle.clients, -1)
-        for batch in islice(_again_and_again(oracle), self.steps_of(down.t)):
+        for batch in _cycled(oracle, self.steps_of(down.t)):
             correction = down.g - oracle.anchor(z, batch)
             g = oracle.follow(w, batch, self.personal_lr)
-            w = batch.keep(w - self.lr * (g + correction + self.theta * (w - down.reference)), w)
+            w = w - self.lr * (g + correction + self.theta * (w - down.reference))
         return Reply(Point(w), point=w)
 
     def server(self, server: Server, up: Point) -> Server:
@@ -116,6 +119,10 @@ class CatalystScaffoldS(Algorithm):
         if steps >= self.stage_steps:
             return Server(up.z, server.g, up.z, 0, server.t + 1)
         return Server(up.z, server.g, server.reference, steps, server.t + 1)
+
+    def with_point(self, server: Server, z: Tensor) -> Server:
+        """A stage that has just begun refers to the model itself, wherever a server optimizer took it."""
+        return replace(server, z=z, reference=server.reference if server.steps else z)
 
     def steps_of(self, t: int) -> int:
         """Local steps of round t: how often the coin is tossed until it falls."""
@@ -126,6 +133,25 @@ class CatalystScaffoldS(Algorithm):
         return steps
 
 
-def _again_and_again(oracle: CohortOracle) -> Iterator[Minibatch]:
-    while True:
-        yield from oracle.batches()
+def _cycled(oracle: CohortOracle, steps: int) -> Iterator[Minibatch]:
+    """So many minibatches of every client: its own, from the first again once they are used up."""
+    dealt = oracle.steps.long()
+    if bool((dealt == dealt[0]).all()):
+        yield from islice(chain.from_iterable(oracle.batches() for _ in count()), steps)
+        return
+    batches = list(islice(oracle.batches(), steps))
+    for k in range(steps):
+        turn = k % dealt
+        at_hand = turn.unique().tolist()
+        if len(at_hand) == 1:
+            yield Minibatch(batches[at_hand[0]].data)
+        else:
+            yield Minibatch(map_tensors(partial(_rows_of, turn, at_hand), *(batches[place].data for place in at_hand)))
+
+
+def _rows_of(turn: Tensor, places: list[int], *leaves: Tensor) -> Tensor:
+    """Of leaves ``[S, ...]``, one a place, each client's row from the leaf of its own place ``turn [S]``."""
+    picked = leaves[0].clone()
+    for place, leaf in zip(places[1:], leaves[1:], strict=True):
+        picked[turn == place] = leaf[turn == place]
+    return picked

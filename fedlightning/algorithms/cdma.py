@@ -91,6 +91,8 @@ class CDMA(Algorithm):
         rho: Decay 0 <= rho of the step size by round, (t + 1)^-rho.
     """
 
+    state_depends_on = ("beta",)
+
     lr: PerBlock
     beta: float = 1.0
     alpha: float = 1.0
@@ -146,6 +148,10 @@ class CDMA(Algorithm):
     def server(self, server: Server, up: Point) -> Server:
         """The mean of the local points."""
         return Server(up.z, server.z, server.u, server.t + 1)
+
+    def carried_over(self, server: Server, before: CDMA, clients: None) -> Server | None:
+        """The state as it is, unless only one of the two runs keeps an estimate of the mean operator."""
+        return server if bool(self.beta) == bool(before.beta) else None
 
     def weight(self, t: int) -> float:
         """alpha_t; 1 in the first round, where there is nothing to remember."""

@@ -10,7 +10,7 @@ term makes strongly convex.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -87,6 +87,11 @@ class CODAPlus(Algorithm):
     def server(self, server: Server, up: Update) -> Server:
         """The mean; a new stage when its time has come."""
         return self.advance(server, up.w, up.steps)
+
+    def with_point(self, server: Server, z: Tensor) -> Server:
+        """A stage that has just begun refers to the model itself, wherever a server optimizer took it."""
+        begins = not bool(server.steps)
+        return replace(server, z=z, reference=z[: self.min_dim] if begins else server.reference)
 
     def local_steps(self, down: Server, oracle: CohortOracle, correction: Tensor | float) -> Tensor:
         """K steps from ``down.z`` with a correction ``[S, d]`` added to the direction."""

@@ -75,6 +75,11 @@ class CODASCA(CODAPlus):
         super().__post_init__()
         require(self, "lr_server", above=0.0)
 
+    @property
+    def accumulates(self) -> bool:
+        """The mean over all clients grows by increments."""
+        return True
+
     def init_server(self, z: Tensor) -> Server:
         """The point is the first reference; control variates start at zero."""
         return Server(z, z[: self.min_dim], z.new_zeros(()), stage=0, c=torch.zeros_like(z))

@@ -96,6 +96,7 @@ class FedADMM(SplittingAlgorithm):
     """
 
     regularized = True
+    state_depends_on = ("sigma",)
 
     sigma: PerBlock
     eps: float = 1.0
@@ -111,6 +112,11 @@ class FedADMM(SplittingAlgorithm):
     def own_rule(self) -> StoppingRule:
         """The tightening tolerance."""
         return DecreasingTolerance(self.eps, self.nu)
+
+    @property
+    def accumulates(self) -> bool:
+        """The mean over all clients grows by increments."""
+        return True
 
     def init_server(self, z: Tensor) -> Server:
         """All clients at the start, without duals."""
@@ -138,3 +144,7 @@ class FedADMM(SplittingAlgorithm):
         """The exact mean over all clients, and the proximal step on it."""
         mean = server.mean + up.dmean
         return Server(self.psi.prox(mean, 1 / self.sigma), mean)
+
+    def carried_over(self, server: Server, before: FedADMM, clients: Client | None) -> Server | None:
+        """The mean of x_i + pi_i / sigma with the new sigma; the point stays where it is."""
+        return None if clients is None else Server(server.z, clients.x + clients.pi / self.sigma)

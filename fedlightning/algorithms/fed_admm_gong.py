@@ -67,12 +67,18 @@ class FedADMMGong(SplittingAlgorithm):
     """
 
     primal = True
+    state_depends_on = ("rho", "lr_server")  # z has grown by steps that nobody remembers: it cannot be rebuilt
 
     rho: PerBlock
     lr_server: PerBlock = 1.0
 
     def __post_init__(self) -> None:
         require(self, "rho", "lr_server", above=0.0)
+
+    @property
+    def accumulates(self) -> bool:
+        """The point itself is a sum of increments."""
+        return True
 
     def init_server(self, z: Tensor) -> Server:
         """The point and the round."""

@@ -56,6 +56,8 @@ class FedALA(FedAvg):
         local_optimizer: Elementwise torch optimizer for the local steps in place of plain gradient steps.
     """
 
+    state_depends_on = ("adaptive",)
+
     lr_weights: float = 1.0
     first_passes: int = 5
     adaptive: PerBlock = 1.0
@@ -77,6 +79,11 @@ class FedALA(FedAvg):
         v = descend(rows.v + a * gap, oracle, self.lr, None, self.local_optimizer, self.personal_lr)
         log = {"own_distance": (v - down.z).norm(dim=1), "share": self._mean_share(a)}
         return Reply(Point(v), Client(v, a, rows.rounds + 1), point=v, log=log)
+
+    def carried_over(self, server: Point, before: FedALA, clients: Client | None) -> Point | None:
+        """The state as it is, unless clients would go on with shares that they chose where they may choose no more."""
+        chooses, chose = (torch.as_tensor(each.adaptive) > 0 for each in (self, before))
+        return server if bool((chooses | ~chose).all()) else None
 
     def _shares(self, rows: Client, gap: Tensor, oracle: CohortOracle) -> Tensor:
         a = rows.a

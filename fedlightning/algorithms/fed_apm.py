@@ -87,6 +87,8 @@ class FedAPM(Algorithm):
     personal_passes: int = 1
     start: Literal["local", "shared"] = "local"
 
+    state_depends_on = ("rho", "tolerance")
+
     primal: ClassVar[bool] = False  # the mean of all z_i grows by what clients send; moved elsewhere it is no mean
 
     def __post_init__(self) -> None:
@@ -96,6 +98,11 @@ class FedAPM(Algorithm):
         require(self, "personal_passes", at_least=1)
         if self.start not in ("local", "shared"):
             raise ValueError(f"FedAPM(start={self.start!r}): expected 'local' or 'shared'.")
+
+    @property
+    def accumulates(self) -> bool:
+        """The mean over all clients grows by increments."""
+        return True
 
     def init_server(self, z: Tensor) -> Point:
         """The server holds the mean of all z_i, which start at the point."""
@@ -127,3 +134,9 @@ class FedAPM(Algorithm):
     def server(self, server: Point, up: Upload) -> Point:
         """The exact mean of all clients' z_i."""
         return Point(server.z + up.dz)
+
+    def carried_over(self, server: Point, before: FedAPM, clients: Client | None) -> Point | None:
+        """The mean of z_i with the new rho; the tolerances xi_i have shrunk from one that the clients do not keep."""
+        if clients is None or self.tolerance != before.tolerance:
+            return None
+        return Point(clients.u + clients.pi / self.rho)

@@ -99,6 +99,11 @@ class FedDR(SplittingAlgorithm):
         require(self, "eta", above=0.0)
         require(self, "alpha", above=0.0, below=2.0)
 
+    @property
+    def accumulates(self) -> bool:
+        """The mean over all clients grows by increments."""
+        return True
+
     def init_server(self, z: Tensor) -> Server:
         """All clients at the start."""
         return Server(self.psi.project(z), 0)

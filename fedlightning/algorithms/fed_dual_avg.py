@@ -14,9 +14,10 @@ For saddle point problems it is a baseline without guarantee; FeDualEx adds the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fedlightning.algorithms.base import Algorithm, Reply
@@ -31,7 +32,8 @@ class Dual:
 
     Attributes:
         dual: ``[d]``, in the dual space.
-        steps: T, the local steps of all rounds so far (of a round, the cohort's mean), ``[]``.
+        steps: T, the local steps of all rounds so far (of a round, the cohort's mean), ``[]``. After a resume with
+            other step sizes, those of the rounds before in units of the new ones.
     """
 
     dual: Tensor
@@ -62,6 +64,7 @@ class FedDualAvg(Algorithm):
 
     regularized = True
     primal = False
+    state_depends_on = ("lr", "lr_server", "psi")
 
     lr: PerBlock
     lr_server: PerBlock = 1.0
@@ -88,6 +91,13 @@ class FedDualAvg(Algorithm):
     def server(self, server: Dual, up: Change) -> Dual:
         """A step along the mean change."""
         return Dual(server.dual + self.lr_server * up.dual, server.steps + up.steps)
+
+    def carried_over(self, server: Dual, before: FedDualAvg, clients: None) -> Dual | None:
+        """The same thresholds and the same point, where all step sizes change in one proportion."""
+        if not self.psi:
+            return server
+        ratio = torch.as_tensor((before.lr * before.lr_server) / (self.lr * self.lr_server)).flatten().to(server.steps)
+        return replace(server, steps=server.steps * ratio[0]) if torch.allclose(ratio, ratio[0]) else None
 
     def point(self, server: Dual) -> Tensor:
         """The server's own projection."""

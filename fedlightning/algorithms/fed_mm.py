@@ -8,24 +8,36 @@ Client, K times:  w <- w - lr * (g_i(w) + mu * (w - z) + lam_i),  from w = z
                   upload  w + eta3^t / mu * lam_i
 Server:           z <- mean(upload)
 
+With ``mean_over="all"`` the mean covers all N clients, absent ones with what they sent last:
+                  upload  u_i' - u_i,  u_i' = w + eta3^t / mu * lam_i;  u_i <- u_i'
+Server:           z <- z + sum over the cohort (u_i' - u_i) / N,  the mean of all u_i
+
 lam_i collects the duals of both blocks (lambda and beta in the paper, in operator sign), mu is (mu_1, mu_2) and t the
 round. All blocks are taken at the same iterate. Two misprints of the paper are resolved: eq. (9) means 1/mu_1, and line
 19 averages psi^{t+}, as (16) does; averaging psi^{t+1} converges to a wrong point.
 
 At a fixed point w = z and lam_i = -g_i(z), so the mean of the duals is minus the operator of f and vanishes: for
 eta3 = 1 the method reaches the exact saddle for any K. eta3 < 1 lets this correction fade; with a quickly fading one it
-ends away from the saddle. With duals frozen at 0 it is FedProxGDA. In a partial cohort the mean covers those who
-answered; the duals of the others wait unchanged.
+ends away from the saddle. With duals frozen at 0 it is FedProxGDA.
+
+That holds where all clients take part, as in the paper. Over partial cohorts the paper's mean covers those who
+answered, while the duals of the others wait: z can stand still only where the duals of every cohort have the mean zero,
+so only where clients agree. Elsewhere z follows the cohorts and ends about as far from the saddle as clients differ.
+``mean_over="all"`` is ours and mends it. u_i starts at the start and z is the mean of all u_i after every round, so a
+fixed point again has w_i = z and u_i = z + lam_i / mu for all i; their mean is z, hence mean(lam_i) = 0 with
+lam_i = -g_i(z): the saddle, whoever takes part, as in FedADMM (Zhou, Li) and FedAPM. Every client keeps u_i beside
+lam_i; u_i is what was sent, so mu and eta3 may change on the way. With all clients in every round both are the same.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from fedlightning.algorithms.base import LocalGradientAlgorithm, Point, Reply
+from fedlightning.algorithms.base import LocalGradientAlgorithm, Point, Reply, over_all_clients
 from fedlightning.oracle.cohort import CohortOracle
 from fedlightning.ranges import require
 from fedlightning.space import PerBlock
@@ -55,45 +67,107 @@ class Client:
     lam: Tensor
 
 
+@dataclass(frozen=True)
+class ServerOfAll(Server):
+    """Server state where the mean covers all clients.
+
+    Attributes:
+        mean: Mean of u_i over all N clients, ``[d]``; a server optimizer may take ``z`` elsewhere.
+    """
+
+    mean: Tensor
+
+
+@dataclass(frozen=True)
+class ClientOfAll(Client):
+    """Client state where the mean covers all clients.
+
+    Attributes:
+        u: What it sent last, u_i, ``[d]`` for one client, ``[S, d]`` for a cohort.
+    """
+
+    u: Tensor
+
+
+@dataclass(frozen=True)
+class Change:
+    """An upload where the mean covers all clients.
+
+    Attributes:
+        du: Change of u_i, ``[S, d]``; the server receives the sum over the cohort, divided by N.
+    """
+
+    du: Tensor = over_all_clients()
+
+
 @dataclass(frozen=True, eq=False)
 class FedMM(LocalGradientAlgorithm):
     """Federated minimax by an augmented Lagrangian; federated ADMM with local gradient steps for minimisation.
+
+    Where only some clients take part in a round, the paper's method does not converge to the saddle: choose
+    ``mean_over="all"``.
 
     Args:
         lr: Local step size eta > 0 (eta_1, eta_2): one number, ``[min, max]`` or by name prefix.
         mu: Penalty mu > 0 (mu_1, mu_2): one number, ``[min, max]`` or by name prefix.
         eta3: Decay 0 < eta3 <= 1 of the dual correction a round; the correction of round t is eta3^t.
+        mean_over: Whose corrected local points the server averages: those of the ``cohort``, as the paper does, which
+            is exact with all clients in every round only; or those of ``all`` clients, of absent ones the last.
         local_optimizer: Elementwise torch optimizer for the local steps in place of plain gradient steps.
     """
 
+    state_depends_on = ("mean_over",)
+
     mu: PerBlock = 1.0
     eta3: float = 1.0
+    mean_over: Literal["cohort", "all"] = "cohort"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self, "mu", above=0.0)
         require(self, "eta3", above=0.0, at_most=1.0)
+        if self.mean_over not in ("cohort", "all"):
+            raise ValueError(f"FedMM(mean_over={self.mean_over!r}): expected 'cohort' or 'all'.")
+
+    @property
+    def accumulates(self) -> bool:
+        """Whether the mean over all clients grows by increments."""
+        return self.mean_over == "all"
+
+    @property
+    def partial_cohorts(self) -> str | None:
+        """The paper's mean is exact with all clients only."""
+        if self.mean_over == "all":
+            return None
+        return "with some of the clients a round it does not converge to the saddle; mean_over: all does."
 
     def init_server(self, z: Tensor) -> Server:
         """The point and the round."""
-        return Server(z, t=0)
+        return Server(z, t=0) if self.mean_over == "cohort" else ServerOfAll(z, 0, mean=z)
 
     def init_client(self, z: Tensor) -> Client:
         """Duals start at zero."""
-        return Client(torch.zeros_like(z))
+        lam = torch.zeros_like(z)
+        return Client(lam) if self.mean_over == "cohort" else ClientOfAll(lam, u=z)
 
     def down(self, server: Server) -> Server:
         """The point and the round."""
-        return server
+        return Server(server.z, server.t)
 
     def client(self, down: Server, rows: Client, oracle: CohortOracle) -> Reply:
         """K steps on the augmented Lagrangian, then one on its dual."""
         z, mu, lam = down.z, self.mu, rows.lam
         w = self.local_steps(z, oracle, lambda w, g: g + mu * (w - z) + lam)
         lam = lam + mu * (w - z)
-        up = w + self.eta3**down.t / mu * lam
-        return Reply(Point(up), Client(lam), point=w, log={"dual_norm": lam.norm(dim=1)})
+        u = w + self.eta3**down.t / mu * lam
+        log = {"dual_norm": lam.norm(dim=1)}
+        if isinstance(rows, ClientOfAll):
+            return Reply(Change(u - rows.u), ClientOfAll(lam, u), point=w, log=log)
+        return Reply(Point(u), Client(lam), point=w, log=log)
 
-    def server(self, server: Server, up: Point) -> Server:
+    def server(self, server: Any, up: Any) -> Server:
         """The mean of the corrected local points."""
-        return Server(up.z, server.t + 1)
+        if self.mean_over == "cohort":
+            return Server(up.z, server.t + 1)
+        mean = server.mean + up.du
+        return ServerOfAll(mean, server.t + 1, mean)

@@ -77,6 +77,11 @@ class FedSplit(SplittingAlgorithm):
     def __post_init__(self) -> None:
         require(self, "s", above=0.0)
 
+    @property
+    def accumulates(self) -> bool:
+        """The mean over all clients grows by increments."""
+        return True
+
     def init_server(self, z: Tensor) -> Server:
         """All clients at the start."""
         return Server(z, 0)

@@ -134,6 +134,7 @@ class FIAELT(SplittingAlgorithm):
     """
 
     regularized = True
+    state_depends_on = ("beta",)
 
     beta: PerBlock | None = None
     tau: float = 0.5
@@ -150,6 +151,11 @@ class FIAELT(SplittingAlgorithm):
     def own_rule(self) -> StoppingRule:
         """The relative criterion."""
         return RelativeDecrease(self.r)
+
+    @property
+    def accumulates(self) -> bool:
+        """The means over all clients grow by increments."""
+        return True
 
     def init_server(self, z: Tensor) -> Server:
         """All clients at the start, without duals."""
@@ -187,6 +193,12 @@ class FIAELT(SplittingAlgorithm):
         bx, z = server.bx + up.dbx, server.z + up.dz
         beta = server.beta + up.dbeta if isinstance(up, OwnPenaltyChange) else server.beta
         return Server(self.psi.prox((bx + z) / beta, 1 / beta), bx, z, beta)
+
+    def carried_over(self, server: Server, before: FIAELT, clients: Client | None) -> Server | None:
+        """The mean of beta * x_i with the new beta, if both are given; the point stays where it is."""
+        if clients is None or self.beta is None or before.beta is None:
+            return None
+        return Server(server.y, self.beta * clients.x, server.z, self.beta)
 
     def point(self, server: Server) -> Tensor:
         """The server's point y."""

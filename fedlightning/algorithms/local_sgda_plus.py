@@ -10,7 +10,7 @@ moving snapshot keeps the inner maximisation stable.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -76,3 +76,7 @@ class LocalSGDAPlus(Algorithm):
         """The mean; a new snapshot every ``refresh`` rounds."""
         t = server.t + 1
         return Server(up.z, server.snapshot if t % self.refresh else up.z[: self.min_dim], t)
+
+    def with_point(self, server: Server, z: Tensor) -> Server:
+        """A snapshot of this round is that of the model itself, wherever a server optimizer took it."""
+        return replace(server, z=z, snapshot=server.snapshot if server.t % self.refresh else z[: self.min_dim])

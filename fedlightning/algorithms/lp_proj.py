@@ -97,6 +97,7 @@ class LpProj(Algorithm):
     seed: int = 0
 
     primal: ClassVar[bool] = False
+    state_depends_on = ("dim", "seed")  # another P makes another model of the same reference
 
     sketch: ClassVar[CountSketch]
     """The projection P, drawn by :meth:`bind`."""

@@ -75,6 +75,11 @@ class SCAFFOLD(Algorithm):
     def __post_init__(self) -> None:
         require(self, "lr", "lr_server", above=0.0)
 
+    @property
+    def accumulates(self) -> bool:
+        """The mean over all clients grows by increments."""
+        return True
+
     def init_server(self, z: Tensor) -> Server:
         """The point, and no knowledge of operators yet."""
         return Server(z, torch.zeros_like(z))

@@ -159,12 +159,14 @@ class FederatedDataModule(LightningDataModule):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Which federation this is, in plain types: number of clients, digest of the partition, seed.
+        """Which federation this is, in plain types: number of clients, digest of the partition, seed, some samples.
 
-        Data sets given one a client are told apart by their sizes alone.
+        Data sets given one a client are told apart by their sizes and, if they hold tensors, by some clients' first
+        samples.
         """
         partition = self.federation.partition
-        return {"clients": len(partition), "partition": partition.digest, "seed": self.seed}
+        samples = _first_samples(self.federation.train, partition)
+        return {"clients": len(partition), "partition": partition.digest, "seed": self.seed, "samples": samples}
 
     def differs_from(self, theirs: Mapping[str, Any]) -> str | None:
         """What sets this federation apart from that of another's :attr:`identity`.
@@ -179,12 +181,14 @@ class FederatedDataModule(LightningDataModule):
             Both federations and what to do; None if they are the same, as far as known.
         """
         mine = self.identity
-        if all(theirs.get(name, mine[name]) == mine[name] for name in ("clients", "partition")):
+        same_partition = all(theirs.get(name, mine[name]) == mine[name] for name in ("clients", "partition"))
+        if same_partition and _same_samples(theirs.get("samples"), mine["samples"]):
             return None
         seed = theirs.get("seed")
+        other = " of other samples" if same_partition else ""
         return (
-            f"The clients' models were trained on {_named(theirs)}, the data are {_named(mine)}. Give the same data "
-            f"with the same options and seed={seed} (command line: --seed_everything {seed})."
+            f"What the clients keep was trained on {_named(theirs)}, the data are {_named(mine)}{other}. Give the same "
+            f"data with the same options and seed={seed} (command line: --seed_everything {seed})."
         )
 
     def train_dataloader(self) -> RoundLoader:
@@ -518,6 +522,36 @@ def _shape(dataset: Dataset[Any]) -> Any:
         return None
     leaves, structure = flatten(data.tensors)
     return structure, tuple(leaf.shape[1:] for leaf in leaves)
+
+
+def _first_samples(dataset: Dataset[Any], partition: Partition, most: int = 64) -> list[float] | None:
+    """A number for the first sample of some clients, evenly spread; None if samples are not tensors at hand."""
+    if not isinstance(dataset, MixedTensorData) and as_tensor_data(dataset) is None:
+        return None
+    clients = range(0, len(partition), -(-len(partition) // most))
+    return [_number(dataset, int(partition[client][0])) for client in clients if len(partition[client])]
+
+
+def _number(dataset: Dataset[Any], position: int) -> float:
+    """A weighted sum of all values of a sample, before any transform."""
+    data = as_tensor_data(dataset)
+    if isinstance(dataset, MixedTensorData):
+        part = dataset.shape_of(position)
+        data, position = dataset.parts[part], position - int(dataset.offsets[part])
+    assert data is not None
+    values = torch.cat([leaf[position].flatten().double().cpu() for leaf in flatten(data.tensors)[0]])
+    return float(values @ torch.arange(1.0, len(values) + 1, dtype=torch.float64).cos())
+
+
+def _same_samples(theirs: Sequence[float] | None, mine: Sequence[float] | None) -> bool:
+    """Whether they are the same as far as known; features computed on another machine differ in the last digits."""
+    if theirs is None or mine is None:
+        return True
+    if len(theirs) != len(mine):
+        return False
+    then, now = (torch.tensor(numbers, dtype=torch.float64) for numbers in (theirs, mine))
+    scale = float(now.nan_to_num().abs().max()) if mine else 0.0
+    return torch.allclose(then, now, rtol=0.0, atol=1e-3 * scale, equal_nan=True)
 
 
 def _named(federation: Mapping[str, Any]) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -69,12 +71,11 @@ def gradient_step(lr: float | Tensor) -> Step:
 def optimizer_step(w: Tensor, lr: float | Tensor, make: Callable[[Iterable[Tensor]], Optimizer]) -> Step:
     """Steps of a torch optimizer over ``w``, which it changes.
 
-    Elementwise optimizers move by lr times something, so a vector of step sizes scales the move of lr = 1.
+    Elementwise optimizers move by lr times something, so a vector of step sizes scales the move of lr = 1. Others would
+    mix the clients: see :func:`require_elementwise`.
     """
     w.requires_grad_()
     optimizer = make([w])
-    if isinstance(optimizer, torch.optim.LBFGS):
-        raise ValueError("local_optimizer=LBFGS is not elementwise: clients would share its line search. Use another.")
     for group in optimizer.param_groups:
         group["lr"] = 1.0 if isinstance(lr, Tensor) else lr
 
@@ -90,3 +91,74 @@ def optimizer_step(w: Tensor, lr: float | Tensor, make: Callable[[Iterable[Tenso
         return w
 
     return step
+
+
+TRIAL_STEPS = 24
+"""Steps of the trial: some optimizers mix coordinates only after a while."""
+
+
+def require_elementwise(make: Callable[[Iterable[Tensor]], Optimizer], like: Tensor, argument: str) -> None:
+    """Make sure that an optimizer over the matrix of several clients is one optimizer a client.
+
+    What two clients do beside others is compared with what each does alone, on gradients of very different size, over
+    some steps. It takes milliseconds, when an algorithm is bound; nothing in a round.
+
+    Args:
+        make: Makes the optimizer.
+        like: Gives dtype and device of the trial.
+        argument: What the message calls the optimizer.
+
+    Raises:
+        ValueError: If a client's steps depend on who is computed beside it, or the optimizer cannot step at all.
+    """
+    key = make, torch.promote_types(like.dtype, torch.float32), like.device
+    try:
+        objection = _known_objection(*key)
+    except TypeError:  # a callable object that cannot be remembered
+        objection = _objection(*key)
+    if objection is not None:
+        raise ValueError(
+            f"{argument}={_name(make)} is not elementwise: {objection}. Use an elementwise one: SGD, Adam, AdamW, "
+            "RMSprop, Adagrad, ..."
+        )
+
+
+def _objection(make: Callable[[Iterable[Tensor]], Optimizer], dtype: torch.dtype, device: torch.device) -> str | None:
+    """Why an optimizer cannot be one a client; None if it can."""
+    draw = torch.Generator().manual_seed(0)
+    for clients, dim in ((2, 5), (160, 130)):  # some optimizers treat small matrices elementwise
+        sizes = 10.0 ** torch.randint(-2, 3, (TRIAL_STEPS, clients, 1), generator=draw)
+        gradients = (torch.randn(TRIAL_STEPS, clients, dim, generator=draw) * sizes).to(device, dtype)
+        start = torch.randn(clients, dim, generator=draw).to(device, dtype)
+        try:
+            together = _trial(make, start, gradients)
+            alone = torch.cat([_trial(make, start[i : i + 1], gradients[:, i : i + 1]) for i in (0, 1)])
+        except Exception as error:
+            return f"a step on gradients alone failed ({type(error).__name__}: {error})"
+        moved = (alone - start[:2]).abs().max()
+        if not bool((together[:2] - alone).abs().max() <= math.sqrt(torch.finfo(dtype).eps) * (1 + moved)):
+            return (
+                "on the matrix of several clients it mixes them (by norms, statistics of rows and columns, line "
+                "searches or common random numbers), so a client's steps would depend on who is computed beside it"
+            )
+    return None
+
+
+_known_objection = lru_cache(maxsize=16)(_objection)  # algorithms are bound more than once a fit
+
+
+def _trial(make: Callable[[Iterable[Tensor]], Optimizer], start: Tensor, gradients: Tensor) -> Tensor:
+    """Where an optimizer goes from ``start [S, d]`` along ``gradients [steps, S, d]``."""
+    w = start.clone()
+    with torch.enable_grad(), torch.random.fork_rng(devices=[w.device] if w.device.type == "cuda" else []):
+        torch.manual_seed(0)
+        step = optimizer_step(w, 0.1, make)
+        for gradient in gradients:
+            step(w, gradient.clone(), None)
+    return w.detach()
+
+
+def _name(make: Any) -> str:
+    """The optimizer's name, as given directly or as a partial."""
+    made = getattr(make, "func", make)
+    return str(getattr(made, "__name__", made))

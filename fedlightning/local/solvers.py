@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from fedlightning.local.descent import Step, gradient_step, optimizer_step
+from fedlightning.local.descent import Step, gradient_step, optimizer_step, require_elementwise
 from fedlightning.local.smoothness import estimate_smoothness
 from fedlightning.local.stopping import StoppingRule
 from fedlightning.local.subproblem import Subproblem
@@ -135,6 +135,12 @@ class LocalSteps(LocalSolver):
 
     def __post_init__(self) -> None:
         require(self, "lr", above=0.0, optional=True)
+
+    def bind(self, space: ParameterSpace, like: Tensor) -> LocalSteps:
+        """As every solver's, the optimizer tried out."""
+        if self.optimizer is not None:
+            require_elementwise(self.optimizer, like, "LocalSteps: optimizer")
+        return super().bind(space, like)
 
     def solve(self, w: Tensor, oracle: CohortOracle, problem: Subproblem, stop: StoppingRule) -> Solution:
         """Steps on minibatches; a personal block takes its own on the same ones."""

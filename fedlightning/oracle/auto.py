@@ -69,7 +69,6 @@ class Auto(Oracle):
         calls: int,
         load: Callable[[int], Arguments],
         batched: Vectorized | None,
-        total: Callable[[float], float] = float,
     ) -> Trial:
         """Time one after the other, and all at once if there is such a way.
 
@@ -78,13 +77,12 @@ class Auto(Oracle):
             calls: Gradients a client takes in a round.
             load: Number of clients to arguments of an evaluator (w, v, buffers, data) for so many.
             batched: The fastest batched way that is right, its chunk size fixed; None if there is none.
-            total: Adds up a time over all processes of the run, so that all take the same way.
         """
         ways: list[tuple[Oracle, int]] = [(Sequential(), 1)]
         if batched is not None:
             assert batched.chunk_size is not None
             ways.append((batched, batched.chunk_size))
-        found = [self._threaded(way, objective, calls, load(clients), total, clients) for way, clients in ways]
+        found = [self._threaded(way, objective, calls, load(clients), clients) for way, clients in ways]
         (alone, alone_time), *rest = found
         threads = "" if alone.threads is None else f" on {alone.threads} of {torch.get_num_threads()} threads"
         if not rest:
@@ -102,18 +100,17 @@ class Auto(Oracle):
         objective: Objective,
         calls: int,
         arguments: Arguments,
-        total: Callable[[float], float],
         clients: int,
     ) -> tuple[Any, float]:
         """The way with the threads it is worth, and its time for one client's gradient."""
         most = torch.get_num_threads()
         if most == 1 or not objective.autocast.on_cpu:
-            return way, total(self._time(way, objective, calls, arguments)) / clients
+            return way, self._time(way, objective, calls, arguments) / clients
         chosen, best = way, float("inf")
         for threads in _doubling(most):
             candidate = replace(way, threads=threads)
             with limited(threads):
-                taken = total(self._time(candidate, objective, calls, arguments)) / clients
+                taken = self._time(candidate, objective, calls, arguments) / clients
             if taken > WORTH_A_THREAD * best:
                 break
             chosen, best = candidate, taken

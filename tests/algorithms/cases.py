@@ -92,7 +92,14 @@ CASES = {
         fl.FedMM,
         {"lr": 0.05, "mu": 1.5, "eta3": 0.95},
         fed_mm,
-        {"lr": 0.04, "mu": 1.0, "eta3": 0.9, "local_optimizer": torch.optim.Adam},
+        {"lr": 0.04, "mu": 1.0, "eta3": 0.9, "mean_over": "all", "local_optimizer": torch.optim.Adam},
+        exact=True,
+    ),
+    "FedMM over all": Case(
+        fl.FedMM,
+        {"lr": 0.05, "mu": 1.5, "eta3": 0.95, "mean_over": "all"},
+        fed_mm,
+        {"lr": 0.04, "mu": 1.0, "eta3": 0.9, "mean_over": "cohort", "local_optimizer": torch.optim.Adam},
         exact=True,
     ),
     "FedAlt": Case(
@@ -302,10 +309,11 @@ CASES = {
     ),
     "ExtraStepLocalSGD": Case(fl.ExtraStepLocalSGD, {"lr": 0.05}, extra_step_local_sgd, {"lr": 0.04}),
 }
-"""By class name."""
+"""By class name, with what sets a second case of a class apart."""
 
 EXACT_HYPER = {
     "FedMM": {"eta3": 1.0},
+    "FedMM over all": {"eta3": 1.0},
     "SCAFFOLD": {"lr": 0.02, "lr_server": 1.0},
     "CDMA": {"beta": 1.0, "rho": 0.0, "alpha": 0.7},
     "CDMA_ADA": {"rho": 0.0, "alpha": 0.7},

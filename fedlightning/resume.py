@@ -1,0 +1,106 @@
+"""Whether a run with other hyper-parameters can go on from the states of a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedlightning.algorithms.base import Algorithm
+from fedlightning.config import NotPlainError, to_config
+
+_NAMES = {"psi": "regularizers"}
+
+
+@dataclass(frozen=True)
+class Dependencies:
+    """What the states of a run cannot be read without.
+
+    Most hyper-parameters may change from one round to the next, so a run may resume with others. Those that went into
+    what the server has accumulated may not, unless the algorithm can make the state fit.
+
+    Attributes:
+        given: The algorithm as the user gave it.
+        bound: The same, bound to the task's parameters.
+        weighting: How clients count in means.
+    """
+
+    given: Algorithm
+    bound: Algorithm
+    weighting: str
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """Names and values in plain types, for a checkpoint."""
+        values: dict[str, Any] = {"weighting": self.weighting} if self.bound.accumulates else {}
+        for name in self.bound.state_depends_on:
+            with suppress(NotPlainError):  # a regulariser of the user's own may have no plain form
+                values[name] = to_config(getattr(self.bound if name == "psi" else self.given, name))
+        return values
+
+    def algorithm_of(self, stored: Mapping[str, Any], bind: Callable[[Algorithm], Algorithm], z: Tensor) -> Algorithm:
+        """The bound algorithm with the hyper-parameters of a checkpoint; ``bound`` itself where they mean the same.
+
+        Args:
+            stored: :attr:`values` of the checkpoint; of an older one, nothing.
+            bind: Binds an algorithm to the task's parameters.
+            z: ``[d]``, the task's initial parameters.
+
+        Raises:
+            ValueError: If the checkpoint's states cannot be those of this run, whatever they hold.
+        """
+        differing = self._differing(stored)
+        if not differing:
+            return self.bound
+        if differing.keys() & {"weighting", "psi"}:
+            raise self.refusal(stored)
+        before = bind(replace(self.given, **differing))  # type: ignore[type-var]
+        if all(_alike(getattr(before, name), getattr(self.bound, name)) for name in differing):
+            return self.bound  # one value, spelt in two ways
+        if _shapes(before.init_client(z)) != _shapes(self.bound.init_client(z)):
+            raise self.refusal(stored)
+        return before
+
+    def refusal(self, stored: Mapping[str, Any]) -> ValueError:
+        """What to tell who resumes with values that do not go with the states."""
+        then, now = self.compared(stored)
+        return ValueError(
+            f"The checkpoint's states were computed with {then}, this run has {now}: "
+            f"{type(self.bound).__name__} cannot go on from them, it would end at a wrong point. Resume with {then}, "
+            "or start anew from the weights alone (task.load_state_dict(checkpoint['state_dict'])) without ckpt_path."
+        )
+
+    def compared(self, stored: Mapping[str, Any]) -> tuple[str, str]:
+        """What differs: the checkpoint's values and this run's, as text."""
+        names, present = self._differing(stored), self.values
+        then, now = (
+            ", ".join(f"{_NAMES.get(name, name)}={_shown(values[name])}" for name in names)
+            for values in (stored, present)
+        )
+        return then, now
+
+    def _differing(self, stored: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: stored[name] for name, value in self.values.items() if stored.get(name, value) != value}
+
+
+def _shapes(state: Any) -> dict[str, torch.Size]:
+    return {} if state is None else {field.name: getattr(state, field.name).shape for field in fields(state)}
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Whether a hyper-parameter of two bound algorithms is the same, be it a number or a vector."""
+    if isinstance(one, Tensor) or isinstance(other, Tensor):
+        return one is not None and other is not None and bool((torch.as_tensor(one) == torch.as_tensor(other)).all())
+    return bool(one == other)
+
+
+def _shown(config: Any) -> str:
+    """A plain configuration as Python would write it."""
+    if isinstance(config, Mapping) and "class_path" in config:
+        arguments = ", ".join(f"{name}={_shown(value)}" for name, value in config.get("init_args", {}).items())
+        return f"{config['class_path'].rpartition('.')[2]}({arguments})"
+    return f"[{', '.join(map(_shown, config))}]" if isinstance(config, list) else repr(config)
