@@ -87,6 +87,7 @@ class FedAPM(Algorithm):
     personal_passes: int = 1
     start: Literal["local", "shared"] = "local"
 
+    without_personal: ClassVar[str] = "a federated ADMM of the shared parameters alone"
     primal: ClassVar[bool] = False  # the mean of all z_i grows by what clients send; moved elsewhere it is no mean
 
     def __post_init__(self) -> None:
