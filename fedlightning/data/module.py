@@ -26,7 +26,7 @@ from fedlightning.data.cohort import (
     client_seed,
     deal_minibatches,
 )
-from fedlightning.data.evaluation import ClientLoader
+from fedlightning.data.evaluation import ClientLoader, PooledLoader
 from fedlightning.data.partition import Partition
 from fedlightning.data.tensors import MixedTensorData, as_tensor_data
 from fedlightning.data.tensors import TensorData as TensorData
@@ -271,8 +271,8 @@ class FederatedDataModule(LightningDataModule):
             )
         tensors = as_tensor_data(dataset)
         if tensors is None:
-            return DataLoader(dataset, batch_size=self.eval_batch_size, num_workers=self.num_workers)
-        return DataLoader(_Batches(tensors, self.eval_batch_size), batch_size=None)
+            return PooledLoader(dataset, batch_size=self.eval_batch_size, num_workers=self.num_workers)
+        return PooledLoader(_Batches(tensors, self.eval_batch_size), batch_size=None)
 
 
 class ClientDatasets(FederatedDataModule):
