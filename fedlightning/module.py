@@ -87,7 +87,7 @@ class FederatedLightningModule(LightningModule):
     per_client_evaluation: ClassVar[bool] = False
     higher_is_better: ClassVar[Mapping[str, bool]] = {}
 
-    __jit_unused_properties__: ClassVar[list[str]] = [  # TorchScript would compile them
+    __jit_unused_properties__: list[str] = [  # noqa: RUF012  # as in Lightning; TorchScript would compile these
         *LightningModule.__jit_unused_properties__,
         "server_state",
         "client_states",
@@ -249,8 +249,8 @@ class FederatedLightningModule(LightningModule):
         """The trainer, as Lightning sets it before anything else; a fit it cannot carry out is refused then."""
         if not self._jit_is_scripting and self._trainer is None and self._fabric is None:
             raise RuntimeError(
-                f"{type(self).__name__} is not attached to a Trainer. (torch.jit reads every attribute of a module: use "
-                "task.personalize(i).to_torchscript(), or trace its networks.)"
+                f"{type(self).__name__} is not attached to a Trainer. (torch.jit reads every attribute of a module: "
+                "use task.personalize(i).to_torchscript(), or trace its networks.)"
             )
         return super().trainer
 

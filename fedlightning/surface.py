@@ -108,7 +108,7 @@ def _differs(task: LightningModule, base: type[LightningModule], hook: str) -> b
 def _require_options(trainer: Trainer) -> None:
     clip, algorithm = trainer.gradient_clip_val, trainer.gradient_clip_algorithm
     if clip or algorithm is not None:
-        option = f"gradient_clip_val={clip}" if clip else f"gradient_clip_algorithm={str(algorithm.value)!r}"
+        option = f"gradient_clip_val={clip}" if clip else f"gradient_clip_algorithm={str(algorithm)!r}"
         raise ValueError(f"Trainer({option}) clips nothing in a federated fit: {HOOKS['configure_gradient_clipping']}.")
     if trainer.accumulate_grad_batches != 1:
         raise ValueError(

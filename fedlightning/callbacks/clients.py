@@ -294,8 +294,8 @@ def _check_clients(trainer: Trainer, module: Any, loaders: Any) -> bool:
         module.require_its_clients(trainer.datamodule)  # type: ignore[attr-defined]
         if module.keeps_models and module._weights_loaded and not module.has_client_states:
             rank_zero_warn(
-                f"{type(module).__name__}: load_state_dict brought the global model alone, so all clients are evaluated "
-                "with the personal parts of the start. Load a checkpoint with load_from_checkpoint to have theirs."
+                f"{type(module).__name__}: load_state_dict brought the global model alone, so all clients are "
+                "evaluated with the personal parts of the start. Load theirs with load_from_checkpoint."
             )
         if module.changed_since_its_rounds:
             rank_zero_warn(
@@ -308,14 +308,14 @@ def _check_clients(trainer: Trainer, module: Any, loaders: Any) -> bool:
 
 
 def _warn_of_the_start(module: Any, trainer: Trainer) -> None:
-    """Say that data of nobody's, but for a federated data module's, which warns itself, meet untrained personal parts."""
+    """Say that data of nobody's meet untrained personal parts; a federated data module's says so itself."""
     chosen = trainer.predicting and module.predict_client is not None
     if not module.personal_parameters or module._is_one_clients or chosen:
         return
     rank_zero_warn(
-        f"{type(module).__name__}: the data are nobody's, so the shared parameters answer with the personal ones of the "
-        "start, which no client has trained. Evaluate client by client (FederatedDataModule.from_datasets with val or "
-        "test as a list), or one client's own model: task.personalize(i), or predict_client=i to predict."
+        f"{type(module).__name__}: the data are nobody's, so the shared parameters answer with the personal ones of "
+        "the start, which no client has trained. Evaluate client by client (FederatedDataModule.from_datasets with val "
+        "or test as a list), or one client's own model: task.personalize(i), or predict_client=i to predict."
     )
 
 
