@@ -83,11 +83,12 @@ class FederatedDataModule(LightningDataModule):
         """Say how data are dealt.
 
         Args:
-            batch_size: Samples B of a local minibatch; null for the client's whole data.
+            batch_size: Samples B of a local minibatch; null for the client's whole data. All minibatches have B samples:
+                a client that holds fewer meets some of them several times in one.
             local_steps: Local steps K a round. Null: as many as ``local_epochs`` take.
             local_epochs: Passes over the client's data a round, if ``local_steps`` is null.
             participation: Who takes part; null for all.
-            rounds_per_epoch: Communication rounds that Lightning counts as one epoch.
+            rounds_per_epoch: Communication rounds that Lightning counts as one epoch, at whose end it validates.
             eval_batch_size: Batch size of validation, test and prediction.
             num_workers: Worker processes for data sets that are not tensors.
             seed: Seed of cohorts and minibatches (and, in most data sets, of the partition).
