@@ -83,7 +83,7 @@ class FederatedDataModule(LightningDataModule):
         """Say how data are dealt.
 
         Args:
-            batch_size: Samples B of a local minibatch; null for the client's whole data. All minibatches have B samples:
+            batch_size: Samples B of a local minibatch; null for the client's whole data. Every minibatch has B samples;
                 a client that holds fewer meets some of them several times in one.
             local_steps: Local steps K a round. Null: as many as ``local_epochs`` take.
             local_epochs: Passes over the client's data a round, if ``local_steps`` is null.
