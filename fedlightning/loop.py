@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import Any, Literal
@@ -80,6 +80,7 @@ class _Outcome:
     up: Any = None
     floats_up: int = 0
     asked: int = 0
+    left_out: list[int] = field(default_factory=list)
     overflow: bool = False
 
 
@@ -186,6 +187,7 @@ class RoundLoop:
         self._cost: Cost | None = None
         self._clients: ClientStates | None = None
         self._own: dict[str, ClientStates] = {}
+        self._named: set[int] = set()  # clients that a warning has named
         self.settled = True
 
     @property
@@ -399,6 +401,7 @@ class RoundLoop:
 
     def _collect(self, outcome: _Outcome, chunk: Chunk, reply: Reply, oracle: CohortOracle, z: Tensor) -> None:
         """Add one chunk's replies; clients that sent non-finite numbers are left out."""
+        self._require_reply(reply, len(chunk))
         sent = {} if reply.up is None else _tensors(reply.up)
         if len(self._travels):
             sent[_BUFFERS] = (oracle.buffers - self.buffers)[:, self._travels]
@@ -420,6 +423,7 @@ class RoundLoop:
         outcome.up = reply.up
         outcome.floats_up += sum(value.numel() for value in sent.values())
         outcome.asked += len(chunk)
+        outcome.left_out += [] if finite is None else [chunk.ids[i] for i in (~finite).nonzero().flatten().tolist()]
         outcome.overflow |= finite is not None
 
     def _commit(self, phase: Phase, cohort: Cohort, outcome: _Outcome) -> dict[str, Tensor | float]:
@@ -433,14 +437,82 @@ class RoundLoop:
                 "The round was rejected: server and client states are those before it. "
                 "Lower lr, clip gradients, or look at the clients' data."
             )
+        self._name(outcome.left_out)
         total_weight = float(cohort.clients if self._weighting == "uniform" else cohort.samples)
         before = self.server
-        self.server = phase.server(self.server, outcome.uploads.message(outcome.up, total_weight))
+        after = phase.server(self.server, outcome.uploads.message(outcome.up, total_weight))
+        self._require_state(before, after, phase)
+        self.server = after
         if len(self._travels):
             self.buffers = self.buffers.index_add(0, self._travels, outcome.uploads.mean(_BUFFERS))
         self._write(phase, before, outcome.rows)
         answered = outcome.logs.weight
         return {**outcome.logs.means(), "clients": answered, "left_out": asked - answered}
+
+    def _name(self, clients: list[int]) -> None:
+        """Warn of clients that are left out of a mean: of every client once, of the first ten by name."""
+        new = [client for client in dict.fromkeys(clients) if client not in self._named]
+        shown = new[: max(0, _NAMED_CLIENTS - len(self._named))]
+        self._named.update(new)
+        if not shown:
+            return
+        rest = f" and {len(new) - len(shown)} others" if len(new) > len(shown) else ""
+        last = "" if len(self._named) < _NAMED_CLIENTS else " Further clients are not named."
+        warnings.warn(
+            f"Clients {', '.join(map(str, shown))}{rest} returned NaN or infinite numbers and are left out of the mean "
+            "wherever they do; 'left_out' is logged in every round. Look at their data, lower lr, or set local_clip."
+            f"{last}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+    def _require_reply(self, reply: Any, clients: int) -> None:
+        """Make sure that what an algorithm's client function returned is a reply of so many clients.
+
+        Raises:
+            TypeError: If it is something else.
+            ValueError: If a field has another length.
+        """
+        name = f"{type(self.algorithm).__name__}.client"
+        if not isinstance(reply, Reply):
+            raise TypeError(
+                f"{name} returned a {type(reply).__name__}; expected "
+                "Reply(up=message, rows=new client states or None, point=local points)."
+            )
+        for part, message in {"up": reply.up, "rows": reply.rows}.items():
+            if message is None:
+                continue
+            if not is_dataclass(message) or isinstance(message, type):
+                raise TypeError(
+                    f"{name} returned Reply({part}={type(message).__name__}); expected an object of a frozen dataclass "
+                    "of tensors [S, ...], e.g. fedlightning.algorithms.base.Point(w)."
+                )
+            for field_name, tensor in _tensors(message).items():
+                if tensor.shape[:1] != (clients,):
+                    raise ValueError(
+                        f"{name} returned {part}.{field_name} of shape {list(tensor.shape)}; expected "
+                        f"[{clients}, ...], one row for each of the S={clients} clients."
+                    )
+
+    def _require_state(self, before: Any, after: Any, phase: Phase) -> None:
+        """Make sure that what an algorithm's server function returned is a state like the one before.
+
+        Raises:
+            TypeError: If it is of another class.
+            ValueError: If a tensor has another shape.
+        """
+        name = f"{type(self.algorithm).__name__}.{getattr(phase.server, '__name__', 'server')}"
+        if type(after) is not type(before):
+            raise TypeError(
+                f"{name} returned a {type(after).__name__}; expected a {type(before).__name__} as init_server does."
+            )
+        old, new = _tensors(before), _tensors(after)
+        for field_name, tensor in new.items():
+            if field_name in old and tensor.shape != old[field_name].shape:
+                raise ValueError(
+                    f"{name} returned {field_name} of shape {list(tensor.shape)}; expected "
+                    f"{list(old[field_name].shape)} as before the round."
+                )
 
     def _write(self, phase: Phase, server: Any, chunks: list[tuple[str, list[int], Rows]]) -> None:
         """Keep the new rows; those of the algorithm go to whom the phase routes them."""
@@ -767,6 +839,7 @@ def _of_client(error: ObjectiveError, name: str, ids: Sequence[int]) -> Objectiv
     return ObjectiveError(f"{name}.objective failed for client {ids[error.place]}: {error}")
 
 
+_NAMED_CLIENTS = 10
 _STATE = "state."
 _PERSONAL = "personal"
 _BUFFERS = "buffers"

@@ -14,8 +14,8 @@ from types import FrameType
 from typing import Any, ClassVar, get_args
 
 import torch
-from lightning.pytorch import Callback, LightningModule
-from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
 from torch.optim import Optimizer
@@ -33,13 +33,20 @@ from fedlightning.loop import Buffers, RoundLoop, RoundRejectedError, RoundResul
 from fedlightning.oracle import Auto, Autocast, Oracle
 from fedlightning.processes import Distributed, OneProcess
 from fedlightning.proximal import Composite, Regularizer, compose
-from fedlightning.space import ParameterSpace, read, write
+from fedlightning.space import ParameterSpace, PerBlock, read, write
+from fedlightning.surface import (
+    refuse_synchronised_statistics,
+    require_a_federated_fit,
+    say_if_never_validated,
+    warn_of_single_samples,
+)
 from fedlightning.variants import VariantChoice, settle
 
 OptimizerCallable = Callable[[Iterable[Tensor]], Optimizer]
 LRSchedulerCallable = Callable[[Optimizer], LRScheduler]
 
 CHECKPOINT_KEY = "federation"
+_RUNAWAY = 1e6
 
 
 class FederatedLightningModule(LightningModule):
@@ -64,6 +71,10 @@ class FederatedLightningModule(LightningModule):
         personal_parameters: Dotted name prefixes of the parameters that never leave a client.
         per_client_evaluation: Whether validation and test must look at every client by itself even if all use the
             global model; where clients have models of their own they do anyway.
+        higher_is_better: Whether more is better, by the name of a metric that is logged as a plain number, with or
+            without its ``val_`` or ``test_``: ``{"accuracy": True, "loss": False}``. Evaluation client by client logs
+            the worst client of these as ``<name>_worst``; of other plain numbers ``<name>_min`` and ``<name>_max``.
+            Metrics of torchmetrics know it themselves.
         algorithm: As given.
         client_metrics: Every client's values of the last validation or test client by client, ``[N]`` each; NaN for
             clients that were not looked at.
@@ -75,6 +86,25 @@ class FederatedLightningModule(LightningModule):
     max_parameters: ClassVar[tuple[str, ...]] = ()
     personal_parameters: tuple[str, ...] = ()
     per_client_evaluation: ClassVar[bool] = False
+    higher_is_better: ClassVar[Mapping[str, bool]] = {}
+
+    __jit_unused_properties__: list[str] = [  # noqa: RUF012  # as in Lightning; TorchScript would compile these
+        *LightningModule.__jit_unused_properties__,
+        "server_state",
+        "client_states",
+        "has_client_states",
+        "traffic",
+        "keeps_models",
+        "evaluated_models",
+        "changed_since_its_rounds",
+        "between_rounds",
+        "_answers_with_the_start",
+        "_has_own_points",
+        "_has_rounds",
+        "_logs_this_round",
+        "_moves_freely",
+        "_trainable",
+    ]
 
     def __init__(
         self,
@@ -153,6 +183,10 @@ class FederatedLightningModule(LightningModule):
         self._restored: Mapping[str, Any] | None = None
         self._trained_on: Mapping[str, Any] = {}
         self._in_round = False
+        self._first_loss: float | None = None
+        self._weights_loaded = False
+        self._is_one_clients = False
+        self._warned_of_the_start = False
         given = regularizer is not None or max_regularizer is not None
         if given and not algorithm.regularized:
             raise ValueError(
@@ -193,11 +227,48 @@ class FederatedLightningModule(LightningModule):
             A scalar, or ``{"loss": scalar, name: scalar to log, ...}``.
         """
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """As ``nn.Module``'s; outside a run, a task with personal parts says whose answer is given."""
+        if self.personal_parameters and not self._warned_of_the_start and self._answers_with_the_start:
+            self._warned_of_the_start = True
+            rank_zero_warn(
+                f"{type(self).__name__} answers with the shared parameters and the personal ones of the start, which "
+                "no client has trained. Use task.personalize(i) for client i's own model."
+            )
+        return super().__call__(*args, **kwargs)
+
+    @property
+    def _answers_with_the_start(self) -> bool:
+        """Whether a trained task is called as a whole, outside a run that puts clients' models in."""
+        if self._in_round or self._is_one_clients:
+            return False
+        running = self._trainer is not None and self._trainer.state.stage is not None
+        return not running and (self.has_client_states or self._weights_loaded)
+
+    @property
+    def trainer(self) -> Trainer:
+        """The trainer, as Lightning sets it before anything else; a fit it cannot carry out is refused then."""
+        if not self._jit_is_scripting and self._trainer is None and self._fabric is None:
+            raise RuntimeError(
+                f"{type(self).__name__} is not attached to a Trainer. (torch.jit reads every attribute of a module: "
+                "use task.personalize(i).to_torchscript(), or trace its networks.)"
+            )
+        return super().trainer
+
+    @trainer.setter
+    def trainer(self, trainer: Trainer | None) -> None:
+        attach: Any = LightningModule.trainer
+        attach.fset(self, trainer)
+        if trainer is not None:
+            require_a_federated_fit(self, FederatedLightningModule, trainer)
+
     # ---- state -------------------------------------------------------------------------------------------------------
 
     @property
     def server_state(self) -> Any:
         """The algorithm's server state, a dataclass of vectors ``[d]`` and numbers."""
+        if self._jit_is_scripting:  # it reads every attribute, and there may be no rounds
+            return None
         return self._rounds().server
 
     @property
@@ -206,12 +277,23 @@ class FederatedLightningModule(LightningModule):
 
         Clients that never took part have the initial state.
         """
+        if self._jit_is_scripting:
+            return None
         loop = self._rounds()
         return loop.client_state(loop.clients.rows(range(loop.clients.clients)))
 
     @property
+    def has_client_states(self) -> bool:
+        """Whether there are states of clients: from the first round on, or from a checkpoint that holds some."""
+        if self._loop is not None:
+            return self._loop.has_clients
+        return self._restored is not None and self._restored["clients"] is not None
+
+    @property
     def traffic(self) -> tuple[int, int]:
         """Floats sent so far, all clients together: (upload, download)."""
+        if self._jit_is_scripting:
+            return 0, 0
         loop = self._rounds()
         return loop.upload, loop.download
 
@@ -269,15 +351,42 @@ class FederatedLightningModule(LightningModule):
             client: 0 <= client < N.
 
         Raises:
-            IndexError: If there is no such client. (Before the first round nobody knows how many there are.)
+            IndexError: If there is no such client.
+            RuntimeError: If there are no client states yet.
             TypeError: If it is no whole number.
         """
-        client, loop = index(client), self._rounds()
+        client = index(client)
+        self.require_client_states(f"personalize({client})")
+        loop = self._rounds()
         copy = deepcopy(self, {id(loop): None, id(self._restored): None})
         copy._trained_on = {}
+        copy._is_one_clients = True
+        copy.predict_client = None
         copy._adopt(client, loop=loop)
         settle(copy)
         return copy
+
+    def require_client_states(self, asked: str) -> None:
+        """Make sure that clients' own models can be asked for.
+
+        Args:
+            asked: What asks for them, for the message.
+
+        Raises:
+            RuntimeError: If there are no client states.
+        """
+        if not self.has_client_states:
+            why = " load_state_dict brought the global model alone." if self._weights_loaded else ""
+            raise RuntimeError(
+                f"{type(self).__name__}: {asked} asks for a client's own model, but there are no client states.{why} "
+                f"Fit the task, or load a checkpoint with {type(self).__name__}.load_from_checkpoint(path)."
+            )
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """As ``nn.Module``'s: the global model alone. ``load_from_checkpoint`` brings clients' models too."""
+        result = super().load_state_dict(*args, **kwargs)
+        self._weights_loaded = True
+        return result
 
     def _adopt(self, client: int | None, own: bool = True, loop: RoundLoop | None = None) -> None:
         """Put a client's own model, or the global one, into the task's parameters and buffers.
@@ -322,12 +431,13 @@ class FederatedLightningModule(LightningModule):
             )
         loop = self._rounds()
         self._restored = None  # from here on the loop is ahead of what was loaded
+        step_sizes = self._step_sizes(loop)
         scaler = getattr(self.trainer.precision_plugin, "scaler", None)
         autocast = self._autocast(scaler)
         self._in_round = True
         try:
             with torch.autocast(self.device.type, enabled=False):
-                placed = batch.place(self.device, next(self.parameters()).dtype)
+                placed = batch.place(self.device, self._trainable.dtype)
                 result = loop.run(placed, autocast, undo_overflow=scaler is not None and autocast.scale > 1)
         except RoundRejectedError as error:
             raise RoundRejectedError(f"Round {batch.index}: {error}{self._rescue()}") from None
@@ -335,22 +445,73 @@ class FederatedLightningModule(LightningModule):
             self._in_round = False
         self._move(loop, scaler, result)
         loop.settled = True
-        self.round_metrics = result.metrics
-        self.log("step", float(self.trainer.global_step), batch_size=1)  # the axis of loggers, names of checkpoints
-        if self._logs_this_round:
-            metrics = {**result.metrics, "round_time": time.perf_counter() - start}
-            if (penalty := self.regularization()) is not None:
-                metrics["regularization"] = penalty
-            self.log_dict({name: float(value) for name, value in metrics.items()}, batch_size=1)
-            for name, values in result.clients.items():
-                log_histogram(self.trainer, f"{name}_clients", values)
+        self.round_metrics = {**result.metrics, **step_sizes}
+        self._report(result, {**self.round_metrics, "round_time": time.perf_counter() - start})
+
+    def _report(self, result: RoundResult, metrics: dict[str, Tensor | float]) -> None:
+        """Give a round's metrics to callbacks, every round, and to loggers when these are due.
+
+        ``self.log`` takes Lightning more than a quarter of a millisecond a value, which a short round would feel.
+        """
+        trainer: Any = self.trainer
+        if trainer.barebones:
+            return
+        self.log("step", float(trainer.global_step), batch_size=1, logger=False)  # names of checkpoints
+        read = self._logs_this_round
+        penalty = self.regularization() if read else None
+        if penalty is not None:
+            metrics["regularization"] = penalty
+        else:
+            trainer.callback_metrics.pop("regularization", None)  # that of an earlier round
+        trainer.callback_metrics.update({name: torch.as_tensor(value) for name, value in metrics.items()})
+        if read or self.device.type == "cpu":  # elsewhere a look would wait for the device
+            self._watch(metrics)
+        every = trainer.log_every_n_steps
+        if not (trainer.should_stop or (every and trainer.global_step % every == 0)):
+            return
+        numbers = {name: float(value) for name, value in metrics.items()}
+        trainer.logged_metrics.update({name: torch.as_tensor(value) for name, value in numbers.items()})
+        for logger in trainer.loggers:
+            logger.log_metrics({**numbers, "epoch": trainer.current_epoch}, step=trainer.global_step)
+            logger.save()
+        for name, values in result.clients.items():
+            log_histogram(trainer, f"{name}_clients", values)
+
+    def _watch(self, metrics: Mapping[str, Tensor | float]) -> None:
+        """Warn once of a training loss that has grown a million-fold since the first round of the fit."""
+        if "train_loss" not in metrics:
+            return
+        loss = abs(float(metrics["train_loss"]))
+        if self._first_loss is None:
+            self._first_loss = max(loss, 1e-3)  # an objective of a saddle point may begin near zero
+        elif loss > _RUNAWAY * self._first_loss:
+            rank_zero_warn(
+                f"train_loss has grown more than a million-fold, to {loss:.3g} in round {self.trainer.global_step - 1}:"
+                " the run diverges. Lower lr, or set local_clip of the algorithm or server_clip of the task."
+            )
+            self._first_loss = float("inf")
+
+    def _step_sizes(self, loop: RoundLoop) -> dict[str, float]:
+        """The clients' step size in the coming round as ``client_lr``, by block or prefix if it differs."""
+        given: PerBlock | None = getattr(self.algorithm, "lr", None)
+        if given is None:
+            given = getattr(getattr(self.algorithm, "solver", None), "lr", None)
+        if given is None:
+            return {}
+        scale = self.algorithm.step_scale(loop.server)
+        if isinstance(given, Mapping):
+            return {f"client_lr/{name}": scale * float(lr) for name, lr in given.items()}
+        if isinstance(given, list | tuple):
+            return {f"client_lr/{name}": scale * float(lr) for name, lr in zip(("min", "max"), given, strict=True)}
+        return {"client_lr": scale * float(given)}
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """One optimizer, the server's, over the shared parameters; it steps once a round."""
         self._begin_again()
         space = self._space()
-        self.algorithm.bind(space, next(self.parameters()), self._psi(space))  # names wrong prefixes and shapes now
+        self.algorithm.bind(space, self._trainable, self._psi(space))  # names wrong prefixes and shapes now
         space.shared.columns(self._drift_parameters, "drift_parameters")
+        self._check_fit(space)
         named = dict(self.named_parameters())
         parameters = [named[name] for name in space.shared.names]
         optimizer = (
@@ -364,6 +525,25 @@ class FederatedLightningModule(LightningModule):
         if isinstance(scheduler, ReduceLROnPlateau):
             raise ValueError("server_scheduler=ReduceLROnPlateau: it waits for a metric, but is stepped once a round.")
         return [optimizer], [scheduler]
+
+    def _check_fit(self, space: ParameterSpace) -> None:
+        """Refuse or warn of what would go on in silence, now that parameters and data are known."""
+        refuse_synchronised_statistics(self)
+        data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
+        if isinstance(data, FederatedDataModule):
+            warn_of_single_samples(self, data)
+        name = type(self.algorithm).__name__
+        if self.algorithm.without_personal and not space.personal.dim:
+            rank_zero_warn(
+                f"{name} is a method for personal parameters, and {type(self).__name__} has none: it runs as "
+                f"{self.algorithm.without_personal}. Name them in personal_parameters, or take that method by its name."
+            )
+        there = any(isinstance(c, EvaluateClients) for c in self.trainer.callbacks)  # type: ignore[attr-defined]
+        if self.evaluated_models and not there:
+            raise TypeError(
+                f"{type(self).__name__}.configure_callbacks leaves out EvaluateClients, without which clients' own "
+                "models are never validated. Return [*super().configure_callbacks(), ...]."
+            )
 
     def _begin_again(self) -> None:
         """A fit begins where a checkpoint stands, else at the present parameters, as Lightning's optimizers do.
@@ -391,6 +571,8 @@ class FederatedLightningModule(LightningModule):
         self._loop = None
         self._trained_on = data.identity if federated else {}
         self.round_metrics = {}
+        self._first_loss = None
+        self._weights_loaded = self._is_one_clients = False
 
     def log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
         """As Lightning's; inside :meth:`objective` it explains what to do instead."""
@@ -402,6 +584,9 @@ class FederatedLightningModule(LightningModule):
         if self._note is not None:
             self._note(name, value, *args, **kwargs)
             return
+        trainer: Any = self._trainer
+        if name != "step" and trainer is not None and trainer.training and not trainer.barebones:
+            super().log("step", float(trainer.global_step), batch_size=1)  # the axis of loggers is the round
         super().log(name, value, *args, **kwargs)
 
     def configure_callbacks(self) -> list[Callback]:
@@ -409,6 +594,10 @@ class FederatedLightningModule(LightningModule):
         leave_out_inapplicable_advice()
         there = any(isinstance(callback, EvaluateClients) for callback in self.trainer.callbacks)  # type: ignore[attr-defined]
         return [] if there else [EvaluateClients()]
+
+    def on_train_start(self) -> None:
+        """Say so if nothing will be validated."""
+        say_if_never_validated(self.trainer)
 
     def on_validation_epoch_end(self) -> None:
         """Put validation metrics at the round they belong to; Lightning would count one less."""
@@ -448,6 +637,11 @@ class FederatedLightningModule(LightningModule):
         device = self.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
         return Autocast(device, dtype, scale=1.0 if scaler is None else scaler.get_scale())
+
+    @property
+    def _trainable(self) -> Tensor:
+        """The first parameter that is trained; frozen ones may be of another dtype."""
+        return next((p for p in self.parameters() if p.requires_grad), next(self.parameters()))
 
     @property
     def _has_own_points(self) -> bool:

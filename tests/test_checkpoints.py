@@ -50,6 +50,7 @@ def saved(folder, at, make, data, rounds, ckpt_path=None, **options):
     return torch.load(path, weights_only=True)
 
 
+@pytest.mark.filterwarnings("ignore:.* is a method for personal parameters")
 @pytest.mark.parametrize("name", CASES)
 def test_resume_in_the_middle_of_an_epoch_is_bitwise(name, tmp_path):
     algorithm = CASES[name].algorithm()

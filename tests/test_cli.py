@@ -157,7 +157,7 @@ ALGORITHM = "--model.init_args.algorithm"
         (
             f"{ALGORITHM}.init_args.lrr=0.1",
             "model.init_args.algorithm.init_args.lrr=0.1: FedAvg has no argument 'lrr'. Did you mean 'lr'? "
-            "It takes lr, local_optimizer.",
+            "It takes lr, local_optimizer, local_clip.",
         ),
         (f"{ALGORITHM}=fedlightning.algorithms.FeDualX", "algorithms has no 'FeDualX'. Did you mean 'FeDualEx'?"),
         (f"{ALGORITHM}=FedAvgg", "FedAvgg: no such class. Did you mean 'fedlightning.algorithms.FedAvg'?"),

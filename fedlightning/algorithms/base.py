@@ -122,6 +122,9 @@ class Algorithm(ABC):
     that the server accumulates is one; a step size that only the next round uses is none.
     """
 
+    without_personal: ClassVar[str] = ""
+    """What a method about personal blocks is on a task without any; empty for methods that suit both."""
+
     personal_lr: float | Tensor = 0.0
     """Step size of the personal block, set by :meth:`bind` from ``lr``."""
 
@@ -130,6 +133,21 @@ class Algorithm(ABC):
 
     psi: ClassVar[Composite] = Composite()
     """What is added to the mean of the objectives, set by :meth:`bind`; nothing where ``regularized`` is False."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuse what is no hyper-parameter being set for the first time: no checkpoint would find it.
+
+        Raises:
+            AttributeError: If a method keeps something on the algorithm itself.
+        """
+        if name in getattr(type(self), "__dataclass_fields__", {}) and name not in vars(self):
+            object.__setattr__(self, name, value)  # the constructor of a dataclass that is not frozen
+            return
+        raise AttributeError(
+            f"{type(self).__name__} sets self.{name}: an algorithm keeps nothing on itself, where no checkpoint would "
+            "find it. Put it into the server's or the client's state (a frozen dataclass), or make it a "
+            "hyper-parameter, a field of the class decorated with @dataclass(frozen=True, eq=False)."
+        )
 
     @abstractmethod
     def init_server(self, z: Tensor) -> Any:
@@ -208,6 +226,13 @@ class Algorithm(ABC):
         """
         return None
 
+    def step_scale(self, server: Any) -> float:
+        """What the clients' step size ``lr`` is multiplied by in the round after ``server``.
+
+        1 for methods with constant steps. Logged as part of ``client_lr``.
+        """
+        return 1.0
+
     @property
     def phases(self) -> tuple[Phase, ...]:
         """The exchanges of one round."""
@@ -246,13 +271,18 @@ class LocalGradientAlgorithm(Algorithm):
         lr: Local step size eta > 0: one number, ``[min, max]`` or by name prefix.
         local_optimizer: Elementwise torch optimizer in place of plain gradient steps (momentum, Adam, ...), fresh in
             every round; its learning rate is ``lr``.
+        local_clip: Largest norm > 0 of one client's minibatch gradient, null for no clipping. Clipped is the gradient
+            of the objective itself (shared and personal block together where both step on it, min and max block
+            together), before the method adds its corrections and before the local optimizer.
     """
 
     lr: PerBlock
     local_optimizer: OptimizerCallable | None = field(default=None, kw_only=True)
+    local_clip: float | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         require(self, "lr", above=0.0)
+        require(self, "local_clip", above=0.0, optional=True)
 
     def bind(
         self: LocalGradientAlgorithmT, space: ParameterSpace, like: Tensor, psi: Composite | None = None
@@ -269,7 +299,7 @@ class LocalGradientAlgorithm(Algorithm):
     def local_steps(self, z: Tensor, oracle: CohortOracle, direction: Direction | None = None) -> Tensor:
         """K steps of every client from ``z [d]``; see :func:`fedlightning.local.descent.descend`."""
         lr: Any = self.lr
-        return descend(z, oracle, lr, direction=direction, optimizer=self.local_optimizer, personal_lr=self.personal_lr)
+        return descend(z, oracle, lr, direction, self.local_optimizer, self.personal_lr, self.local_clip)
 
 
 def composite_methods() -> list[str]:

@@ -153,6 +153,10 @@ class CDMA(Algorithm):
         """The state as it is, unless only one of the two runs keeps an estimate of the mean operator."""
         return server if bool(self.beta) == bool(before.beta) else None
 
+    def step_scale(self, server: Server) -> float:
+        """1 / (t + 1)^rho."""
+        return float(1 / (server.t + 1) ** self.rho)
+
     def weight(self, t: int) -> float:
         """alpha_t; 1 in the first round, where there is nothing to remember."""
         return 1.0 if t == 0 else min(1.0, self.alpha / (t + 1) ** (2 * self.rho))

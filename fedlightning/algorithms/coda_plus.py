@@ -106,6 +106,10 @@ class CODAPlus(Algorithm):
         x, y = w[:, : self.min_dim], w[:, self.min_dim :]
         return torch.cat([self.theta * (x - down.reference), torch.zeros_like(y)], dim=1)
 
+    def step_scale(self, server: Server) -> float:
+        """1 / 3^s."""
+        return float(1 / 3**server.stage)
+
     def stage_lr(self, stage: int) -> Any:
         """Lr / 3^s."""
         return self.lr / 3**stage

@@ -63,7 +63,7 @@ class Ditto(FedAvg):
         w = self.local_steps(z, oracle)
         statistics = oracle.buffers
         lr = self.lr if self.lr_own is None else self.lr_own
-        v = descend(rows.v, oracle, lr, lambda v, g: g + lam * (v - z), self.local_optimizer)
+        v = descend(rows.v, oracle, lr, lambda v, g: g + lam * (v - z), self.local_optimizer, clip=self.local_clip)
         oracle.take_back(statistics)
         return Reply(Point(w), Client(v), point=w, log={"own_distance": (v - z).norm(dim=1)})
 

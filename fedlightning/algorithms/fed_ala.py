@@ -76,7 +76,8 @@ class FedALA(FedAvg):
         """Learn what to take over, then K local steps."""
         gap = down.z - rows.v
         a = self._shares(rows, gap, oracle)
-        v = descend(rows.v + a * gap, oracle, self.lr, None, self.local_optimizer, self.personal_lr)
+        start = rows.v + a * gap
+        v = descend(start, oracle, self.lr, None, self.local_optimizer, self.personal_lr, self.local_clip)
         log = {"own_distance": (v - down.z).norm(dim=1), "share": self._mean_share(a)}
         return Reply(Point(v), Client(v, a, rows.rounds + 1), point=v, log=log)
 

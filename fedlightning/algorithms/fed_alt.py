@@ -11,7 +11,7 @@ FedSim (:class:`FedAvg`, both blocks at once), each of one block alone. Without 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from fedlightning.algorithms.base import Point, Reply
 from fedlightning.algorithms.fed_avg import FedAvg
@@ -32,6 +32,8 @@ class FedAlt(FedAvg):
 
     personal_passes: int = 1
 
+    without_personal: ClassVar[str] = "FedAvg"
+
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self, "personal_passes", at_least=1)
@@ -39,6 +41,7 @@ class FedAlt(FedAvg):
     def client(self, down: Point, rows: Any, oracle: CohortOracle) -> Reply:
         """Steps of the personal block at the received point, then of the shared block."""
         z = down.z
-        descend_personal(z.expand(oracle.clients, -1), oracle, self.personal_lr, passes=self.personal_passes)
-        w = descend(z, oracle, self.lr, optimizer=self.local_optimizer)
+        start, passes = z.expand(oracle.clients, -1), self.personal_passes
+        descend_personal(start, oracle, self.personal_lr, passes=passes, clip=self.local_clip)
+        w = descend(z, oracle, self.lr, optimizer=self.local_optimizer, clip=self.local_clip)
         return Reply(Point(w), point=w)

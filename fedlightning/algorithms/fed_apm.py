@@ -88,7 +88,7 @@ class FedAPM(Algorithm):
     start: Literal["local", "shared"] = "local"
 
     state_depends_on = ("rho", "tolerance")
-
+    without_personal: ClassVar[str] = "a federated ADMM of the shared parameters alone"
     primal: ClassVar[bool] = False  # the mean of all z_i grows by what clients send; moved elsewhere it is no mean
 
     def __post_init__(self) -> None:

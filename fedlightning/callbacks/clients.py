@@ -13,7 +13,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from fedlightning.advice import leave_out_advice_to_synchronise
-from fedlightning.data.evaluation import ClientLoader, EvaluationPart
+from fedlightning.data.evaluation import ClientLoader, EvaluationPart, PooledLoader
 from fedlightning.histograms import log_histogram
 from fedlightning.nested import map_tensors
 from fedlightning.oracle.scores import CohortScores, NotBatchableError
@@ -29,10 +29,6 @@ class _Logged:
     total: float = 0.0
     weight: float = 0.0
     values: dict[int, float] = field(default_factory=dict)
-
-    @property
-    def more_is_better(self) -> bool:
-        return self.metric is not None and bool(self.metric.higher_is_better)
 
     def known(self, values: Tensor) -> Tensor:
         """The values ``[N]`` that count."""
@@ -62,8 +58,9 @@ class EvaluateClients(Callback):
     client's own model is put into the task, afterwards the global one again. Whatever the step logs is gathered by
     client: numbers are averaged over a client's batches, torchmetrics are computed and reset after them. Then the mean
     over clients is logged under the name itself, the standard deviation over clients as ``<name>_std`` and the worst
-    client as ``<name>_worst`` (the least value of a metric of which more is better; the largest of any other and of
-    plain numbers, which count as losses). Clients for whom a torchmetric is undefined (NaN) are left out, and
+    client as ``<name>_worst``: the least value where more is better, else the largest. Metrics of torchmetrics know
+    which; of plain numbers the task's ``higher_is_better`` says it, and where nobody does, ``<name>_min`` and
+    ``<name>_max`` are logged instead. Clients for whom a torchmetric is undefined (NaN) are left out, and
     ``<name>_defined`` says how many were not; a plain number that is not finite makes the mean so. TensorBoard shows
     histograms over clients. Where methods keep personal models beside the global one, the global one is evaluated on
     every client's data as well: ``val_global_accuracy`` beside ``val_accuracy``. With ``validate_train`` of the data
@@ -112,6 +109,8 @@ class EvaluateClients(Callback):
         loader = trainer.predict_dataloaders
         client = loader.batches[batch_idx][0].client if isinstance(loader, ClientLoader) else pl_module.predict_client
         if client is not None:
+            if not isinstance(loader, ClientLoader) and pl_module.keeps_models:
+                pl_module.require_client_states(f"predict_client={client}")
             self._predicting = True
             pl_module._adopt(client)
             pl_module.predicted_clients.append(client)
@@ -261,7 +260,12 @@ class EvaluateClients(Callback):
             if not len(known):
                 continue
             log(f"{name}_std", known.std(correction=0))
-            log(f"{name}_worst", known.min() if logged.more_is_better else known.max())
+            better = _higher_is_better(pl_module, given, logged.metric)
+            if better is None:
+                log(f"{name}_min", known.min())
+                log(f"{name}_max", known.max())
+            else:
+                log(f"{name}_worst", known.min() if better else known.max())
             if not trainer.sanity_checking and bool(known.isfinite().all()):
                 log_histogram(trainer, f"{name}_clients", known)
 
@@ -291,9 +295,39 @@ def _check_clients(trainer: Trainer, module: Any, loaders: Any) -> bool:
     by_client = [loader for loader in _several(loaders) if isinstance(loader, ClientLoader)]
     if by_client:
         module.require_its_clients(trainer.datamodule)  # type: ignore[attr-defined]
+        if module.keeps_models and module._weights_loaded and not module.has_client_states:
+            rank_zero_warn(
+                f"{type(module).__name__}: load_state_dict brought the global model alone, so all clients are "
+                "evaluated with the personal parts of the start. Load theirs with load_from_checkpoint."
+            )
         if module.changed_since_its_rounds:
             rank_zero_warn(
                 f"{type(module).__name__}: the parameters were changed since the last round. Clients' models are those "
                 "of the rounds."
             )
+    elif not all(isinstance(loader, PooledLoader) for loader in _several(loaders)):
+        _warn_of_the_start(module, trainer)
     return bool(by_client)
+
+
+def _warn_of_the_start(module: Any, trainer: Trainer) -> None:
+    """Say that data of nobody's meet untrained personal parts; a federated data module's says so itself."""
+    chosen = trainer.predicting and module.predict_client is not None
+    if not module.personal_parameters or module._is_one_clients or chosen:
+        return
+    rank_zero_warn(
+        f"{type(module).__name__}: the data are nobody's, so the shared parameters answer with the personal ones of "
+        "the start, which no client has trained. Evaluate client by client (FederatedDataModule.from_datasets with val "
+        "or test as a list), or one client's own model: task.personalize(i), or predict_client=i to predict."
+    )
+
+
+def _higher_is_better(module: Any, name: str, metric: Metric | None) -> bool | None:
+    """Which clients are worse in a metric: what the task says, else what the metric knows; None if nobody does."""
+    said: bool | None = module.higher_is_better.get(name)
+    if said is None:
+        rest = name
+        for prefix in ("val_", "test_", "local_train_", "global_train_", "global_"):
+            rest = rest.removeprefix(prefix)
+        said = module.higher_is_better.get(rest)
+    return metric.higher_is_better if said is None and metric is not None else said

@@ -45,8 +45,8 @@ class History(Callback):
         upload, download = (0, 0) if traffic is None else traffic
         rounds_said = getattr(pl_module, "round_metrics", {})
         logged = {k: v for k, v in trainer.callback_metrics.items() if not k.startswith("train_")} | rounds_said
-        metrics = {name: float(value) for name, value in logged.items() if name not in _ELSEWHERE}
-        width = next(pl_module.parameters()).element_size()
+        metrics = {name: float(value) for name, value in logged.items() if name.split("/")[0] not in _ELSEWHERE}
+        width = next(p for p in pl_module.parameters() if p.requires_grad).element_size()
         row = {"round": float(trainer.global_step), "seconds": self._seconds}
         before = self.rows[-1] if self.rows else {}
         rounds = max(1.0, row["round"] - before.get("round", 0.0))
@@ -84,5 +84,6 @@ _ELSEWHERE = {
     "round_upload_bytes",
     "round_download_bytes",
     "round_time",
+    "client_lr",
     "regularization",
 }

@@ -36,6 +36,10 @@ class EvaluationPart:
     last: bool
 
 
+class PooledLoader(DataLoader[Any]):
+    """Evaluation data of nobody's in particular, from a data module that says what this means for personal parts."""
+
+
 class ClientLoader:
     """Batches of one client each, or of several clients side by side.
 

@@ -26,7 +26,7 @@ from fedlightning.data.cohort import (
     client_seed,
     deal_minibatches,
 )
-from fedlightning.data.evaluation import ClientLoader
+from fedlightning.data.evaluation import ClientLoader, PooledLoader
 from fedlightning.data.partition import Partition
 from fedlightning.data.tensors import MixedTensorData, as_tensor_data
 from fedlightning.data.tensors import TensorData as TensorData
@@ -83,11 +83,12 @@ class FederatedDataModule(LightningDataModule):
         """Say how data are dealt.
 
         Args:
-            batch_size: Samples B of a local minibatch; null for the client's whole data.
+            batch_size: Samples B of a local minibatch; null for the client's whole data. Every minibatch has B samples;
+                a client that holds fewer meets some of them several times in one.
             local_steps: Local steps K a round. Null: as many as ``local_epochs`` take.
             local_epochs: Passes over the client's data a round, if ``local_steps`` is null.
             participation: Who takes part; null for all.
-            rounds_per_epoch: Communication rounds that Lightning counts as one epoch.
+            rounds_per_epoch: Communication rounds that Lightning counts as one epoch, at whose end it validates.
             eval_batch_size: Batch size of validation, test and prediction.
             num_workers: Worker processes for data sets that are not tensors.
             seed: Seed of cohorts and minibatches (and, in most data sets, of the partition).
@@ -275,8 +276,8 @@ class FederatedDataModule(LightningDataModule):
             )
         tensors = as_tensor_data(dataset)
         if tensors is None:
-            return DataLoader(dataset, batch_size=self.eval_batch_size, num_workers=self.num_workers)
-        return DataLoader(_Batches(tensors, self.eval_batch_size), batch_size=None)
+            return PooledLoader(dataset, batch_size=self.eval_batch_size, num_workers=self.num_workers)
+        return PooledLoader(_Batches(tensors, self.eval_batch_size), batch_size=None)
 
 
 class ClientDatasets(FederatedDataModule):

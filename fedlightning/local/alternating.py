@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fedlightning.local.descent import Direction
+from fedlightning.local.descent import Direction, clip_rows
 from fedlightning.oracle.cohort import CohortOracle
 
 
@@ -19,6 +19,7 @@ def descend_personal(
     lr: float | Tensor,
     direction: Callable[[Tensor, Tensor], Tensor] | None = None,
     passes: int = 1,
+    clip: float | None = None,
 ) -> None:
     """Steps ``v <- v - lr * direction(v, g_v)`` of every client's personal block at a fixed shared point.
 
@@ -30,6 +31,7 @@ def descend_personal(
         lr: Step size, a number or a vector ``[p]``.
         direction: ``(v [S, p], g_v [S, p]) -> [S, p]``; defaults to the gradient itself.
         passes: How often the round's minibatches are gone through.
+        clip: Largest norm of a client's minibatch gradient in the personal block, before ``direction``; None for none.
     """
     if oracle.personal is None:
         return
@@ -37,6 +39,7 @@ def descend_personal(
         for batch in oracle.batches():
             v = oracle.personal
             g = oracle.personal_gradient(w, v, batch)
+            g = g if clip is None else clip_rows(clip, g)[0]
             oracle.personal = batch.keep(v - lr * (g if direction is None else direction(v, g)), v)
 
 

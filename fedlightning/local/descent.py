@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 if TYPE_CHECKING:
-    from fedlightning.oracle.cohort import CohortOracle
+    from fedlightning.oracle.cohort import CohortOracle, Minibatch
 
 Direction = Callable[[Tensor, Tensor], Tensor]
 """``(w [S, d], g [S, d]) -> [S, d]``: from a client's point and operator to the direction it steps against."""
@@ -26,6 +26,7 @@ def descend(
     direction: Direction | None = None,
     optimizer: Callable[[Iterable[Tensor]], Optimizer] | None = None,
     personal_lr: float | Tensor = 0.0,
+    clip: float | None = None,
 ) -> Tensor:
     """Start every client at ``z`` and take its local steps ``w <- w - lr * direction(w, g)``.
 
@@ -39,6 +40,7 @@ def descend(
         direction: Defaults to the operator itself.
         optimizer: Makes an elementwise optimizer for the matrix; on ``[S, d]`` it is one optimizer a client.
         personal_lr: Step size of the personal block.
+        clip: Largest norm of a client's minibatch gradient, before ``direction``; see :func:`clip_rows`. None for none.
 
     Returns:
         ``[S, d]``, a new tensor.
@@ -46,9 +48,50 @@ def descend(
     w = z.expand(oracle.clients, -1).clone()
     step = gradient_step(lr) if optimizer is None else optimizer_step(w, lr, optimizer)
     for batch in oracle.batches():
-        g = oracle.follow(w, batch, personal_lr)
+        g = follow(oracle, w, batch, personal_lr, clip)
         w = step(w, g if direction is None else direction(w, g), batch.active)
     return w.detach()
+
+
+def follow(
+    oracle: CohortOracle, w: Tensor, batch: Minibatch, personal_lr: float | Tensor, clip: float | None
+) -> Tensor:
+    """The operator at ``w`` as ``oracle.follow`` gives it, clipped together with the gradient of the personal block.
+
+    Args:
+        oracle: Operators of the S clients; its personal block takes its step.
+        w: ``[S, d]``.
+        batch: A minibatch of every client.
+        personal_lr: Step size of the personal block; 0.0 if it stands still, and then only the operator is clipped.
+        clip: Largest norm of a client's gradient; None for none.
+
+    Returns:
+        ``[S, d]``.
+    """
+    stands_still = oracle.personal is None or (isinstance(personal_lr, float) and personal_lr == 0.0)
+    if clip is None or stands_still:
+        g = oracle.follow(w, batch, personal_lr)
+        return g if clip is None else clip_rows(clip, g)[0]
+    v = oracle.personal
+    assert v is not None
+    g, g_v = clip_rows(clip, *oracle(w, v, batch))
+    oracle.personal = batch.keep(v - personal_lr * g_v, v)
+    return g
+
+
+def clip_rows(clip: float, *blocks: Tensor) -> tuple[Tensor, ...]:
+    """Scale every client's gradient to a norm of at most ``clip``, as ``torch.nn.utils.clip_grad_norm_`` does for one.
+
+    Args:
+        clip: Largest norm of a row, over all blocks together.
+        blocks: ``[S, d]``, ``[S, p]``, ...: parts of the same clients' gradients.
+
+    Returns:
+        The blocks, scaled row by row. A row that is not finite stays so.
+    """
+    norm = torch.stack([block.square().sum(dim=1) for block in blocks]).sum(dim=0).sqrt()
+    scale = (clip / (norm + 1e-6)).clamp(max=1.0)  # the 1e-6 is torch's
+    return tuple(block * scale[:, None] for block in blocks)
 
 
 Step = Callable[[Tensor, Tensor, Tensor | None], Tensor]

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from fedlightning.local.descent import Step, gradient_step, optimizer_step, require_elementwise
+from fedlightning.local.descent import Step, follow, gradient_step, optimizer_step, require_elementwise
 from fedlightning.local.smoothness import estimate_smoothness
 from fedlightning.local.stopping import StoppingRule
 from fedlightning.local.subproblem import Subproblem
@@ -128,13 +128,17 @@ class LocalSteps(LocalSolver):
         lr: Step size > 0: one number, ``[min, max]`` or by name prefix. Null: 1 / (weight + L_i) with L_i estimated on
             a minibatch in every round, which costs eleven more operators.
         optimizer: Makes the optimizer, fresh in every round; its learning rate is ``lr``.
+        clip: Largest norm > 0 of one client's minibatch gradient, shared and personal block together, before the
+            subproblem's terms are added; null for no clipping.
     """
 
     lr: PerBlock | None = None
     optimizer: Callable[[Iterable[Tensor]], Optimizer] | None = None
+    clip: float | None = None
 
     def __post_init__(self) -> None:
         require(self, "lr", above=0.0, optional=True)
+        require(self, "clip", above=0.0, optional=True)
 
     def bind(self, space: ParameterSpace, like: Tensor) -> LocalSteps:
         """As every solver's, the optimizer tried out."""
@@ -152,7 +156,8 @@ class LocalSteps(LocalSolver):
         for batch in oracle.batches():
             going = run.going if batch.active is None else run.going & batch.active
             batch = replace(batch, active=None if bool(going.all()) else going)
-            if not run.step(problem.operator(run.w, oracle.follow(run.w, batch, self.personal_lr)), batch.active):
+            g = follow(oracle, run.w, batch, self.personal_lr, self.clip)
+            if not run.step(problem.operator(run.w, g), batch.active):
                 break
         return run.solution
 

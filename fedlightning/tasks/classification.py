@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -18,6 +18,8 @@ Batch = tuple[Tensor, Tensor]
 
 class Classification(FederatedLightningModule):
     """Any network of logits, cross entropy, accuracy and macro F1."""
+
+    higher_is_better: ClassVar[dict[str, bool]] = {"loss": False, "objective": False}
 
     def __init__(
         self, algorithm: Algorithm, network: nn.Module | None = None, classes: int = 10, **federation: Any

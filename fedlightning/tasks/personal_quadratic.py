@@ -8,7 +8,7 @@ left for u are the Schur complements S_i = A_i - B_i D_i^-1 B_i' with offsets a_
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,7 @@ class PersonalQuadratic(FederatedLightningModule):
     """Quadratic problem over clients, part shared, part personal; a client's one sample is its number."""
 
     personal_parameters = ("v",)
+    higher_is_better: ClassVar[dict[str, bool]] = {"distance": False, "personal_distance": False}
 
     def __init__(
         self,

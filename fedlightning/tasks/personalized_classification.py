@@ -27,6 +27,7 @@ class PersonalizedClassification(ScoredTask):
     """
 
     per_client_evaluation = True
+    higher_is_better: ClassVar[dict[str, bool]] = {"loss": False}
 
     class_counts: ClassVar[bool] = False
     """Whether a sample is (input, label, its client's class counts) or (input, label)."""

@@ -1,0 +1,195 @@
+"""What a federated fit takes of Lightning's surface, and what it refuses with the remedy.
+
+One training step is one communication round that the library carries out itself, so hooks, options and callbacks that
+reach into an ordinary training step have nothing to reach into. They are refused by name when a fit starts, before data
+are prepared: a hook that is silently never called is worse than an error. The table of all options and callbacks is
+``docs/LIGHTNING.md``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer, callbacks
+from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+_SERVER = "the server's with the task's arguments server_optimizer, server_scheduler and server_clip"
+_CLIENTS = "the clients' with lr, local_optimizer and local_clip of the algorithm"
+_NEVER = "clients' gradients are computed for many clients at once and never lie in parameters' .grad"
+
+HOOKS = {
+    "training_step": "a training step is one communication round. Write objective(batch), the loss of one client's "
+    "minibatch, and look at self.round_metrics in on_train_batch_end",
+    "configure_optimizers": f"set {_CLIENTS}, {_SERVER}",
+    "optimizer_step": f"set {_SERVER}; on_before_optimizer_step is called once a round",
+    "optimizer_zero_grad": f"set {_SERVER}",
+    "lr_scheduler_step": "server_scheduler is stepped once a round",
+    "configure_gradient_clipping": "local_clip of the algorithm (e.g. FedAvg(lr=0.1, local_clip=1.0)) clips every "
+    "client's gradients, server_clip of the task the global model's move",
+    "backward": f"{_NEVER}. Change the loss in objective(batch), or the step in an algorithm of your own",
+    "on_before_backward": f"{_NEVER}. Use on_train_batch_end",
+    "on_after_backward": f"{_NEVER}. Use on_train_batch_end, or an algorithm of your own",
+    "on_before_zero_grad": f"{_NEVER}. Use on_train_batch_end",
+}
+"""Hooks of a LightningModule that no round would call, and what to use instead."""
+
+CALLBACK_HOOKS = ("on_before_backward", "on_after_backward", "on_before_zero_grad")
+"""Hooks of a callback that no round calls."""
+
+CALLBACKS = {
+    "GradientAccumulationScheduler": "a client's gradients are not accumulated. Deal more local steps (local_steps) or "
+    "larger minibatches (batch_size) in the data module",
+    "BatchSizeFinder": "what fits into memory depends on how many clients are computed at once. Set chunk_size of "
+    "fedlightning.oracle.Vectorized, and batch_size of the data module as the method needs it",
+    "LearningRateFinder": "it moves the server's optimizer, whose learning rate of 1 takes the algorithm's own step. "
+    "Search lr with fedlightning compare --grid lr=0.1,0.03",
+    "StochasticWeightAveraging": "its swa_lrs would be the learning rate of the server's optimizer, whose 1 takes the "
+    "algorithm's own step. Use WeightAveraging or EMAWeightAveraging of lightning.pytorch.callbacks, and "
+    "server_scheduler for the server's learning rate",
+    "BaseFinetuning": "which parameters travel is settled when a fit begins. Freeze with requires_grad_(False) before "
+    "a fit, and fit again with others",
+    "ModelPruning": "the next round would write the unpruned global model back. Use a regularizer "
+    "(fedlightning.proximal.L1, GroupLasso), or prune after the fit",
+    "SpikeDetection": "a round cannot be left out of a run afterwards. Set local_clip or server_clip; clients that "
+    "return NaN are left out by themselves, and a loss that grows a million-fold is reported",
+}
+"""Callbacks of Lightning that a federated fit refuses, by class name, and what to use instead."""
+
+_AVERAGING = (
+    "clients have models of their own, which it does not average, so validation client by client would look at the "
+    "models without it. Use a server_optimizer, or average the shared parameters after the fit"
+)
+
+
+def require_a_federated_fit(task: LightningModule, base: type[LightningModule], trainer: Trainer) -> None:
+    """Refuse what the rounds of a fit would pass over in silence.
+
+    Args:
+        task: The task, an object of ``base``.
+        base: The class whose own hooks carry out rounds.
+        trainer: The trainer, its present function set.
+
+    Raises:
+        TypeError: If a hook is overridden or there is no objective.
+        ValueError: If an option or a callback is of no effect.
+    """
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        _require_callback(callback, task)
+    if trainer.state.fn != TrainerFn.FITTING:
+        return
+    name = type(task).__name__
+    if getattr(task, "_compiler_ctx", None) is not None:
+        raise TypeError(
+            f"torch.compile({name}) would compile the round with all its bookkeeping, not the objective. Fit the task "
+            "itself, with oracle=fedlightning.oracle.Vectorized(compile=True)."
+        )
+    for hook, remedy in HOOKS.items():
+        if _differs(task, base, hook):
+            raise TypeError(f"{name} overrides {hook}, which a federated fit never calls: {remedy}.")
+    if not _differs(task, base, "objective"):
+        raise TypeError(
+            f"{name} has no objective. Write objective(self, batch): the loss of one client's minibatch, a scalar, or "
+            "{'loss': scalar, name: scalar to log, ...}."
+        )
+    if task.automatic_optimization:
+        raise TypeError(f"{name}.automatic_optimization is True: leave it False, a round steps the optimizer itself.")
+    _require_options(trainer)
+
+
+def _differs(task: LightningModule, base: type[LightningModule], hook: str) -> bool:
+    """Whether the task, its class or one of its instances' attributes overrides a method of the base."""
+    present = getattr(task, hook)
+    return getattr(present, "__func__", present) is not getattr(base, hook)
+
+
+def _require_options(trainer: Trainer) -> None:
+    clip, algorithm = trainer.gradient_clip_val, trainer.gradient_clip_algorithm
+    if clip or algorithm is not None:
+        option = f"gradient_clip_val={clip}" if clip else f"gradient_clip_algorithm={str(algorithm)!r}"
+        raise ValueError(f"Trainer({option}) clips nothing in a federated fit: {HOOKS['configure_gradient_clipping']}.")
+    if trainer.accumulate_grad_batches != 1:
+        raise ValueError(
+            f"Trainer(accumulate_grad_batches={trainer.accumulate_grad_batches}): "
+            f"{CALLBACKS['GradientAccumulationScheduler']}."
+        )
+
+
+def _require_callback(callback: Callback, task: Any) -> None:
+    for name, remedy in CALLBACKS.items():
+        kind = getattr(callbacks, name, None)
+        if kind is not None and isinstance(callback, kind):
+            raise ValueError(f"{type(callback).__name__} does not suit a federated fit: {remedy}.")
+    averaging = getattr(callbacks, "WeightAveraging", None)
+    if averaging is not None and isinstance(callback, averaging) and task.evaluated_models:
+        raise ValueError(f"{type(callback).__name__} does not suit {type(task).__name__}: {_AVERAGING}.")
+    dead = [hook for hook in CALLBACK_HOOKS if getattr(type(callback), hook) is not getattr(Callback, hook)]
+    dead += [hook for hook in CALLBACK_HOOKS if hook in vars(callback)]  # LambdaCallback's
+    if dead:
+        rank_zero_warn(
+            f"{type(callback).__name__}.{dead[0]} is never called in a federated fit: {_NEVER}. Use on_train_batch_end."
+        )
+
+
+def say_if_never_validated(trainer: Trainer) -> None:
+    """Tell the user of a fit that ends before its first validation."""
+    first = first_validation(trainer)
+    rounds = [limit for limit in (trainer.max_steps, _epochs(trainer)) if limit >= 0]
+    if trainer.global_step or first is None or not rounds or min(rounds) >= first:
+        return
+    rank_zero_info(
+        f"This fit of {min(rounds)} rounds ends before its first validation, which is due at round {first}. Set "
+        f"rounds_per_epoch={min(rounds)} of the data module, or val_check_interval={min(rounds)} with "
+        "check_val_every_n_epoch=None of the Trainer."
+    )
+
+
+def first_validation(trainer: Trainer) -> int | None:
+    """The round after which a fresh fit first validates; None if it never does, or by the clock."""
+    every, length = trainer.val_check_batch, trainer.num_training_batches
+    loaders: Any = trainer.num_val_batches
+    batches = sum(loaders) if isinstance(loaders, list) else loaders
+    fast: Any = trainer.fast_dev_run  # type: ignore[attr-defined]
+    if fast or not batches or not isinstance(every, int) or not isinstance(length, int):
+        return None
+    epochs = trainer.check_val_every_n_epoch
+    return every if epochs is None else (epochs - 1) * length + min(every, length)
+
+
+def _epochs(trainer: Trainer) -> int:
+    epochs, length = trainer.max_epochs, trainer.num_training_batches
+    return -1 if epochs is None or epochs < 0 or not isinstance(length, int) else epochs * length
+
+
+def warn_of_single_samples(task: nn.Module, data: Any) -> None:
+    """Warn where batch statistics would be those of copies of one sample.
+
+    Args:
+        task: The task.
+        data: Its :class:`~fedlightning.FederatedDataModule`.
+    """
+    if data.batch_size == 1 or not any(isinstance(module, _BatchNorm) for module in task.modules()):
+        return
+    single = (data.federation.partition.sizes == 1).nonzero().flatten().tolist()
+    if single:
+        others = f" and {len(single) - 1} other clients hold" if len(single) > 1 else " holds"
+        rank_zero_warn(
+            f"Client {single[0]}{others} one sample, of which a minibatch repeats copies: BatchNorm sees no variance "
+            "there. Leave such clients out, or use layers without batch statistics (GroupNorm, LayerNorm)."
+        )
+
+
+def refuse_synchronised_statistics(task: nn.Module) -> None:
+    """Refuse layers that would mix the samples of clients.
+
+    Raises:
+        ValueError: If there is a ``SyncBatchNorm``, the user's or that of ``Trainer(sync_batchnorm=True)``.
+    """
+    for name, module in task.named_modules():
+        if isinstance(module, nn.SyncBatchNorm):
+            raise ValueError(
+                f"{type(task).__name__}.{name} is a SyncBatchNorm, which would mix the samples of different clients. "
+                "Use BatchNorm without sync_batchnorm: the server averages its statistics (buffers='average')."
+            )

@@ -1,0 +1,138 @@
+"""Mistakes of a new algorithm, and clients whose numbers are not finite."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import TensorDataset
+
+from fedlightning import FederatedDataModule
+from fedlightning.algorithms import FedAvg, LocalGradientAlgorithm, Reply
+from fedlightning.algorithms.base import Algorithm
+from fedlightning.oracle import Sequential, Vectorized
+from tests.small import Line, clients, trainer
+
+
+@dataclass(frozen=True)
+class Server:
+    z: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Mine(LocalGradientAlgorithm):
+    """Federated averaging as a user would write it."""
+
+    def init_server(self, z):
+        return Server(z)
+
+    def down(self, server):
+        return server
+
+    def client(self, down, rows, oracle):
+        w = self.local_steps(down.z, oracle)
+        return Reply(Server(w), point=w)
+
+    def server(self, server, up):
+        return up
+
+
+class Undecorated(Mine):
+    """Inherits its fields."""
+
+
+class Remembers(Mine):
+    def server(self, server, up):
+        self.momentum = up.z - server.z
+        return up
+
+
+@dataclass
+class Thawed(Algorithm):
+    lr: float = 0.1
+    init_server, down, client, server = Mine.init_server, Mine.down, Mine.client, Remembers.server
+    local_steps = Mine.local_steps
+    local_optimizer = local_clip = None
+
+
+class Bare(Mine):
+    def client(self, down, rows, oracle):
+        return self.local_steps(down.z, oracle)
+
+
+class BareUpload(Mine):
+    def client(self, down, rows, oracle):
+        return Reply(self.local_steps(down.z, oracle))
+
+
+class Averaged(Mine):
+    def client(self, down, rows, oracle):
+        return Reply(Server(self.local_steps(down.z, oracle).mean(0)))
+
+
+class Short(Mine):
+    def server(self, server, up):
+        return Server(up.z[:3])
+
+
+class BareServer(Mine):
+    def server(self, server, up):
+        return up.z
+
+
+def fit(algorithm, **options):
+    data = FederatedDataModule.from_datasets(clients(), batch_size=4, local_steps=2, rounds_per_epoch=2)
+    trainer(max_steps=2, **options).fit(Line(algorithm, oracle=Sequential()), data)
+
+
+MISTAKES = {
+    "momentum on self": (Remembers(0.1), AttributeError, r"Remembers sets self\.momentum: an algorithm keeps nothing"),
+    "not frozen": (Thawed(), AttributeError, r"Thawed sets self\.momentum: an algorithm keeps nothing on itself"),
+    "client": (Bare(0.1), TypeError, r"Bare\.client returned a Tensor; expected Reply\(up="),
+    "upload": (BareUpload(0.1), TypeError, r"BareUpload\.client returned Reply\(up=Tensor\); expected an object of"),
+    "rows": (Averaged(0.1), ValueError, r"Averaged\.client returned up\.z of shape \[41\]; expected \[1, \.\.\.\]"),
+    "shape": (Short(0.1), ValueError, r"Short\.server returned z of shape \[3\]; expected \[41\] as before"),
+    "server": (BareServer(0.1), TypeError, r"BareServer\.server returned a Tensor; expected a Server as init_server"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_slip_in_a_new_algorithm_is_named(mistake):
+    algorithm, error, message = MISTAKES[mistake]
+    with pytest.raises(error, match=message):
+        fit(algorithm)
+
+
+def test_an_algorithm_that_is_no_dataclass_of_its_own_runs():
+    fit(Undecorated(0.1))
+
+
+def bad(count, all_clients=4):
+    sets = clients(all_clients)
+    for i in range(count):
+        x, y = sets[i].tensors
+        sets[i] = TensorDataset(torch.full_like(x, torch.nan), y)
+    return sets
+
+
+def caught(sets, rounds=4, **dealing):
+    data = FederatedDataModule.from_datasets(sets, batch_size=4, local_steps=2, rounds_per_epoch=rounds, **dealing)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        trainer(max_steps=rounds).fit(Line(FedAvg(0.05), oracle=Vectorized()), data)
+    return [str(w.message) for w in found if "left out" in str(w.message)]
+
+
+def test_a_client_that_returns_nan_is_named_once():
+    (message,) = caught(bad(1))
+    assert message.startswith("Clients 0 returned NaN or infinite numbers and are left out of the mean")
+    assert caught(bad(0)) == []
+
+
+def test_many_clients_that_return_nan_are_no_flood():
+    (message,) = caught(bad(14, all_clients=16))
+    assert message.startswith("Clients 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 4 others returned NaN")
+    assert message.endswith("Further clients are not named.")
