@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -152,15 +153,16 @@ def read_checkpoint(
         raise CheckpointError(f"{name} is a folder, expected a checkpoint file.{_others(path)}") from None
     except PermissionError as error:
         raise CheckpointError(f"{name} cannot be read: {error.strerror}.") from None
-    except pickle.UnpicklingError as error:
-        if safe and "Unsupported" in str(error):
-            raise CheckpointError(
-                f"{name} contains more than tensors and plain values ({_first_line(error)}). Nothing of it was run. "
-                "Only if you trust whoever wrote the file with your machine, load it with weights_only=False."
-            ) from None
-        raise _damaged(name, path, error) from None
     except Exception as error:  # what torch raises depends on the byte at which the file breaks off
-        raise _damaged(name, path, error) from None
+        foreign = re.search(r"GLOBAL (\S+)", str(error)) if isinstance(error, pickle.UnpicklingError) and safe else None
+        if foreign is not None:
+            raise CheckpointError(
+                f"{name} contains more than tensors and plain values: {foreign[1]}. Nothing of it was run. Only if you "
+                "trust whoever wrote the file with your machine, load it with weights_only=False."
+            ) from None
+        raise CheckpointError(
+            f"{name} is no checkpoint, or one that is damaged or cut off{_size(path)}.{_others(path)}"
+        ) from error
     if not isinstance(content, dict) or not isinstance(content.get("pytorch-lightning_version"), str):
         what = f"a {type(content).__name__}" if not isinstance(content, dict) else "a dict"
         raise CheckpointError(
@@ -277,17 +279,9 @@ def _is_remote(path: str | os.PathLike[str]) -> bool:
     return "://" in str(path) or "::" in str(path)
 
 
-def _damaged(name: str, path: Any, error: Exception) -> CheckpointError:
-    return CheckpointError(
-        f"{name} is no checkpoint, or a damaged one ({type(error).__name__}: {_first_line(error)}).{_others(path)}"
-    )
-
-
-def _first_line(error: BaseException) -> str:
-    """What an error says, in one line without torch's advice."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    found = next((line for line in lines if "WeightsUnpickler error" in line or "Unsupported" in line), lines[0])
-    return found.strip().removeprefix("WeightsUnpickler error: ")[:160]
+def _size(path: Any) -> str:
+    here = Path(path) if isinstance(path, str | os.PathLike) else None
+    return f" ({here.stat().st_size} bytes)" if here is not None and here.is_file() else ""
 
 
 def _others(path: Any) -> str:

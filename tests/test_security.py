@@ -9,7 +9,7 @@ import sys
 import warnings
 from contextlib import suppress
 from functools import partial
-from itertools import count, cycle
+from itertools import cycle, islice
 from pathlib import Path
 
 import pytest
@@ -21,8 +21,8 @@ from fedlightning.callbacks import History, LastCheckpoint
 from fedlightning.checkpoint_io import AtomicCheckpointIO
 from fedlightning.cli import main
 from fedlightning.config import CheckpointError, UntrustedClassError
-from fedlightning.tasks import DomainAdaptation, QuadraticSaddle
-from tests.small import Line, Personal, regression_data, trainer
+from fedlightning.tasks import Classification, DomainAdaptation
+from tests.small import Line, regression_data, trainer
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 CANARY = """
@@ -37,7 +37,7 @@ def run(*args, **kwargs):
     Path(__file__).with_name("ran").touch()
 """
 QUIET = ["--trainer.enable_progress_bar=false", "--trainer.accelerator=cpu", "--trainer.enable_model_summary=false"]
-SADDLE = [f"--config={CONFIGS}/quadratic_saddle/{name}.yaml" for name in ("base", "fed_avg")]
+CLASSES = [f"--config={CONFIGS}/classification/{name}.yaml" for name in ("base", "fed_avg")]
 
 
 class Canaries:
@@ -113,6 +113,7 @@ def canaries(tmp_path, monkeypatch):
     folder.mkdir()
     monkeypatch.syspath_prepend(folder)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["fedlightning"])
     yield Canaries(folder)
     sys.modules.pop("canary_module", None)
 
@@ -126,12 +127,12 @@ def optimized(**options):
     )
 
 
-def personal():
-    return Personal(FedMM(0.05, mu=1.0))
+def dual():
+    return Line(FedMM(0.05, mu=1.0))
 
 
 def fitted(make, folder, **options):
-    callbacks = [History(), ModelCheckpoint(folder, monitor="val_loss", save_top_k=2)]
+    callbacks = [History(), ModelCheckpoint(folder, monitor="train_loss", save_top_k=2)]
     callbacks = callbacks if make is optimized else callbacks[:1]
     fit = trainer(folder, enable_checkpointing=make is optimized, callbacks=callbacks, max_steps=6, **options)
     fit.fit(make(), regression_data())
@@ -151,15 +152,24 @@ def real(tmp_path_factory):
     folder = tmp_path_factory.mktemp("real")
     adam = ["--model.init_args.server_optimizer=Adam", "--model.init_args.server_optimizer.lr=0.01",
             "--model.init_args.algorithm.init_args.local_optimizer=torch.optim.Adam"]  # fmt: skip
-    domains = [f"--config={CONFIGS}/domain_adaptation/{name}.yaml" for name in ("base", "fedmm")]
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
         warnings.simplefilter("ignore")
+        patch.setattr("sys.argv", ["fedlightning"])
         return {
             "optimized": (Line, fitted(optimized, folder)),
-            "personal": (Personal, fitted(personal, folder)),
-            "saddle": (QuadraticSaddle, fitted_by_command(folder / "saddle", SADDLE, *adam)),
-            "domains": (DomainAdaptation, fitted_by_command(folder / "domains", domains)),
+            "dual": (Line, fitted(dual, folder)),
+            "classes": (Classification, fitted_by_command(folder / "classes", CLASSES, *adam)),
         }
+
+
+@pytest.fixture(scope="module")
+def domains(tmp_path_factory):
+    """One more, with networks in its hyper-parameters."""
+    configs = [f"--config={CONFIGS}/domain_adaptation/{name}.yaml" for name in ("base", "fedmm")]
+    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
+        warnings.simplefilter("ignore")
+        patch.setattr("sys.argv", ["fedlightning"])
+        return DomainAdaptation, fitted_by_command(tmp_path_factory.mktemp("domains"), configs)
 
 
 def places(value, at=()):
@@ -190,7 +200,8 @@ def put(checkpoint, place, payload):
 
 
 def load_and_use(cls, path, **options):
-    task = cls.load_from_checkpoint(path, **options)
+    load = cls.load_from_checkpoint.__func__  # Lightning's wrapper of class methods looks at the whole stack
+    task = load(cls, path, **options)
     _ = task.server_state
     _ = task.client_states if task._rounds().has_clients else None
     return task
@@ -205,14 +216,15 @@ def carefully(load):
 
 def entries(name, cls, path):
     """All ways a checkpoint is loaded in Python."""
-    make = {"optimized": optimized, "personal": personal}.get(name)
+    make = {"optimized": optimized, "dual": dual}.get(name)
     yield partial(load_and_use, cls, path)
     if make is None:
         return
     silent = {"verbose": False}
     yield lambda: trainer(max_steps=6, callbacks=[History()]).fit(make(), regression_data(), ckpt_path=path)
-    yield lambda: trainer(callbacks=[ModelCheckpoint(path.parent / "top", monitor="val_loss")],
-                          enable_checkpointing=True, max_steps=7).fit(make(), regression_data(), ckpt_path=path)  # fmt: skip
+    top = partial(ModelCheckpoint, path.parent / "top", monitor="train_loss")
+    going_on = partial(trainer, enable_checkpointing=True, max_steps=7)
+    yield lambda: going_on(callbacks=[top()]).fit(make(), regression_data(), ckpt_path=path)
     yield lambda: trainer().test(make(), regression_data(), ckpt_path=path, **silent)
     yield lambda: trainer().validate(make(), regression_data(), ckpt_path=path, **silent)
     yield lambda: trainer().predict(make(), regression_data(), ckpt_path=path)
@@ -221,31 +233,31 @@ def entries(name, cls, path):
 
 def by_command(path):
     """The command line's ways."""
-    run = [*SADDLE, *QUIET, "--trainer.logger=false", f"--ckpt_path={path}"]
+    run = [*CLASSES, *QUIET, "--trainer.logger=false", f"--ckpt_path={path}"]
     yield lambda: main(["fit", *run, "--trainer.max_steps=2", "--trainer.enable_checkpointing=false"])
     for command in ("validate", "test", "predict"):
         yield partial(main, [command, *run])
 
 
-def poisoned(stored, canaries, all_payloads=False):
-    """Checkpoints with one poisoned place each."""
+def poisoned(stored, canaries, each=1):
+    """Checkpoints with one poisoned place, ``each`` of every place; payloads take turns."""
     take = cycle(canaries.payloads())
     for place in places(stored):
-        for payload in canaries.payloads() if all_payloads else [next(take)]:
+        for payload in islice(take, each):
             yield place, payload, put(stored, place, payload)
 
 
-@pytest.mark.parametrize("name", ["optimized", "personal", "saddle", "domains"])
+@pytest.mark.parametrize("name", ["optimized", "dual", "classes"])
 def test_what_is_not_poisoned_loads(name, real, canaries):
     cls, path = real[name]
     for entry in entries(name, cls, path):
         entry()
-    for entry in by_command(path) if name == "saddle" else ():
+    for entry in by_command(path) if name == "classes" else ():
         entry()
     assert not canaries.dead
 
 
-@pytest.mark.parametrize("name", ["optimized", "personal", "saddle"])
+@pytest.mark.parametrize("name", ["optimized", "dual", "classes"])
 def test_every_place_of_a_checkpoint_can_be_poisoned(name, real, canaries, tmp_path):
     cls, path = real[name]
     stored = torch.load(path, weights_only=True)
@@ -261,14 +273,14 @@ def test_every_place_of_a_checkpoint_can_be_poisoned(name, real, canaries, tmp_p
     assert tried >= 50
 
 
-@pytest.mark.parametrize("name", ["optimized", "personal"])
+@pytest.mark.parametrize("name", ["optimized", "dual"])
 def test_poison_through_every_entry(name, real, canaries, tmp_path):
     """Every entry meets the places it reads."""
     cls, path = real[name]
     stored = torch.load(path, weights_only=True)
     bad = tmp_path / "bad.ckpt"
     read = ("federation", "hyper_parameters", "callbacks", "loops", "optimizer_states", "lr_schedulers")
-    chosen = [p for p in places(stored) if len(p) == 1 or (p[0] in read and len(p) <= 3)]
+    chosen = [p for p in places(stored) if len(p) == 1 or (p[0] in read and len(p) <= 3)][::3]
     take, tried = cycle(canaries.payloads()), 0
     for number, place in enumerate(chosen):
         payload = next(take)
@@ -281,14 +293,13 @@ def test_poison_through_every_entry(name, real, canaries, tmp_path):
 
 
 def test_poison_by_the_command_line(real, canaries, tmp_path):
-    _, path = real["saddle"]
+    _, path = real["classes"]
     stored = torch.load(path, weights_only=True)
     bad = tmp_path / "bad.ckpt"
-    spots = [("federation", "oracle"), ("hyper_parameters", "algorithm"), ("hyper_parameters", "_class_path")]
-    for number, place in zip(count(), spots):
+    spots = [("federation", "oracle"), ("hyper_parameters", "algorithm"), ("hyper_parameters", "_class_path"), ("new",)]
+    for place, way in zip(spots, by_command(bad), strict=True):
         torch.save(put(stored, place, canaries.call("canary_module.run")), bad)
-        for way in [list(by_command(bad))[number]]:
-            carefully(way)
+        carefully(way)
         assert not canaries.dead, place
 
 
@@ -307,28 +318,27 @@ def test_pickled_objects_are_refused(place, real, canaries, tmp_path, monkeypatc
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["optimized", "personal", "saddle", "domains"])
-def test_all_payloads_in_all_places_through_all_entries(name, real, canaries, tmp_path):
-    cls, path = real[name]
+@pytest.mark.parametrize("name", ["optimized", "dual", "classes", "domains"])
+def test_all_places_through_all_entries(name, request, canaries, tmp_path):
+    cls, path = request.getfixturevalue("domains") if name == "domains" else request.getfixturevalue("real")[name]
     stored = torch.load(path, weights_only=True)
     bad = tmp_path / "bad.ckpt"
     tried = 0
-    for number, (place, payload, checkpoint) in enumerate(poisoned(stored, canaries, all_payloads=True)):
+    for number, (place, payload, checkpoint) in enumerate(poisoned(stored, canaries, each=4)):
         torch.save(checkpoint, bad)
         ways = list(entries(name, cls, bad))
-        carefully(ways[0])
-        carefully(ways[number % len(ways)])
-        if name == "saddle" and number % 50 == 0:
-            carefully(list(by_command(bad))[number // 50 % 4])
+        for way in {0, number % len(ways)}:
+            carefully(ways[way])
+        if name == "classes" and number % 100 == 0:
+            carefully(list(by_command(bad))[number // 100 % 4])
         assert not canaries.dead, (place, payload)
         tried += 1
-    print(f"{name}: {tried} poisoned checkpoints of {len(list(places(stored)))} places")
-    assert tried >= 2000
+    assert tried >= 1000
 
 
 def test_the_hole_that_was_known(real, canaries, tmp_path):
     """``federation.oracle`` was built from whatever class path it had."""
-    cls, path = real["personal"]
+    cls, path = real["dual"]
     stored = torch.load(path, weights_only=True)
     bad = tmp_path / "bad.ckpt"
     payload = {"class_path": "os.mkdir", "init_args": {"path": str(canaries.folder / "ran")}}
@@ -338,7 +348,7 @@ def test_the_hole_that_was_known(real, canaries, tmp_path):
         with pytest.raises(UntrustedClassError, match=r"bad.ckpt: federation.oracle names the class 'os.mkdir'"):
             _ = task.server_state
     with pytest.raises(UntrustedClassError, match=r"federation.oracle names the class 'os.mkdir'"):
-        trainer(max_steps=8).fit(personal(), regression_data(), ckpt_path=bad)
+        trainer(max_steps=8).fit(dual(), regression_data(), ckpt_path=bad)
     assert not canaries.dead
 
 
@@ -378,7 +388,7 @@ class Headed(Line):
 
 
 def test_classes_beside_the_task_and_those_named_are_built(tmp_path, real, canaries):
-    _, path = real["personal"]
+    _, path = real["dual"]
     stored = torch.load(path, weights_only=True)
     ours = {"class_path": f"{__name__}.Head", "init_args": {"in_features": 2, "out_features": 1}}
     theirs = {"class_path": "canary_module.Canary", "init_args": {}}
@@ -419,7 +429,7 @@ def test_what_a_module_merely_imports_is_not_its_own(real, tmp_path, canaries):
     for path in ("subprocess.Popen", "os.mkdir", "LastCheckpoint", "main", "warnings"):
         payload = {"class_path": f"{__name__}.{path}", "init_args": {"path": str(canaries.folder / "ran")}}
         torch.save(put(stored, ("hyper_parameters", "head"), payload), tmp_path / "bad.ckpt")
-        with pytest.raises(UntrustedClassError, match="hyper_parameters.head names"):
+        with pytest.raises(UntrustedClassError, match=r"hyper_parameters.head names"):
             Headed.load_from_checkpoint(tmp_path / "bad.ckpt")
     assert LastCheckpoint
     assert not canaries.dead
