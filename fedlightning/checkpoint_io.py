@@ -95,12 +95,12 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
     def _before(self, target: Path) -> str:
         """What the user still has."""
-        kept = self._latest
-        if target.is_file() and (kept is None or kept[0] != target):
-            kept = target, _round_of(target)
-        if kept is None or not kept[0].is_file():
+        path, step = self._latest or (target, None)
+        if not path.is_file():
+            path, step = target, None
+        if not path.is_file():
             return "This run has saved no other before."
-        path, step = kept
+        step = _round_of(path) if step is None else step
         return (
             f"The checkpoint before it{'' if step is None else f', of round {step},'} is whole: when the cause is "
             f"mended, go on from there with ckpt_path={str(path)!r}."
@@ -161,7 +161,7 @@ def read_checkpoint(
                 "trust whoever wrote the file with your machine, load it with weights_only=False."
             ) from None
         raise CheckpointError(
-            f"{name} is no checkpoint, or one that is damaged or cut off{_size(path)}.{_others(path)}"
+            f"{name}{_size(path)} is no checkpoint, or one that is damaged or cut off.{_others(path)}"
         ) from error
     if not isinstance(content, dict) or not isinstance(content.get("pytorch-lightning_version"), str):
         what = f"a {type(content).__name__}" if not isinstance(content, dict) else "a dict"

@@ -563,8 +563,6 @@ class FederatedLightningModule(LightningModule):
         state = checkpoint.get(CHECKPOINT_KEY)
         if state is not None:
             require_federation(state, name)
-        if self._trainer is not None and type(self).on_load_checkpoint is FederatedLightningModule.on_load_checkpoint:
-            self._require_fitting_weights(checkpoint["state_dict"], self.strict_loading)
         mine = class_path(type(self.algorithm))
         fits = state is not None and state["algorithm"] == mine
         if not fits and (fitting or (state is not None and self.keeps_models)):
@@ -578,6 +576,8 @@ class FederatedLightningModule(LightningModule):
             raise CheckpointError(
                 f"{name} was written by {theirs}, this run uses {mine}: their states do not fit. {remedy}"
             )
+        if self._trainer is not None and type(self).on_load_checkpoint is FederatedLightningModule.on_load_checkpoint:
+            self._require_fitting_weights(checkpoint["state_dict"], self.strict_loading)
         if self._trainer is not None and self.trainer.training and (absent := _RESUMED - set(checkpoint)):
             raise CheckpointError(
                 f"{name} has no {', '.join(sorted(absent))}: it was saved with "
