@@ -222,7 +222,18 @@ _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 _VAR_KEYWORD = inspect.Parameter.VAR_KEYWORD
 _INSTANTIATORS = ("lightning.pytorch.cli.instantiate_module", "pytorch_lightning.cli.instantiate_module")
 _TASKS_AND_DATA = (f"{__package__}.tasks", f"{__package__}.data")
-_PARTS = ("algorithms", "clients", "data", "local", "models", "oracle", "participation", "proximal", "tasks")
+_PARTS = (
+    "algorithms",
+    "clients",
+    "data",
+    "local",
+    "models",
+    "oracle",
+    "participation",
+    "proximal",
+    "tasks",
+    "variants",
+)
 
 
 def _named(trusted: Iterable[Any]) -> tuple[Any, ...]:
@@ -283,7 +294,8 @@ def _kinds() -> tuple[type, ...]:
 def _as_annotated(function: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Lists where tuples are annotated become tuples, which files have no word for."""
     try:
-        hints = get_type_hints(inspect.getattr_static(function, "__init__") if isinstance(function, type) else function)
+        takes = inspect.getattr_static(function, "__init__") if isinstance(function, type) else function
+        hints = get_type_hints(function if is_dataclass(function) else takes)
     except (NameError, TypeError, AttributeError):  # names of another module, or of a type checker
         hints = {}
     return {

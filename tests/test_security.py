@@ -21,8 +21,11 @@ from fedlightning.callbacks import History, LastCheckpoint
 from fedlightning.checkpoint_io import AtomicCheckpointIO
 from fedlightning.cli import main
 from fedlightning.config import CheckpointError, UntrustedClassError
+from fedlightning.data.module import ClientDatasets
+from fedlightning.oracle import Sequential
+from fedlightning.participation import Uniform
 from fedlightning.tasks import Classification, DomainAdaptation
-from tests.small import Line, regression_data, trainer
+from tests.small import Line, clients, regression_data, trainer
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 CANARY = """
@@ -433,6 +436,59 @@ def test_what_a_module_merely_imports_is_not_its_own(real, tmp_path, canaries):
             Headed.load_from_checkpoint(tmp_path / "bad.ckpt")
     assert LastCheckpoint
     assert not canaries.dead
+
+
+class Own(Sequential):
+    """A user's oracle."""
+
+
+def test_a_users_own_oracle_is_taken_from_this_run(tmp_path):
+    first = trainer(tmp_path, max_steps=2)
+    first.fit(Line(FedMM(0.05), oracle=Own()), regression_data())
+    first.save_checkpoint(tmp_path / "own.ckpt")
+    task = Line(FedMM(0.05), oracle=Own())
+    trainer(tmp_path, max_steps=4).fit(task, regression_data(), ckpt_path=tmp_path / "own.ckpt")
+    assert type(task._rounds().oracle) is Own
+    with pytest.raises(UntrustedClassError, match=r"federation.oracle names the class 'tests.test_security.Own'"):
+        trainer(max_steps=4).fit(Line(FedMM(0.05)), regression_data(), ckpt_path=tmp_path / "own.ckpt")
+
+
+def test_folders_are_not_made_where_a_checkpoint_says(real, tmp_path):
+    _, path = real["dual"]
+    there = {"class_path": "fedlightning.clients.MemoryMapped", "init_args": {"folder": str(tmp_path / "rows")}}
+    bad = tmp_path / "bad.ckpt"
+    stored = torch.load(path, weights_only=True)
+    torch.save(put(stored, ("hyper_parameters", "client_storage"), there), bad)
+    with pytest.raises(CheckpointError, match=r"kept in the folder .*rows, which is not there. Give client_storage="):
+        Line.load_from_checkpoint(bad)
+    assert not (tmp_path / "rows").exists()
+    assert Line.load_from_checkpoint(bad, client_storage=None).client_states is not None
+    (tmp_path / "rows").mkdir()
+    assert Line.load_from_checkpoint(bad).client_states is not None
+
+
+class Data(ClientDatasets):
+    """Data that keep their hyper-parameters."""
+
+    def __init__(self, participation=None, root=None):
+        super().__init__(clients(), local_steps=2, participation=participation)
+        self.save_hyperparameters()
+
+
+def test_data_modules_of_a_checkpoint(tmp_path, canaries):
+    fit = trainer(tmp_path, max_steps=1)
+    fit.fit(Line(FedMM(0.05)), Data(Uniform(2)))
+    fit.save_checkpoint(tmp_path / "data.ckpt")
+    stored = torch.load(tmp_path / "data.ckpt", weights_only=True)
+    assert Data.load_from_checkpoint(tmp_path / "data.ckpt").participation == Uniform(2)
+    take = cycle(canaries.payloads())
+    for place in places(stored["datamodule_hyper_parameters"], ("datamodule_hyper_parameters",)):
+        torch.save(put(stored, place, next(take)), tmp_path / "bad.ckpt")
+        carefully(lambda: Data.load_from_checkpoint(tmp_path / "bad.ckpt"))
+        assert not canaries.dead, place
+    torch.save(put(stored, ("datamodule_hyper_parameters", "root"), canaries.call("os.mkdir")), tmp_path / "bad.ckpt")
+    with pytest.raises(UntrustedClassError, match=r"datamodule_hyper_parameters.root names the class 'os.mkdir'"):
+        Data.load_from_checkpoint(tmp_path / "bad.ckpt")
 
 
 def test_superseded_files_are_removed_but_no_folders_or_detours(tmp_path):
