@@ -10,7 +10,7 @@ from fedlightning.algorithms import Algorithm, FedAvg, FedMM
 from fedlightning.config import CheckpointError, NotPlainError, Trust, UntrustedClassError, from_config, to_config
 from fedlightning.local import LocalSteps
 from fedlightning.oracle import Vectorized
-from fedlightning.proximal import L1, Sum
+from fedlightning.proximal import L1, SquaredL2, Sum
 from fedlightning.tasks import MDD
 
 
@@ -38,7 +38,7 @@ def test_partials_come_back_as_partials_and_tuples_as_tuples():
     assert again.local_optimizer.func is torch.optim.SGD
     assert again.local_optimizer.keywords == {"momentum": 0.9}
     assert from_config(to_config(algorithms.FedCP(0.1))).heads == algorithms.FedCP(0.1).heads
-    nested = {"regularizer": {"body": Sum(L1(0.1), L1(0.2)), "head": None}}
+    nested = {"regularizer": {"body": Sum(L1(0.1), SquaredL2(0.2)), "head": None}}
     assert to_config(from_config(to_config(nested))) == to_config(nested)
 
 
