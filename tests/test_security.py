@@ -266,9 +266,11 @@ def test_every_place_of_a_checkpoint_can_be_poisoned(name, real, canaries, tmp_p
     stored = torch.load(path, weights_only=True)
     bad = tmp_path / "bad.ckpt"
     tried = 0
-    for place, payload, checkpoint in poisoned(stored, canaries):
-        if place[0] not in ("hyper_parameters", "federation") and len(place) > 2:
-            continue  # Lightning's own states are gone through below
+    for number, (place, payload, checkpoint) in enumerate(poisoned(stored, canaries)):
+        if (place[0] not in ("hyper_parameters", "federation") and len(place) > 2) or (
+            name != "optimized" and number % 2
+        ):
+            continue  # Lightning's own states are gone through below, and all of it by the slow test
         torch.save(checkpoint, bad)
         carefully(partial(load_and_use, cls, bad))
         assert not canaries.dead, (place, payload)
