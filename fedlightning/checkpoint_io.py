@@ -1,39 +1,319 @@
-"""Checkpoints that are either whole or not there."""
+"""Checkpoints that are either whole or not there, and of which nothing is run when they are read."""
 
 from __future__ import annotations
 
+import errno
 import os
+import pickle
+import re
+import shutil
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
+import yaml  # type: ignore[import-untyped]
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
+from lightning.fabric.utilities.cloud_io import get_filesystem
+from lightning.pytorch.core.saving import load_hparams_from_tags_csv
+from lightning.pytorch.utilities import rank_zero_warn
+from torch import Tensor
+
+from fedlightning.config import CheckpointError
+
+__all__ = [
+    "AtomicCheckpointIO",
+    "CheckpointError",
+    "read_checkpoint",
+    "read_hyper_parameters",
+    "require_federation",
+    "write_whole",
+]
+
+FORMAT = 1
+"""Of what this version writes under ``federation``; larger numbers are of versions to come."""
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
     """Write beside the destination, flush to disk, then rename: a kill in the middle leaves the previous file whole.
 
     Lightning itself writes to the system's temporary folder and moves the file; where that folder lies on another file
-    system the move is a copy, and a kill during the copy leaves half a checkpoint. Use it as
-    ``Trainer(plugins=AtomicCheckpointIO())``; the command line does so by default.
+    system the move is a copy, and a kill during the copy leaves half a checkpoint. Tasks of this package put it in the
+    place of Lightning's own; ``Trainer(plugins=...)`` chooses another.
+
+    Files are read with ``weights_only=True`` unless the caller says otherwise, wherever they lie.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._latest: tuple[Path, Any] | None = None  # the last file written, and the round it holds
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any | None = None
     ) -> None:
-        """Save to a local ``path``."""
+        """Save to ``path``.
+
+        Raises:
+            CheckpointError: If the file cannot be written; what was written before is whole.
+        """
         if storage_options is not None:
             raise TypeError("AtomicCheckpointIO writes local files and takes no storage_options.")
+        if _is_remote(path):
+            super().save_checkpoint(checkpoint, str(path))
+            return
         target = Path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        for orphan in target.parent.glob(f"{target.name}.partial-*"):  # of a process that was killed while saving
-            orphan.unlink(missing_ok=True)
-        partial = target.with_name(f"{target.name}.partial-{os.getpid()}")
+        step = checkpoint.get("global_step")
         try:
-            with partial.open("wb") as file:
-                torch.save(checkpoint, file)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(target)
-        finally:
-            partial.unlink(missing_ok=True)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            for orphan in target.parent.glob(f"{target.name}.partial-*"):  # of a process that was killed while saving
+                orphan.unlink(missing_ok=True)
+            write_whole(checkpoint, target)
+        except OSError as error:
+            which = "The checkpoint" if step is None else f"The checkpoint of round {step}"
+            raise CheckpointError(
+                f"{which} was not saved: {_complaint(error, target)} {self._before(target)}"
+            ) from error
+        self._latest = (target, step)
+
+    def load_checkpoint(
+        self, path: str | os.PathLike[str], map_location: Any = None, weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        """Load from ``path`` to main memory; see :func:`read_checkpoint`."""
+        return read_checkpoint(path, map_location or (lambda storage, _: storage), weights_only)
+
+    def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
+        """Remove a file that was saved here.
+
+        Which files are superseded is in the checkpoint a run is resumed from: folders, and paths by detours, are left
+        alone.
+        """
+        local = Path(path)
+        if _is_remote(path) or ".." in local.parts or local.is_dir():
+            rank_zero_warn(f"{path} is left: only checkpoint files are removed, no folders or other paths.")
+            return
+        local.unlink(missing_ok=True)
+
+    def _before(self, target: Path) -> str:
+        """What the user still has."""
+        path, step = self._latest or (target, None)
+        if not path.is_file():
+            path, step = target, None
+        if not path.is_file():
+            return "This run has saved no other before."
+        step = _round_of(path) if step is None else step
+        return (
+            f"The checkpoint before it{'' if step is None else f', of round {step},'} is whole: when the cause is "
+            f"mended, go on from there with ckpt_path={str(path)!r}."
+        )
+
+
+def write_whole(value: Any, target: Path) -> None:
+    """``torch.save`` to a file that is either whole or not there, nor anything beside it.
+
+    Raises:
+        OSError: If it cannot be written.
+    """
+    partial = target.with_name(f"{target.name}.partial-{os.getpid()}")
+    try:
+        with partial.open("wb") as file:
+            torch.save(value, file)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(target)
+    except RuntimeError as error:  # torch ends its archive nonetheless, and that second error is the one that arrives
+        for cause in _chain(error):
+            if isinstance(cause, OSError) or not isinstance(cause, Exception):
+                raise cause from None
+        raise
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def read_checkpoint(
+    path: str | os.PathLike[str] | IO[bytes], map_location: Any = None, weights_only: bool | None = None
+) -> dict[str, Any]:
+    """The contents of a Trainer's checkpoint.
+
+    Args:
+        path: A file, a URL, or an open file.
+        map_location: As for ``torch.load``.
+        weights_only: Whether files that contain more than tensors and plain values are refused; they could run
+            anything. Null for yes.
+
+    Raises:
+        CheckpointError: If that is not what the file contains.
+    """
+    safe = True if weights_only is None else weights_only
+    name = str(path) if isinstance(path, str | os.PathLike) else "The checkpoint"
+    try:
+        content = _load(path, map_location, safe)
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{name}: there is no such checkpoint.{_others(path)}") from None
+    except IsADirectoryError:
+        raise CheckpointError(f"{name} is a folder, expected a checkpoint file.{_others(path)}") from None
+    except PermissionError as error:
+        raise CheckpointError(f"{name} cannot be read: {error.strerror}.") from None
+    except Exception as error:  # what torch raises depends on the byte at which the file breaks off
+        foreign = re.search(r"GLOBAL (\S+)", str(error)) if isinstance(error, pickle.UnpicklingError) and safe else None
+        if foreign is not None:
+            raise CheckpointError(
+                f"{name} contains more than tensors and plain values: {foreign[1]}. Nothing of it was run. Only if you "
+                "trust whoever wrote the file with your machine, load it with weights_only=False."
+            ) from None
+        raise CheckpointError(
+            f"{name}{_size(path)} is no checkpoint, or one that is damaged or cut off.{_others(path)}"
+        ) from error
+    if not isinstance(content, dict) or not isinstance(content.get("pytorch-lightning_version"), str):
+        what = f"a {type(content).__name__}" if not isinstance(content, dict) else "a dict"
+        raise CheckpointError(
+            f"{name} holds {what}, not a Trainer's checkpoint. Weights alone are taken over with "
+            "task.load_state_dict(torch.load(path, weights_only=True)), before fit."
+        )
+    if not isinstance(content.get("state_dict"), Mapping):
+        raise CheckpointError(f"{name}: 'state_dict' is missing in it, or no dict.{_others(path)}")
+    return content
+
+
+def read_hyper_parameters(file: Path) -> Any:
+    """Hyper-parameters that a logger wrote, in plain values.
+
+    Raises:
+        ValueError: If the file is neither YAML nor CSV.
+    """
+    if file.suffix.lower() == ".csv":
+        return load_hparams_from_tags_csv(file)
+    if file.suffix.lower() in (".yaml", ".yml"):
+        return yaml.safe_load(file.read_text())
+    raise ValueError(f"hparams_file={str(file)!r}: expected a .yaml or .csv file.")
+
+
+def require_federation(state: Any, name: str) -> None:
+    """Make sure that what a checkpoint holds of a federation is complete and of numbers.
+
+    Args:
+        state: Of the algorithm, the server and the clients.
+        name: Of the file.
+
+    Raises:
+        CheckpointError: If something is missing, of the wrong type, NaN, or of a version to come.
+    """
+    if isinstance(state, Mapping) and isinstance(version := state.get("format", FORMAT), int) and version > FORMAT:
+        raise CheckpointError(
+            f"{name} was written by a later version of fedlightning (format {version}; this one reads {FORMAT}): "
+            "update fedlightning."
+        )
+    for problem in _problems(state):
+        raise CheckpointError(f"{name}: {problem} The file is damaged or was changed: use an earlier checkpoint.")
+
+
+def _problems(state: Any) -> Iterator[str]:
+    """What is wrong with the states, the first thing first."""
+    for keys, kind in _FEDERATION:
+        value: Any = state
+        for key in keys:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if not isinstance(value, kind) and not (keys[:1] == ("clients",) and state.get("clients", 0) is None):
+            expected = " or ".join(k.__name__ for k in kind) if isinstance(kind, tuple) else kind.__name__
+            yield f"'{'.'.join(('federation', *keys))}' is missing or a {type(value).__name__}, expected {expected}."
+    for where, tensor in _floating(state["server"], "federation.server"):
+        if tensor.isnan().any():
+            yield f"'{where}' contains NaN."
+    clients = state["clients"]
+    if clients is None:
+        return
+    ids, rows = clients["ids"], clients["rows"]
+    if ids.is_floating_point() or ids.dim() != 1 or len(ids.unique()) != len(ids):
+        yield "'federation.clients.ids' is no list of different clients."
+    if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < clients["clients"]:
+        yield f"'federation.clients.ids' names clients beyond the {clients['clients']} there are."
+    for field, stored in rows.items():
+        template = clients["template"].get(field)
+        if not isinstance(stored, Tensor) or not isinstance(template, Tensor):
+            yield f"'federation.clients.rows.{field}' is no tensor of the template."
+        elif stored.shape != (len(ids), *template.shape):
+            yield (
+                f"'federation.clients.rows.{field}' has the shape {tuple(stored.shape)}, expected "
+                f"{(len(ids), *template.shape)}."
+            )
+        elif stored.is_floating_point() and stored.isnan().any():
+            yield f"'federation.clients.rows.{field}' contains NaN."
+
+
+_FEDERATION: tuple[tuple[tuple[str, ...], Any], ...] = (
+    ((), Mapping),
+    (("algorithm",), str),
+    (("server",), Mapping),
+    (("clients",), Mapping),
+    (("clients", "clients"), int),
+    (("clients", "ids"), Tensor),
+    (("clients", "template"), Mapping),
+    (("clients", "rows"), Mapping),
+    (("buffers",), Mapping),
+    (("buffers", "names"), list),
+    (("buffers", "values"), Tensor),
+    (("oracle",), Mapping),
+    (("upload",), (int, float)),
+    (("download",), (int, float)),
+)
+
+
+def _floating(value: Any, where: str) -> Iterator[tuple[str, Tensor]]:
+    """All tensors of floats within, with their places."""
+    if isinstance(value, Tensor) and value.is_floating_point():
+        yield where, value
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _floating(item, f"{where}.{key}")
+
+
+def _load(path: str | os.PathLike[str] | IO[bytes], map_location: Any, weights_only: bool) -> Any:
+    if not isinstance(path, str | os.PathLike):
+        return torch.load(path, map_location=map_location, weights_only=weights_only)
+    if str(path).startswith(("http://", "https://")):
+        return torch.hub.load_state_dict_from_url(str(path), map_location=map_location, weights_only=weights_only)
+    with get_filesystem(str(path)).open(str(path), "rb") as file:
+        return torch.load(file, map_location=map_location, weights_only=weights_only)
+
+
+def _is_remote(path: str | os.PathLike[str]) -> bool:
+    return "://" in str(path) or "::" in str(path)
+
+
+def _size(path: Any) -> str:
+    here = Path(path) if isinstance(path, str | os.PathLike) else None
+    return f" ({here.stat().st_size} bytes)" if here is not None and here.is_file() else ""
+
+
+def _others(path: Any) -> str:
+    """A checkpoint nearby to use instead."""
+    if not isinstance(path, str | os.PathLike) or _is_remote(path):
+        return ""
+    here = Path(path)
+    folder = here if here.is_dir() else here.parent
+    found = [p for p in folder.glob("*.ckpt") if p != here and p.is_file() and p.stat().st_size]
+    latest = max(found, key=lambda p: p.stat().st_mtime, default=None)
+    return " Use another checkpoint." if latest is None else f" There is {latest}."
+
+
+def _round_of(path: Path) -> Any:
+    """The round of a checkpoint, None if it cannot be read."""
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=True).get("global_step")
+    except Exception:  # it is only to be mentioned in a message about something else
+        return None
+
+
+def _complaint(error: OSError, target: Path) -> str:
+    """Why a file could not be written, with the room that is left where that is the reason."""
+    reason = error.strerror or str(error)
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return f"{target}: {reason}."
+    folder = next(folder for folder in target.absolute().parents if folder.is_dir())
+    free = shutil.disk_usage(folder).free
+    return f"{target}: {reason} ({free / 2**20:.1f} MiB are free there)."
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__

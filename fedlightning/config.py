@@ -1,19 +1,34 @@
-"""Objects as plain configurations and back: what checkpoints store of hyper-parameters."""
+"""Objects as plain configurations and back: what checkpoints store of hyper-parameters, and what they may build."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from importlib import import_module
-from typing import Any
+from types import UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+T = TypeVar("T")
 
 
 class NotPlainError(TypeError):
     """The value cannot be written as numbers, strings, lists, dicts and class paths."""
+
+
+class CheckpointError(OSError, ValueError):
+    """A checkpoint cannot be written, read, or used for this task."""
+
+
+class UntrustedClassError(CheckpointError):
+    """A checkpoint asks for a class that it may not choose; nothing was imported, built or called."""
 
 
 def to_config(value: Any) -> Any:
@@ -43,18 +58,256 @@ def to_config(value: Any) -> Any:
     raise NotPlainError(f"{type(value).__name__} {value!r} cannot be stored in a checkpoint as plain values.")
 
 
-def from_config(config: Any) -> Any:
-    """The inverse of :func:`to_config` for dataclass objects."""
-    if isinstance(config, Mapping) and "class_path" in config:
-        module, _, name = config["class_path"].rpartition(".")
-        cls = getattr(import_module(module), name)
-        return cls(**{key: from_config(item) for key, item in config.get("init_args", {}).items()})
-    return config
+@dataclass(frozen=True)
+class Trust:
+    """Which class paths in a file may become objects.
+
+    Always: algorithms, regularisers, oracles, networks and the like of this package, ``torch.optim``'s optimizers and
+    schedulers, and the layers of ``torch.nn``. A path is looked up in a module, never walked attribute by attribute,
+    and what is found counts by the module that defines it and by the class it derives from: that a module has
+    imported ``os`` makes nothing of ``os`` available.
+
+    Attributes:
+        named: Further classes and functions, named by the caller.
+        modules: Modules whose own classes are trusted, what they import is not.
+    """
+
+    named: tuple[Any, ...] = ()
+    modules: tuple[str, ...] = ()
+
+    def find(self, path: Any, place: str) -> Any:
+        """The class of a class path.
+
+        Args:
+            path: As written in the file.
+            place: Where it is written, for the message.
+
+        Raises:
+            UntrustedClassError: If the path is none of a trusted class.
+        """
+        if isinstance(path, str) and _DOTTED.fullmatch(path):
+            module, _, name = path.rpartition(".")
+            there = vars(sys.modules[module]).get(name) if module in sys.modules else None
+            for named in self.named:
+                if there is named or path == f"{named.__module__}.{named.__qualname__}":
+                    return named
+            if module in self.modules and isinstance(there, type) and there.__module__ == module:
+                return there
+            found = _of_torch(module, there) or _of_this_package(module, name)
+            if found is not None:
+                return found
+        raise UntrustedClassError(
+            f"{place} names the class {path!r}, which a checkpoint may not choose; nothing of it was imported or run. "
+            "Classes of fedlightning, torch.optim and torch.nn are built, and those defined beside the task that is "
+            "loaded. If the class is yours and you trust the file: load_from_checkpoint(path, trusted=[TheClass]), or "
+            "give the value itself, load_from_checkpoint(path, name=value)."
+        )
+
+    def find_subclass(self, path: Any, base: type[T], place: str) -> type[T]:
+        """The class of a class path, which must be ``base`` or derived from it: the task or data module to load.
+
+        Raises:
+            UntrustedClassError: If it is not, or neither of this package nor trusted.
+        """
+        module, _, name = path.rpartition(".") if isinstance(path, str) else ("", "", "")
+        there = vars(sys.modules[module]).get(name) if module in sys.modules else None
+        if there is None and module.startswith(_TASKS_AND_DATA) and _DOTTED.fullmatch(f"{module}.{name}"):
+            there = _imported(module, name)
+        if isinstance(there, type) and issubclass(there, base):
+            home = there.__module__
+            mine = home.startswith(f"{__package__}.") or home in self.modules
+            if mine or any(there is known for known in (base, *self.named)):
+                return there
+        raise UntrustedClassError(
+            f"{place} asks for a {path!r}, which is no {base.__name__} of fedlightning. If the class is yours and you "
+            "trust the file, call its own load_from_checkpoint."
+        )
+
+
+def from_config(config: Any, trust: Trust | None = None, place: str = "The configuration") -> Any:
+    """The inverse of :func:`to_config`: class paths become objects, those of optimizers and schedulers partials.
+
+    Nothing is fetched from the network meanwhile: arguments named ``download`` count as false.
+
+    Args:
+        config: Plain values.
+        trust: Which classes may be built; null for those of this package, ``torch.optim`` and ``torch.nn``.
+        place: Where the values are written, for messages.
+
+    Raises:
+        UntrustedClassError: If a class path names another class.
+        CheckpointError: If a class does not accept the arguments.
+    """
+    trust = Trust() if trust is None else trust
+    if isinstance(config, list | tuple):
+        return [from_config(item, trust, f"{place}[{i}]") for i, item in enumerate(config)]
+    if not isinstance(config, Mapping):
+        return config
+    if "class_path" not in config or not set(config) <= {"class_path", "init_args", "dict_kwargs"}:
+        return {key: from_config(item, trust, f"{place}.{key}") for key, item in config.items()}
+    made = trust.find(config["class_path"], place)
+    arguments: dict[str, Any] = {}
+    for part in ("init_args", "dict_kwargs"):
+        given = config.get(part) or {}
+        if not isinstance(given, Mapping):
+            raise CheckpointError(f"{place}.{part} is a {type(given).__name__}, expected a dict of arguments.")
+        arguments |= {name: from_config(item, trust, f"{place}.{name}") for name, item in given.items()}
+    if "download" in arguments:
+        arguments["download"] = False  # what was fetched is in the checkpoint, or is given again
+    try:
+        arguments = _as_annotated(made, arguments)
+        if not isinstance(made, type) or issubclass(made, Optimizer | LRScheduler):
+            return functools.partial(made, **arguments)
+        return made(**arguments)
+    except Exception as error:
+        raise CheckpointError(f"{place}: {config['class_path']} cannot be made from what is stored: {error}") from error
+
+
+def rebuild(
+    base: type[T],
+    stored: Any,
+    given: Mapping[str, Any],
+    trusted: Iterable[Any] = (),
+    wrapped_in: Any = None,
+    place: str = "hyper_parameters",
+) -> T:
+    """A task or a data module from the hyper-parameters of a checkpoint.
+
+    Args:
+        base: Whose ``load_from_checkpoint`` was called.
+        stored: The hyper-parameters; classes of the module that defines ``base`` are trusted.
+        given: Values that win over those stored.
+        trusted: Further classes that may be built.
+        wrapped_in: Name of the one argument that took all hyper-parameters as a dict.
+        place: Where they are written, for messages.
+
+    Raises:
+        UntrustedClassError: If they ask for a class that is not trusted.
+        CheckpointError: If nothing can be made of them.
+    """
+    if not isinstance(stored, Mapping):
+        raise CheckpointError(f"{place} is a {type(stored).__name__}, expected a dict.")
+    arguments = dict(stored)
+    instantiator = arguments.pop("_instantiator", None)
+    if instantiator is not None and instantiator not in _INSTANTIATORS:
+        raise UntrustedClassError(
+            f"{place}._instantiator asks to run {instantiator!r}; nothing of it was imported or run. No checkpoint of "
+            "fedlightning does: do not use this file, unless you know who changed it."
+        )
+    own = () if base.__module__.startswith(f"{__package__}.") else (base.__module__,)
+    trust = Trust(_named(trusted), own)
+    path = arguments.pop("_class_path", None)
+    cls = base if path is None else trust.find_subclass(path, base, f"{place}._class_path")
+    parameters = inspect.signature(cls).parameters
+    if isinstance(wrapped_in, str) and wrapped_in in parameters and parameters[wrapped_in].kind is not _VAR_KEYWORD:
+        arguments = {wrapped_in: arguments}
+    if not any(parameter.kind is _VAR_KEYWORD for parameter in parameters.values()):
+        arguments = {name: value for name, value in arguments.items() if name in parameters}
+    arguments = {n: from_config(v, trust, f"{place}.{n}") for n, v in arguments.items() if n not in given}
+    try:
+        return cls(**_as_annotated(cls, arguments), **given)
+    except Exception as error:
+        raise CheckpointError(
+            f"{cls.__name__} cannot be made from {place}: {error} Values that are missing or have changed are given as "
+            f"{cls.__name__}.load_from_checkpoint(path, name=value)."
+        ) from error
 
 
 def class_path(cls: type) -> str:
     """Dotted path of a class."""
     return f"{cls.__module__}.{cls.__qualname__}"
+
+
+_DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
+_VAR_KEYWORD = inspect.Parameter.VAR_KEYWORD
+_INSTANTIATORS = ("lightning.pytorch.cli.instantiate_module", "pytorch_lightning.cli.instantiate_module")
+_TASKS_AND_DATA = (f"{__package__}.tasks", f"{__package__}.data")
+_PARTS = (
+    "algorithms",
+    "clients",
+    "data",
+    "local",
+    "models",
+    "oracle",
+    "participation",
+    "proximal",
+    "tasks",
+    "variants",
+)
+
+
+def _named(trusted: Iterable[Any]) -> tuple[Any, ...]:
+    """What the caller trusts, as classes and functions."""
+    given = trusted if isinstance(trusted, Iterable) and not isinstance(trusted, str | type) else (trusted,)
+    named = tuple(given)
+    for each in named:
+        if not callable(each) or not hasattr(each, "__qualname__"):
+            raise TypeError(f"trusted={trusted!r}: expected a list of classes, e.g. trusted=[MyNetwork].")
+    return named
+
+
+def _of_torch(module: str, found: Any) -> type | None:
+    """``found`` in ``module``, if it is an optimizer, a scheduler or a layer that torch defines."""
+    if not isinstance(found, type) or module.split(".")[:2] not in (["torch", "optim"], ["torch", "nn"]):
+        return None
+    defined = f"{found.__module__}."
+    of_optim = defined.startswith("torch.optim.") and issubclass(found, Optimizer | LRScheduler)
+    return found if of_optim or (defined.startswith("torch.nn.modules.") and issubclass(found, nn.Module)) else None
+
+
+def _of_this_package(module: str, name: str) -> type | None:
+    """A class of this package that hyper-parameters may hold: no task, no data module, nothing that acts."""
+    package, *parts = module.split(".")
+    if package != __package__ or not parts or parts[0] not in _PARTS or name.startswith("_"):
+        return None
+    found = _imported(module, name)
+    mine = isinstance(found, type) and found.__module__.startswith(f"{__package__}.")
+    return found if mine and issubclass(found, _kinds()) and not hasattr(found, "load_from_checkpoint") else None
+
+
+def _imported(module: str, name: str) -> Any:
+    """A name of a module of this package."""
+    try:
+        return getattr(import_module(module), name, None)
+    except ModuleNotFoundError:
+        return None
+
+
+@functools.cache
+def _kinds() -> tuple[type, ...]:
+    """What hyper-parameters of this package's tasks and data modules derive from."""
+    from fedlightning.algorithms.base import Algorithm  # these import this module
+    from fedlightning.clients import Storage
+    from fedlightning.data.partition import Partitioner
+    from fedlightning.local import LocalSolver, StoppingRule
+    from fedlightning.oracle import Oracle
+    from fedlightning.participation import Participation, Responses
+    from fedlightning.proximal import Regularizer
+    from fedlightning.tasks.adversaries import Adversary
+
+    return (
+        *(Algorithm, Storage, Partitioner, LocalSolver, StoppingRule, Oracle, Participation, Responses, Regularizer),
+        *(Adversary, nn.Module),
+    )
+
+
+def _as_annotated(function: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Lists where tuples are annotated become tuples, which files have no word for."""
+    try:
+        takes = inspect.getattr_static(function, "__init__") if isinstance(function, type) else function
+        hints = get_type_hints(function if is_dataclass(function) else takes)
+    except (NameError, TypeError, AttributeError):  # names of another module, or of a type checker
+        hints = {}
+    return {
+        name: tuple(value) if isinstance(value, list) and _is_tuple(hints.get(name)) else value
+        for name, value in arguments.items()
+    }
+
+
+def _is_tuple(hint: Any) -> bool:
+    members = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    origins = [get_origin(member) or member for member in members]
+    return tuple in origins and list not in origins
 
 
 def _path_of(function: Any) -> str:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fedlightning.aggregation import WeightedMean, finite_clients
 from fedlightning.algorithms.base import Algorithm, Phase, Reply
 from fedlightning.clients import ClientStates, Rows, Storage
-from fedlightning.config import from_config, to_config
+from fedlightning.config import UntrustedClassError, from_config, to_config
 from fedlightning.data.cohort import Chunk, Cohort, RoundBatch
 from fedlightning.nested import map_tensors
 from fedlightning.oracle import (
@@ -825,11 +825,21 @@ class RoundLoop:
         self._clients.load_state_dict(state["clients"])
         self.server = server if before is self.algorithm else self._carried_over(server, before, computed_with)
         self._load_variants(state.get("variants", {}))
-        stored = from_config(state["oracle"])
+        stored = self._stored_oracle(state["oracle"])
         if isinstance(self.oracle, Auto) and isinstance(stored, Vectorized | Sequential):
             self.oracle = stored
         elif isinstance(self.oracle, Vectorized) and isinstance(stored, Vectorized) and self.oracle.chunk_size is None:
             self.oracle = replace(self.oracle, chunk_size=stored.chunk_size)
+
+    def _stored_oracle(self, config: Any) -> Oracle:
+        """The oracle of a checkpoint, one of this package; the user's own is as it was given to this run."""
+        own = f"{type(self.oracle).__module__}.{type(self.oracle).__qualname__}"
+        if isinstance(config, Mapping) and config.get("class_path") == own and not own.startswith(f"{__package__}."):
+            return self.oracle
+        stored = from_config(config, place="federation.oracle")
+        if not isinstance(stored, Oracle):
+            raise UntrustedClassError(f"federation.oracle is a {type(stored).__name__}, expected an oracle.")
+        return stored
 
 
 def _of_client(error: ObjectiveError, name: str, ids: Sequence[int]) -> ObjectiveError:

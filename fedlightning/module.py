@@ -11,25 +11,36 @@ from copy import deepcopy
 from operator import index
 from pathlib import Path
 from types import FrameType
-from typing import Any, ClassVar, get_args
+from typing import IO, Any, ClassVar, get_args
 
 import torch
+from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from typing_extensions import Self
 
 from fedlightning.advice import leave_out_inapplicable_advice
 from fedlightning.algorithms.base import Algorithm, composite_methods
 from fedlightning.callbacks.clients import EvaluateClients
-from fedlightning.clients import Storage
-from fedlightning.config import NotPlainError, class_path, to_config
+from fedlightning.checkpoint_io import (
+    FORMAT,
+    AtomicCheckpointIO,
+    read_checkpoint,
+    read_hyper_parameters,
+    require_federation,
+)
+from fedlightning.clients import MemoryMapped, Storage
+from fedlightning.config import CheckpointError, NotPlainError, class_path, rebuild, to_config
 from fedlightning.data.cohort import RoundBatch
 from fedlightning.data.module import FederatedDataModule
 from fedlightning.histograms import log_histogram
-from fedlightning.loop import Buffers, RoundLoop, RoundRejectedError, RoundResult, Weighting
+from fedlightning.loop import Buffers, RoundLoop, RoundRejectedError, RoundResult, Weighting, When
 from fedlightning.oracle import Auto, Autocast, Oracle
 from fedlightning.processes import Distributed, OneProcess
 from fedlightning.proximal import Composite, Regularizer, compose
@@ -120,6 +131,7 @@ class FederatedLightningModule(LightningModule):
         client_storage: Storage | None = None,
         predict_client: int | None = None,
         drift_parameters: Sequence[str] = (),
+        self_check: When = "first",
     ) -> None:
         """Choose how the task is trained.
 
@@ -143,6 +155,8 @@ class FederatedLightningModule(LightningModule):
                 client by client, each client's own.
             drift_parameters: Name prefixes of shared parameters; ``drift``, the mean distance of local points from the
                 global one, is taken over these. To compare methods that share different parts. Empty for all.
+            self_check: When a batched, replayed or compiled oracle is compared with evaluation client by client, and
+                given up for a slower one if they differ: in the ``first`` round of a fit, in every n-th too, or ``off``.
 
         Raises:
             ValueError: If a regulariser is given to an algorithm that takes none, or a server optimizer is asked of an
@@ -157,6 +171,8 @@ class FederatedLightningModule(LightningModule):
             )
         _require_one_of("weighting", weighting, get_args(Weighting))
         _require_one_of("buffers", buffers, get_args(Buffers))
+        if self_check not in ("first", "off") and (not isinstance(self_check, int) or self_check < 1):
+            raise ValueError(f"self_check={self_check!r}: expected 'first', 'off', or a number of rounds from 1 on.")
         self.automatic_optimization = False
         self.algorithm = algorithm
         self._regularizer = regularizer
@@ -174,6 +190,7 @@ class FederatedLightningModule(LightningModule):
                 f"drift_parameters={drift_parameters!r}: expected a list of name prefixes, e.g. [{drift_parameters}]."
             )
         self._drift_parameters = tuple(drift_parameters)
+        self._self_check: When = self_check
         self.client_metrics: dict[str, Tensor] = {}
         self.predicted_clients: list[int] = []
         self.round_metrics: Mapping[str, Tensor | float] = {}
@@ -181,6 +198,7 @@ class FederatedLightningModule(LightningModule):
         self._side_by_side: Callable[..., None] | None = None
         self._loop: RoundLoop | None = None
         self._restored: Mapping[str, Any] | None = None
+        self._restored_from = "The checkpoint"
         self._trained_on: Mapping[str, Any] = {}
         self._in_round = False
         self._first_loss: float | None = None
@@ -592,6 +610,8 @@ class FederatedLightningModule(LightningModule):
     def configure_callbacks(self) -> list[Callback]:
         """Evaluation client by client, where clients have models of their own."""
         leave_out_inapplicable_advice()
+        if type(self.trainer.strategy.checkpoint_io) is TorchCheckpointIO:
+            self.trainer.strategy.checkpoint_io = AtomicCheckpointIO()  # before any checkpoint is read or written
         there = any(isinstance(callback, EvaluateClients) for callback in self.trainer.callbacks)  # type: ignore[attr-defined]
         return [] if there else [EvaluateClients()]
 
@@ -609,7 +629,7 @@ class FederatedLightningModule(LightningModule):
         if self._loop is None:
             distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
             space = self._space()
-            self._loop = RoundLoop(
+            loop = RoundLoop(
                 self.algorithm,
                 self,
                 space,
@@ -621,9 +641,15 @@ class FederatedLightningModule(LightningModule):
                 psi=self._psi(space),
                 report=rank_zero_info,
                 drift_parameters=self._drift_parameters,
+                self_check=self._self_check,
             )
             if self._restored is not None:
-                self._loop.load_state_dict(self._restored)
+                try:
+                    loop.load_state_dict(self._restored)
+                except (ValueError, TypeError, LookupError, AttributeError, RuntimeError) as error:
+                    kind = type(error) if isinstance(error, CheckpointError) else CheckpointError
+                    raise kind(f"{self._restored_from}: {error}") from error
+            self._loop = loop
         return self._loop
 
     def _space(self) -> ParameterSpace:
@@ -728,13 +754,14 @@ class FederatedLightningModule(LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add server and client states, and write hyper-parameters in plain types."""
         checkpoint[CHECKPOINT_KEY] = {
+            "format": FORMAT,
             "algorithm": class_path(type(self.algorithm)),
             "data": dict(self._trained_on),
             **self._rounds().state_dict(),
         }
-        if self.CHECKPOINT_HYPER_PARAMS_KEY in checkpoint:
-            stored = checkpoint[self.CHECKPOINT_HYPER_PARAMS_KEY]
-            checkpoint[self.CHECKPOINT_HYPER_PARAMS_KEY] = _plain_hyper_parameters(stored)
+        for key in (self.CHECKPOINT_HYPER_PARAMS_KEY, FederatedDataModule.CHECKPOINT_HYPER_PARAMS_KEY):
+            if key in checkpoint:
+                checkpoint[key] = _plain_hyper_parameters(checkpoint[key])
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Take over server and client states.
@@ -742,10 +769,15 @@ class FederatedLightningModule(LightningModule):
         Without training, those of another algorithm may be passed over, if the global model is all there is.
 
         Raises:
-            ValueError: If the checkpoint has none, or they belong to another algorithm.
+            CheckpointError: If the checkpoint has none, they are damaged, or they belong to another algorithm or model.
         """
-        state = checkpoint.get(CHECKPOINT_KEY)
         fitting = self._trainer is None or self.trainer.training
+        if self._trainer is not None:
+            self._restored_from = str(self.trainer.ckpt_path or self._restored_from)
+        name = self._restored_from
+        state = checkpoint.get(CHECKPOINT_KEY)
+        if state is not None:
+            require_federation(state, name)
         mine = class_path(type(self.algorithm))
         fits = state is not None and state["algorithm"] == mine
         if not fits and (fitting or (state is not None and self.keeps_models)):
@@ -756,12 +788,102 @@ class FederatedLightningModule(LightningModule):
                 if fitting
                 else "The clients' own models are among them: evaluate with the algorithm it was trained with."
             )
-            raise ValueError(
-                f"The checkpoint was written by {theirs}, this run uses {mine}: their states do not fit. {remedy}"
+            raise CheckpointError(
+                f"{name} was written by {theirs}, this run uses {mine}: their states do not fit. {remedy}"
+            )
+        if self._trainer is not None and type(self).on_load_checkpoint is FederatedLightningModule.on_load_checkpoint:
+            self._require_fitting_weights(checkpoint["state_dict"], self.strict_loading)
+        if self._trainer is not None and self.trainer.training and (absent := _RESUMED - set(checkpoint)):
+            raise CheckpointError(
+                f"{name} has no {', '.join(sorted(absent))}: it was saved with "
+                "save_weights_only=True. It can be evaluated; training goes on from a whole checkpoint."
             )
         self._loop = None
         self._restored = state if fits else None
         self._trained_on = {} if state is None else state.get("data", {})
+
+    def _require_fitting_weights(self, stored: Mapping[str, Any], strict: bool) -> None:
+        """Name the first weights that cannot be taken over; torch's own list of them can be long."""
+        own = self.state_dict()
+        wrong = [
+            f"'{name}' has the shape {tuple(value.shape)} there, {tuple(own[name].shape)} here"
+            for name, value in stored.items()
+            if isinstance(value, Tensor) and name in own and not is_lazy(own[name]) and value.shape != own[name].shape
+        ]
+        if strict:
+            wrong += [f"'{name}' is missing there" for name in own if name not in stored]
+            wrong += [f"'{name}' is missing here" for name in stored if name not in own]
+        if wrong:
+            more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+            raise CheckpointError(
+                f"{self._restored_from} holds another model than this {type(self).__name__}: {wrong[0]}{more}. "
+                "Use the network and the hyper-parameters it was trained with."
+            )
+        for name, _ in self.named_parameters():
+            value = stored.get(name)
+            if isinstance(value, Tensor) and value.isnan().any():
+                raise CheckpointError(f"{self._restored_from}: the weights '{name}' contain NaN. Use an earlier one.")
+
+    @_restricted_classmethod
+    def load_from_checkpoint(
+        cls,
+        checkpoint_path: str | Path | IO[bytes],
+        map_location: Any = None,
+        hparams_file: str | Path | None = None,
+        strict: bool | None = None,
+        weights_only: bool | None = None,
+        trusted: Iterable[Any] = (),
+        **kwargs: Any,
+    ) -> Self:
+        """The task of a checkpoint, with its weights, the server's and the clients' states.
+
+        Of what the file names, nothing is built but classes of this package, ``torch.optim``'s optimizers and
+        schedulers, ``torch.nn``'s layers, classes of the module that defines this task, and those in ``trusted``.
+
+        Args:
+            checkpoint_path: A file, a URL, or an open file.
+            map_location: As for ``torch.load``.
+            hparams_file: YAML or CSV with hyper-parameters in place of those stored.
+            strict: Whether the names of the weights must be the same; null for the task's ``strict_loading``.
+            weights_only: Null or true: files with more than tensors and plain values are refused. False runs whatever
+                is in the file.
+            trusted: Classes and functions of yours that hyper-parameters in the file may name.
+            kwargs: Hyper-parameters that win over those stored.
+
+        Raises:
+            CheckpointError: If the file is no checkpoint of such a task, or asks for a class that is not trusted.
+        """
+        checkpoint = read_checkpoint(checkpoint_path, map_location or _where_possible, weights_only)
+        name = str(checkpoint_path) if isinstance(checkpoint_path, str | Path) else "The checkpoint"
+        stored = checkpoint.get(cls.CHECKPOINT_HYPER_PARAMS_KEY, {})
+        if hparams_file is not None:
+            stored = read_hyper_parameters(Path(hparams_file))
+        wrapped_in = checkpoint.get(cls.CHECKPOINT_HYPER_PARAMS_NAME)
+        task = rebuild(cls, stored, kwargs, trusted, wrapped_in, f"{hparams_file or name}: hyper_parameters")
+        storage = task._client_storage
+        if isinstance(storage, MemoryMapped) and not Path(storage.folder).is_dir() and "client_storage" not in kwargs:
+            raise CheckpointError(
+                f"{name}: client states were kept in the folder {storage.folder}, which is not there. Give "
+                "client_storage=MemoryMapped(folder), or client_storage=None to keep them beside the model."
+            )
+        strict = task.strict_loading if strict is None else strict
+        task.configure_model()
+        task._restored_from = name
+        task.on_load_checkpoint(checkpoint)
+        task._require_fitting_weights(checkpoint["state_dict"], strict)
+        task.load_state_dict(checkpoint["state_dict"], strict=strict)
+        device = next((t.device for t in checkpoint["state_dict"].values() if isinstance(t, Tensor)), None)
+        return task if device is None else task.to(device)
+
+
+_RESUMED = {"optimizer_states", "lr_schedulers", "loops"}
+
+
+def _where_possible(storage: Any, location: str) -> Any:
+    """Where tensors were when they were saved; in main memory, if there is no such device."""
+    cuda = location.startswith("cuda") and not torch.cuda.is_available()
+    mps = location.startswith("mps") and not torch.backends.mps.is_available()
+    return storage.cpu() if cuda or mps or location.startswith("xla") else None
 
 
 def _require_one_of(name: str, value: str, known: tuple[str, ...]) -> None:

@@ -7,9 +7,10 @@ from jsonargparse import ArgumentError, ArgumentParser
 
 from fedlightning import algorithms
 from fedlightning.algorithms import Algorithm, FedAvg, FedMM
-from fedlightning.config import NotPlainError, from_config, to_config
+from fedlightning.config import CheckpointError, NotPlainError, Trust, UntrustedClassError, from_config, to_config
 from fedlightning.local import LocalSteps
 from fedlightning.oracle import Vectorized
+from fedlightning.proximal import L1, SquaredL2, Sum
 from fedlightning.tasks import MDD
 
 
@@ -30,6 +31,90 @@ def test_partials_and_classes_become_class_paths():
         "init_args": {"momentum": 0.9},
     }
     assert to_config(torch.optim.Adam) == {"class_path": "torch.optim.adam.Adam"}
+
+
+def test_partials_come_back_as_partials_and_tuples_as_tuples():
+    again = from_config(to_config(FedAvg(0.1, local_optimizer=partial(torch.optim.SGD, momentum=0.9))))
+    assert again.local_optimizer.func is torch.optim.SGD
+    assert again.local_optimizer.keywords == {"momentum": 0.9}
+    assert from_config(to_config(algorithms.FedCP(0.1))).heads == algorithms.FedCP(0.1).heads
+    nested = {"regularizer": {"body": Sum(L1(0.1), SquaredL2(0.2)), "head": None}}
+    assert to_config(from_config(to_config(nested))) == to_config(nested)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "os.system",
+        "subprocess.Popen",
+        "builtins.eval",
+        "canary",
+        "",
+        ".L1",
+        "fedlightning.proximal.",
+        "fedlightning.proximal..L1",
+        "fedlightning.proximal.os",
+        "fedlightning.clients.os.system",
+        "fedlightning.clients.tempfile",
+        "fedlightning.__main__.main",
+        "fedlightning.cli.FederatedCLI",
+        "fedlightning.cli.main",
+        "fedlightning.data.MNIST",
+        "fedlightning.data.module.Path",
+        "fedlightning.tasks.Classification",
+        "fedlightning.compare.run.Run",
+        "fedlightning.callbacks.LastCheckpoint",
+        "fedlightning.oracle.scores._ScoresModule",
+        "fedlightning.oracle.base.nn",
+        "fedlightning.oracle.nowhere.Sequential",
+        "torch.save",
+        "torch.nn.init.kaiming_normal_",
+        "torch.nn.parallel.DistributedDataParallel",
+        "torch.nn.DataParallel",
+        "torch.nn.modules.module.torch",
+        "torch.optim.sys",
+        "torch.optim.optimizer.functools",
+        "torch.optim.lr_scheduler.warnings.sys.modules",
+        3,
+        None,
+        ["fedlightning.oracle.Sequential"],
+    ],
+)
+def test_other_class_paths_are_refused(path):
+    with pytest.raises(UntrustedClassError, match=r"^x.y names the class .* may not choose; nothing of it was"):
+        from_config({"class_path": path, "init_args": {}}, place="x.y")
+
+
+@pytest.mark.parametrize("path", ["torch.optim.SGD", "torch.optim.sgd.SGD", "torch.optim.lr_scheduler.StepLR"])
+def test_optimizers_and_schedulers_are_partials(path):
+    assert from_config({"class_path": path, "init_args": {"x": 1}}).keywords == {"x": 1}
+
+
+def test_every_public_component_of_the_package_may_be_named():
+    """Classes that a configuration can hold; networks, algorithms, oracles, ..."""
+    from fedlightning import local, models, oracle, participation, proximal
+
+    for package in (algorithms, local, models, oracle, participation, proximal):
+        for name, value in vars(package).items():
+            kinds = (Algorithm, torch.nn.Module, oracle.Oracle, participation.Participation, proximal.Regularizer)
+            if isinstance(value, type) and issubclass(value, (*kinds, local.LocalSolver, local.StoppingRule)):
+                assert Trust().find(f"{package.__name__}.{name}", "here") is value
+                assert Trust().find(f"{value.__module__}.{name}", "here") is value
+
+
+def test_values_that_do_not_fit_say_where():
+    config = {"class_path": "fedlightning.algorithms.FedAvg", "init_args": {"rate": 0.1}}
+    with pytest.raises(CheckpointError, match=r"^hp.a: fedlightning.algorithms.FedAvg cannot be made .*'rate'"):
+        from_config({"a": config}, place="hp")
+    with pytest.raises(CheckpointError, match=r"^hp.init_args is a list, expected a dict of arguments"):
+        from_config({**config, "init_args": [1]}, place="hp")
+
+
+def test_nothing_is_fetched(monkeypatch):
+    asked = []
+    monkeypatch.setattr("fedlightning.models.MobileNetV2Features.__init__", lambda self, **given: asked.append(given))
+    from_config({"class_path": "fedlightning.models.MobileNetV2Features", "init_args": {"download": True}})
+    assert asked == [{"download": False}]
 
 
 @pytest.mark.parametrize("value", [lambda: 0, torch.zeros(2), torch.nn.Linear(1, 1), partial(lambda: 0)])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from torch import Tensor
+
+from fedlightning.checkpoint_io import write_whole
 
 
 def cached(path: Path | None, make: Callable[[], Tensor]) -> Tensor:
@@ -25,10 +26,5 @@ def cached(path: Path | None, make: Callable[[], Tensor]) -> Tensor:
     tensor = make()
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f"{path.name}.partial-{os.getpid()}")
-        try:
-            torch.save(tensor, partial)
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
+        write_whole(tensor, path)
     return tensor

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 
 import torch
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
 from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 from torch.utils.data import Sampler as TorchSampler
+from typing_extensions import Self
 
 from fedlightning.algorithms.base import Phase
+from fedlightning.checkpoint_io import read_checkpoint, read_hyper_parameters
+from fedlightning.config import rebuild
 from fedlightning.data.cohort import (
     Cohort,
     Deal,
@@ -140,6 +145,39 @@ class FederatedDataModule(LightningDataModule):
         if not len(train):
             raise ValueError("from_datasets(train=[]): give one data set a client.")
         return ClientDatasets(train, val, test, **dealing)
+
+    @_restricted_classmethod
+    def load_from_checkpoint(
+        cls,
+        checkpoint_path: str | Path | IO[bytes],
+        map_location: Any = None,
+        hparams_file: str | Path | None = None,
+        weights_only: bool | None = None,
+        trusted: Iterable[Any] = (),
+        **kwargs: Any,
+    ) -> Self:
+        """The data module of a checkpoint, if it called ``save_hyperparameters``; it fetches nothing.
+
+        Args:
+            checkpoint_path: A file, a URL, or an open file.
+            map_location: As for ``torch.load``.
+            hparams_file: YAML or CSV with hyper-parameters in place of those stored.
+            weights_only: Null or true: files with more than tensors and plain values are refused.
+            trusted: Classes of yours that hyper-parameters in the file may name; see
+                :meth:`FederatedLightningModule.load_from_checkpoint`.
+            kwargs: Hyper-parameters that win over those stored.
+
+        Raises:
+            CheckpointError: If the file is no checkpoint, or asks for a class that is not trusted.
+        """
+        checkpoint = read_checkpoint(checkpoint_path, map_location, weights_only)
+        key = cls.CHECKPOINT_HYPER_PARAMS_KEY
+        stored = checkpoint.get(key, {}) if hparams_file is None else read_hyper_parameters(Path(hparams_file))
+        wrapped_in = checkpoint.get(cls.CHECKPOINT_HYPER_PARAMS_NAME)
+        data = rebuild(cls, stored, kwargs, trusted, wrapped_in, f"{hparams_file or checkpoint_path}: {key}")
+        if type(data).__qualname__ in checkpoint:
+            data.load_state_dict(checkpoint[type(data).__qualname__])
+        return data
 
     @property
     def federation(self) -> Federation:
