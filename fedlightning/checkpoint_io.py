@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import torch
-import yaml  # type: ignore[import-untyped]
+import yaml
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.fabric.utilities.cloud_io import get_filesystem
 from lightning.pytorch.core.saving import load_hparams_from_tags_csv
