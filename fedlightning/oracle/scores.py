@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from fedlightning.nested import flatten, map_tensors
 from fedlightning.oracle.layers import CohortLayers
+from fedlightning.oracle.side_effects import undone
 from fedlightning.oracle.vectorized import BATCHABLE_ATTENTION
 from fedlightning.space import ParameterSpace
 
@@ -39,6 +41,7 @@ class CohortScores:
         self._space = space
         self._call = _ScoresModule(task)
         self._task = task
+        self._checked = False
 
     @torch.no_grad()
     def __call__(self, w: Tensor, v: Tensor, b: Tensor | None, data: Any) -> Any:
@@ -54,7 +57,8 @@ class CohortScores:
             What ``scores`` returns, leaves ``[S, B, ...]``.
 
         Raises:
-            NotBatchableError: If ``vmap`` refuses, or could only go client by client.
+            NotBatchableError: If ``vmap`` refuses, could only go client by client, or gives other scores than two
+                clients have alone, on half of their samples; the first call looks.
         """
         own = dict(self._task.named_parameters()) | dict(self._task.named_buffers())
         views = self._space.shared.views(w) | self._space.personal.views(v)
@@ -62,9 +66,33 @@ class CohortScores:
             views |= self._space.buffers.views(b)
         state = {f"task.{name}": _as(view, own[name]) for name, view in views.items()}
         try:
-            return self._batched(self._one, state, data)
+            scores = self._batched(self._one, state, data)
         except NotBatchableError:
-            return self._batched(_apart(self._one), state, data)
+            scores = self._batched(_apart(self._one), state, data)
+        if not self._checked:
+            self._compare(scores, state, data)
+            self._checked = True
+        return scores
+
+    def _compare(self, scores: Any, state: dict[str, Tensor], data: Any) -> None:
+        """Two clients alone, with half of the samples: none may depend on who else is in the batch."""
+        for client in range(min(2, len(next(iter(state.values()))))):
+
+            def half(leaf: Tensor, client: int = client) -> Tensor:
+                own = leaf[client]
+                return own[: (len(own) + 1) // 2]
+
+            with undone(self._task):
+                alone = self._one({name: view[client] for name, view in state.items()}, map_tensors(half, data))
+            for one, other in zip(flatten(alone)[0], flatten(map_tensors(half, scores))[0], strict=True):
+                size = one.abs().amax() if one.numel() and one.is_floating_point() else 0
+                tolerance = torch.finfo(one.dtype).eps ** 0.5 if one.is_floating_point() else 0
+                if one.shape != other.shape or not torch.allclose(
+                    one, other, rtol=tolerance, atol=float(tolerance * size), equal_nan=True
+                ):
+                    raise NotBatchableError(
+                        f"those of client {client + 1} of the first batch differ from its own alone"
+                    )
 
     def _one(self, state: dict[str, Tensor], data: Any) -> Any:
         return functional_call(self._call, state, (data,))

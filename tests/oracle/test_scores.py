@@ -1,0 +1,63 @@
+"""Scores of many clients side by side are those of each alone, or are refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from fedlightning.oracle.scores import CohortScores, NotBatchableError
+from fedlightning.space import ParameterSpace, read
+
+S, B = 3, 5
+
+
+class Scorer(nn.Module):
+    def __init__(self, change):
+        super().__init__()
+        self.net = nn.Linear(4, 2)
+        self.calls = 0
+        self.change = change
+
+    def scores(self, batch):
+        return self.change(self, self.net(batch[0]))
+
+
+def scored(change):
+    task = Scorer(change).double()
+    space = ParameterSpace(task)
+    w = read(space.shared, task) + torch.randn(S, space.shared.dim, dtype=torch.float64)
+    x = torch.randn(S, B, 4, dtype=torch.float64)
+    scores = CohortScores(task, space)
+    return scores(w, w.new_empty(S, 0), None, (x,)), space.shared.views(w), x
+
+
+def test_scores_are_each_clients_own():
+    scores, views, x = scored(lambda task, y: y.tanh())
+    for i in range(S):
+        expected = (x[i] @ views["net.weight"][i].T + views["net.bias"][i]).tanh()
+        torch.testing.assert_close(scores[i], expected, rtol=1e-12, atol=1e-12)
+
+
+def centred(task, y):
+    return y - y.mean(0)
+
+
+class Everywhere:
+    calls = 0
+
+
+def counts_elsewhere(task, y):
+    Everywhere.calls += 1
+    return y * Everywhere.calls
+
+
+@pytest.mark.parametrize("change", [centred, counts_elsewhere])
+def test_scores_that_depend_on_more_than_the_sample_are_refused(change):
+    with pytest.raises(NotBatchableError, match="client 1 of the first batch differ from its own alone"):
+        scored(change)
+
+
+def test_the_comparison_leaves_no_trace():
+    scores, _, _ = scored(lambda task, y: (setattr(task, "calls", task.calls + 1), y)[1])
+    assert scores.shape == (S, B, 2)
