@@ -459,8 +459,8 @@ class RoundLoop:
         rest = f" and {len(new) - len(shown)} others" if len(new) > len(shown) else ""
         last = "" if len(self._named) < _NAMED_CLIENTS else " Further clients are not named."
         warnings.warn(
-            f"Clients {', '.join(map(str, shown))}{rest} returned NaN or infinite numbers and are left out of the mean "
-            "wherever they do; 'left_out' is logged in every round. Look at their data, lower lr, or set local_clip."
+            f"NaN or infinite numbers came from client {', '.join(map(str, shown))}{rest}: left out of the mean in every "
+            "round they do; 'left_out' counts them. Look at their data, lower lr, or set local_clip."
             f"{last}",
             RuntimeWarning,
             stacklevel=2,

@@ -235,8 +235,10 @@ class FederatedLightningModule(LightningModule):
     def objective(self, batch: Any) -> Tensor | dict[str, Tensor]:
         """f_i of one client's minibatch; minimised over the min block, maximised over the max block.
 
-        Runs under ``torch.func.vmap`` unless the oracle is ``Sequential``: no ``.item()``, no ``if`` on tensors, no
-        boolean indexing; use masks. No ``self.log``: return a dict instead.
+        It is evaluated for many clients at once where that is possible (``torch.func.vmap``): without ``.item()``,
+        ``if`` on tensors and boolean indexing, for which masks stand in. Whatever cannot be batched, or comes out
+        differently, is evaluated one client after the other, which takes longer; a line at the start of a fit says so.
+        Python code in it may run once for all clients, or once a round. No ``self.log``: return a dict instead.
 
         Args:
             batch: One client's minibatch in the data set's own structure, leaves ``[B, ...]``.

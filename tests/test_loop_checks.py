@@ -128,11 +128,11 @@ def caught(sets, rounds=4, **dealing):
 
 def test_a_client_that_returns_nan_is_named_once():
     (message,) = caught(bad(1))
-    assert message.startswith("Clients 0 returned NaN or infinite numbers and are left out of the mean")
+    assert message.startswith("NaN or infinite numbers came from client 0: left out of the mean")
     assert caught(bad(0)) == []
 
 
 def test_many_clients_that_return_nan_are_no_flood():
     (message,) = caught(bad(14, all_clients=16))
-    assert message.startswith("Clients 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 4 others returned NaN")
+    assert message.startswith("NaN or infinite numbers came from client 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 4 others")
     assert message.endswith("Further clients are not named.")
