@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fedlightning.aggregation import WeightedMean, finite_clients
 from fedlightning.algorithms.base import Algorithm, Phase, Reply
 from fedlightning.clients import ClientStates, Rows, Storage
-from fedlightning.config import UntrustedClassError, from_config, to_config
+from fedlightning.config import UntrustedClassError, class_path, from_config, to_config
 from fedlightning.data.cohort import Chunk, Cohort, RoundBatch
 from fedlightning.nested import map_tensors
 from fedlightning.oracle import (
@@ -831,11 +831,16 @@ class RoundLoop:
         elif isinstance(self.oracle, Vectorized) and isinstance(stored, Vectorized) and self.oracle.chunk_size is None:
             self.oracle = replace(self.oracle, chunk_size=stored.chunk_size)
 
-    def _stored_oracle(self, config: Any) -> Oracle:
+    def _stored_oracle(self, config: Mapping[str, Any]) -> Oracle:
         """The oracle of a checkpoint, one of this package; the user's own is as it was given to this run."""
-        own = f"{type(self.oracle).__module__}.{type(self.oracle).__qualname__}"
-        if isinstance(config, Mapping) and config.get("class_path") == own and not own.startswith(f"{__package__}."):
+        path = config.get("class_path")
+        if path == class_path(type(self.oracle)) and not path.startswith(f"{__package__}."):
             return self.oracle
+        if not str(path).startswith(f"{__package__}.oracle."):
+            raise UntrustedClassError(
+                f"federation.oracle names the class {path!r}, which a checkpoint may not choose; nothing of it was "
+                "imported or run. If it is the oracle of your own that the run was made with, give it again: oracle=..."
+            )
         stored = from_config(config, place="federation.oracle")
         if not isinstance(stored, Oracle):
             raise UntrustedClassError(f"federation.oracle is a {type(stored).__name__}, expected an oracle.")
