@@ -148,7 +148,7 @@ def main():
     parser.add_argument("--cohorts", nargs="+", type=int, default=[10, 100], help="clients a round")
     parser.add_argument("--oracle", choices=list(ORACLES), default="auto")
     parser.add_argument("--compile", action="store_true", help="Vectorized(compile=True)")
-    parser.add_argument("--threads", type=int, default=1, help="0 leaves torch's default")
+    parser.add_argument("--threads", type=int, default=0, help="0 leaves torch's default")
     parser.add_argument("--rounds", type=int, default=0, help="measured rounds; 0: as many as take about 20 s")
     parser.add_argument("--warmup", type=int, default=2)
     parser.add_argument("--no-memory", action="store_true", help="skip the memory measurement")

@@ -459,8 +459,8 @@ class RoundLoop:
         rest = f" and {len(new) - len(shown)} others" if len(new) > len(shown) else ""
         last = "" if len(self._named) < _NAMED_CLIENTS else " Further clients are not named."
         warnings.warn(
-            f"NaN or infinite numbers came from client {', '.join(map(str, shown))}{rest}: left out of the mean in every "
-            "round they do; 'left_out' counts them. Look at their data, lower lr, or set local_clip."
+            f"NaN or infinite numbers came from client {', '.join(map(str, shown))}{rest}: left out of the mean "
+            "whenever they do; 'left_out' counts them. Look at their data, lower lr, or set local_clip."
             f"{last}",
             RuntimeWarning,
             stacklevel=2,
@@ -641,7 +641,7 @@ class RoundLoop:
         on_cpu = self._autocast.on_cpu
         ways: list[Vectorized | Sequential] = [oracle, *oracle.ways(on_cpu), Sequential(threads=oracle.threads)]
         found: Vectorized | Sequential = oracle
-        why = kind.alone
+        why = None if self._self_check == "off" else kind.alone
         if why is not None:
             found = ways[-1]
         elif self._self_check != "off":

@@ -12,6 +12,7 @@ import pickle
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -86,20 +87,23 @@ class ClientNoise:
         generators = self._begun(_device_of(args, kwargs))
         if func is aten.randperm.default:  # vmap calls it once a client, in their order
             self._turn += 1
-            return _drawn(func, args, kwargs, generators[(self._turn - 1) % len(generators)])
-        clients = len(generators)
-        main = args[0] if isinstance(args[0], Tensor) else None
-        if func._schema.is_mutable and main is not None:
-            for row, own, generator in zip(main, _shared_out(func, args, clients), generators, strict=True):
+            return _drawing(func)(args, kwargs, generators[(self._turn - 1) % len(generators)])
+        in_place = _IN_PLACE.get(func)
+        if in_place is not None:  # the common case, dropout: only the shape of what is given counts
+            output = torch.empty_like(args[0], memory_format=torch.contiguous_format)
+            for row, generator in zip(output.unbind(0), generators, strict=True):
+                in_place(row, *args[1:], generator=generator)
+            return output
+        draw = _drawing(func)
+        shares = zip(_shared_out(func, args, len(generators)), generators, strict=True)
+        if func._schema.is_mutable:
+            for (row, *others), generator in shares:
                 fresh = row if row.is_contiguous() else torch.empty_like(row, memory_format=torch.contiguous_format)
-                _drawn(func, (fresh, *own[1:]), kwargs, generator)
+                draw((fresh, *others), kwargs, generator)
                 if fresh is not row:
                     row.copy_(fresh)
-            return main
-        parts = [
-            _drawn(func, tuple(map(_in_order, own)), kwargs, generator)
-            for own, generator in zip(_shared_out(func, args, clients), generators, strict=True)
-        ]
+            return args[0]
+        parts = [draw(tuple(map(_in_order, own)), kwargs, generator) for own, generator in shares]
         if not isinstance(parts[0], Tensor):
             return tuple(torch.stack(part) for part in zip(*parts, strict=True))
         return torch.cat(parts) if func is aten.multinomial.default else torch.stack(parts)
@@ -191,24 +195,32 @@ def _in_order(value: Any) -> Any:
     return value.contiguous() if isinstance(value, Tensor) else value
 
 
-def _drawn(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], generator: torch.Generator) -> Any:
-    """One client's part, from its generator: through an argument where the operation has one, else as the default."""
+@cache
+def _drawing(func: Any) -> Callable[[tuple[Any, ...], dict[str, Any], torch.Generator], Any]:
+    """One client's part from its generator: through an argument where the operation has one, else as the default."""
     overload = _WITH_GENERATOR.get(func, func if _takes_generator(func) else None)
     if overload is not None:
-        return overload(*args, **kwargs, generator=generator)
-    default = _default_generator(generator.device)
-    before = default.get_state()
-    default.set_state(generator.get_state())
-    try:
-        return func(*args, **kwargs)
-    finally:
-        generator.set_state(default.get_state())
-        default.set_state(before)
+        return lambda args, kwargs, generator: overload(*args, **kwargs, generator=generator)
+
+    def as_default(args: tuple[Any, ...], kwargs: dict[str, Any], generator: torch.Generator) -> Any:
+        default = _default_generator(generator.device)
+        before = default.get_state()
+        default.set_state(generator.get_state())
+        try:
+            return func(*args, **kwargs)
+        finally:
+            generator.set_state(default.get_state())
+            default.set_state(before)
+
+    return as_default
 
 
 def _takes_generator(func: Any) -> bool:
     return any(argument.name == "generator" for argument in func._schema.arguments)
 
+
+_IN_PLACE = {aten.bernoulli.p: Tensor.bernoulli_}
+"""Operations that fill a new tensor of their argument's shape, and what fills one."""
 
 _WITH_GENERATOR = {
     aten.rand.default: aten.rand.generator,

@@ -59,6 +59,7 @@ DRAWS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
 @pytest.mark.parametrize("way", WAYS, ids=str)
 @pytest.mark.parametrize("name", DRAWS)
 def test_every_draw_is_the_clients_own(name, way):
