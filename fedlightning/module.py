@@ -156,8 +156,8 @@ class FederatedLightningModule(LightningModule):
             drift_parameters: Name prefixes of shared parameters; ``drift``, the mean distance of local points from the
                 global one, is taken over these. To compare methods that share different parts. Empty for all.
             self_check: When a batched, replayed or compiled oracle is compared with evaluation client by client, and
-                given up for a slower one if they differ: in the ``first`` round of a fit, in every n-th, or ``off``, which
-                takes the oracle at its word.
+                given up for a slower one if they differ: in the ``first`` round of a fit, in every n-th, or never
+                (``off``).
 
         Raises:
             ValueError: If a regulariser is given to an algorithm that takes none, or a server optimizer is asked of an
