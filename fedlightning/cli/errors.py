@@ -67,7 +67,9 @@ def _sentence(error: BaseException) -> str | None:
     if cause is None:
         return str(error)
     misfit = _misfit(cause)
-    where = f"{misfit.step}{misfit.facts}" if misfit is not None else _own_line(cause)
+    if misfit is not None:
+        return f"{str(error).splitlines()[0].rstrip('.')}{misfit.facts}"
+    where = _own_line(cause)
     return str(error) if where is None else f"{error}\n{where}"
 
 

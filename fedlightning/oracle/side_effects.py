@@ -68,13 +68,13 @@ def undone(task: nn.Module) -> Iterator[None]:
 def _content(value: Any) -> Any:
     """A copy of what may be changed in place, None of anything else."""
     if isinstance(value, Tensor) and not is_functorch_wrapped_tensor(value):
-        return value._version, value.detach().clone()
+        return _version(value), value.detach().clone()
     return value.copy() if type(value) in _CONTAINERS else None
 
 
 def _put_back(value: Any, content: Any) -> Any:
     if isinstance(value, Tensor):
-        unchanged = content is None or value._version == content[0]
+        unchanged = content is None or (_version(value) == content[0] and (content[0] >= 0 or value.equal(content[1])))
         return value if unchanged else content[1].requires_grad_(value.requires_grad)
     if content is not None:
         value.clear()
@@ -103,4 +103,9 @@ def released(task: nn.Module) -> Iterator[None]:
 
 def versions(data: Any) -> list[int]:
     """How often each tensor of a batch has been written into."""
-    return [leaf._version for leaf in flatten(data)[0]]
+    return [_version(leaf) for leaf in flatten(data)[0]]
+
+
+def _version(tensor: Tensor) -> int:
+    """How often a tensor has been written into; -1 for those of inference mode, which do not know."""
+    return -1 if tensor.is_inference() else tensor._version

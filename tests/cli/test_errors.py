@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from pathlib import Path
 
@@ -59,7 +60,9 @@ def _elsewhere(tmp_path, monkeypatch):
          "Classification.validation_step: mat1 and mat2 shapes cannot be multiplied (256x64 and 10x10) in network.1 = "
          "Linear(in_features=10, out_features=10, bias=True). The batch has shapes [256, 1, 8, 8], [256]. Choose a "
          "network that fits the data"),
-        ([f"{NETWORK}.init_args.in_features=10", NO_SANITY_CHECK], "Classification.objective: mat1 and mat2 shapes"),
+        ([f"{NETWORK}.init_args.in_features=10", NO_SANITY_CHECK],
+         "Classification.objective failed for client 0: RuntimeError: mat1 and mat2 shapes cannot be multiplied "
+         "(10x64 and 10x10) in network.1 = Linear(in_features=10"),
         ([f"{NETWORK}.init_args.in_features=10", NO_SANITY_CHECK, "--model.init_args.oracle=null"],
          "The batch has shapes [10, 1, 8, 8], [10]."),
         ([f"{NETWORK}=fedlightning.models.LeNet5"], "Kernel size can't be greater than actual input size in network."),
@@ -84,18 +87,27 @@ def test_no_devices_take_a_line(capsys):
     assert "fedlightning: `devices` selected with `CPUAccelerator` should be an int > 0." in capsys.readouterr().err
 
 
-def test_an_objective_that_cannot_be_batched_is_shown_with_its_line():
-    with pytest.raises(SystemExit) as exit_:
+def test_an_objective_that_cannot_be_batched_trains_with_a_line(caplog):
+    with caplog.at_level(logging.INFO):
         main([*FIT, NO_SANITY_CHECK, "--model=faulty_tasks.Item"])
-    text = str(exit_.value)
-    assert text.startswith("fedlightning: Item.objective cannot run for all clients at once")
-    assert "line 7): return batch[0].sum().item() * super().objective(batch)" in text
+    (line,) = [line for line in caplog.messages if "cannot run for all clients at once" in line]
+    assert line.startswith("oracle: took Sequential: with Vectorized")
 
 
-@pytest.mark.parametrize(("task", "error"), [("Key", KeyError), ("Product", RuntimeError)])
-def test_faults_of_the_user_s_own_code_keep_their_traceback(task, error):
-    with pytest.raises(error):
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        ("Key", "Key.objective failed for client 0: KeyError: 'mine'\nIn objective ("),
+        ("Product", "Product.objective failed for client 0: RuntimeError: inconsistent tensor size"),
+    ],
+)
+def test_faults_of_the_user_s_own_objective_name_client_and_line(task, said):
+    with pytest.raises(SystemExit) as exit_:
         main([*FIT, NO_SANITY_CHECK, f"--model=faulty_tasks.{task}"])
+    text = str(exit_.value)
+    assert text.startswith(f"fedlightning: {said}")
+    assert "faulty_tasks.py, line 1" in text
+    assert "FEDLIGHTNING_DEBUG=1 shows the whole traceback." in text
 
 
 def test_the_environment_brings_tracebacks_back(monkeypatch):

@@ -13,7 +13,7 @@ from fedlightning.algorithms import FedAPM, FedAvg, FedSim
 from fedlightning.data import IID, Dirichlet, PersonalDigits, TensorData
 from fedlightning.models import PersonalMLP, PolicyHeads, SummedHeads, TwoLayerCNN, head_context
 from fedlightning.nested import map_tensors
-from fedlightning.oracle import Sequential, Vectorized
+from fedlightning.oracle import ObjectiveError, Sequential, Vectorized
 from fedlightning.tasks import ClientNumbers, FedCP, FedRoD, PersonalizedClassification, PersonalQuadratic
 from tests.models.test_personalized import SMALL
 from tests.models.test_personalized import features as inputs
@@ -57,9 +57,13 @@ def test_the_quadratic_problem_logs_distances_of_both_blocks():
 
 def test_samples_of_other_parts_are_refused():
     task = PersonalizedClassification(FedSim(0.1), personal=("head",), oracle=Vectorized())
-    with pytest.raises(ValueError, match=r"2 parts \(input, label\), the data have 3\. Set class_counts .* to false"):
+    with pytest.raises(
+        ObjectiveError, match=r"2 parts \(input, label\), the data have 3\. Set class_counts .* to false"
+    ):
         trainer().fit(task, counted(batch_size=20, local_steps=2))
-    with pytest.raises(ValueError, match=r"FedRoD takes samples of 3 parts \(input, label, class counts\), .* to true"):
+    with pytest.raises(
+        ObjectiveError, match=r"FedRoD takes samples of 3 parts \(input, label, class counts\), .* to true"
+    ):
         trainer().fit(FedRoD(FedSim(0.1), oracle=Vectorized()), PersonalDigits(batch_size=20, local_steps=2))
     with pytest.raises(ValueError, match=r"FedCP takes samples of 2 parts .* have 1\."):
         FedCP(fl.FedCP(0.1)).objective(torch.zeros(2, 64))
