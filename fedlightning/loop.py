@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import partial
 from itertools import islice
@@ -31,9 +32,9 @@ from fedlightning.oracle import (
     Vectorized,
 )
 from fedlightning.oracle.auto import limited
-from fedlightning.oracle.check import CLIENTS, STEPS, Sample, SelfCheck, fastest_that_agrees, in_words, slower_than
+from fedlightning.oracle.check import CLIENTS, STEPS, Sample, SelfCheck, fastest_that_agrees, in_words, ladder
 from fedlightning.oracle.look import Look
-from fedlightning.oracle.randomness import python_generators_restored
+from fedlightning.oracle.randomness import python_generators_restored, python_state
 from fedlightning.oracle.side_effects import released, undone
 from fedlightning.processes import OneProcess, Processes
 from fedlightning.proximal import Composite
@@ -163,6 +164,7 @@ class RoundLoop:
         self._processes = OneProcess() if processes is None else processes
         self._report = report
         self._self_check = self_check
+        self._ladder: list[Oracle] = [oracle]
         start = read(space.shared, task)
         start = start.to(torch.promote_types(start.dtype, torch.float32))  # duals of a 16-bit model stay exact
         self._start = start
@@ -287,9 +289,9 @@ class RoundLoop:
                     kind.objective.autocast = autocast
             if batch.cohorts[0]:
                 self._get_ready(batch)
-            before = self.server, self.buffers
+            before, drawn = (self.server, self.buffers), python_state()
             try:
-                with limited(self.oracle.threads):
+                with limited(self.oracle.threads), self._constant_buffers():
                     result = self._phases(batch, undo_overflow)
                 self.settled = False
             except BaseException:  # an interrupt in the middle of a round leaves the state before it
@@ -298,7 +300,35 @@ class RoundLoop:
                 raise
             if result.undone:
                 self.server, self.buffers = before
+            if isinstance(self.oracle, Vectorized) and python_state() != drawn:
+                self.oracle = self._ladder[-1]
+                self._report(
+                    f"oracle: took {in_words(self.oracle, autocast.on_cpu)} from the next round on: the objective has "
+                    "begun to draw random numbers from Python or NumPy, in this round the same for clients side by side"
+                )
         return result if result.overflow else replace(result, metrics={**result.metrics, **self._traffic(sent)})
+
+    @contextmanager
+    def _constant_buffers(self) -> Iterator[None]:
+        """Make sure that no client writes into a buffer that all share.
+
+        Raises:
+            ObjectiveError: If the objective has begun to write into a buffer that it did not write before.
+        """
+        tracked = {name for kind in self._kinds.values() for name in kind.space.buffers.names}
+        held = {
+            name: (id(buffer), buffer._version)
+            for name, buffer in self._task.named_buffers()
+            if name not in tracked and not buffer.is_inference()
+        }
+        yield
+        for name, buffer in self._task.named_buffers():
+            if name in held and held[name] != (id(buffer), buffer._version):
+                raise ObjectiveError(
+                    f"{type(self._task).__name__}.objective has begun to write into the buffer '{name}', which it left "
+                    "alone in the first round, so that it counts as a constant of all clients. Write into it in every "
+                    "call, from the first on (its own value, while nothing changes)."
+                )
 
     def _phases(self, batch: RoundBatch, undo_overflow: bool) -> RoundResult:
         """The phases of a round, as far as clients answer and 16-bit gradients do not overflow."""
@@ -389,13 +419,14 @@ class RoundLoop:
             try:
                 return client(down, self.client_state(stored), oracle), oracle
             except ObjectiveError as error:
-                slower = slower_than(self.oracle, self._autocast.on_cpu)
-                if slower is None or not isinstance(error, BatchedError):
+                if self.oracle == self._ladder[-1] or not isinstance(error, BatchedError):
                     raise _of_client(error, kind.objective.name, chunk.ids) from error.__cause__
-                self._give_way(slower, str(error).splitlines()[0])
+                self._give_way(str(error).splitlines()[0])
 
-    def _give_way(self, slower: Vectorized | Sequential, why: str) -> None:
+    def _give_way(self, why: str) -> None:
+        """Go on with the next slower way; other processes follow before the next round."""
         on_cpu = self._autocast.on_cpu
+        slower = self._ladder[self._ladder.index(self.oracle) + 1]
         self._report(f"oracle: took {in_words(slower, on_cpu)}: with {in_words(self.oracle, on_cpu)} {why}")
         self.oracle = slower
 
@@ -586,10 +617,15 @@ class RoundLoop:
         """Look at the objective in the first round; see to it that the oracle agrees with plain evaluation."""
         if self._cost is None:
             self._prepare(batch)
-        elif isinstance(self.oracle, Vectorized) and self._is_due(batch.index):
+            self._ladder = ladder(self.oracle, self._autocast.on_cpu)
+            return
+        self.oracle = self._ladder[self._processes.largest(self._ladder.index(self.oracle))]
+        if isinstance(self.oracle, Vectorized) and self._is_due(batch.index):
             chunk = batch.cohorts[0].preview(CLIENTS)
             with self._choice.chosen(chunk.variant):
-                self.oracle = self._agreeing(self._seen(chunk), chunk, self.oracle)
+                kind = self._seen(chunk)
+                kind.alone = self._look_at(kind, chunk).alone
+                self.oracle = self._agreed(self._agreeing(kind, chunk, self.oracle))
 
     def _is_due(self, index: int) -> bool:
         """Whether a round after the first is one to check the oracle in."""
@@ -622,7 +658,10 @@ class RoundLoop:
         if open_choice:
             size = min(size, self._processes.largest(len(cohort)))
         fixed = replace(wanted, chunk_size=size)
-        batched = self._agreeing(kind, cohort.preview(CLIENTS), fixed) if size > 1 or not open_choice else fixed
+        self._ladder = ladder(fixed, self._autocast.on_cpu)
+        batched: Oracle = fixed
+        if size > 1 or not open_choice:
+            batched = self._agreed(self._agreeing(kind, cohort.preview(CLIENTS), fixed))
         if not isinstance(self.oracle, Auto):
             return batched
         with undone(self._task):
@@ -635,23 +674,27 @@ class RoundLoop:
         self._report(f"oracle: {trial.report}")
         return self._processes.agree(trial.oracle)
 
-    def _agreeing(self, kind: Kind, chunk: Chunk, oracle: Vectorized) -> Vectorized | Sequential:
-        """The oracle, or the fastest slower one that agrees with plain evaluation in all processes."""
+    def _agreeing(self, kind: Kind, chunk: Chunk, oracle: Vectorized) -> Oracle:
+        """The oracle, or the fastest slower one that agrees with plain evaluation."""
         assert kind.objective is not None
         on_cpu = self._autocast.on_cpu
-        ways: list[Vectorized | Sequential] = [oracle, *oracle.ways(on_cpu), Sequential(threads=oracle.threads)]
-        found: Vectorized | Sequential = oracle
+        found: Oracle = oracle
         why = None if self._self_check == "off" else kind.alone
         if why is not None:
-            found = ways[-1]
+            found = self._ladder[-1]
         elif self._self_check != "off":
             check = SelfCheck(kind.objective, self._sample(kind, chunk))
-            found, why = fastest_that_agrees(oracle, on_cpu, check)
-        agreed = ways[self._processes.largest(ways.index(found))]
-        if agreed != found:
-            why = "another process found a difference"
+            begin = replace(oracle, backward="vmap") if kind.objective.hooks_tensors else oracle
+            found, why = fastest_that_agrees(begin, on_cpu, check)
         if why is not None:
-            self._report(f"oracle: took {in_words(agreed, on_cpu)}: {why}")
+            self._report(f"oracle: took {in_words(found, on_cpu)}: {why}")
+        return found
+
+    def _agreed(self, oracle: Oracle) -> Oracle:
+        """The slowest of the processes' ways; all processes ask."""
+        agreed = self._ladder[self._processes.largest(self._ladder.index(oracle))]
+        if agreed != oracle:
+            self._report(f"oracle: took {in_words(agreed, self._autocast.on_cpu)}, as another process must")
         return agreed
 
     def _sample(self, kind: Kind, chunk: Chunk) -> Sample:
@@ -665,7 +708,7 @@ class RoundLoop:
         kind = self.kind(chunk.variant)
         if kind.objective is None:
             self._look(chunk)
-            if isinstance(self.oracle, Vectorized):
+            if isinstance(self.oracle, Vectorized):  # other processes follow before the next round
                 self.oracle = self._agreeing(kind, chunk, self.oracle)
         if self._choice:
             self._table(chunk.variant)  # its rows begin here
@@ -676,20 +719,27 @@ class RoundLoop:
         kind = self.kind(chunk.variant)
         space = kind.space.at_hand(self._task)
         objective = Objective(self._task, space, self._autocast)
-        data = map_tensors(lambda leaf: leaf[0].clone(), next(chunk.minibatches()).data)
-        try:
-            look = Look.at(objective, self.point, kind.personal, data)
-        except ObjectiveError as error:
-            raise _of_client(error, objective.name, chunk.ids) from error.__cause__
+        look = self._look_at(kind, chunk, objective)
         self._take_buffers(chunk.variant, kind, look.buffers)
         kind.objective = Objective(self._task, kind.space, self._autocast)
         kind.objective.changes_batch = look.changes_batch
         kind.objective.draws_in_python = look.draws_in_python
         kind.alone = look.alone
+        kind.objective.hooks_tensors = look.hooks_tensors
         device = self.point.device
         free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
         dim = len(self.point) + len(kind.personal)
         return kind, Cost(dim, self.point.element_size(), look.activation_bytes, free)
+
+    def _look_at(self, kind: Kind, chunk: Chunk, objective: Objective | None = None) -> Look:
+        """What the evaluation of a chunk's first client shows."""
+        objective = kind.objective if objective is None else objective
+        assert objective is not None
+        data = map_tensors(lambda leaf: leaf[0], next(chunk.minibatches()).data)
+        try:
+            return Look.at(objective, self.point, kind.personal, data)
+        except ObjectiveError as error:
+            raise _of_client(error, objective.name, chunk.ids) from error.__cause__
 
     def _take_buffers(self, variant: str, kind: Kind, changed: tuple[str, ...]) -> None:
         """Keep the buffers the objective changes, and no others."""

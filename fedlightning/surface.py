@@ -73,7 +73,7 @@ def require_a_federated_fit(task: LightningModule, base: type[LightningModule], 
         trainer: The trainer, its present function set.
 
     Raises:
-        TypeError: If a hook is overridden or there is no objective.
+        TypeError: If a hook is overridden or put on a parameter, or there is no objective.
         ValueError: If an option or a callback is of no effect.
     """
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
@@ -96,6 +96,12 @@ def require_a_federated_fit(task: LightningModule, base: type[LightningModule], 
         )
     if task.automatic_optimization:
         raise TypeError(f"{name}.automatic_optimization is True: leave it False, a round steps the optimizer itself.")
+    for parameter, value in task.named_parameters():
+        if value._backward_hooks or value._post_accumulate_grad_hooks:
+            raise TypeError(
+                f"{name}: parameter '{parameter}' has a gradient hook, which no round would call: gradients are taken "
+                "at every client's own values. Mask or scale the parameter in the objective, or freeze it."
+            )
     _require_options(trainer)
 
 

@@ -501,3 +501,12 @@ def test_ready_made_tasks_say_which_way_their_losses_go():
         task = Scored(algorithm)
         logged = fitted(task, own_data()).callback_metrics
         assert logged["val_mse_worst"] == task.client_metrics["val_mse"].max()
+
+
+@pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_a_hook_on_a_parameter_is_refused(register):
+    """It would mask a gradient in one process with one optimizer; rounds take gradients at clients' own values."""
+    task = Line()
+    getattr(task.head.weight, register)(torch.zeros_like)
+    with pytest.raises(TypeError, match=r"parameter 'head\.weight' has a gradient hook, which no round would call"):
+        trainer(max_steps=1).fit(task, regression_data())

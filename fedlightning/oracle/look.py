@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.overrides import TorchFunctionMode
 
-from fedlightning.nested import flatten
+from fedlightning.nested import flatten, map_tensors
 from fedlightning.oracle.objective import Named, Objective, ObjectiveError
 from fedlightning.oracle.randomness import python_generators_restored, python_state
-from fedlightning.oracle.side_effects import changed, numbers, undone, versions
+from fedlightning.oracle.side_effects import changed, fingerprint, undone, versions
 
 _GUESS = 4
 """Bytes that autograd keeps, as a multiple of parameters and batch, where it cannot be asked."""
@@ -27,6 +28,7 @@ class Look:
         activation_bytes: Memory autograd keeps between forward and backward pass.
         changes_batch: Whether the objective writes into its batch.
         draws_in_python: Whether it draws random numbers from ``random`` or NumPy.
+        hooks_tensors: Whether it puts hooks on tensors, which below the forward pass' ``vmap`` need no gradient.
         alone: Why clients must be computed one by one, if they must.
     """
 
@@ -34,46 +36,69 @@ class Look:
     activation_bytes: int
     changes_batch: bool
     draws_in_python: bool
+    hooks_tensors: bool
     alone: str | None
 
     @classmethod
     def at(cls, objective: Objective, z: Tensor, personal: Tensor, data: Any) -> Look:
-        """Evaluate the objective once, leaving the task's attributes as they were.
+        """Evaluate the objective twice at one point, leaving the task's attributes as they were.
+
+        What the second evaluation changes after the first is state that adds up from call to call; a mode that is set
+        or a value that is kept is the same after both.
 
         Args:
             objective: Of a space with all the task's buffers.
             z: Shared parameters, ``[d]``.
             personal: Personal block, ``[p]``.
-            data: One client's minibatch, which may be written into.
+            data: One client's minibatch.
 
         Raises:
             ObjectiveError: If the objective fails.
         """
         task, space = objective.task, objective.space
-        shared = {name: view.requires_grad_() for name, view in space.shared.views(z.detach().clone()).items()}
-        own = {name: view.detach() for name, view in space.personal.views(personal).items()}
         buffers = {name: buffer.detach() for name, buffer in task.named_buffers() if name in space.buffers.names}
         fixed = {name: p for name, p in task.named_parameters() if not p.requires_grad}
-        batch, held = versions(data), {name: p._version for name, p in fixed.items()}
-        with undone(task), python_generators_restored():
-            before, drawn = numbers(task), python_state()
-            after, size = _evaluated(objective, shared, own, buffers, data)
-            attribute = changed(before, numbers(task))
-            draws_in_python = python_state() != drawn
+        held = {name: p._version for name, p in fixed.items()}
+        with undone(task), python_generators_restored(), _Hooks() as hooks:
+            state = torch.get_rng_state()
+            once = map_tensors(torch.clone, data)
+            batch, drawn = versions(once), python_state()
+            after, size = _evaluated(objective, z, personal, buffers, once)
+            changes_batch, draws_in_python = versions(once) != batch, python_state() != drawn
+            between = fingerprint(task)
+            torch.set_rng_state(state)
+            _evaluated(objective, z, personal, buffers, map_tensors(torch.clone, data))
+            attribute = changed(between, fingerprint(task))
         parameter = next((name for name, p in fixed.items() if p._version != held[name]), None)
         return cls(
             tuple(name for name, new in after.items() if _written(buffers[name], new)),
             size,
-            versions(data) != batch,
+            changes_batch,
             draws_in_python,
+            hooks.registered,
             _why_alone(objective.name, task, attribute, parameter, draws_in_python),
         )
 
 
+class _Hooks(TorchFunctionMode):
+    """Notes whether a hook is put on a tensor."""
+
+    registered = False
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.registered = self.registered or func is Tensor.register_hook
+        return func(*args, **(kwargs or {}))
+
+
 def _evaluated(
-    objective: Objective, shared: Named, personal: Named, buffers: Named, data: Any
+    objective: Objective, z: Tensor, own_block: Tensor, buffers: Named, data: Any
 ) -> tuple[dict[str, Tensor], int]:
     """The buffers afterwards, and the bytes autograd keeps."""
+    space = objective.space
+    shared = {name: view.requires_grad_() for name, view in space.shared.views(z.detach().clone()).items()}
+    personal = {name: view.detach() for name, view in space.personal.views(own_block).items()}
     own = next(iter(shared.values())).untyped_storage().data_ptr()
     saved: dict[int, int] = {}
 
@@ -108,7 +133,7 @@ def _why_alone(name: str, task: nn.Module, attribute: str | None, parameter: str
     if parameter is not None:
         return f"{name}.objective writes into the frozen parameter '{parameter}', which all clients share"
     if attribute is not None:
-        return f"{name}.objective changes self.{attribute} in Python, once for every client it is evaluated for"
+        return f"{name}.objective changes {attribute} in Python, once for every client it is evaluated for"
     if python:
         return (
             f"{name}.objective draws random numbers from Python or NumPy, which are the same for clients side by side"

@@ -81,6 +81,7 @@ class Objective:
         draws: Whether it was seen to draw random numbers.
         draws_in_python: Whether it was seen to draw some from ``random`` or NumPy.
         changes_batch: Whether it was seen to write into its batch, so that it needs a copy.
+        hooks_tensors: Whether it was seen to put hooks on tensors, so that these must need gradients below ``vmap``.
     """
 
     def __init__(self, task: nn.Module, space: ParameterSpace, autocast: Autocast) -> None:
@@ -94,6 +95,7 @@ class Objective:
         self.draws = False
         self.draws_in_python = False
         self.changes_batch = False
+        self.hooks_tensors = False
         self._call = _ObjectiveModule(task)
         self.dtype = next(p.dtype for p in task.parameters() if p.requires_grad)
         every, distinct = (list(task.named_parameters(remove_duplicate=once)) for once in (False, True))

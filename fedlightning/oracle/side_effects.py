@@ -6,15 +6,26 @@ once a round. Where that makes a difference, clients are taken one by one.
 
 from __future__ import annotations
 
+import itertools
+import random
+import sys
+from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from types import FunctionType, ModuleType
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 
 from fedlightning.nested import flatten
 
+_DEPTH = 5
+_MANY = 100
+_SMALL = 10_000
+_LIBRARIES = {"torch", "torchvision", "torchmetrics", "lightning", "numpy", "fedlightning", "transformers"}
 _PLAIN = (bool, int, float, complex, str, type(None))
 _CONTAINERS = (list, dict, set)
 _OWN = ("_parameters", "_buffers", "_modules")
@@ -27,21 +38,90 @@ def _attributes(task: nn.Module) -> Iterator[tuple[nn.Module, str, Any]]:
                 yield module, name, value
 
 
-def numbers(task: nn.Module) -> dict[str, Any]:
-    """Plain values that the task and its modules have as attributes, by dotted name."""
-    names = {id(module): name for name, module in task.named_modules()}
-    return {
-        f"{names[id(module)]}.{name}".lstrip("."): value
-        for module, name, value in _attributes(task)
-        if isinstance(value, _PLAIN)
-    }
+def fingerprint(task: nn.Module) -> dict[str, Any]:
+    """What the task remembers in Python, by name: attributes of its modules and of objects they hold.
+
+    Beside numbers and texts these are tensors, containers, random generators, counters, and what functions have in
+    closures, defaults and plain globals, the task's own ``objective`` among them. Parameters and buffers are left out.
+    """
+    names = {id(module): f"self.{name}" if name else "self" for name, module in task.named_modules()}
+    found: dict[str, Any] = {}
+    for module, name, value in _attributes(task):
+        _note(found, f"{names[id(module)]}.{name}", value, _DEPTH)
+    _note(found, "objective", getattr(task.objective, "__func__", task.objective), _DEPTH)
+    for cls in type(task).__mro__:
+        if _is_foreign(cls.__module__):
+            break
+        for name, value in vars(cls).items():
+            if isinstance(value, (*_PLAIN, *_CONTAINERS, Tensor)):
+                _note(found, f"{cls.__name__}.{name}", value, _DEPTH)
+    return found
+
+
+def _note(found: dict[str, Any], name: str, value: Any, depth: int) -> None:
+    """Add a value, or what it consists of, in a form that can be compared later."""
+    if isinstance(value, _PLAIN):
+        found[name] = value
+    elif isinstance(value, Tensor):
+        if not is_functorch_wrapped_tensor(value) and value.numel() <= _SMALL:
+            found[name] = value.detach().clone()
+    elif isinstance(value, np.ndarray):
+        found[name] = value.tobytes() if value.size <= _SMALL else None
+    elif isinstance(value, torch.Generator):
+        found[name] = value.get_state()
+    elif isinstance(value, random.Random):
+        found[name] = value.getstate()
+    elif isinstance(value, np.random.Generator):
+        found[name] = repr(value.bit_generator.state)
+    elif isinstance(value, itertools.count):
+        found[name] = repr(value)
+    elif depth and len(found) < _SMALL:
+        for part, inner in _parts(value):
+            _note(found, f"{name}{part}", inner, depth - 1)
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    """What a value consists of, as far as it is the user's own."""
+    if isinstance(value, dict):
+        yield from ((f"[{key!r}]", inner) for key, inner in itertools.islice(value.items(), _MANY))
+    elif isinstance(value, list | tuple | set | deque):
+        yield ".length", len(value)
+        yield from ((f"[{k}]", inner) for k, inner in enumerate(itertools.islice(value, _MANY)))
+    elif isinstance(value, FunctionType) and not _is_foreign(value.__module__):
+        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+            with suppress(ValueError):  # an empty cell
+                yield f" {name}", cell.cell_contents
+        yield " defaults", value.__defaults__ or ()
+        for name in value.__code__.co_names:
+            held = value.__globals__.get(name)
+            if isinstance(held, (*_PLAIN, *_CONTAINERS, deque, itertools.count)) or _is_users_class(held):
+                yield f" {name}", held
+    elif _is_users_class(value):
+        yield from ((f".{name}", inner) for name, inner in vars(value).items() if not callable(inner))
+    elif not isinstance(value, nn.Module | type | ModuleType) and not _is_foreign(type(value).__module__):
+        yield from ((f".{name}", inner) for name, inner in getattr(value, "__dict__", {}).items())
+
+
+def _is_users_class(value: Any) -> bool:
+    return isinstance(value, type) and not issubclass(value, nn.Module) and not _is_foreign(value.__module__)
+
+
+def _is_foreign(module: str | None) -> bool:
+    """Whether code or a class is a library's; ours keep no such state."""
+    package = (module or "").partition(".")[0]
+    return package in _LIBRARIES or package in sys.stdlib_module_names - {"__main__", "types"}
 
 
 def changed(before: dict[str, Any], after: dict[str, Any]) -> str | None:
-    """Name of an attribute that differs, None if none does."""
-    for name in before.keys() | after.keys():
+    """Name of something that differs, None if nothing does."""
+    for name in {**before, **after}:
         old, new = before.get(name), after.get(name)
-        if type(old) is not type(new) or (old != new and not (old != old and new != new)):
+        if type(old) is not type(new):
+            return name
+        if isinstance(old, Tensor):
+            if old.shape != new.shape or not torch.equal(old.nan_to_num(), new.nan_to_num()):
+                return name
+        elif old != new and not (old != old and new != new):
             return name
     return None
 
@@ -58,8 +138,9 @@ def undone(task: nn.Module) -> Iterator[None]:
         yield
     finally:
         known = {(id(module), name) for module, name, *_ in kept}
+        modules = {place for place, _ in known}
         for module, name, _ in list(_attributes(task)):
-            if (id(module), name) not in known:
+            if id(module) in modules and (id(module), name) not in known:
                 vars(module).pop(name)
         for module, name, value, content in kept:
             vars(module)[name] = _put_back(value, content)

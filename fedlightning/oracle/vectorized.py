@@ -82,7 +82,7 @@ class Vectorized(Oracle):
         if self.compile:
             yield self
         plain = replace(self, compile=False)
-        for backward in ("autograd", "vmap") if self.backward is None else (self.backward,):
+        for backward in ("vmap",) if self.backward == "vmap" else ("autograd", "vmap"):
             if plain.replays(on_cpu):
                 yield replace(plain, backward=backward)
             yield replace(plain, backward=backward, replay=False)
@@ -240,6 +240,8 @@ def _compiled(objective: Objective) -> Evaluate:
 
 
 def _explain(error: Exception, name: str) -> BatchedError:
+    if isinstance(error, torch.OutOfMemoryError):
+        return BatchedError(f"{name}.objective does not fit into memory for a chunk of clients. Lower chunk_size.")
     text = f"{type(error).__name__}: {error}".splitlines()[0]
     return BatchedError(
         f"{name}.objective cannot run for all clients at once (torch.func.vmap): {text}\n"

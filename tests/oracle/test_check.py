@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, replace
+from itertools import count
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -93,6 +96,40 @@ def test_rounding_is_no_difference_and_little_more_is(dtype):
     assert check(Wrong(by=10 * eps)) is None
     assert check(Wrong(by=10 * eps**0.5)) is not None
     for way in (Vectorized(replay=True), Vectorized(replay=False, backward="vmap")):
+        assert check(way) is None
+
+
+@dataclass(frozen=True)
+class Turned(Vectorized):
+    """Gradients times a factor."""
+
+    factor: float = -1.0
+
+    def ways(self, on_cpu):
+        yield self
+
+    def evaluator(self, objective, calls):
+        right = Sequential().evaluator(objective, calls)
+
+        def evaluate(*arguments):
+            result = right(*arguments)
+            return replace(result, g=self.factor * result.g)
+
+        return evaluate
+
+
+@pytest.mark.parametrize("precision", [torch.bfloat16, torch.float16, "tf32"])
+@pytest.mark.parametrize("factor", [-1.0, 0.0, 0.5, 1.2])
+def test_coarse_numbers_are_no_excuse(precision, factor, monkeypatch):
+    objective, w, v, b, data = setting(mlp(), (6,), torch.float32)
+    if precision == "tf32":
+        monkeypatch.setattr(SelfCheck, "_eps", 2.0**-10)
+    else:
+        objective.autocast = Autocast("cpu", precision)
+    check = SelfCheck(objective, Sample(w[:2], v[:2], b[:2], [tuple(leaf[:2] for leaf in data)]))
+    assert check(Turned(factor=1.0)) is None
+    assert check(Turned(factor=factor)) is not None
+    for way in (Vectorized(replay=True, backward="autograd"), Vectorized(replay=False, backward="vmap")):
         assert check(way) is None
 
 
@@ -262,6 +299,128 @@ ALONE = [
     caches,
 ]
 TOGETHER = [adds_to_a_constant, is_differentiated_inside, is_complex]
+
+
+# state that has no effect yet in the rounds that are compared
+
+
+def in_a_list(task, original, batch):
+    task.seen = [*getattr(task, "seen", []), 1]
+    return original(batch) * (2 if len(task.seen) > 400 else 1)
+
+
+SEEN = deque()
+
+
+def in_a_deque(task, original, batch):
+    SEEN.append(1)
+    return original(batch) * (2 if len(SEEN) > 400 else 1)
+
+
+def in_a_default(task, original, batch, seen=[]):  # noqa: B006
+    seen.append(1)
+    return original(batch) * (2 if len(seen) > 400 else 1)
+
+
+def in_an_object(task, original, batch):
+    task.schedule = getattr(task, "schedule", None) or SimpleNamespace(n=0)
+    task.schedule.n += 1
+    return original(batch) * (2 if task.schedule.n > 400 else 1)
+
+
+def in_a_counter(task, original, batch):
+    task.numbers = getattr(task, "numbers", None) or count()
+    return original(batch) * (2 if next(task.numbers) > 400 else 1)
+
+
+def in_a_tensor(task, original, batch):
+    task.t = getattr(task, "t", torch.zeros(())) + 1
+    return original(batch) * torch.where(task.t > 400, 2.0, 1.0)
+
+
+def in_a_class(task, original, batch):
+    Everywhere.calls += 1
+    return original(batch) * (2 if Everywhere.calls > 400 else 1)
+
+
+def in_a_generator(task, original, batch):
+    task.draws = getattr(task, "draws", None) or random.Random(0)
+    return original(batch) * (2 if task.draws.random() > 0.99 else 1)
+
+
+@pytest.mark.parametrize(
+    "change", [in_a_list, in_a_deque, in_a_default, in_an_object, in_a_counter, in_a_tensor, in_a_class, in_a_generator]
+)
+def test_state_in_python_is_seen_before_it_acts(change):
+    Everywhere.calls = 0
+    _, loop, (line,) = trained(Vectorized(), lambda *arguments: change(*arguments), rounds=1)
+    assert isinstance(loop.oracle, Sequential)
+    assert "in Python, once for every client it is evaluated for" in line
+
+
+def keeps_its_mode(task, original, batch):
+    task.teacher = getattr(task, "teacher", None) or nn.Linear(1, 1)
+    task.teacher.eval()
+    task.size, task.last = len(batch), original(batch).detach()
+    return original(batch)
+
+
+def test_what_is_the_same_after_every_call_is_no_state():
+    _, loop, said = trained(Vectorized(), keeps_its_mode)
+    assert isinstance(loop.oracle, Vectorized)
+    assert said == []
+
+
+def test_a_buffer_that_is_written_late_is_refused_by_name():
+    def thaws(task, original, batch):
+        if task.thawed:
+            task.offset.mul_(0.9)
+        return original(batch)
+
+    for oracle in (Sequential(), Vectorized()):
+        algorithm = FedAvg(0.05)
+        task = quadratic(algorithm)
+        original, task.thawed = task.objective, False
+        task.objective = lambda batch, task=task, original=original: thaws(task, original, batch)
+        loop = loop_for(task, oracle, self_check="first")
+        first, second = rounds_of(algorithm, 2, local_steps=STEPS)
+        point = run(loop, [first])[0]
+        task.thawed = True
+        with pytest.raises(ObjectiveError, match="has begun to write into the buffer 'offset'"):
+            run(loop, [second])
+        assert torch.equal(loop.point, point)
+
+
+def test_python_numbers_that_are_drawn_late_are_noticed():
+    def late(task, original, batch):
+        return original(batch) * (1 + (np.random.rand() if task.noisy else 0))
+
+    algorithm = FedAvg(0.05)
+    task = quadratic(algorithm)
+    original, task.noisy = task.objective, False
+    task.objective = lambda batch: late(task, original, batch)
+    said = []
+    loop = loop_for(task, Vectorized(), report=said.append, self_check="first")
+    first, second = rounds_of(algorithm, 2, local_steps=STEPS)
+    run(loop, [first])
+    assert said == []
+    task.noisy = True
+    run(loop, [second])
+    assert isinstance(loop.oracle, Sequential)
+    assert "from the next round on: the objective has begun to draw random numbers from Python or NumPy" in said[0]
+
+
+def test_hooks_behind_a_guard_are_put_on_tensors():
+    """Below the forward pass' vmap no tensor says that it needs a gradient."""
+
+    def guarded(task, original, batch):
+        x = task.x * 1.0
+        if x.requires_grad:
+            x.register_hook(lambda g: g.clamp(max=1e6) * torch.where(g.norm() > 1e3, 0.5, 1.0))
+        return original(batch) + x.square().sum()
+
+    _, loop, _ = trained(Vectorized(), guarded)
+    assert loop.oracle.backward == "vmap"
 
 
 @pytest.mark.parametrize("change", ALONE + TOGETHER)
