@@ -459,8 +459,8 @@ class RoundLoop:
         rest = f" and {len(new) - len(shown)} others" if len(new) > len(shown) else ""
         last = "" if len(self._named) < _NAMED_CLIENTS else " Further clients are not named."
         warnings.warn(
-            f"NaN or infinite numbers came from client {', '.join(map(str, shown))}{rest}: left out of the mean in every "
-            "round they do; 'left_out' counts them. Look at their data, lower lr, or set local_clip."
+            f"NaN or infinite numbers came from client {', '.join(map(str, shown))}{rest}: left out of the mean in "
+            "every round they do; 'left_out' counts them. Look at their data, lower lr, or set local_clip."
             f"{last}",
             RuntimeWarning,
             stacklevel=2,
@@ -625,13 +625,17 @@ class RoundLoop:
         batched = self._agreeing(kind, cohort.preview(CLIENTS), fixed) if size > 1 or not open_choice else fixed
         if not isinstance(self.oracle, Auto):
             return batched
-        with undone(self._task):
-            trial = self.oracle.choose(
-                kind.objective,
-                cohort.steps(),
-                partial(self._arguments, kind, cohort),
-                batched if isinstance(batched, Vectorized) and size > 1 else None,
-            )
+        try:
+            with undone(self._task):
+                trial = self.oracle.choose(
+                    kind.objective,
+                    cohort.steps(),
+                    partial(self._arguments, kind, cohort),
+                    batched if isinstance(batched, Vectorized) and size > 1 else None,
+                )
+        except ObjectiveError as error:
+            ids = [deal.id for deal in cohort.deals]
+            raise _of_client(error, kind.objective.name, ids) from error.__cause__
         self._report(f"oracle: {trial.report}")
         return self._processes.agree(trial.oracle)
 
@@ -645,7 +649,10 @@ class RoundLoop:
         if why is not None:
             found = ways[-1]
         elif self._self_check != "off":
-            check = SelfCheck(kind.objective, self._sample(kind, chunk))
+            try:
+                check = SelfCheck(kind.objective, self._sample(kind, chunk))
+            except ObjectiveError as error:
+                raise _of_client(error, kind.objective.name, chunk.ids) from error.__cause__
             found, why = fastest_that_agrees(oracle, on_cpu, check)
         agreed = ways[self._processes.largest(ways.index(found))]
         if agreed != found:

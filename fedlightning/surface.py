@@ -16,6 +16,8 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from fedlightning.algorithms.base import Algorithm
+
 _SERVER = "the server's with the task's arguments server_optimizer, server_scheduler and server_clip"
 _CLIENTS = "the clients' with lr, local_optimizer and local_clip of the algorithm"
 _NEVER = "clients' gradients are computed for many clients at once and never lie in parameters' .grad"
@@ -76,6 +78,12 @@ def require_a_federated_fit(task: LightningModule, base: type[LightningModule], 
         TypeError: If a hook is overridden or there is no objective.
         ValueError: If an option or a callback is of no effect.
     """
+    algorithm: Any = getattr(task, "algorithm", None)
+    if not isinstance(algorithm, Algorithm):
+        raise TypeError(
+            f"{type(task).__name__}.algorithm was replaced by {algorithm!r}: make a new task with another algorithm, "
+            f"{type(task).__name__}(algorithm=...)."
+        )
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         _require_callback(callback, task)
     if trainer.state.fn != TrainerFn.FITTING:
@@ -97,6 +105,14 @@ def require_a_federated_fit(task: LightningModule, base: type[LightningModule], 
     if task.automatic_optimization:
         raise TypeError(f"{name}.automatic_optimization is True: leave it False, a round steps the optimizer itself.")
     _require_options(trainer)
+
+
+def never_made(task: object) -> str:
+    """What to tell whose task did not call our ``__init__``."""
+    return (
+        f"{type(task).__name__}.__init__ does not call super().__init__(algorithm, ...) of FederatedLightningModule. "
+        "Call it first of all."
+    )
 
 
 def _differs(task: LightningModule, base: type[LightningModule], hook: str) -> bool:
