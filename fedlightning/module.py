@@ -100,7 +100,6 @@ class FederatedLightningModule(LightningModule):
     personal_parameters: tuple[str, ...] = ()
     per_client_evaluation: ClassVar[bool] = False
     higher_is_better: ClassVar[Mapping[str, bool]] = {}
-    _compiler_ctx = None  # Lightning looks at it before the trainer is attached, also where no __init__ has set it
 
     __jit_unused_properties__: list[str] = [  # noqa: RUF012  # as in Lightning; TorchScript would compile these
         *LightningModule.__jit_unused_properties__,
@@ -117,6 +116,7 @@ class FederatedLightningModule(LightningModule):
         "_has_rounds",
         "_logs_this_round",
         "_moves_freely",
+        "_restores_rows",
         "_trainable",
     ]
 
@@ -269,6 +269,15 @@ class FederatedLightningModule(LightningModule):
                 "no client has trained. Use task.personalize(i) for client i's own model."
             )
         return super().__call__(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        """As ``nn.Module``'s; of a task whose ``__init__`` left ours out it says so."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError as error:
+            if "_self_check" in vars(self):
+                raise
+            raise AttributeError(f"{error}. {never_made(self)}") from None
 
     @property
     def _answers_with_the_start(self) -> bool:
