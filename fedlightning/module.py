@@ -927,7 +927,7 @@ _MAKERS = {
 }
 
 
-def _require_server_optimizer(optimizer: Any, parameters: list[Tensor]) -> None:
+def _require_server_optimizer(optimizer: Any, parameters: Sequence[Tensor]) -> None:
     """Refuse what would leave the global model where it is, or asks for the loss that the server does not have."""
     if not isinstance(optimizer, Optimizer):
         raise TypeError(
