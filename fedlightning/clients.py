@@ -54,6 +54,10 @@ class MemoryMapped(Storage):
 
     folder: str
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.folder, str | os.PathLike) or not str(self.folder):
+            raise TypeError(f"MemoryMapped(folder={self.folder!r}): expected the path of a folder.")
+
     def allocate(self, field: str, rows: int, template: Tensor) -> Tensor:
         """A file of its own for every growth; the former one is removed when nothing maps it any more."""
         Path(self.folder).mkdir(parents=True, exist_ok=True)

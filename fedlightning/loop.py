@@ -664,13 +664,17 @@ class RoundLoop:
             batched = self._agreed(self._agreeing(kind, cohort.preview(CLIENTS), fixed))
         if not isinstance(self.oracle, Auto):
             return batched
-        with undone(self._task):
-            trial = self.oracle.choose(
-                kind.objective,
-                cohort.steps(),
-                partial(self._arguments, kind, cohort),
-                batched if isinstance(batched, Vectorized) and size > 1 else None,
-            )
+        try:
+            with undone(self._task):
+                trial = self.oracle.choose(
+                    kind.objective,
+                    cohort.steps(),
+                    partial(self._arguments, kind, cohort),
+                    batched if isinstance(batched, Vectorized) and size > 1 else None,
+                )
+        except ObjectiveError as error:
+            ids = [deal.id for deal in cohort.deals]
+            raise _of_client(error, kind.objective.name, ids) from error.__cause__
         self._report(f"oracle: {trial.report}")
         return self._processes.agree(trial.oracle)
 
@@ -684,7 +688,8 @@ class RoundLoop:
             found = self._ladder[-1]
         elif self._self_check != "off":
             check = SelfCheck(kind.objective, self._sample(kind, chunk))
-            begin = replace(oracle, backward="vmap") if kind.objective.hooks_tensors else oracle
+            hooked = kind.objective.hooks_tensors and not oracle.compile  # compiled, the whole gradient is below vmap
+            begin = replace(oracle, backward="vmap") if hooked else oracle
             found, why = fastest_that_agrees(begin, on_cpu, check)
         if why is not None:
             self._report(f"oracle: took {in_words(found, on_cpu)}: {why}")

@@ -44,8 +44,10 @@ from fedlightning.loop import Buffers, RoundLoop, RoundRejectedError, RoundResul
 from fedlightning.oracle import Auto, Autocast, Oracle
 from fedlightning.processes import Distributed, OneProcess
 from fedlightning.proximal import Composite, Regularizer, compose
+from fedlightning.ranges import require_argument, require_instance
 from fedlightning.space import ParameterSpace, PerBlock, read, write
 from fedlightning.surface import (
+    never_made,
     refuse_synchronised_statistics,
     require_a_federated_fit,
     say_if_never_validated,
@@ -114,6 +116,7 @@ class FederatedLightningModule(LightningModule):
         "_has_rounds",
         "_logs_this_round",
         "_moves_freely",
+        "_restores_rows",
         "_trainable",
     ]
 
@@ -172,8 +175,18 @@ class FederatedLightningModule(LightningModule):
             )
         _require_one_of("weighting", weighting, get_args(Weighting))
         _require_one_of("buffers", buffers, get_args(Buffers))
-        if self_check not in ("first", "off") and (not isinstance(self_check, int) or self_check < 1):
+        if self_check not in ("first", "off") and (type(self_check) is not int or self_check < 1):
             raise ValueError(f"self_check={self_check!r}: expected 'first', 'off', or a number of rounds from 1 on.")
+        owner = type(self).__name__
+        if oracle is not None:
+            require_instance(f"{owner}(oracle", oracle, Oracle, "Sequential()")
+        if client_storage is not None:
+            require_instance(f"{owner}(client_storage", client_storage, Storage, "MemoryMapped('rows')")
+        require_argument(self, "server_clip", server_clip, optional=True, above=0.0)
+        require_argument(self, "predict_client", predict_client, optional=True, whole=True, at_least=0)
+        for name, made in (("server_optimizer", server_optimizer), ("server_scheduler", server_scheduler)):
+            if made is not None and not callable(made):
+                raise TypeError(f"{owner}({name}={made!r}): expected something that makes it, e.g. {_MAKERS[name]}.")
         self.automatic_optimization = False
         self.algorithm = algorithm
         self._regularizer = regularizer
@@ -186,7 +199,7 @@ class FederatedLightningModule(LightningModule):
         self._buffers_policy: Buffers = buffers
         self._client_storage = client_storage
         self.predict_client = predict_client
-        if isinstance(drift_parameters, str):
+        if isinstance(drift_parameters, str) or not isinstance(drift_parameters, Iterable):
             raise ValueError(
                 f"drift_parameters={drift_parameters!r}: expected a list of name prefixes, e.g. [{drift_parameters}]."
             )
@@ -258,6 +271,15 @@ class FederatedLightningModule(LightningModule):
             )
         return super().__call__(*args, **kwargs)
 
+    def __getattr__(self, name: str) -> Any:
+        """As ``nn.Module``'s; of a task whose ``__init__`` left ours out it says so."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError as error:
+            if "_self_check" in vars(self):
+                raise
+            raise AttributeError(f"{error}. {never_made(self)}") from None
+
     @property
     def _answers_with_the_start(self) -> bool:
         """Whether a trained task is called as a whole, outside a run that puts clients' models in."""
@@ -278,6 +300,8 @@ class FederatedLightningModule(LightningModule):
 
     @trainer.setter
     def trainer(self, trainer: Trainer | None) -> None:
+        if "_self_check" not in vars(self):
+            raise TypeError(never_made(self))
         attach: Any = LightningModule.trainer
         attach.fset(self, trainer)
         if trainer is not None:
@@ -376,7 +400,11 @@ class FederatedLightningModule(LightningModule):
             RuntimeError: If there are no client states yet.
             TypeError: If it is no whole number.
         """
-        client = index(client)
+        try:
+            client = index(client)
+        except TypeError:
+            shown = f"{client!r} of type {type(client).__name__}"
+            raise TypeError(f"personalize({shown}): expected a client's number, from 0 on.") from None
         self.require_client_states(f"personalize({client})")
         loop = self._rounds()
         copy = deepcopy(self, {id(loop): None, id(self._restored): None})
@@ -540,9 +568,15 @@ class FederatedLightningModule(LightningModule):
             if self._server_optimizer is None
             else self._server_optimizer(parameters)
         )
+        _require_server_optimizer(optimizer, parameters)
         if self._server_scheduler is None:
             return optimizer
-        scheduler = self._server_scheduler(optimizer)
+        scheduler: Any = self._server_scheduler(optimizer)
+        if not isinstance(scheduler, LRScheduler):
+            raise TypeError(
+                f"server_scheduler made {scheduler!r}: expected a torch.optim.lr_scheduler of the optimizer it is "
+                f"given, e.g. {_MAKERS['server_scheduler']}."
+            )
         if isinstance(scheduler, ReduceLROnPlateau):
             raise ValueError("server_scheduler=ReduceLROnPlateau: it waits for a metric, but is stepped once a round.")
         return [optimizer], [scheduler]
@@ -594,6 +628,15 @@ class FederatedLightningModule(LightningModule):
         self.round_metrics = {}
         self._first_loss = None
         self._weights_loaded = self._is_one_clients = False
+
+    def optimizers(self, *args: Any, **kwargs: Any) -> Any:
+        """As Lightning's; inside :meth:`objective` there is none to step."""
+        if self._in_round:
+            raise RuntimeError(
+                f"{type(self).__name__}.objective called self.optimizers(). Return the loss: the algorithm steps the "
+                "clients' models, server_optimizer the global one."
+            )
+        return super().optimizers(*args, **kwargs)
 
     def log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
         """As Lightning's; inside :meth:`objective` it explains what to do instead."""
@@ -877,6 +920,35 @@ class FederatedLightningModule(LightningModule):
         task.load_state_dict(checkpoint["state_dict"], strict=strict)
         device = next((t.device for t in checkpoint["state_dict"].values() if isinstance(t, Tensor)), None)
         return task if device is None else task.to(device)
+
+
+_MAKERS = {
+    "server_optimizer": "functools.partial(torch.optim.Adam, lr=0.01)",
+    "server_scheduler": "functools.partial(torch.optim.lr_scheduler.StepLR, step_size=10)",
+}
+
+
+def _require_server_optimizer(optimizer: Any, parameters: Sequence[Tensor]) -> None:
+    """Refuse what would leave the global model where it is, or asks for the loss that the server does not have."""
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(
+            f"server_optimizer made {optimizer!r}: expected a torch.optim.Optimizer of the parameters it is given, "
+            f"e.g. {_MAKERS['server_optimizer']}."
+        )
+    name = type(optimizer).__name__
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise ValueError(
+            f"server_optimizer={name}: it evaluates the loss several times a step, which no server can. Use one that "
+            f"takes a gradient, e.g. {_MAKERS['server_optimizer']}."
+        )
+    moved = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    if moved != set(map(id, parameters)):
+        raise ValueError(
+            f"server_optimizer={name} was made for other parameters than the {len(parameters)} shared ones it was "
+            "given, so the global model would not move as a whole. Use those, e.g. "
+            f"{_MAKERS['server_optimizer']}."
+        )
 
 
 _RESUMED = {"optimizer_states", "lr_schedulers", "loops"}

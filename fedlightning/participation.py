@@ -7,7 +7,7 @@ import random
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-from fedlightning.ranges import require
+from fedlightning.ranges import require, require_instance
 from fedlightning.seeding import derive_seed
 
 
@@ -131,6 +131,7 @@ class ResponseShare(Responses):
     high: float = 1.0
 
     def __post_init__(self) -> None:
+        require(self, "low", "high")
         if not 0 <= self.low <= self.high <= 1:
             raise ValueError(f"ResponseShare(low={self.low}, high={self.high}): expected 0 <= low <= high <= 1.")
 
@@ -169,6 +170,7 @@ class Devices(Responses):
     seed: int = 0
 
     def __post_init__(self) -> None:
+        require(self, "low", "high", "seed")
         if not 0 <= self.low <= self.high <= 1:
             raise ValueError(f"Devices(low={self.low}, high={self.high}): expected 0 <= low <= high <= 1.")
         require(self, "spread", "jitter", at_least=0.0)
@@ -215,6 +217,10 @@ class FirstResponders(Participation):
     reinvite: bool = True
 
     def __post_init__(self) -> None:
+        require(self, "size", "at_least")
+        require(self, "first", optional=True)
+        if self.responses is not None:
+            require_instance("FirstResponders(responses", self.responses, Responses, "ResponseShare(0.5, 1.0)")
         if not 1 <= self.at_least <= self.size:
             raise ValueError(
                 f"FirstResponders(size={self.size}, at_least={self.at_least}): expected 1 <= at_least <= size."

@@ -2,53 +2,122 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from math import isfinite
-from numbers import Real
+from numbers import Integral, Real
+from typing import Any, TypedDict
+
+from typing_extensions import Unpack
 
 
-def require(
-    owner: object,
-    *names: str,
-    above: float | None = None,
-    at_least: float | None = None,
-    below: float | None = None,
-    at_most: float | None = None,
-    optional: bool = False,
-) -> None:
-    """Check attributes' ranges; of a pair or a mapping, every entry's.
+class Bounds(TypedDict, total=False):
+    """Bounds of a number; those left out bound nothing.
 
-    Args:
-        owner: Has the attributes.
-        names: The attributes, which are numbers, ``[min, max]`` or ``{prefix: number}``.
+    Attributes:
         above: Values must be greater than this.
         at_least: Values must be this or greater.
         below: Values must be less than this.
         at_most: Values must be this or less.
+    """
+
+    above: float
+    at_least: float
+    below: float
+    at_most: float
+
+
+def require(owner: object, *names: str, optional: bool = False, whole: bool = False, **bounds: Unpack[Bounds]) -> None:
+    """Check attributes' ranges; of a pair or a mapping, every entry's.
+
+    A dataclass says by its annotations which of its fields take several numbers (``PerBlock``) and which take whole
+    ones (``int``).
+
+    Args:
+        owner: Has the attributes.
+        names: The attributes, which are numbers or, where declared so, ``[min, max]`` or ``{prefix: number}``.
         optional: Whether None is a value, too.
+        whole: Whether values must be whole numbers; of dataclasses, their annotations say it.
+        bounds: Of every number.
 
     Raises:
-        TypeError: If something is no number.
+        TypeError: If something is no number, or several numbers are given where one is expected.
         ValueError: If a number is out of range, infinite or not a number.
     """
+    declared = {field.name: str(field.type) for field in fields(owner)} if is_dataclass(owner) else {}
     for name in names:
-        value = getattr(owner, name)
-        if optional and value is None:
-            continue
+        value, kind = getattr(owner, name), declared.get(name, "")
         given = f"{type(owner).__name__}({name}={value!r})"
-        listed = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else [value]
-        for entry in listed:
-            if not isinstance(entry, Real):
-                raise TypeError(f"{given}: expected a number, not {entry!r}.")
-            number = float(entry)
-            if not isfinite(number):
-                raise ValueError(f"{given}: expected a finite number{', or null for no bound' if optional else ''}.")
-            inside = [
-                *([(number > above, f"> {above:g}")] if above is not None else []),
-                *([(number >= at_least, f">= {at_least:g}")] if at_least is not None else []),
-                *([(number < below, f"< {below:g}")] if below is not None else []),
-                *([(number <= at_most, f"<= {at_most:g}")] if at_most is not None else []),
-            ]
-            if not all(holds for holds, _ in inside):
-                expected = " and ".join(text for _, text in inside)
-                raise ValueError(f"{given}: expected {expected}{', or null' if optional else ''}.")
+        entries = _entries(value, given) if kind.startswith("PerBlock") else [value]
+        for entry in entries:
+            _require(given, entry, whole or kind.startswith("int"), optional, bounds)
+
+
+def require_argument(
+    owner: object, name: str, value: object, optional: bool = False, whole: bool = False, **bounds: Unpack[Bounds]
+) -> None:
+    """Check the range of an argument that its owner does not keep as an attribute.
+
+    Args:
+        owner: What is being made, for the message.
+        name: The argument.
+        value: What was given.
+        optional: Whether None is a value, too.
+        whole: Whether it must be a whole number.
+        bounds: Of the number.
+
+    Raises:
+        TypeError: If it is no number.
+        ValueError: If it is out of range, infinite or not a number.
+    """
+    _require(f"{type(owner).__name__}({name}={value!r})", value, whole, optional, bounds)
+
+
+def require_instance(argument: str, value: object, kind: type, example: str) -> None:
+    """Check that an argument is an object of a class of this package.
+
+    Args:
+        argument: Owner and name, ``Owner(name=``, for the message.
+        value: What was given.
+        kind: The class.
+        example: How such an object is made.
+
+    Raises:
+        TypeError: If it is something else, such as the class itself.
+    """
+    if not isinstance(value, kind):
+        shown = value.__name__ if isinstance(value, type) else repr(value)
+        raise TypeError(f"{argument}={shown}): expected a {kind.__name__} object, e.g. {example}.")
+
+
+def _require(given: str, entry: object, whole: bool, optional: bool, bounds: Bounds) -> None:
+    """Check one number."""
+    if optional and entry is None:
+        return
+    if not isinstance(entry, Integral if whole else Real) or isinstance(entry, bool):
+        raise TypeError(f"{given}: expected a {'whole ' if whole else ''}number, not {entry!r}.")
+    number = float(entry)
+    if not isfinite(number):
+        raise ValueError(f"{given}: expected a finite number{', or null for no bound' if optional else ''}.")
+    inside = [
+        *([(number > bounds["above"], f"> {bounds['above']:g}")] if "above" in bounds else []),
+        *([(number >= bounds["at_least"], f">= {bounds['at_least']:g}")] if "at_least" in bounds else []),
+        *([(number < bounds["below"], f"< {bounds['below']:g}")] if "below" in bounds else []),
+        *([(number <= bounds["at_most"], f"<= {bounds['at_most']:g}")] if "at_most" in bounds else []),
+    ]
+    if not all(holds for holds, _ in inside):
+        expected = " and ".join(text for _, text in inside)
+        raise ValueError(f"{given}: expected {expected}{', or null' if optional else ''}.")
+
+
+def _entries(value: Any, given: str) -> list[Any]:
+    """The numbers of a hyper-parameter that may differ by block or prefix."""
+    if isinstance(value, Mapping):
+        if wrong := [key for key in value if not isinstance(key, str)]:
+            raise TypeError(f"{given}: expected name prefixes or 'default' as keys, not {wrong[0]!r}.")
+        return list(value.values())
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        return [value]
+    if len(value) != 2:
+        raise ValueError(f"{given}: expected one number or a pair [min, max].")
+    return list(value)

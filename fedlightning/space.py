@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from fedlightning.variants import VariantChoice
 
@@ -160,8 +161,12 @@ class ParameterSpace:
             ValueError: If a prefix matches no trainable parameter, a parameter is named by both, nothing is shared,
                 or the trainable parameters do not share one real dtype, or variants are not personal.
         """
-        self._prefixes = tuple(max_parameters), tuple(personal_parameters)
         trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        if lazy := [name for name, p in trainable.items() if is_lazy(p)]:
+            raise ValueError(
+                f"Parameter '{lazy[0]}' of a lazy module has no shape yet. Pass one sample through the module in "
+                "__init__, or give the layer its sizes."
+            )
         maximised = _match(max_parameters, trainable, "max_parameters")
         personal = _match(personal_parameters, trainable, "personal_parameters")
         if both := sorted(maximised & personal):
@@ -175,6 +180,7 @@ class ParameterSpace:
                 f"Trainable parameters have dtypes {sorted(map(str, dtypes))}; one real floating dtype is needed. "
                 "Convert the module, or exclude parameters with requires_grad_(False)."
             )
+        self._prefixes = tuple(max_parameters), tuple(personal_parameters)
         choice = VariantChoice(module)
         for part in choice.names:
             if travels := sorted(name for name in trainable if is_under(name, part) and name not in personal):
@@ -278,6 +284,8 @@ def names_under(prefix: str, names: Iterable[str], argument: str) -> set[str]:
         ValueError: If there are none, naming the argument, the prefix and what it may have meant.
     """
     names = list(names)
+    if not isinstance(prefix, str):
+        raise TypeError(f"{argument}: {prefix!r} is no name prefix. Give the dotted name of a parameter or module.")
     found = {name for name in names if is_under(name, prefix)}
     if not found:
         prefixes = {".".join(parts[:end]) for parts in map(_parts, names) for end in range(1, len(parts) + 1)}
@@ -294,6 +302,8 @@ def names_under(prefix: str, names: Iterable[str], argument: str) -> set[str]:
 def _match(prefixes: Iterable[str], parameters: Mapping[str, nn.Parameter], argument: str) -> set[str]:
     if isinstance(prefixes, str):
         raise ValueError(f"{argument}={prefixes!r}: expected a sequence of name prefixes, e.g. ({prefixes!r},).")
+    if not isinstance(prefixes, Iterable):
+        raise ValueError(f"{argument}={prefixes!r}: expected a sequence of name prefixes; () for none.")
     found: set[str] = set()
     for prefix in prefixes:
         found |= names_under(prefix, parameters, argument)

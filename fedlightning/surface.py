@@ -16,6 +16,8 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from fedlightning.algorithms.base import Algorithm
+
 _SERVER = "the server's with the task's arguments server_optimizer, server_scheduler and server_clip"
 _CLIENTS = "the clients' with lr, local_optimizer and local_clip of the algorithm"
 _NEVER = "clients' gradients are computed for many clients at once and never lie in parameters' .grad"
@@ -76,6 +78,12 @@ def require_a_federated_fit(task: LightningModule, base: type[LightningModule], 
         TypeError: If a hook is overridden or put on a parameter, or there is no objective.
         ValueError: If an option or a callback is of no effect.
     """
+    algorithm: Any = getattr(task, "algorithm", None)
+    if not isinstance(algorithm, Algorithm):
+        raise TypeError(
+            f"{type(task).__name__}.algorithm was replaced by {algorithm!r}: make a new task with another algorithm, "
+            f"{type(task).__name__}(algorithm=...)."
+        )
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         _require_callback(callback, task)
     if trainer.state.fn != TrainerFn.FITTING:
@@ -103,6 +111,14 @@ def require_a_federated_fit(task: LightningModule, base: type[LightningModule], 
                 "at every client's own values. Mask or scale the parameter in the objective, or freeze it."
             )
     _require_options(trainer)
+
+
+def never_made(task: object) -> str:
+    """What to tell whose task did not call our ``__init__``."""
+    return (
+        f"{type(task).__name__}.__init__ does not call super().__init__(algorithm, ...) of FederatedLightningModule. "
+        "Call it first of all."
+    )
 
 
 def _differs(task: LightningModule, base: type[LightningModule], hook: str) -> bool:

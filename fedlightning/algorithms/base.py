@@ -283,6 +283,11 @@ class LocalGradientAlgorithm(Algorithm):
     def __post_init__(self) -> None:
         require(self, "lr", above=0.0)
         require(self, "local_clip", above=0.0, optional=True)
+        if self.local_optimizer is not None and not callable(self.local_optimizer):
+            raise TypeError(
+                f"{type(self).__name__}(local_optimizer={self.local_optimizer!r}): expected something that makes one, "
+                "e.g. functools.partial(torch.optim.Adam, lr=0.01)."
+            )
 
     def bind(
         self: LocalGradientAlgorithmT, space: ParameterSpace, like: Tensor, psi: Composite | None = None

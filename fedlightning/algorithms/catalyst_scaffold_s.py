@@ -75,6 +75,7 @@ class CatalystScaffoldS(Algorithm):
         require(self, "p", above=0.0, at_most=1.0)
         require(self, "theta", at_least=0.0)
         require(self, "stage_steps", at_least=1)
+        require(self, "seed")
 
     @property
     def phases(self) -> tuple[Phase, ...]:

@@ -104,6 +104,7 @@ class FedADMM(SplittingAlgorithm):
     solver: LocalSolver = field(default_factory=lambda: GradientDescent(max_steps=5), kw_only=True)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(self, "sigma", above=0.0)
         require(self, "eps", above=0.0)
         require(self, "nu", above=0.0, below=1.0)

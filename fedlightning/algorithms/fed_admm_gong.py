@@ -73,6 +73,7 @@ class FedADMMGong(SplittingAlgorithm):
     lr_server: PerBlock = 1.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(self, "rho", "lr_server", above=0.0)
 
     @property

@@ -46,6 +46,12 @@ class FedCP(FedAvg):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self, "share", above=0.0, at_most=1.0)
+        heads: Any = self.heads
+        named = isinstance(heads, list | tuple) and [type(name) for name in heads] == [str, str]
+        if heads is not None and not named:
+            raise TypeError(
+                f"FedCP(heads={self.heads!r}): expected the names of two heads, [shared, personal], or null."
+            )
 
     def bind(self, space: ParameterSpace, like: Tensor, psi: Composite | None = None) -> FedCP:
         """A copy that knows where the heads lie."""

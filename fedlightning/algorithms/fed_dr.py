@@ -96,6 +96,7 @@ class FedDR(SplittingAlgorithm):
     alpha: float = 1.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(self, "eta", above=0.0)
         require(self, "alpha", above=0.0, below=2.0)
 

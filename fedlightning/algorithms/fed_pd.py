@@ -91,7 +91,9 @@ class FedPD(SplittingAlgorithm):
     seed: int = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(self, "eta", above=0.0)
+        require(self, "seed")
         require(self, "p", at_least=0.0, below=1.0)
 
     def skips(self, t: int) -> bool:

@@ -72,6 +72,7 @@ class FedSkip(LocalGradientAlgorithm):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self, "period", at_least=1)
+        require(self, "seed")
 
     @property
     def phases(self) -> tuple[Phase, ...]:

@@ -75,6 +75,7 @@ class FedSplit(SplittingAlgorithm):
     s: PerBlock
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(self, "s", above=0.0)
 
     @property

@@ -143,6 +143,7 @@ class FIAELT(SplittingAlgorithm):
     solver: LocalSolver = field(default_factory=SVRG, kw_only=True)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(self, "beta", "smoothness", above=0.0, optional=True)
         require(self, "tau", above=0.0)
         require(self, "r", above=0.0, below=1.0)

@@ -106,6 +106,7 @@ class LpProj(Algorithm):
         require(self, "lr", "lr_reference", "beta", above=0.0)
         require(self, "dim", "inner_steps", at_least=1)
         require(self, "lam", at_least=0.0)
+        require(self, "seed")
         if self.p not in (1, 2):
             raise ValueError(f"LpProj(p={self.p!r}): expected 1 or 2.")
 

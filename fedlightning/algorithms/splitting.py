@@ -18,6 +18,7 @@ from fedlightning.local.stopping import FixedSteps, StoppingRule
 from fedlightning.local.subproblem import Subproblem
 from fedlightning.oracle.cohort import CohortOracle
 from fedlightning.proximal.composite import Composite
+from fedlightning.ranges import require_instance
 from fedlightning.space import ParameterSpace
 
 SplittingT = TypeVar("SplittingT", bound="SplittingAlgorithm")
@@ -37,6 +38,12 @@ class SplittingAlgorithm(Algorithm):
 
     solver: LocalSolver = field(default_factory=LocalSteps, kw_only=True)
     stop: StoppingRule | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        owner = type(self).__name__
+        require_instance(f"{owner}(solver", self.solver, LocalSolver, "LocalSteps(lr=0.1)")
+        if self.stop is not None:
+            require_instance(f"{owner}(stop", self.stop, StoppingRule, "GradientTolerance(eps=0.01)")
 
     @property
     def own_rule(self) -> StoppingRule:

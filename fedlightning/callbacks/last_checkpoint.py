@@ -10,6 +10,8 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
+from fedlightning.ranges import require
+
 
 class LastCheckpoint(Checkpoint):
     """Keep ``last.ckpt`` up to date: every half minute, and when training ends.
@@ -24,7 +26,8 @@ class LastCheckpoint(Checkpoint):
 
     def __init__(self, folder: str | None = None, every_n_seconds: float = 30.0) -> None:
         self._folder = folder
-        self._every_n_seconds = every_n_seconds
+        self.every_n_seconds = every_n_seconds
+        require(self, "every_n_seconds", at_least=0.0)
         self._saved_at = 0.0
         self.dirpath: str | None = folder
 
@@ -78,7 +81,7 @@ class LastCheckpoint(Checkpoint):
                 self._save(trainer)
 
     def _save_if_due(self, trainer: Trainer) -> None:
-        due = time.monotonic() - self._saved_at >= self._every_n_seconds
+        due = time.monotonic() - self._saved_at >= self.every_n_seconds
         if trainer.strategy.broadcast(due):
             self._save(trainer)
 

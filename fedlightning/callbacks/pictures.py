@@ -7,6 +7,8 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 
+from fedlightning.ranges import require
+
 
 class LogPictures(Callback):
     """After validation, write what a task's ``pictures()`` returns (names to figures) to TensorBoard.
@@ -16,16 +18,15 @@ class LogPictures(Callback):
     """
 
     def __init__(self, every_n_validations: int = 5) -> None:
-        if every_n_validations < 1:
-            raise ValueError(f"LogPictures(every_n_validations={every_n_validations}): expected at least 1.")
-        self._every = every_n_validations
+        self.every_n_validations = every_n_validations
+        require(self, "every_n_validations", at_least=1, whole=True)
         self._validations = 0
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Draw and write."""
         if trainer.sanity_checking or not trainer.is_global_zero:
             return
-        due = self._validations % self._every == 0
+        due = self._validations % self.every_n_validations == 0
         self._validations += 1
         pictures: Any = getattr(pl_module, "pictures", None)
         boards = [logger for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)]

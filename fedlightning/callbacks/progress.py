@@ -8,6 +8,8 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar
 from tqdm.auto import tqdm
 
+from fedlightning.ranges import require
+
 
 class RoundProgressBar(ProgressBar):
     """One bar over all communication rounds of a fit, with the latest metrics behind it.
@@ -18,7 +20,8 @@ class RoundProgressBar(ProgressBar):
 
     def __init__(self, refresh_rate: int = 1) -> None:
         super().__init__()
-        self._refresh_rate = refresh_rate
+        self.refresh_rate = refresh_rate
+        require(self, "refresh_rate", at_least=1, whole=True)
         self._bar: tqdm[Any] | None = None
         self._enabled = True
 
@@ -41,7 +44,7 @@ class RoundProgressBar(ProgressBar):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Move on."""
-        if self._bar is not None and trainer.global_step % self._refresh_rate == 0:
+        if self._bar is not None and trainer.global_step % self.refresh_rate == 0:
             self._bar.update(trainer.global_step - self._bar.n)
             shown = self.get_metrics(trainer, pl_module)
             self._bar.set_postfix({k: v for k, v in shown.items() if k != "v_num"}, refresh=False)

@@ -121,10 +121,7 @@ class _Options:
             return  # what jsonargparse takes beside files
         if not path.is_file():
             raise MistakeError(f"--config={file}: File does not exist. Paths count from {Path.cwd()}.")
-        try:
-            config = yaml.safe_load(path.read_text())
-        except (OSError, UnicodeDecodeError, yaml.YAMLError):
-            return  # the parser says where
+        config = _parsed(file, path)
         try:
             for key, value in config.items() if isinstance(config, Mapping) else ():
                 self.require(str(key), str(key))
@@ -220,6 +217,46 @@ def _require_argument(place: _Place, where: str, name: str) -> None:
     known = None if found is None else sources.arguments(found)
     if found is not None and known is not None and name.partition(".")[0] not in known:
         raise MistakeError(no_argument(where, found.node.name, name, known))
+
+
+class _StrictLoader(yaml.SafeLoader):  # type: ignore[misc]
+    """Refuses a key that a mapping has twice: of two values YAML would silently take the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.value in seen and key.tag != "tag:yaml.org,2002:merge":
+                line = key.start_mark.line + 1
+                raise MistakeError(f"'{key.value}' is given twice, again in line {line}. Remove one.")
+            seen.add(key.value if isinstance(key.value, str) else "")
+        content: dict[Any, Any] = super().construct_mapping(node, deep)
+        return content
+
+
+def _parsed(file: str, path: Path) -> Any:
+    """The content of a config file, a mapping or nothing.
+
+    Raises:
+        MistakeError: If it is something else.
+    """
+    try:
+        config = yaml.load(path.read_text(encoding="utf-8"), _StrictLoader)  # a safe loader
+    except MistakeError as mistake:
+        raise MistakeError(f"--config={file}: {mistake}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise MistakeError(f"--config={file}: it is no text ({error}). Expected YAML.") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = "" if mark is None else f" in line {mark.line + 1}, column {mark.column + 1}"
+        raise MistakeError(f"--config={file}: it is no YAML{where}: {error.problem or error.context}.") from None
+    except yaml.YAMLError as error:
+        raise MistakeError(f"--config={file}: it is no YAML: {str(error).splitlines()[0]}.") from None
+    if config is not None and not isinstance(config, Mapping):
+        raise MistakeError(
+            f"--config={file}: it holds a {type(config).__name__} at the top. Expected keys such as model, data and "
+            "trainer."
+        )
+    return config
 
 
 def _asks_for_help(argument: str) -> bool:

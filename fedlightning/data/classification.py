@@ -17,6 +17,7 @@ from fedlightning.data.pictures import (
     read_mnist,
     read_tiny_imagenet,
 )
+from fedlightning.ranges import require, require_instance
 
 
 class Digits(FederatedDataModule):
@@ -39,7 +40,9 @@ class Digits(FederatedDataModule):
         """
         super().__init__(**dealing)
         self.partitioner = IID(20) if partitioner is None else partitioner
+        require_instance(f"{type(self).__name__}(partitioner", self.partitioner, Partitioner, "IID(20)")
         self.size = size
+        require(self, "size", at_least=1, whole=True)
         self.scaling = ScalePixels() if scaling is None else scaling
 
     def build(self) -> Federation:
@@ -82,6 +85,7 @@ class LabelledPictures(FederatedDataModule):
         super().__init__(**dealing)
         self.root = root
         self.partitioner = IID(100) if partitioner is None else partitioner
+        require_instance(f"{type(self).__name__}(partitioner", self.partitioner, Partitioner, "IID(20)")
         self.scaling = ScalePixels() if scaling is None else scaling
         self.cache = cache
         self.download = download

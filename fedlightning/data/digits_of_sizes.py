@@ -29,6 +29,8 @@ class DigitsOfSizes(PersonalDigits):
             options: Further arguments of :class:`PersonalDigits`.
         """
         super().__init__(permute_labels=permute_labels, **options)
+        if not isinstance(sizes, list | tuple) or not sizes:
+            raise ValueError(f"DigitsOfSizes(sizes={sizes!r}): expected a list of 8, 4, 2 or 1, e.g. [8, 4].")
         if wrong := [size for size in sizes if size not in (8, 4, 2, 1)]:
             raise ValueError(f"sizes={list(sizes)}: {wrong[0]} is none of 8, 4, 2, 1.")
         self.sizes = list(sizes)

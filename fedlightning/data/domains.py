@@ -26,6 +26,7 @@ from fedlightning.data.images import (
 )
 from fedlightning.data.module import FederatedDataModule, Federation, TensorData
 from fedlightning.data.partition import SourceTargetShare
+from fedlightning.ranges import require
 
 SOURCE, TARGET, HIDDEN = 0, 1, -1
 
@@ -60,6 +61,7 @@ class DigitsM(FederatedDataModule):
         super().__init__(batch_size=batch_size, local_steps=local_steps, **dealing)
         self.partitioner = SourceTargetShare(clients, p)
         self.size = size
+        require(self, "size", at_least=1, whole=True)
 
     def build(self) -> Federation:
         """Share out the digits and blend the targets."""
@@ -186,6 +188,7 @@ class Office31(FederatedDataModule):
         self.root = root
         self.domains = (source, target)
         self.size = size
+        require(self, "size", at_least=1, whole=True)
 
     def build(self) -> Federation:
         """Open the folders."""

@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedlightning.ranges import require
+
 
 @dataclass(frozen=True)
 class ScalePixels:
@@ -29,6 +31,10 @@ class ScalePixels:
 
     mean: float = 0.5
     std: float = 0.5
+
+    def __post_init__(self) -> None:
+        require(self, "mean")
+        require(self, "std", above=0.0)
 
     def __call__(self, batch: Any) -> Any:
         """Scale ``batch["image"]``, or the first entry of a pair."""

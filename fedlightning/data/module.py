@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,8 +38,13 @@ from fedlightning.data.tensors import MixedTensorData, as_tensor_data
 from fedlightning.data.tensors import TensorData as TensorData
 from fedlightning.nested import flatten, map_tensors
 from fedlightning.participation import Full, Participation, Turnout
+from fedlightning.ranges import require, require_instance
 from fedlightning.seeding import derive_seed
 from fedlightning.variants import VariantChoice
+
+
+class SampleError(RuntimeError):
+    """A client's data set did not give its samples; the message names round and client."""
 
 
 @dataclass(frozen=True)
@@ -102,13 +108,6 @@ class FederatedDataModule(LightningDataModule):
                 or client by client where clients have models of their own (``local_train_loss``, ...).
         """
         super().__init__()
-        for name in ("batch_size", "local_steps"):
-            value = locals()[name]
-            if value is not None and value < 1:
-                raise ValueError(f"{name}={value}: expected at least 1, or null.")
-        for name in ("local_epochs", "rounds_per_epoch", "eval_batch_size"):
-            if locals()[name] < 1:
-                raise ValueError(f"{name}={locals()[name]}: expected at least 1.")
         self.batch_size = batch_size
         self.local_steps = local_steps
         self.local_epochs = local_epochs
@@ -119,6 +118,12 @@ class FederatedDataModule(LightningDataModule):
         self.seed = seed
         self.validate_train = validate_train
         self._federation: Federation | None = None
+        require(self, "batch_size", "local_steps", at_least=1, optional=True, whole=True)
+        require(self, "local_epochs", "rounds_per_epoch", "eval_batch_size", at_least=1, whole=True)
+        require(self, "num_workers", at_least=0, whole=True)
+        require(self, "seed", whole=True)
+        owner = type(self).__name__
+        require_instance(f"{owner}(participation", self.participation, Participation, "Uniform(size=10)")
 
     @abstractmethod
     def build(self) -> Federation:
@@ -142,6 +147,11 @@ class FederatedDataModule(LightningDataModule):
             dealing: Arguments of :class:`FederatedDataModule`: ``batch_size``, ``local_steps``, ``participation``,
                 ``seed``, ...
         """
+        if isinstance(train, Dataset | Tensor | str | Mapping) or not hasattr(train, "__getitem__"):
+            raise TypeError(
+                f"from_datasets(train={type(train).__name__}): expected a list of data sets, one a client. A generator "
+                "becomes one by list(...); one data set is shared out by Subset(dataset, indices) of each client."
+            )
         if not len(train):
             raise ValueError("from_datasets(train=[]): give one data set a client.")
         return ClientDatasets(train, val, test, **dealing)
@@ -340,7 +350,11 @@ class ClientDatasets(FederatedDataModule):
         Raises:
             ValueError: If a client has no training samples, or the lists do not go with each other.
         """
-        without = [client for client, dataset in enumerate(self.clients) if not _size(dataset)]
+        without = [
+            client
+            for client, dataset in enumerate(self.clients)
+            if not _size_of(dataset, f"train: the data set of client {client}")
+        ]
         if without:
             raise ValueError(
                 f"train: Client {without[0]} has no samples ({len(without)} of {len(self.clients)} data sets are null "
@@ -357,13 +371,15 @@ class ClientDatasets(FederatedDataModule):
         self, name: str, given: Dataset[Any] | Sequence[Dataset[Any] | None] | None
     ) -> tuple[Dataset[Any] | None, Partition | None]:
         if not isinstance(given, list | tuple):
+            _size_of(given, f"{name}: the data set")  # type: ignore[arg-type]
             return given, None  # type: ignore[return-value]
         if len(given) != len(self.clients):
             raise ValueError(
                 f"{name}: a list of {len(given)} data sets for {len(self.clients)} clients. Give one a client in the "
                 "order of train, null for a client without, or one data set for the global model."
             )
-        if not any(map(_size, given)):
+        sizes = [_size_of(each, f"{name}: the data set of client {i}") for i, each in enumerate(given)]
+        if not any(sizes):
             raise ValueError(f"{name}: all {len(given)} data sets are null or empty. Give null for no {name} data.")
         return _joined(given)
 
@@ -411,13 +427,14 @@ class RoundLoader:
         start = self._start()
         source: Source | None = self._tensors
         if source is None:
+            order = _ClientOrder(self, start)
             loader = DataLoader(
                 self._data.federation.train,
-                batch_sampler=_ClientOrder(self, start),
+                batch_sampler=order,
                 num_workers=self._data.num_workers,
                 persistent_workers=False,
             )
-            source = LoadedSource(iter(loader))
+            source = LoadedSource(_loaded(iter(loader), order.asked))
         for round_index in range(start, start + len(self)):
             yield RoundBatch(
                 round_index,
@@ -498,9 +515,14 @@ class RoundLoader:
 
 
 class _ClientOrder(TorchSampler[list[int]]):
-    """Sample positions, one list a client, in the order rounds, phases and cohorts will ask for them."""
+    """Sample positions, one list a client, in the order rounds, phases and cohorts will ask for them.
+
+    Attributes:
+        asked: Round and client of the lists that were given out and have not come back as samples.
+    """
 
     def __init__(self, rounds: RoundLoader, start: int) -> None:
+        self.asked: deque[tuple[int, int]] = deque()
         self._rounds = rounds
         self._start = start
 
@@ -508,7 +530,30 @@ class _ClientOrder(TorchSampler[list[int]]):
         for round_index in range(self._start, self._start + len(self._rounds)):
             for phase in range(len(self._rounds._phases)):
                 for deal in self._rounds.deals(round_index, phase):
+                    self.asked.append((round_index, deal.id))
                     yield (deal.index if deal.whole is None else deal.whole).flatten().tolist()
+
+
+def _loaded(items: Iterator[Any], asked: deque[tuple[int, int]]) -> Iterator[Any]:
+    """Samples as they arrive; an error of a data set comes with the round and the client it was asked for."""
+    while True:
+        try:
+            item = next(items)
+        except Exception as error:
+            if not asked:
+                if isinstance(error, StopIteration):
+                    return
+                raise
+            lines = str(error).strip().splitlines() or [""]
+            of_worker = "in DataLoader worker process" in lines[0]  # the cause is the last line of its traceback
+            said = lines[-1] if of_worker else f"{type(error).__name__}: {lines[0]}"
+            round_index, client = asked[0]
+            raise SampleError(
+                f"Round {round_index}: the samples of client {client} could not be loaded: {said}. Model and states "
+                "are those before this round."
+            ) from error
+        asked.popleft()
+        yield item
 
 
 @dataclass(frozen=True)
@@ -536,6 +581,35 @@ def _as_source(dataset: Dataset[Any]) -> Source | None:
 
 def _size(dataset: Dataset[Any] | None) -> int:
     return 0 if dataset is None else len(dataset)  # type: ignore[arg-type]
+
+
+def _size_of(dataset: Dataset[Any] | None, which: str) -> int:
+    """The length of what a user gave as a data set.
+
+    Raises:
+        TypeError: If it is no data set with a length.
+    """
+    remedy = "expected a data set with __len__ and __getitem__"
+    if isinstance(dataset, type) or not (dataset is None or hasattr(dataset, "__getitem__")):
+        shown = dataset.__name__ if isinstance(dataset, type) else type(dataset).__name__
+        raise TypeError(f"{which} is {shown}: {remedy}. Samples that come one after the other go into a list first.")
+    if isinstance(dataset, tuple | Tensor | str | Mapping):
+        raise TypeError(f"{which} is a {type(dataset).__name__}: {remedy}, e.g. TensorDataset(inputs, targets).")
+    tensors = None if dataset is None else as_tensor_data(dataset)
+    if odd := [
+        t for t in ([] if tensors is None else flatten(tensors.tensors)[0]) if t.is_meta or t.layout != torch.strided
+    ]:
+        raise TypeError(
+            f"{which} holds a tensor of {'the meta device' if odd[0].is_meta else str(odd[0].layout)}, whose samples "
+            "cannot be gathered. Give dense tensors (.to_dense()) with data."
+        )
+    try:
+        return _size(dataset)
+    except Exception as error:
+        name = type(dataset).__name__
+        raise TypeError(
+            f"{which}, {name}, has no length: {type(error).__name__}: {error}. {remedy[0].upper()}{remedy[1:]}."
+        ) from error
 
 
 def _joined(clients: Sequence[Dataset[Any] | None]) -> tuple[Dataset[Any], Partition]:

@@ -301,6 +301,7 @@ class SourceTargetShare(Partitioner):
     p: float = 1.0
 
     def __post_init__(self) -> None:
+        require(self, "clients", "p")
         if self.clients < 2 or self.clients % 2:
             raise ValueError(f"SourceTargetShare(clients={self.clients}): expected an even number of clients.")
         if not 0 <= self.p <= 1:
@@ -349,6 +350,7 @@ def _some_of(stretches: Sequence[Tensor], count: int, generator: torch.Generator
 
 def _require_count(owner: object, *names: str) -> None:
     for name in names:
+        require(owner, name)
         if getattr(owner, name) < 1:
             raise ValueError(f"{type(owner).__name__}({name}={getattr(owner, name)}): expected at least 1.")
 

@@ -16,6 +16,7 @@ from fedlightning.data.partition import IID, ByGroup, Dirichlet, Partition, Part
 from fedlightning.data.pictures import Reader, read_cifar10, read_cifar100, read_mnist, read_tiny_imagenet
 from fedlightning.data.sensors import halves_shared, ku_har_folders, read_hapt, read_ku_har, read_uci_har
 from fedlightning.data.tensors import TensorData
+from fedlightning.ranges import require, require_instance
 from fedlightning.seeding import derive_seed
 
 
@@ -52,12 +53,11 @@ class PersonalData(FederatedDataModule):
             dealing: Arguments of :class:`FederatedDataModule`.
         """
         super().__init__(**dealing)
-        for name, share in (("test_share", test_share), ("val_share", val_share)):
-            if not 0 < share < 1:
-                raise ValueError(f"{name}={share}: expected 0 < {name} < 1.")
         self.partitioner = partitioner
         self.test_share = test_share
         self.val_share = val_share
+        require(self, "test_share", "val_share", above=0.0, below=1.0)
+        require_instance(f"{type(self).__name__}(partitioner", partitioner, Partitioner, "Dirichlet(20, 0.1)")
         self.class_counts = class_counts
 
     @abstractmethod

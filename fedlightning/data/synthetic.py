@@ -9,6 +9,7 @@ import torch
 
 from fedlightning.data.module import FederatedDataModule, Federation, TensorData
 from fedlightning.data.partition import Partition
+from fedlightning.ranges import require
 
 FEATURES = 60
 CLASSES = 10
@@ -50,15 +51,14 @@ class Synthetic(FederatedDataModule):
             ValueError: If a variance is negative or there are no clients.
         """
         super().__init__(**dealing)
-        if alpha < 0 or beta < 0 or clients < 1:
-            raise ValueError(
-                f"Synthetic(alpha={alpha}, beta={beta}, clients={clients}): expected variances >= 0 and clients >= 1."
-            )
         self.alpha = alpha
         self.beta = beta
         self.iid = iid
         self.clients = clients
         self.problem_seed = problem_seed
+        require(self, "alpha", "beta", at_least=0.0)
+        require(self, "clients", at_least=1, whole=True)
+        require(self, "problem_seed", at_least=0, whole=True)
 
     def build(self) -> Federation:
         """Draw the data."""

@@ -136,7 +136,12 @@ def differentiate(
             loss, scalars, buffers = forward(shared, personal, space.buffers.views(b), data)
         total = loss.sum() if autocast.scale == 1 else loss.sum() * autocast.scale
     points = moved[0] + moved[1]
-    if total.requires_grad or blocks == "both":
+    if blocks == "both" and not total.requires_grad:
+        raise RuntimeError(
+            "the loss does not depend on the parameters that are trained: it was detached, computed under no_grad or "
+            "in NumPy, or from data alone. Compute it from self's parameters with torch"
+        )
+    if total.requires_grad:
         grads = torch.autograd.grad(total, points, allow_unused=True, materialize_grads=True)
     else:  # a loss may leave one block out
         grads = tuple(torch.zeros_like(point) for point in points)

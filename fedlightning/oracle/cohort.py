@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedlightning.oracle.base import Blocks, Evaluate, Evaluation
+from fedlightning.oracle.objective import ObjectiveError
 from fedlightning.oracle.randomness import Randomness
 
 
@@ -200,6 +201,12 @@ class CohortOracle:
             return {}
         active = torch.stack(self._active)
         count = active.sum(0)
+        for name, values in self._values.items():
+            if len(values) != len(active):
+                raise ObjectiveError(
+                    f"objective returned '{name}' in {len(values)} of {len(active)} evaluations of a round. Return the "
+                    "same keys every time, e.g. with the value 0."
+                )
         return {
             name: torch.where(active > 0, torch.stack(values), 0.0).sum(0) / count
             for name, values in self._values.items()

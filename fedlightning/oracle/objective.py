@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Protocol
 
 import torch
@@ -146,6 +147,10 @@ def _remedy(loss: Any, scalars: Mapping[str, Any]) -> str:
     return "Return the loss of the minibatch."
 
 
+def _is_complex(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_complex()
+
+
 def _split(result: Any, name: str) -> tuple[Tensor, dict[str, Tensor]]:
     scalars = dict(result) if isinstance(result, Mapping) else {"loss": result}
     loss = scalars.pop("loss", None)
@@ -154,6 +159,16 @@ def _split(result: Any, name: str) -> tuple[Tensor, dict[str, Tensor]]:
         raise ObjectiveError(
             f"{name}.objective must return a scalar tensor or a dict with a scalar tensor 'loss'; got {got}. "
             f"{_remedy(loss, scalars)}"
+        )
+    if not loss.is_floating_point():
+        raise ObjectiveError(
+            f"{name}.objective must return a real loss; got one of dtype {loss.dtype}, which has no gradient here. "
+            "Compute it from the parameters in floating point (of a complex one: .real or .abs())."
+        )
+    strange = [key for key, value in scalars.items() if not isinstance(value, Tensor | Real) or _is_complex(value)]
+    if strange:
+        raise ObjectiveError(
+            f"{name}.objective returned '{strange[0]}' = {scalars[strange[0]]!r}; only real numbers can be logged."
         )
     wrong = [key for key, value in scalars.items() if isinstance(value, Tensor) and value.dim() != 0]
     if wrong:

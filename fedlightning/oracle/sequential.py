@@ -74,6 +74,12 @@ def _seed(objective: Objective, device: torch.device, seed: int) -> None:
 
 
 def _stack(rows: list[Evaluation]) -> Evaluation:
+    for row in rows:
+        if odd := sorted(row.scalars.keys() ^ rows[0].scalars.keys()):
+            raise ObjectiveError(
+                f"objective returned '{odd[0]}' for some clients of a round only. Return the same keys every time, "
+                "e.g. with the value 0."
+            )
     return Evaluation(
         torch.cat([row.g for row in rows]),
         torch.cat([row.g_personal for row in rows]),

@@ -61,6 +61,9 @@ class Vectorized(Oracle):
 
     def __post_init__(self) -> None:
         require(self, "chunk_size", "threads", at_least=1, optional=True)
+        for name in ("replay", "compile"):
+            if getattr(self, name) not in (True, False, None):
+                raise TypeError(f"Vectorized({name}={getattr(self, name)!r}): expected true or false.")
         if self.backward not in ("autograd", "vmap", None):
             raise ValueError(f"Vectorized(backward={self.backward!r}): expected 'autograd', 'vmap' or null.")
 

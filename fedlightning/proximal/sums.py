@@ -12,6 +12,7 @@ from fedlightning.proximal.base import Regularizer, Weight
 from fedlightning.proximal.matrices import GroupLasso, Nuclear, SpectralBall
 from fedlightning.proximal.separable import L1, Box, LInfBall, SquaredL2
 from fedlightning.proximal.vectors import EntropySimplex, L2Ball, Simplex
+from fedlightning.ranges import require_instance
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,8 @@ class Sum(Regularizer):
     second: Regularizer
 
     def __post_init__(self) -> None:
+        for name, term in (("first", self.first), ("second", self.second)):
+            require_instance(f"Sum({name}", term, Regularizer, "L1(0.01)")
         *inner, last = sorted((*_terms(self.first), *_terms(self.second)), key=_turn)
         object.__setattr__(self, "first", reduce(Sum, inner))
         object.__setattr__(self, "second", last)

@@ -31,6 +31,7 @@ class Adversary(ABC):
 
     def __post_init__(self) -> None:
         require(self, "nu", above=0.0)
+        require(self, "hidden", at_least=1)
 
     @abstractmethod
     def head(self, features: int, classes: int) -> nn.Module:

@@ -21,6 +21,7 @@ from fedlightning.data.module import FederatedDataModule
 from fedlightning.data.tensors import as_tensor_data
 from fedlightning.models import LogisticRegression
 from fedlightning.module import FederatedLightningModule
+from fedlightning.ranges import require_argument
 
 Batch = tuple[Tensor, Tensor]
 
@@ -53,8 +54,8 @@ class AUCMaximization(FederatedLightningModule):
         """
         super().__init__(algorithm, **federation)
         self.save_hyperparameters()
-        if prior is not None and not 0 < prior < 1:
-            raise ValueError(f"AUCMaximization(prior={prior}): expected 0 < prior < 1, or null to count.")
+        require_argument(self, "positive", positive, at_least=0, whole=True)
+        require_argument(self, "prior", prior, optional=True, above=0.0, below=1.0)
         self.network = LogisticRegression(64, 2) if network is None else network
         self.positive = positive
         self.a = nn.Parameter(torch.zeros(()))

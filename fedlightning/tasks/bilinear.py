@@ -17,6 +17,7 @@ from fedlightning.metrics.structure import numerical_rank, share_of_nonzeros
 from fedlightning.module import FederatedLightningModule
 from fedlightning.precision import at_least_float32
 from fedlightning.proximal import L1, Nuclear, Regularizer
+from fedlightning.ranges import require_argument
 from fedlightning.seeding import derive_seed
 
 
@@ -37,6 +38,9 @@ class Bilinear(FederatedLightningModule):
     ) -> None:
         """Draw the matrix A ``[dim_y, dim_x]`` from U[-1, 1]."""
         super().__init__(algorithm, regularizer=psi, max_regularizer=psi, **federation)
+        for name, size in (("dim_x", dim_x), ("dim_y", dim_y)):
+            require_argument(self, name, size, at_least=1, whole=True)
+        require_argument(self, "noise", noise, at_least=0.0)
         self.psi = psi
         self.noise = noise
         self.register_buffer("matrix", _uniform((dim_y, dim_x), derive_seed(seed, 0)), persistent=False)

@@ -17,6 +17,7 @@ from fedlightning.metrics import DomainConfusion
 from fedlightning.models.extractors import DigitFeatures, init_truncated_normal
 from fedlightning.module import FederatedLightningModule
 from fedlightning.plotting.pictures import feature_map, prediction_grid
+from fedlightning.ranges import require_instance
 from fedlightning.tasks.adversaries import DANN, Adversary
 
 Batch = dict[str, Tensor]
@@ -70,6 +71,7 @@ class DomainAdaptation(FederatedLightningModule):
             self.classifier = nn.Sequential(*layers, nn.Linear(hidden, classes))
         self.classifier.apply(init_truncated_normal)
         self.game = DANN() if adversary is None else adversary
+        require_instance(f"{type(self).__name__}(adversary", self.game, Adversary, "DANN(nu=1.0)")
         self.adversary = self.game.head(width, classes)
         self.metrics = nn.ModuleDict(
             {

@@ -20,6 +20,7 @@ from fedlightning.algorithms.base import Algorithm
 from fedlightning.models.dcgan import DCGANDiscriminator, DCGANGenerator
 from fedlightning.module import FederatedLightningModule
 from fedlightning.plotting.pictures import image_grid
+from fedlightning.ranges import require_argument
 
 Batch = tuple[Tensor, ...]
 
@@ -71,6 +72,8 @@ class GAN(FederatedLightningModule):
             )
         if classifier_weights is not None and classifier is None:
             raise ValueError(f"GAN(classifier_weights={classifier_weights!r}): give the classifier they are for.")
+        require_argument(self, "latent", length, at_least=1, whole=True)
+        require_argument(self, "samples", samples, at_least=1, whole=True)
         self.latent, self.non_saturating, self.samples = length, non_saturating, samples
         self.inception = None if classifier is None else _inception_score(_frozen(classifier, classifier_weights))
         self.fid = None if features is None else self._frechet_distance(_frozen(features, None))

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.module import FederatedLightningModule
+from fedlightning.ranges import require_argument
 from fedlightning.seeding import derive_seed
 from fedlightning.tasks.quadratic_saddle import gram
 
@@ -48,6 +49,9 @@ class PersonalQuadratic(FederatedLightningModule):
         """
         super().__init__(algorithm, **federation)
         self.save_hyperparameters()
+        for name, size in (("clients", clients), ("dim_shared", dim_shared), ("dim_personal", dim_personal)):
+            require_argument(self, name, size, at_least=1, whole=True)
+        require_argument(self, "heterogeneity", heterogeneity, at_least=0.0)
         draw = torch.Generator().manual_seed(derive_seed(problem_seed, 0))
         draw_own = torch.Generator().manual_seed(derive_seed(problem_seed, 1))
         dim = dim_shared + dim_personal

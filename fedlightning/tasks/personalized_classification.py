@@ -51,6 +51,8 @@ class PersonalizedClassification(ScoredTask):
         """
         super().__init__(algorithm, **federation)
         self.save_hyperparameters()
+        if isinstance(personal, str) or not isinstance(personal, Sequence):
+            raise TypeError(f"{type(self).__name__}(personal={personal!r}): expected a list of name prefixes.")
         self.personal_parameters = tuple(f"network.{prefix}" for prefix in personal)
         self._classes = classes
         self.network = PersonalMLP(64, 32, classes) if network is None else network

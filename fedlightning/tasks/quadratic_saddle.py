@@ -17,6 +17,7 @@ from fedlightning.algorithms.base import Algorithm
 from fedlightning.data.module import FederatedDataModule, Federation, TensorData
 from fedlightning.data.partition import Partition
 from fedlightning.module import FederatedLightningModule
+from fedlightning.ranges import require_argument
 from fedlightning.seeding import derive_seed
 
 
@@ -57,6 +58,11 @@ class QuadraticSaddle(FederatedLightningModule):
         super().__init__(algorithm, **federation)
         self.save_hyperparameters()
         self.noise = noise
+        require_argument(self, "clients", clients, at_least=1, whole=True)
+        require_argument(self, "dim_x", dim_x, at_least=1, whole=True)
+        require_argument(self, "dim_y", dim_y, at_least=0, whole=True)
+        require_argument(self, "heterogeneity", heterogeneity, at_least=0.0)
+        require_argument(self, "noise", noise, at_least=0.0)
         draw = torch.Generator().manual_seed(derive_seed(problem_seed, 0))
         draw_own = torch.Generator().manual_seed(derive_seed(problem_seed, 1))
         self.x = nn.Parameter(torch.randn(dim_x, generator=draw))

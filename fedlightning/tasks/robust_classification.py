@@ -21,6 +21,7 @@ from fedlightning.algorithms.base import Algorithm
 from fedlightning.models import LogisticRegression
 from fedlightning.module import FederatedLightningModule
 from fedlightning.plotting.pictures import attack_figure
+from fedlightning.ranges import require_argument
 
 Batch = tuple[Tensor, Tensor]
 
@@ -55,6 +56,9 @@ class RobustClassification(FederatedLightningModule):
         """
         super().__init__(algorithm, **federation)
         self.save_hyperparameters()
+        require_argument(self, "penalty", penalty, at_least=0.0)
+        require_argument(self, "ascent_steps", ascent_steps, at_least=1, whole=True)
+        require_argument(self, "ascent_lr", ascent_lr, above=0.0)
         self.network = LogisticRegression(int(torch.Size(shape).numel()), classes) if network is None else network
         self.perturbation = nn.Parameter(torch.zeros(*shape))
         self.penalty, self.ascent_steps, self.ascent_lr = penalty, ascent_steps, ascent_lr
