@@ -118,7 +118,7 @@ def changed(before: dict[str, Any], after: dict[str, Any]) -> str | None:
         old, new = before.get(name), after.get(name)
         if type(old) is not type(new):
             return name
-        if isinstance(old, Tensor):
+        if isinstance(old, Tensor) and isinstance(new, Tensor):
             if old.shape != new.shape or not torch.equal(old.nan_to_num(), new.nan_to_num()):
                 return name
         elif old != new and not (old != old and new != new):

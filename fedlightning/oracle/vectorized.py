@@ -85,7 +85,8 @@ class Vectorized(Oracle):
         if self.compile:
             yield self
         plain = replace(self, compile=False)
-        for backward in ("vmap",) if self.backward == "vmap" else ("autograd", "vmap"):
+        ways: tuple[Backward, ...] = ("vmap",) if self.backward == "vmap" else ("autograd", "vmap")
+        for backward in ways:
             if plain.replays(on_cpu):
                 yield replace(plain, backward=backward)
             yield replace(plain, backward=backward, replay=False)
