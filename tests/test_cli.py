@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from pathlib import Path
 
@@ -64,6 +65,13 @@ def test_fit_validate_test_predict_and_resume():
     main(["fit", *arguments, *SMALL[1:], "--trainer.max_steps=3", f"--ckpt_path={checkpoint}"])
     newest = max(Path("runs").rglob("last.ckpt"), key=lambda p: p.stat().st_mtime_ns)
     assert torch.load(newest, weights_only=True)["federation"]["server"]["t"] == 3
+
+
+def test_commands_say_that_nothing_has_been_trained_and_nothing_kept(caplog):
+    with caplog.at_level(logging.INFO):
+        main(["predict", *of("classification", "fed_avg"), *SMALL[2:5]])
+    assert "Without --ckpt_path the task is as it starts: nothing has trained it." in caplog.messages
+    assert any(line.startswith("No callback keeps the predictions") for line in caplog.messages)
 
 
 def test_personal_models_are_validated_and_predict_from_a_checkpoint():

@@ -8,8 +8,9 @@ from typing import Any
 
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.callbacks import ProgressBar
+from lightning.pytorch.callbacks import BasePredictionWriter, ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.utilities import rank_zero_info
 
 from fedlightning.callbacks import LastCheckpoint, LogPictures, RoundProgressBar
 from fedlightning.checkpoint_io import AtomicCheckpointIO
@@ -97,6 +98,26 @@ class FederatedCLI(LightningCLI):
         if config.get("enable_checkpointing") is not False and not any(isinstance(c, LastCheckpoint) for c in given):
             callbacks = [*callbacks, LastCheckpoint()]
         return super()._instantiate_trainer(config, callbacks)
+
+    def before_validate(self) -> None:
+        """Say so if the model was never trained."""
+        self._say_if_untrained()
+
+    def before_test(self) -> None:
+        """Say so if the model was never trained."""
+        self._say_if_untrained()
+
+    def before_predict(self) -> None:
+        """Say so if the model was never trained, or if nothing keeps what it predicts."""
+        self._say_if_untrained()
+        if not any(isinstance(callback, BasePredictionWriter) for callback in self.trainer.callbacks):  # type: ignore[attr-defined]
+            rank_zero_info(
+                "No callback keeps the predictions: add a BasePredictionWriter with --trainer.callbacks+=module.Writer."
+            )
+
+    def _say_if_untrained(self) -> None:
+        if self.config[self.config["subcommand"]].get("ckpt_path") is None:
+            rank_zero_info("Without --ckpt_path the task is as it starts: nothing has trained it.")
 
     def _parse_ckpt_path(self) -> None:
         """Say early if there is no such checkpoint; values of the command line win over those stored in it."""

@@ -66,6 +66,8 @@ def _sentence(error: BaseException) -> str | None:
     cause = error.__cause__
     if cause is None:
         return str(error)
+    if is_refusal(cause):  # ours, met inside an objective
+        return str(error)
     misfit = _misfit(cause)
     if misfit is not None:
         return f"{str(error).splitlines()[0].rstrip('.')}{misfit.facts}"
