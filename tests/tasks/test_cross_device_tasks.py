@@ -91,7 +91,7 @@ def test_training_data_are_judged_too(task, metrics, tmp_path):
 
 
 def test_prior_is_asked_for_where_it_cannot_be_counted(tmp_path):
-    with pytest.raises(ValueError, match="expected 0 < prior < 1"):
+    with pytest.raises(ValueError, match=r"AUCMaximization\(prior=1\.0\): expected > 0 and < 1, or null"):
         AUCMaximization(FedAvg(0.1), prior=1.0)
     with pytest.raises(ValueError, match="a share 0 of the samples is positive"):
         trainer(tmp_path).fit(AUCMaximization(FedAvg(0.1), positive=77), Digits())
