@@ -456,6 +456,19 @@ def test_one_line_says_why(change, reason):
     assert "\n" not in said[0]
 
 
+def test_what_an_objective_remembers_is_the_same_for_auto_and_plain_evaluation():
+    """State in an object of the user's own, which nothing puts back: no trial may change it."""
+
+    def schedule(task, original, batch):
+        task.schedule = getattr(task, "schedule", None) or SimpleNamespace(n=0)
+        task.schedule.n += 1
+        return original(batch) * (1 + task.schedule.n / 1000)
+
+    points = [trained(oracle, schedule)[0] for oracle in (Sequential(), Auto(), Vectorized())]
+    assert torch.equal(points[0], points[1])
+    assert torch.equal(points[0], points[2])
+
+
 def test_python_numbers_are_drawn_by_seed_round_and_client():
     first, _, _ = trained(Auto(), draws_in_python)
     random.seed(99)
