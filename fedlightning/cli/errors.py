@@ -20,7 +20,7 @@ TRACEBACKS = "FEDLIGHTNING_DEBUG"
 _HINT = f"{TRACEBACKS}=1 shows the whole traceback."
 
 _STEPS = ("objective", "validation_step", "test_step", "predict_step", "scores", "evaluate")
-_SHAPES_MATTER_IN = ("torch", "torchmetrics", "torchvision", "fedlightning")
+_SHAPES_MATTER_IN = ("torch", "torchmetrics", "torchvision")
 
 
 @contextmanager
@@ -104,12 +104,12 @@ class _Misfit:
 
 def _misfit(error: BaseException) -> _Misfit | None:
     """About a step of a task in which torch complains about shapes or values; None for any other error."""
-    innermost = _innermost(error)
-    if innermost is None or not isinstance(error, RuntimeError | IndexError | ValueError):
-        return None
     frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+    others = [frame for frame in frames if _package_of(frame) != "fedlightning"]  # ours see every call of torch's
+    if not others or not isinstance(error, RuntimeError | IndexError | ValueError):
+        return None
     step = next((frame for frame in frames if frame.f_code.co_name in _STEPS and _task_of(frame) is not None), None)
-    if step is None or _package_of(innermost.tb_frame) not in _SHAPES_MATTER_IN or "memory" in str(error):
+    if step is None or _package_of(others[-1]) not in _SHAPES_MATTER_IN or "memory" in str(error):
         return None
     task = _task_of(step)
     batch = step.f_locals.get(step.f_code.co_varnames[1])

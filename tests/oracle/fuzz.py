@@ -12,6 +12,7 @@ from __future__ import annotations  # noqa: I001  # fedlightning comes before li
 import fedlightning  # noqa: F401
 
 import argparse
+import ctypes
 import json
 import logging
 import multiprocessing
@@ -112,12 +113,12 @@ class Task(FederatedLightningModule):
     def __init__(self, setting: Setting, oracle: Oracle) -> None:
         super().__init__(FedAvg(setting.lr), oracle=oracle)
         self.network = setting.network()
-        self.calls = [0]  # a number of its own would be state, and have clients computed one by one
+        self.calls = ctypes.c_long()  # in plain Python it would be state, and have clients computed one by one
         self._loss = setting.loss
 
     def objective(self, batch: Any) -> Any:
         """The loss, and how often Python came here."""
-        self.calls[0] += 1
+        self.calls.value += 1
         return self._loss(self.network, batch)
 
     def log_dict(self, *_: Any, **__: Any) -> None:
@@ -133,11 +134,11 @@ class Watch(Callback):
 
     def on_train_batch_start(self, trainer: Any, task: Any, *_: Any) -> None:
         """Start counting."""
-        self.calls.append(-task.calls[0])
+        self.calls.append(-task.calls.value)
 
     def on_train_batch_end(self, trainer: Any, task: Any, *_: Any) -> None:
         """Take the round's values."""
-        self.calls[-1] += task.calls[0]
+        self.calls[-1] += task.calls.value
         values = task.round_metrics.items()
         self.metrics.append({name: float(value) for name, value in values if name.startswith("train_")})
 
