@@ -32,7 +32,6 @@ WRITTEN = (
     "packed sequence, lengths from the data",
     "transformer encoder with dropout",
     "full backward hook, reversal",
-    "parameter hook",
     "gradient reversal by a tensor hook behind requires_grad",
     "old Function",
     "counter in a buffer, n += 1",

@@ -485,7 +485,6 @@ add(
     hooked(lambda n: n[2].register_full_backward_pre_hook(lambda m, go: (3 * go[0],))),
     ce,
 )
-add("parameter hook", hooked(lambda n: n[0].weight.register_hook(lambda g: 0.1 * g)), ce)
 add("forward pre-hook", hooked(lambda n: n[2].register_forward_pre_hook(lambda m, given: (2 * given[0],))), ce)
 add("forward hook that changes the output", hooked(lambda n: n[2].register_forward_hook(lambda m, i, o: 2 * o)), ce)
 add("forward hook that keeps activations", Counted, lambda n, b: ce(n, b) + n.seen[0].square().mean())
