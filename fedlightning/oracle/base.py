@@ -142,7 +142,8 @@ def differentiate(
             "in NumPy, or from data alone. Compute it from self's parameters with torch"
         )
     if total.requires_grad:
-        grads = torch.autograd.grad(total, points, allow_unused=True, materialize_grads=True)
+        found = torch.autograd.grad(total, points, allow_unused=True, materialize_grads=True)
+        grads = tuple(gradient.to_dense() if gradient.is_sparse else gradient for gradient in found)
     else:  # a loss may leave one block out
         grads = tuple(torch.zeros_like(point) for point in points)
     g, g_personal = collected(objective, grads[: len(moved[0])], grads[len(moved[0]) :], w, clients)

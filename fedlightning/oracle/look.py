@@ -11,6 +11,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 
 from fedlightning.nested import flatten, map_tensors
+from fedlightning.oracle.layers import LoneLayers
 from fedlightning.oracle.objective import Named, Objective, ObjectiveError
 from fedlightning.oracle.randomness import python_generators_restored, python_state
 from fedlightning.oracle.side_effects import changed, fingerprint, undone, versions
@@ -101,6 +102,7 @@ def _evaluated(
     personal = {name: view.detach() for name, view in space.personal.views(own_block).items()}
     own = next(iter(shared.values())).untyped_storage().data_ptr()
     saved: dict[int, int] = {}
+    on_cpu = objective.autocast.on_cpu
 
     def note(tensor: Tensor) -> Tensor:
         saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
@@ -108,13 +110,18 @@ def _evaluated(
 
     try:
         try:
-            with torch.enable_grad(), saved_tensors_hooks(note, lambda tensor: tensor), objective.autocast():
+            with (
+                torch.enable_grad(),
+                saved_tensors_hooks(note, lambda tensor: tensor),
+                objective.autocast(),
+                LoneLayers(on_cpu),
+            ):
                 _, _, after = objective(shared, personal, buffers, data)
             size = sum(nbytes for pointer, nbytes in saved.items() if pointer != own)
         except ObjectiveError:
             raise
         except RuntimeError:  # transformations of torch.func inside the objective do not go with hooks
-            with torch.enable_grad(), objective.autocast():
+            with torch.enable_grad(), objective.autocast(), LoneLayers(on_cpu):
                 _, _, after = objective(shared, personal, buffers, data)
             size = _GUESS * sum(t.numel() * t.element_size() for t in (*shared.values(), *flatten(data)[0]))
     except ObjectiveError:

@@ -418,7 +418,9 @@ def table(outcomes: list[Outcome]) -> str:
         "`python -m tests.oracle.fuzz` trains every module and every differentiable operation that torch tests itself",
         "with, and a list of objectives written by hand, one by one, batched, replayed and by default, and compares",
         f"parameters, buffers and logged values after {ROUNDS} rounds of {STEPS} steps in float64",
-        f"(tolerance {TOLERANCE:g}, relative). Torch {torch.__version__}, on a CPU.",
+        f"(tolerance {TOLERANCE:g}, relative). Torch {torch.__version__}, on a CPU. In this table:",
+        f"{', '.join(source for source in SOURCES if any(o.name.startswith(f'{source}:') for o in ran))}; ways: "
+        f"{', '.join(name for name in WAYS if any(name in o.ways for o in ran))}.",
         "",
         "| | " + " | ".join(SOURCES) + " | all |",
         "| --- |" + " ---: |" * (len(SOURCES) + 1),
@@ -429,7 +431,7 @@ def table(outcomes: list[Outcome]) -> str:
         lines.append(f"| {label} | " + " | ".join(map(str, [*counts, sum(counts)])) + " |")
 
     row("objectives", lambda o: o.status == "ran")
-    for name in WAYS:
+    for name in (name for name in WAYS if any(name in o.ways for o in ran)):
         for speed in SPEEDS:
             row(f"{name}: equal, ran {speed}", lambda o, n=name, s=speed: _is(o, n, ("equal", "fell back"), s))
         for result in ("refused", "crashed", "DIFFERENT"):

@@ -144,3 +144,17 @@ def test_a_parameter_may_be_seen_as_complex_wherever_it_lies(before, way):
         loss = F.cross_entropy(torch.func.functional_call(net, named, (data[0][i],)), data[1][i])
         expected = torch.autograd.grad(loss, list(point.values()))
         torch.testing.assert_close(g[i], torch.cat([t.flatten() for t in expected]), rtol=1e-12, atol=1e-12)
+
+
+def test_sparse_gradients_of_an_embedding_are_gradients():
+    def loss(net, batch):
+        return F.cross_entropy(net(batch[1][:, None]) + batch[0][:, :3], batch[1])
+
+    dense, sparse = Text(), Text(sparse=True)
+    sparse.load_state_dict(dense.state_dict())
+    found = []
+    for net in (dense, sparse):
+        torch.manual_seed(0)
+        objective, *arguments = setting(net, (6,), loss=loss)
+        found.append(Sequential().evaluator(objective, 1)(*arguments).g)
+    assert torch.equal(*found)
