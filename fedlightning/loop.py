@@ -689,7 +689,10 @@ class RoundLoop:
         if why is not None:
             found = self._ladder[-1]
         elif self._self_check != "off":
-            check = SelfCheck(kind.objective, self._sample(kind, chunk))
+            try:
+                check = SelfCheck(kind.objective, self._sample(kind, chunk))
+            except ObjectiveError as error:
+                raise _of_client(error, kind.objective.name, chunk.ids) from error.__cause__
             hooked = kind.objective.hooks_tensors and not oracle.compile  # compiled, the whole gradient is below vmap
             begin = replace(oracle, backward="vmap") if hooked else oracle
             found, why = fastest_that_agrees(begin, on_cpu, check)

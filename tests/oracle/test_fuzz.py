@@ -16,6 +16,8 @@ from tests.oracle import fuzz
 from tests.oracle.objectives import UnsuitableError
 from tests.oracle.written import written_cases
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*weight_norm. is deprecated:FutureWarning")
+
 WRITTEN = (
     "fft filter",
     "autocorrelation by fft",
