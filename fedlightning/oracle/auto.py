@@ -43,8 +43,8 @@ class Auto(Oracle):
 
     All run a few gradients of the first round's first cohort in turn; the choice is logged and stored in checkpoints,
     so that a resumed run goes on with the same one. The ways agree to rounding, not in every bit: name one of them,
-    with its threads, for runs that must repeat bit for bit from their start. An objective that cannot run under
-    ``vmap``, or comes out differently there, is taken one client after the other.
+    with its threads, for runs that must repeat bit for bit from their start. Of the batched ways only the fastest that
+    agrees with plain evaluation is timed; where none does, clients are taken one after the other.
 
     Args:
         trials: Timed gradients of each.
