@@ -32,7 +32,7 @@ from fedlightning.oracle import (
     Vectorized,
 )
 from fedlightning.oracle.auto import limited
-from fedlightning.oracle.check import CLIENTS, STEPS, Sample, SelfCheck, fastest_that_agrees, in_words, ladder
+from fedlightning.oracle.check import STEPS, Sample, SelfCheck, fastest_that_agrees, in_words, ladder
 from fedlightning.oracle.look import Look
 from fedlightning.oracle.randomness import python_generators_restored, python_state
 from fedlightning.oracle.side_effects import released, undone
@@ -621,11 +621,15 @@ class RoundLoop:
             return
         self.oracle = self._ladder[self._processes.largest(self._ladder.index(self.oracle))]
         if isinstance(self.oracle, Vectorized) and self._is_due(batch.index):
-            chunk = batch.cohorts[0].preview(CLIENTS)
+            turn = batch.index // int(self._self_check)
+            chunk = batch.cohorts[0].apart(turn, self.oracle.chunk(self._cost))
             with self._choice.chosen(chunk.variant):
                 kind = self._seen(chunk)
                 kind.alone = self._look_at(kind, chunk).alone
-                self.oracle = self._agreed(self._agreeing(kind, chunk, self.oracle))
+                found = self.oracle  # of a kind that was not seen before, just checked
+                self.oracle = self._agreed(
+                    self._agreeing(kind, chunk, found) if isinstance(found, Vectorized) else found
+                )
 
     def _is_due(self, index: int) -> bool:
         """Whether a round after the first is one to check the oracle in."""
@@ -661,7 +665,7 @@ class RoundLoop:
         self._ladder = ladder(fixed, self._autocast.on_cpu)
         batched: Oracle = fixed
         if size > 1 or not open_choice:
-            batched = self._agreed(self._agreeing(kind, cohort.preview(CLIENTS), fixed))
+            batched = self._agreed(self._agreeing(kind, cohort.apart(0, size), fixed))
         if not isinstance(self.oracle, Auto):
             return batched
         if self._self_check != "off" and self._processes.largest(kind.alone is not None):
@@ -708,10 +712,11 @@ class RoundLoop:
         return agreed
 
     def _sample(self, kind: Kind, chunk: Chunk) -> Sample:
-        """The first steps of two clients of a chunk, or of one where there is one."""
-        places = torch.arange(min(CLIENTS, len(chunk)), device=self.buffers.device)
+        """The first steps of the first and the last client of a chunk, or of the only one."""
+        ends = sorted({0, len(chunk) - 1})
+        places = torch.tensor(ends, device=self.buffers.device)
         data = [map_tensors(lambda leaf: leaf[places], batch.data) for batch in islice(chunk.minibatches(), STEPS)]
-        return Sample(*self._points(kind, len(places)), data)
+        return Sample(*self._points(kind, len(places)), data, [chunk.ids[place] for place in ends])
 
     def _seen(self, chunk: Chunk) -> Kind:
         """The kind of a chunk's clients, ready to compute with; its variant is at hand."""

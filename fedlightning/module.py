@@ -159,8 +159,9 @@ class FederatedLightningModule(LightningModule):
             drift_parameters: Name prefixes of shared parameters; ``drift``, the mean distance of local points from the
                 global one, is taken over these. To compare methods that share different parts. Empty for all.
             self_check: When a batched, replayed or compiled oracle is compared with evaluation client by client, and
-                given up for a slower one if they differ: in the ``first`` round of a fit, in every n-th, or never
-                (``off``). The first round cannot show what an objective begins to do later.
+                given up for a slower one if they differ: in the ``first`` round of a fit, with the first and the last
+                client of its cohort; in every n-th, each time with two other clients; or never (``off``). The first
+                round cannot show what an objective begins to do later.
 
         Raises:
             ValueError: If a regulariser is given to an algorithm that takes none, or a server optimizer is asked of an

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.nn import functional as F
 
 from fedlightning.algorithms import FedAvg
@@ -530,6 +531,32 @@ def test_every_n_rounds_finds_what_the_first_round_does_not_show():
             task.started = index >= 2
             loop.run(batch, Autocast("cpu"))
         assert isinstance(loop.oracle, Sequential) == sequential
+
+
+def wrong_side_by_side(client):
+    """An objective that is another one for a client, but only beside others."""
+
+    def change(task, original, batch):
+        wrong = (batch == client).any() & is_functorch_wrapped_tensor(batch)
+        return original(batch) * torch.where(wrong, 1.1, 1.0)
+
+    return change
+
+
+def test_the_last_client_of_a_cohort_is_compared_too():
+    expected, _, _ = trained(Sequential(), wrong_side_by_side(5))
+    found, loop, (line,) = trained(Vectorized(), wrong_side_by_side(5))
+    assert loop.oracle == Sequential()
+    assert " in client 5, at step 1" in line
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("client", "rounds"), [(1, 2), (3, 3), (4, 3)])
+def test_every_look_compares_other_clients(client, rounds):
+    """0 and 5 in the first round, then 1 and 2, then 3 and 4."""
+    for length in (rounds - 1, rounds):
+        _, loop, _ = trained(Vectorized(), wrong_side_by_side(client), rounds=length, self_check=1)
+        assert isinstance(loop.oracle, Sequential) == (length == rounds)
 
 
 def test_off_checks_nothing(monkeypatch):
