@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import partial
 from itertools import islice
@@ -378,7 +379,7 @@ class RoundLoop:
     def _ask(self, number: int, phase: Phase, cohort: Cohort) -> _Outcome:
         """Send the message of one of the phases to the cohort and collect the replies; no state changes."""
         assert self._cost is not None
-        down, z = phase.down(self.server), self.point
+        down, z = _copied(phase.down(self.server)), self.point
         calls = 1 if phase.data == "full" else cohort.steps()
         outcome = _Outcome()
         for chunk in cohort.chunks(self.oracle.chunk(self._cost)):
@@ -927,6 +928,16 @@ _BUFFERS = "buffers"
 
 def _tensors(message: Any) -> dict[str, Tensor]:
     return {f.name: value for f in fields(message) if isinstance(value := getattr(message, f.name), Tensor)}
+
+
+def _copied(message: Any) -> Any:
+    """A message that its receivers may do with as they like; the server's state stays as it is."""
+    if message is None:
+        return None
+    received = copy(message)
+    for name, tensor in _tensors(message).items():
+        object.__setattr__(received, name, tensor.clone())
+    return received
 
 
 def _floats(message: Any) -> int:
