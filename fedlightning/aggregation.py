@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any
+from zlib import crc32
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ class WeightedMean:
 
     def __init__(self) -> None:
         """Begin with no client."""
-        self._sums: dict[str, Tensor] = {}
+        self._sums: dict[str, Tensor] | None = None
         self._weight: Tensor | float = 0.0
 
     def add(self, values: Mapping[str, Tensor], weights: Tensor) -> None:
@@ -26,7 +27,12 @@ class WeightedMean:
         Args:
             values: ``[C, ...]`` each; a client of weight 0 adds nothing, whatever its values.
             weights: ``[C]``, not negative.
+
+        Raises:
+            ValueError: If the values have other names or shapes than those of the clients before.
         """
+        sums = dict.fromkeys(values, None) if self._sums is None else dict(self._sums)
+        _require_same_names([sums, values])
         silent = weights == 0
         some_silent = bool(silent.any())
         for name, value in values.items():
@@ -34,18 +40,32 @@ class WeightedMean:
                 shape = (-1, *[1] * (value.dim() - 1))
                 value = torch.where(silent.view(shape), torch.zeros_like(value), value)
             term = torch.tensordot(weights.to(value.dtype), value, dims=1)
-            if name in self._sums and self._sums[name].shape != term.shape:
+            before = sums[name]
+            if before is not None and before.shape != term.shape:
                 raise ValueError(
-                    f"Clients of one cohort sent '{name}' in different shapes, {list(self._sums[name].shape)} and "
+                    f"Clients of one cohort sent '{name}' in different shapes, {list(before.shape)} and "
                     f"{list(term.shape)}. If it holds something of every local step, set the data module's local_steps."
                 )
-            self._sums[name] = self._sums[name] + term if name in self._sums else term
+            sums[name] = term if before is None else before + term
+        self._sums = sums
         self._weight = self._weight + weights.sum()
 
     def gather(self, processes: Processes) -> None:
-        """Add up the processes' sums; every process then holds the whole."""
+        """Add up the processes' sums; every process then holds the whole.
+
+        Raises:
+            ValueError: If the values of another process's clients have other names.
+        """
         assert isinstance(self._weight, Tensor)
-        self._weight = processes.sum(self._weight)
+        assert self._sums is not None
+        names = crc32("\0".join(self._sums).encode()) % 2**20
+        head = torch.tensor([0.0, 1.0, names, names**2], dtype=torch.float64, device=self._weight.device)
+        head[0] = self._weight
+        weight, *counts = processes.sum(head)
+        count, total, squares = (int(number) for number in counts)
+        if count * squares != total**2:  # their variance is not zero
+            _require_same_names(processes.each(list(self._sums)))
+        self._weight = weight.to(self._weight.dtype)
         self._sums = {name: processes.sum(total) for name, total in self._sums.items()}
 
     @property
@@ -55,11 +75,11 @@ class WeightedMean:
 
     def mean(self, name: str) -> Tensor:
         """Weighted mean over the clients added."""
-        return self._sums[name] / self._weight
+        return self._all[name] / self._weight
 
     def means(self) -> dict[str, Tensor]:
         """All weighted means."""
-        return {name: self.mean(name) for name in self._sums}
+        return {name: self.mean(name) for name in self._all}
 
     def message(self, up: Any, total_weight: float) -> Any:
         """An upload as the server receives it.
@@ -71,10 +91,28 @@ class WeightedMean:
         if up is None:
             return None
         averaged = {
-            f.name: self._sums[f.name] / (total_weight if f.metadata.get("over") == "all" else self._weight)
+            f.name: self._all[f.name] / (total_weight if f.metadata.get("over") == "all" else self._weight)
             for f in fields(up)
         }
         return type(up)(**averaged)
+
+    @property
+    def _all(self) -> dict[str, Tensor]:
+        return {} if self._sums is None else self._sums
+
+
+def _require_same_names(all_names: Iterable[Iterable[str]]) -> None:
+    """Refuse to average what only some clients sent: it would be divided by the weight of all.
+
+    Raises:
+        ValueError: If a name is missing in some.
+    """
+    parts = [set(names) for names in all_names]
+    if odd := sorted(set.union(*parts) - set.intersection(*parts)):
+        raise ValueError(
+            f"'{odd[0].removeprefix('train_')}' came from some clients of a cohort only. The dict of an objective must "
+            "have the same keys in every evaluation, e.g. with the value 0, and so must an algorithm's Reply.log."
+        )
 
 
 def finite_clients(values: Mapping[str, Tensor]) -> Tensor | None:

@@ -259,7 +259,8 @@ class FederatedLightningModule(LightningModule):
             batch: One client's minibatch in the data set's own structure, leaves ``[B, ...]``.
 
         Returns:
-            A scalar, or ``{"loss": scalar, name: scalar to log, ...}``.
+            A scalar, or ``{"loss": scalar, name: scalar to log, ...}`` with the same keys in every evaluation, of every
+            client and at every step: what is logged is a mean over all of them.
         """
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -14,6 +14,7 @@ from fedlightning import FederatedDataModule
 from fedlightning.algorithms import FedAvg, LocalGradientAlgorithm, Reply
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.oracle import Sequential, Vectorized
+from tests.federations import loop_for, quadratic, rounds_of, run
 from tests.small import Line, clients, trainer
 
 
@@ -136,3 +137,18 @@ def test_many_clients_that_return_nan_are_no_flood():
     (message,) = caught(bad(14, all_clients=16))
     assert message.startswith("NaN or infinite numbers came from client 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 4 others")
     assert message.endswith("Further clients are not named.")
+
+
+def test_a_key_that_one_client_s_dict_lacks_is_named():
+    """Each client is a chunk of its own here, so nobody sees both dicts side by side."""
+    algorithm = FedAvg(0.05)
+    task = quadratic(algorithm)
+    original = task.objective
+    task.objective = lambda batch: {"loss": original(batch), **({} if batch[0] == 3 else {"margin": 1.0})}
+    loop = loop_for(task, Sequential())
+    point = loop.point.clone()
+    with pytest.raises(
+        ValueError, match=r"'margin' came from some clients of a cohort only\. The dict of an objective must"
+    ):
+        run(loop, rounds_of(algorithm, 1))
+    assert torch.equal(loop.point, point)
