@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 from zlib import crc32
@@ -10,7 +10,7 @@ from zlib import crc32
 import torch
 from torch import Tensor
 
-from fedlightning.processes import Processes
+from fedlightning.processes import OneProcess, Processes
 
 
 class WeightedMean:
@@ -18,7 +18,8 @@ class WeightedMean:
 
     def __init__(self) -> None:
         """Begin with no client."""
-        self._sums: dict[str, Tensor] | None = None
+        self._sums: dict[str, Tensor] = {}
+        self._names: list[str] | None = None
         self._weight: Tensor | float = 0.0
 
     def add(self, values: Mapping[str, Tensor], weights: Tensor) -> None:
@@ -31,8 +32,8 @@ class WeightedMean:
         Raises:
             ValueError: If the values have other names or shapes than those of the clients before.
         """
-        sums = dict.fromkeys(values, None) if self._sums is None else dict(self._sums)
-        _require_same_names([sums, values])
+        self._names = list(values) if self._names is None else self._names
+        _require_same_names([self._names, list(values)])
         silent = weights == 0
         some_silent = bool(silent.any())
         for name, value in values.items():
@@ -40,14 +41,12 @@ class WeightedMean:
                 shape = (-1, *[1] * (value.dim() - 1))
                 value = torch.where(silent.view(shape), torch.zeros_like(value), value)
             term = torch.tensordot(weights.to(value.dtype), value, dims=1)
-            before = sums[name]
-            if before is not None and before.shape != term.shape:
+            if name in self._sums and self._sums[name].shape != term.shape:
                 raise ValueError(
-                    f"Clients of one cohort sent '{name}' in different shapes, {list(before.shape)} and "
+                    f"Clients of one cohort sent '{name}' in different shapes, {list(self._sums[name].shape)} and "
                     f"{list(term.shape)}. If it holds something of every local step, set the data module's local_steps."
                 )
-            sums[name] = term if before is None else before + term
-        self._sums = sums
+            self._sums[name] = self._sums[name] + term if name in self._sums else term
         self._weight = self._weight + weights.sum()
 
     def gather(self, processes: Processes) -> None:
@@ -56,8 +55,9 @@ class WeightedMean:
         Raises:
             ValueError: If the values of another process's clients have other names.
         """
+        if isinstance(processes, OneProcess):
+            return
         assert isinstance(self._weight, Tensor)
-        assert self._sums is not None
         names = crc32("\0".join(self._sums).encode()) % 2**20
         head = torch.tensor([0.0, 1.0, names, names**2], dtype=torch.float64, device=self._weight.device)
         head[0] = self._weight
@@ -75,11 +75,11 @@ class WeightedMean:
 
     def mean(self, name: str) -> Tensor:
         """Weighted mean over the clients added."""
-        return self._all[name] / self._weight
+        return self._sums[name] / self._weight
 
     def means(self) -> dict[str, Tensor]:
         """All weighted means."""
-        return {name: self.mean(name) for name in self._all}
+        return {name: self.mean(name) for name in self._sums}
 
     def message(self, up: Any, total_weight: float) -> Any:
         """An upload as the server receives it.
@@ -91,24 +91,19 @@ class WeightedMean:
         if up is None:
             return None
         averaged = {
-            f.name: self._all[f.name] / (total_weight if f.metadata.get("over") == "all" else self._weight)
+            f.name: self._sums[f.name] / (total_weight if f.metadata.get("over") == "all" else self._weight)
             for f in fields(up)
         }
         return type(up)(**averaged)
 
-    @property
-    def _all(self) -> dict[str, Tensor]:
-        return {} if self._sums is None else self._sums
 
-
-def _require_same_names(all_names: Iterable[Iterable[str]]) -> None:
+def _require_same_names(all_names: Sequence[Sequence[str]]) -> None:
     """Refuse to average what only some clients sent: it would be divided by the weight of all.
 
     Raises:
         ValueError: If a name is missing in some.
     """
-    parts = [set(names) for names in all_names]
-    if odd := sorted(set.union(*parts) - set.intersection(*parts)):
+    if odd := sorted({name for names in all_names for name in names if any(name not in other for other in all_names)}):
         raise ValueError(
             f"'{odd[0].removeprefix('train_')}' came from some clients of a cohort only. The dict of an objective must "
             "have the same keys in every evaluation, e.g. with the value 0, and so must an algorithm's Reply.log."

@@ -682,7 +682,8 @@ class RoundLoop:
         except ObjectiveError as error:
             ids = [deal.id for deal in cohort.deals]
             raise _of_client(error, kind.objective.name, ids) from error.__cause__
-        self._report(f"oracle: {trial.report}")
+        if isinstance(batched, Vectorized):  # else a line has said what was taken, and why
+            self._report(f"oracle: {trial.report}")
         return self._processes.agree(trial.oracle)
 
     def _agreeing(self, kind: Kind, chunk: Chunk, oracle: Vectorized) -> Oracle:

@@ -14,7 +14,6 @@ from fedlightning import FederatedDataModule
 from fedlightning.algorithms import SCAFFOLD, FedAvg, LocalGradientAlgorithm, Reply
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.oracle import Sequential, Vectorized
-from fedlightning.processes import OneProcess
 from tests.federations import loop_for, quadratic, rounds_of, run
 from tests.small import Line, clients, trainer
 
@@ -140,7 +139,7 @@ def test_many_clients_that_return_nan_are_no_flood():
     assert message.endswith("Further clients are not named.")
 
 
-class Recorded(OneProcess):
+class Recorded:
     """One of two processes, in words: what it asks of the other, and where the other stands on the ladder."""
 
     def __init__(self, events, other=None):

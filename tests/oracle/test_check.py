@@ -536,8 +536,10 @@ def test_every_oracle_gives_what_plain_evaluation_gives(change, oracle, monkeypa
         (caches, "differs from evaluation one by one"),
     ],
 )
-def test_one_line_says_why(change, reason):
-    _, _, said = trained(Vectorized(), change)
+@pytest.mark.parametrize("oracle", [Vectorized(), Auto(trials=1)], ids=["Vectorized", "Auto"])
+def test_one_line_says_why(change, reason, oracle):
+    _, loop, said = trained(oracle, change, rounds=1)
+    assert isinstance(loop.oracle, Sequential)
     assert len(said) == 1
     assert reason in said[0]
     assert "\n" not in said[0]
