@@ -124,7 +124,8 @@ class _Writes(TorchDispatchMode):
     def compare(self) -> None:
         """Note what has another storage or other values: ``.data = ...`` is no operation."""
         for name, p, place, before in self._followed:
-            if p.data_ptr() != place or p.shape != before.shape or not torch.equal(p, before):
+            moved = p.data_ptr() != place or p.shape != before.shape
+            if moved or not torch.equal(p.nan_to_num(), before.nan_to_num()):
                 self.found.setdefault(name, False)
 
     def __torch_dispatch__(
