@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
+from zlib import crc32
 
 import torch
 from torch import Tensor
 
-from fedlightning.processes import Processes
+from fedlightning.processes import OneProcess, Processes
 
 
 class WeightedMean:
@@ -18,6 +19,7 @@ class WeightedMean:
     def __init__(self) -> None:
         """Begin with no client."""
         self._sums: dict[str, Tensor] = {}
+        self._names: list[str] | None = None
         self._weight: Tensor | float = 0.0
 
     def add(self, values: Mapping[str, Tensor], weights: Tensor) -> None:
@@ -26,7 +28,12 @@ class WeightedMean:
         Args:
             values: ``[C, ...]`` each; a client of weight 0 adds nothing, whatever its values.
             weights: ``[C]``, not negative.
+
+        Raises:
+            ValueError: If the values have other names or shapes than those of the clients before.
         """
+        self._names = list(values) if self._names is None else self._names
+        _require_same_names([self._names, list(values)])
         silent = weights == 0
         some_silent = bool(silent.any())
         for name, value in values.items():
@@ -43,9 +50,22 @@ class WeightedMean:
         self._weight = self._weight + weights.sum()
 
     def gather(self, processes: Processes) -> None:
-        """Add up the processes' sums; every process then holds the whole."""
+        """Add up the processes' sums; every process then holds the whole.
+
+        Raises:
+            ValueError: If the values of another process's clients have other names.
+        """
+        if isinstance(processes, OneProcess):
+            return
         assert isinstance(self._weight, Tensor)
-        self._weight = processes.sum(self._weight)
+        names = crc32("\0".join(self._sums).encode()) % 2**20
+        head = torch.tensor([0.0, 1.0, names, names**2], dtype=torch.float64, device=self._weight.device)
+        head[0] = self._weight
+        weight, *counts = processes.sum(head)
+        count, total, squares = (int(number) for number in counts)
+        if count * squares != total**2:  # their variance is not zero
+            _require_same_names(processes.each(list(self._sums)))
+        self._weight = weight.to(self._weight.dtype)
         self._sums = {name: processes.sum(total) for name, total in self._sums.items()}
 
     @property
@@ -75,6 +95,19 @@ class WeightedMean:
             for f in fields(up)
         }
         return type(up)(**averaged)
+
+
+def _require_same_names(all_names: Sequence[Sequence[str]]) -> None:
+    """Refuse to average what only some clients sent: it would be divided by the weight of all.
+
+    Raises:
+        ValueError: If a name is missing in some.
+    """
+    if odd := sorted({name for names in all_names for name in names if any(name not in other for other in all_names)}):
+        raise ValueError(
+            f"'{odd[0].removeprefix('train_')}' came from some clients of a cohort only. The dict of an objective must "
+            "have the same keys in every evaluation, e.g. with the value 0, and so must an algorithm's Reply.log."
+        )
 
 
 def finite_clients(values: Mapping[str, Tensor]) -> Tensor | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import partial
 from itertools import islice
@@ -32,7 +33,7 @@ from fedlightning.oracle import (
     Vectorized,
 )
 from fedlightning.oracle.auto import limited
-from fedlightning.oracle.check import CLIENTS, STEPS, Sample, SelfCheck, fastest_that_agrees, in_words, ladder
+from fedlightning.oracle.check import STEPS, Sample, SelfCheck, fastest_that_agrees, in_words, ladder
 from fedlightning.oracle.look import Look
 from fedlightning.oracle.randomness import python_generators_restored, python_state
 from fedlightning.oracle.side_effects import released, undone
@@ -378,7 +379,7 @@ class RoundLoop:
     def _ask(self, number: int, phase: Phase, cohort: Cohort) -> _Outcome:
         """Send the message of one of the phases to the cohort and collect the replies; no state changes."""
         assert self._cost is not None
-        down, z = phase.down(self.server), self.point
+        down, z = _copied(phase.down(self.server)), self.point
         calls = 1 if phase.data == "full" else cohort.steps()
         outcome = _Outcome()
         for chunk in cohort.chunks(self.oracle.chunk(self._cost)):
@@ -621,11 +622,15 @@ class RoundLoop:
             return
         self.oracle = self._ladder[self._processes.largest(self._ladder.index(self.oracle))]
         if isinstance(self.oracle, Vectorized) and self._is_due(batch.index):
-            chunk = batch.cohorts[0].preview(CLIENTS)
+            turn = batch.index // int(self._self_check)
+            chunk = batch.cohorts[0].apart(turn, self.oracle.chunk(self._cost))
             with self._choice.chosen(chunk.variant):
                 kind = self._seen(chunk)
                 kind.alone = self._look_at(kind, chunk).alone
-                self.oracle = self._agreed(self._agreeing(kind, chunk, self.oracle))
+                found = self.oracle  # of a kind that was not seen before, just checked
+                self.oracle = self._agreed(
+                    self._agreeing(kind, chunk, found) if isinstance(found, Vectorized) else found
+                )
 
     def _is_due(self, index: int) -> bool:
         """Whether a round after the first is one to check the oracle in."""
@@ -661,7 +666,7 @@ class RoundLoop:
         self._ladder = ladder(fixed, self._autocast.on_cpu)
         batched: Oracle = fixed
         if size > 1 or not open_choice:
-            batched = self._agreed(self._agreeing(kind, cohort.preview(CLIENTS), fixed))
+            batched = self._agreed(self._agreeing(kind, cohort.apart(0, size), fixed))
         if not isinstance(self.oracle, Auto):
             return batched
         if self._self_check != "off" and self._processes.largest(kind.alone is not None):
@@ -677,7 +682,8 @@ class RoundLoop:
         except ObjectiveError as error:
             ids = [deal.id for deal in cohort.deals]
             raise _of_client(error, kind.objective.name, ids) from error.__cause__
-        self._report(f"oracle: {trial.report}")
+        if isinstance(batched, Vectorized):  # else a line has said what was taken, and why
+            self._report(f"oracle: {trial.report}")
         return self._processes.agree(trial.oracle)
 
     def _agreeing(self, kind: Kind, chunk: Chunk, oracle: Vectorized) -> Oracle:
@@ -708,10 +714,11 @@ class RoundLoop:
         return agreed
 
     def _sample(self, kind: Kind, chunk: Chunk) -> Sample:
-        """The first steps of two clients of a chunk, or of one where there is one."""
-        places = torch.arange(min(CLIENTS, len(chunk)), device=self.buffers.device)
+        """The first steps of the first and the last client of a chunk, or of the only one."""
+        ends = sorted({0, len(chunk) - 1})
+        places = torch.tensor(ends, device=self.buffers.device)
         data = [map_tensors(lambda leaf: leaf[places], batch.data) for batch in islice(chunk.minibatches(), STEPS)]
-        return Sample(*self._points(kind, len(places)), data)
+        return Sample(*self._points(kind, len(places)), data, [chunk.ids[place] for place in ends])
 
     def _seen(self, chunk: Chunk) -> Kind:
         """The kind of a chunk's clients, ready to compute with; its variant is at hand."""
@@ -922,6 +929,16 @@ _BUFFERS = "buffers"
 
 def _tensors(message: Any) -> dict[str, Tensor]:
     return {f.name: value for f in fields(message) if isinstance(value := getattr(message, f.name), Tensor)}
+
+
+def _copied(message: Any) -> Any:
+    """A message that its receivers may do with as they like; the server's state stays as it is."""
+    if message is None:
+        return None
+    received = copy(message)
+    for name, tensor in _tensors(message).items():
+        object.__setattr__(received, name, tensor.clone())
+    return received
 
 
 def _floats(message: Any) -> int:

@@ -114,6 +114,7 @@ class FederatedLightningModule(LightningModule):
         "_answers_with_the_start",
         "_has_own_points",
         "_has_rounds",
+        "_is_last_round",
         "_logs_this_round",
         "_moves_freely",
         "_restores_rows",
@@ -159,8 +160,9 @@ class FederatedLightningModule(LightningModule):
             drift_parameters: Name prefixes of shared parameters; ``drift``, the mean distance of local points from the
                 global one, is taken over these. To compare methods that share different parts. Empty for all.
             self_check: When a batched, replayed or compiled oracle is compared with evaluation client by client, and
-                given up for a slower one if they differ: in the ``first`` round of a fit, in every n-th, or never
-                (``off``). The first round cannot show what an objective begins to do later.
+                given up for a slower one if they differ: in the ``first`` round of a fit, with the first and the last
+                client of its cohort; in every n-th, each time with two other clients; or never (``off``). The first
+                round cannot show what an objective begins to do later.
 
         Raises:
             ValueError: If a regulariser is given to an algorithm that takes none, or a server optimizer is asked of an
@@ -258,7 +260,8 @@ class FederatedLightningModule(LightningModule):
             batch: One client's minibatch in the data set's own structure, leaves ``[B, ...]``.
 
         Returns:
-            A scalar, or ``{"loss": scalar, name: scalar to log, ...}``.
+            A scalar, or ``{"loss": scalar, name: scalar to log, ...}`` with the same keys in every evaluation, of every
+            client and at every step: what is logged is a mean over all of them.
         """
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -516,7 +519,7 @@ class FederatedLightningModule(LightningModule):
         if read or self.device.type == "cpu":  # elsewhere a look would wait for the device
             self._watch(metrics)
         every = trainer.log_every_n_steps
-        if not (trainer.should_stop or (every and trainer.global_step % every == 0)):
+        if not (trainer.should_stop or (every and (trainer.global_step % every == 0 or self._is_last_round))):
             return
         numbers = {name: float(value) for name, value in metrics.items()}
         trainer.logged_metrics.update({name: torch.as_tensor(value) for name, value in numbers.items()})
@@ -736,9 +739,16 @@ class FederatedLightningModule(LightningModule):
         """Logging a value takes Lightning a quarter of a millisecond, so it is done when somebody reads it."""
         trainer: Any = self.trainer
         rounds = trainer.global_step
-        read = rounds in (1, trainer.max_steps) or rounds % max(1, trainer.log_every_n_steps) == 0
+        read = rounds == 1 or self._is_last_round or rounds % max(1, trainer.log_every_n_steps) == 0
         watched = any(getattr(callback, "monitor", None) for callback in trainer.callbacks)
         return read or watched or bool(trainer.is_last_batch)
+
+    @property
+    def _is_last_round(self) -> bool:
+        """Whether the fit ends with this round, by its rounds or its epochs: a short one shows its metrics, too."""
+        trainer: Any = self.trainer
+        last_epoch = trainer.max_epochs is not None and trainer.current_epoch + 1 == trainer.max_epochs
+        return bool(trainer.global_step == trainer.max_steps or (last_epoch and trainer.is_last_batch))
 
     @property
     def between_rounds(self) -> bool:

@@ -24,6 +24,9 @@ class Processes(Protocol):
     def gather_rows(self, ids: list[int], rows: Rows) -> tuple[list[int], Rows]:
         """Clients and their rows of all processes, on every process."""
 
+    def each(self, value: T) -> list[T]:
+        """The values of all processes, on every process. They must be picklable."""
+
     def agree(self, value: T) -> T:
         """The first process's value, on every process: for choices that depend on clocks or free memory.
 
@@ -45,6 +48,10 @@ class OneProcess:
     def gather_rows(self, ids: list[int], rows: Rows) -> tuple[list[int], Rows]:
         """The rows themselves."""
         return ids, rows
+
+    def each(self, value: T) -> list[T]:
+        """The value alone."""
+        return [value]
 
     def agree(self, value: T) -> T:
         """The value itself."""
@@ -79,6 +86,12 @@ class Distributed:
             torch.distributed.all_gather(parts, padded)
             gathered[name] = torch.cat([part[: len(own)] for part, own in zip(parts, counts, strict=True)])
         return [client for own in counts for client in own], gathered
+
+    def each(self, value: T) -> list[T]:
+        """All-gather."""
+        values = [value] * torch.distributed.get_world_size()
+        torch.distributed.all_gather_object(values, value)
+        return values
 
     def agree(self, value: T) -> T:
         """Broadcast from process 0."""

@@ -161,10 +161,11 @@ def say_if_never_validated(trainer: Trainer) -> None:
     rounds = [limit for limit in (trainer.max_steps, _epochs(trainer)) if limit >= 0]
     if trainer.global_step or first is None or not rounds or min(rounds) >= first:
         return
+    by_rounds = f"val_check_interval={min(rounds)} with check_val_every_n_epoch=None of the Trainer"
+    by_epochs = f"rounds_per_epoch={min(rounds)} of the data module, or {by_rounds}"
     rank_zero_info(
         f"This fit of {min(rounds)} rounds ends before its first validation, which is due at round {first}. Set "
-        f"rounds_per_epoch={min(rounds)} of the data module, or val_check_interval={min(rounds)} with "
-        "check_val_every_n_epoch=None of the Trainer."
+        f"{by_rounds if trainer.check_val_every_n_epoch is None else by_epochs}."
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-NAMES = ("scaffold", "fedmm", "personal", "variants", "fiaelt", "fed_pd", "fed_skip")
+NAMES = ("fedmm", "personal", "variants", "fiaelt", "fed_pd", "fed_skip", "uneven")
 _SCRIPT = """
 import fedlightning, sys, torch
 from tests.small import Line, Personal, regression_data, trainer
@@ -33,23 +33,38 @@ class Varied(Line):
         x, y = batch
         return {"loss": super().objective(batch)["loss"] + (self.own(x)[:, 0] - y).square().mean()}
 
+class Uneven(Line):  # in the third round the second process cannot compute its clients side by side
+    def __init__(self):
+        super().__init__(SCAFFOLD(0.05), dropout=0.0, oracle=Vectorized(chunk_size=4))
+        self.oracles = []
+
+    def objective(self, batch):
+        loss = super().objective(batch)["loss"]
+        fails = self.trainer.global_rank == 1 and self.trainer.global_step == 2
+        return {"loss": loss * (2 if fails and loss.item() == 0 else 1)}
+
+    def on_train_batch_end(self, *_):
+        self.oracles.append(type(self._loop.oracle).__name__)
+
 devices, folder = int(sys.argv[1]), sys.argv[2]
 tasks = {
-    "scaffold": lambda: Line(SCAFFOLD(0.05), dropout=0.0),
     "fedmm": lambda: Line(FedMM(0.05, mu=1.0), dropout=0.0),
     "personal": lambda: Personal(SCAFFOLD(0.05)),
     "variants": lambda: Varied(SCAFFOLD(0.05)),
     "fiaelt": lambda: Line(FIAELT(beta=5.0, solver=SVRG(inner_steps=6, epochs=2)), dropout=0.0),
     "fed_pd": lambda: Line(FedPD(eta=0.5, p=0.5, solver=LocalSteps(lr=0.05)), dropout=0.0),
     "fed_skip": lambda: Line(FedSkip(lr=0.05, period=3), dropout=0.0),
+    "uneven": Uneven,
 }
 if __name__ == "__main__":
     for name, make in tasks.items():
         torch.manual_seed(0)
         fit = trainer(None, devices=devices, strategy="ddp" if devices > 1 else "auto", precision="64-true")
-        fit.fit(make(), regression_data(participation=Uniform(3)))
+        task = make()
+        fit.fit(task, regression_data(participation=Uniform(3)))
         fit.save_checkpoint(f"{folder}/{name}-{devices}.ckpt")
     processes = Distributed() if devices > 1 else OneProcess()
+    torch.save(task.oracles, f"{folder}/oracles-{fit.global_rank}-{devices}.pt")
     choice = Sequential() if fit.global_rank else Vectorized(chunk_size=3)
     torch.save(to_config(processes.agree(choice)), f"{folder}/agreed-{fit.global_rank}-{devices}.pt")
 """
@@ -70,6 +85,10 @@ def test_two_processes_are_one(tmp_path):
     agreed = [torch.load(tmp_path / f"agreed-{rank}-{n}.pt") for rank, n in ((0, 1), (0, 2), (1, 2))]
     assert agreed[0] == agreed[1] == agreed[2]
     assert agreed[0]["init_args"]["chunk_size"] == 3
+    alone, first, second = (torch.load(tmp_path / f"oracles-{rank}-{n}.pt") for rank, n in ((0, 1), (0, 2), (1, 2)))
+    assert alone == ["Vectorized"] * 7
+    assert second == ["Vectorized"] * 2 + ["Sequential"] * 5
+    assert first == ["Vectorized"] * 3 + ["Sequential"] * 4  # it follows before the next round
 
 
 def assert_same(one, two):

@@ -36,6 +36,16 @@ def table(heading):
     return {name: (verdict, text) for name, verdict, text in rows}
 
 
+def test_the_page_names_all_that_a_round_reports():
+    (section,) = re.findall(r"^## What is logged\n(.*?)(?=^## )", PAGE, re.DOTALL | re.MULTILINE)
+    task = Line(FedAvg(0.05), oracle=Sequential())
+    fitted = trainer(max_steps=1, limit_val_batches=0)
+    fitted.fit(task, regression_data())
+    found = {name.removesuffix("_bytes") for name in fitted.callback_metrics} - {"train_rmse"}  # the objective's own
+    assert {"step", "train_loss", "drift", "upload"} <= found
+    assert {name for name in found if f"`{name}`" not in section} == set()
+
+
 OPTIONS, CALLBACKS, REPLACED = map(table, ("Options of the Trainer", "Callbacks of Lightning", "Hooks of the task"))
 
 

@@ -11,9 +11,10 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from fedlightning import FederatedDataModule
-from fedlightning.algorithms import FedAvg, LocalGradientAlgorithm, Reply
+from fedlightning.algorithms import SCAFFOLD, FedAvg, LocalGradientAlgorithm, Reply
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.oracle import Sequential, Vectorized
+from tests.federations import loop_for, quadratic, rounds_of, run
 from tests.small import Line, clients, trainer
 
 
@@ -136,3 +137,99 @@ def test_many_clients_that_return_nan_are_no_flood():
     (message,) = caught(bad(14, all_clients=16))
     assert message.startswith("NaN or infinite numbers came from client 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 4 others")
     assert message.endswith("Further clients are not named.")
+
+
+class Recorded:
+    """One of two processes, in words: what it asks of the other, and where the other stands on the ladder."""
+
+    def __init__(self, events, other=None):
+        self.events, self.other = events, other
+
+    def sum(self, tensor):
+        self.events.append(f"sum {list(tensor.shape)}")
+        return tensor
+
+    def largest(self, value):
+        self.events.append("largest")
+        return value if self.other is None else max(value, self.other)
+
+    def gather_rows(self, ids, rows):
+        self.events.append("gather_rows")
+        return ids, rows
+
+    def each(self, value):
+        raise AssertionError("asked though all is well")
+
+    agree = each
+
+
+def rounds_with(monkeypatch, falls_back, other=None):
+    """What two rounds ask of other processes, the clients' replies among it; perhaps one by one from the second on."""
+    algorithm, events = SCAFFOLD(0.05), []
+    task = quadratic(algorithm)
+    original, task.branch = task.objective, False
+    task.objective = lambda batch: original(batch) * (2 if task.branch and original(batch).item() == 0 else 1)
+    loop = loop_for(task, Vectorized(chunk_size=2), processes=Recorded(events), self_check="first")
+    for name in ("_answer", "_ask"):
+        monkeypatch.setattr(loop, name, noted(getattr(loop, name), name, events))
+    first, second, third = rounds_of(algorithm, 3)
+    run(loop, [first])
+    events.clear()
+    task.branch = falls_back
+    run(loop, [second])
+    assert isinstance(loop.oracle, Sequential) == falls_back
+    loop._processes.other = other
+    run(loop, [third])
+    return loop, events
+
+
+def noted(function, name, events):
+    def noting(*arguments):
+        events.append(f"{name} begins")
+        try:
+            return function(*arguments)
+        finally:
+            events.append(f"{name} ends")
+
+    return noting
+
+
+def test_processes_exchange_nothing_while_clients_compute(monkeypatch):
+    """Else a process that falls back to a slower way would wait for others that do not, or they for it."""
+    _, steady = rounds_with(monkeypatch, falls_back=False)
+    _, falling = rounds_with(monkeypatch, falls_back=True)
+    end = falling.index("_ask ends")
+    assert falling[: end + 1] == [
+        "largest",  # where the others stand on the ladder, before the round
+        "_ask begins",
+        *["_answer begins", "_answer ends"] * 3,  # chunks of two of six clients, the first falls back
+        "sum []",  # clients that were asked
+        "sum []",  # floats that were sent
+        "_ask ends",
+    ]
+    again = falling.index("largest", 1)
+    assert falling[:again] == steady[:again]
+    assert [event for event in falling if "_answer" not in event] == [e for e in steady if "_answer" not in e]
+
+
+def test_a_process_follows_another_down_the_ladder_before_the_next_round(monkeypatch):
+    loop, _ = rounds_with(monkeypatch, falls_back=False)
+    assert isinstance(loop.oracle, Vectorized)
+    lowest = len(loop._ladder) - 1
+    loop, _ = rounds_with(monkeypatch, falls_back=False, other=lowest)
+    assert loop.oracle == Sequential()
+
+
+def test_a_key_that_one_client_s_dict_lacks_is_named():
+    """Each client is a chunk of its own here, so nobody sees both dicts side by side."""
+    algorithm = FedAvg(0.05)
+    task = quadratic(algorithm)
+    original = task.objective
+    task.objective = lambda batch: {"loss": original(batch), **({} if batch[0] == 3 else {"margin": 1.0})}
+    loop = loop_for(task, Sequential())
+    point = loop.point.clone()
+    with pytest.raises(
+        ValueError, match=r"'margin' came from some clients of a cohort only\. The dict of an objective must"
+    ):
+        run(loop, rounds_of(algorithm, 1))
+    assert torch.equal(loop.point, point)

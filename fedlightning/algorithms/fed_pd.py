@@ -10,6 +10,10 @@ neither upload nor download is counted. The duals are fed by own anchors x0_i, s
 client that missed a mean because it was not in the cohort goes on from its own anchor until the next one; with p = 0,
 the default, anchors are always the server's point.
 
+Over partial cohorts the mean covers those who answered, while the duals of the others wait, as in FedMM: z can stand
+still only where the duals of every cohort have the mean zero, so only where clients agree. Elsewhere z follows the
+cohorts and ends about as far from the minimiser as clients differ. FedADMM's mean over all clients has no such error.
+
 Proven for all clients in every round and smooth f_i, with subproblems solved to a fixed tolerance, which the gradient
 then falls to at rate O(1/T) (tolerances must tend to 0 for a stationary point); p > 0 needs clients that differ little.
 Nothing is proven with a max block, where this is the same iteration on operators; for p = 0 it is FIAELT with tau = 1,
@@ -78,6 +82,8 @@ class Client:
 class FedPD(SplittingAlgorithm):
     """Federated primal-dual optimisation.
 
+    Where only some clients take part in a round it does not converge to the minimiser: choose ``FedADMM``.
+
     Args:
         eta: Inverse penalty > 0: one number, ``[min, max]`` or by name prefix.
         p: Probability 0 <= p < 1 that a round ends without communication.
@@ -95,6 +101,11 @@ class FedPD(SplittingAlgorithm):
         require(self, "eta", above=0.0)
         require(self, "seed")
         require(self, "p", at_least=0.0, below=1.0)
+
+    @property
+    def partial_cohorts(self) -> str | None:
+        """The mean is exact with all clients only."""
+        return "with some of the clients a round it does not converge to the minimiser; FedADMM does."
 
     def skips(self, t: int) -> bool:
         """Whether round ``t`` ends without communication."""

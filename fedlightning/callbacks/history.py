@@ -45,7 +45,7 @@ class History(Callback):
         upload, download = (0, 0) if traffic is None else traffic
         rounds_said = getattr(pl_module, "round_metrics", {})
         logged = {k: v for k, v in trainer.callback_metrics.items() if not k.startswith("train_")} | rounds_said
-        metrics = {name: float(value) for name, value in logged.items() if name.split("/")[0] not in _ELSEWHERE}
+        metrics = {name: float(value) for name, value in logged.items() if name.split("/")[0] not in TRAFFIC_AND_TIME}
         width = next(p for p in pl_module.parameters() if p.requires_grad).element_size()
         row = {"round": float(trainer.global_step), "seconds": self._seconds}
         before = self.rows[-1] if self.rows else {}
@@ -73,7 +73,7 @@ class History(Callback):
             writer.writerows(self.rows)
 
 
-_ELSEWHERE = {
+TRAFFIC_AND_TIME = {
     "step",
     "upload",
     "download",
@@ -87,3 +87,4 @@ _ELSEWHERE = {
     "client_lr",
     "regularization",
 }
+"""What is logged beside metrics, up to a slash."""

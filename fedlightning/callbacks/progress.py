@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+from contextlib import ExitStack
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar
 from tqdm.auto import tqdm
+from tqdm.contrib.logging import logging_redirect_tqdm
 
 from fedlightning.ranges import require
 
@@ -23,6 +26,7 @@ class RoundProgressBar(ProgressBar):
         self.refresh_rate = refresh_rate
         require(self, "refresh_rate", at_least=1, whole=True)
         self._bar: tqdm[Any] | None = None
+        self._messages = ExitStack()
         self._enabled = True
 
     def disable(self) -> None:
@@ -39,6 +43,8 @@ class RoundProgressBar(ProgressBar):
         self._bar = tqdm(
             desc="Round", total=total, initial=trainer.global_step, disable=not self._enabled, dynamic_ncols=True
         )
+        if not self._bar.disable:  # messages stand above the bar, not behind it
+            self._messages.enter_context(logging_redirect_tqdm([logging.getLogger(name) for name in _LOGGERS]))
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -53,11 +59,23 @@ class RoundProgressBar(ProgressBar):
         """Close the bar."""
         if self._bar is not None:
             self._bar.update(trainer.global_step - self._bar.n)
+        self._close()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Leave the bar where it is."""
+        self._close()
+
+    def _close(self) -> None:
+        if self._bar is not None:
             self._bar.close()
+        self._messages.close()
 
     def print(self, *args: Any, sep: str = " ", **kwargs: Any) -> None:
         """Print above the bar."""
         tqdm.write(sep.join(map(str, args)))
+
+
+_LOGGERS = ("lightning.pytorch", "lightning.fabric")
 
 
 def rounds_in_total(trainer: Trainer) -> int | None:

@@ -13,6 +13,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities import rank_zero_info
 
 from fedlightning.callbacks import LastCheckpoint, LogPictures, RoundProgressBar
+from fedlightning.callbacks.history import TRAFFIC_AND_TIME
 from fedlightning.checkpoint_io import AtomicCheckpointIO
 from fedlightning.cli import DESCRIPTIONS
 from fedlightning.cli.early import DEFAULT_LOGGER, MistakeError, require_checkpoint
@@ -77,7 +78,8 @@ class FederatedCLI(LightningCLI):
                 raised_in(origin, package) for package in ("jsonargparse", "lightning")
             ):
                 raise origin from None
-            print(f"fedlightning: {plain(str(error))}", file=sys.stderr)
+            remedy = " Give --trainer.devices=auto or 1." if "`devices` selected with `CPUAcc" in str(error) else ""
+            print(f"fedlightning: {plain(str(error))}{remedy}", file=sys.stderr)
             raise SystemExit(2) from error
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
@@ -98,6 +100,17 @@ class FederatedCLI(LightningCLI):
         if config.get("enable_checkpointing") is not False and not any(isinstance(c, LastCheckpoint) for c in given):
             callbacks = [*callbacks, LastCheckpoint()]
         return super()._instantiate_trainer(config, callbacks)
+
+    def after_fit(self) -> None:
+        """The metrics of the last round and validation, in a line."""
+        metrics = {
+            name: float(value)
+            for name, value in self.trainer.callback_metrics.items()
+            if name.split("/")[0] not in TRAFFIC_AND_TIME
+        }
+        if metrics:
+            values = ", ".join(f"{name}={value:.4g}" for name, value in sorted(metrics.items()))
+            rank_zero_info(f"After round {self.trainer.global_step}: {values}")
 
     def before_validate(self) -> None:
         """Say so if the model was never trained."""

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterable
 from difflib import get_close_matches
 from functools import cache
+from pathlib import Path
 
 from fedlightning.cli import sources
 
@@ -59,7 +60,8 @@ def no_class(where: str, given: str) -> str:
     hint = (
         f"Did you mean '{paths[close[0]]}'?"
         if close
-        else "A class of your own is given as module.Class, with the module in the current folder or installed."
+        else "A class of your own is given as module.Class, with the module installed or in the current folder, "
+        f"{Path.cwd()}."
     )
     return f"{where}={given}: no such class. {hint}"
 

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from fedlightning.cli import sources
-from fedlightning.cli.complaints import no_argument, no_class, no_name, no_option, own_classes
+from fedlightning.cli.complaints import did_you_mean, no_argument, no_class, no_name, no_option, own_classes
 
 DEFAULT_LOGGER = "lightning.pytorch.loggers.TensorBoardLogger"
 
@@ -107,7 +107,7 @@ class _Options:
         unknown = head not in (*(self._top or (head,)), "c", "h")
         if head == "trainer" and name:
             unknown = name not in (self._trainer or (name,))
-        if unknown and not any(option.startswith(key) for option in self._names):  # which the parser may complete
+        if unknown:
             raise MistakeError(no_option(given, key, self._names))
 
     def read(self, file: str) -> None:
@@ -145,7 +145,7 @@ class _Options:
                 continue
             if name in ("class_path", "init_args"):
                 return self._take(place, where.removesuffix(f".{name}"), {name: value})
-            if where == "trainer.callbacks+" and isinstance(value, str) and "." in value:
+            if where == "trainer.callbacks+" and isinstance(value, str):
                 return self._choose(_Place(), "trainer.callbacks", value)
             if name == "dict_kwargs" or name.endswith("+"):
                 return None
@@ -188,6 +188,10 @@ class _Options:
             if path not in own_classes() and "Did you mean" in (complaint := no_class(where, path)):
                 raise MistakeError(complaint)
             return
+        if "." not in path and where == "trainer.callbacks" and not self._foreign:
+            if path not in (known := _callbacks()) and (hint := did_you_mean(path, known)):
+                raise MistakeError(f"{where}={path}: no such class.{hint}")
+            return
         try:
             sources.find(path)
         except sources.NoSuchNameError as missing:
@@ -197,6 +201,13 @@ class _Options:
             raise MistakeError(no_class(where, path)) from None
         self._foreign |= path.partition(".")[0] not in ("fedlightning", "lightning", "torch")
         place.path = path
+
+
+def _callbacks() -> list[str]:
+    """Callbacks that go by their names alone."""
+    return [
+        name for module in ("lightning.pytorch.callbacks", "fedlightning.callbacks") for name in sources.names(module)
+    ]
 
 
 def _is_class(value: str) -> bool:

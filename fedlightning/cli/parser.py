@@ -19,6 +19,10 @@ from fedlightning.cli.complaints import did_you_mean, no_argument, no_class, no_
 class ComparisonParser(ArgumentParser):
     """jsonargparse's parser, without the usage of all arguments in front of every complaint."""
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """As the base's; what is cut short (``--trainer.max_step``) is misspelt."""
+        super().__init__(*args, **{"allow_abbrev": False, **kwargs})
+
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """End the process with :func:`plain` of the message; parsers of classes within leave that to the outermost."""
         if not self.exit_on_error:
@@ -155,8 +159,15 @@ def _unknown_argument(complaint: _Complaint, match: re.Match[str], parser: Argum
 
 
 def _unrecognized(complaint: _Complaint, match: re.Match[str], parser: ArgumentParser | None) -> str:
-    name, _, _ = match[1].lstrip("-").partition("=")
-    return no_option(match[1], name, _options(parser))
+    name, _, value = match[1].lstrip("-").partition("=")
+    options = _options(parser)
+    if "set" in options and name.partition(".")[0] in _OF_A_RUN:
+        return f"{match[1]}: no such argument. Values of all runs are given as --set {name}={value or '...'}."
+    return no_option(match[1], name, options)
+
+
+_OF_A_RUN = ("trainer", "model", "data", "seed_everything")
+"""What the arguments of a single run begin with."""
 
 
 def _options(parser: ArgumentParser | None) -> list[str]:

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -21,7 +21,13 @@ Transform = Callable[[Any], Any]
 
 
 class Source(ABC):
-    """Where samples come from, by index into one pooled data set."""
+    """Where samples come from, by index into one pooled data set.
+
+    Attributes:
+        in_order: Whether samples arrive in the order of the clients, so that to look at a late one takes all before it.
+    """
+
+    in_order: ClassVar[bool] = False
 
     @abstractmethod
     def place(self, device: torch.device, dtype: torch.dtype) -> Source:
@@ -54,6 +60,10 @@ class Source(ABC):
             The function of the step, and one of places in ``whole`` with equal n that gives leaves
             ``[places, n, ...]``.
         """
+
+    def ahead(self, places: Sequence[int]) -> Source:
+        """A source whose next clients are those at ``places``, counted from the next one; all stay to be dealt."""
+        return self
 
 
 class TensorSource(Source):
@@ -122,6 +132,8 @@ class MixedSource(Source):
 class LoadedSource(Source):
     """Samples that a ``DataLoader`` brings, one client's round at a time, in the order they are asked for."""
 
+    in_order = True
+
     def __init__(
         self, items: Iterator[Any], device: torch.device | None = None, dtype: torch.dtype | None = None
     ) -> None:
@@ -167,6 +179,11 @@ class LoadedSource(Source):
             return map_tensors(lambda *leaves: self._place(torch.stack(leaves)), *(drawn[place] for place in places))
 
         return step, everything
+
+    def ahead(self, places: Sequence[int]) -> LoadedSource:
+        """Draw all clients up to the last of ``places``; they are kept."""
+        drawn = self._draw(max(places) + 1, keep=True)
+        return LoadedSource(iter([drawn[place] for place in places]), self._device, self._dtype)
 
     def _draw(self, clients: int, keep: bool) -> list[Any]:
         drawn = [self._kept.popleft() if self._kept else next(self._items) for _ in range(clients)]
@@ -247,6 +264,23 @@ class Cohort:
     def preview(self, clients: int) -> Chunk:
         """Up to so many of the first clients, which :meth:`chunks` will deal again."""
         return next(self._chunks(clients, keep=True))
+
+    def apart(self, turn: int, among: int) -> Chunk:
+        """Two clients of one kind, or the only one, which :meth:`chunks` will deal again.
+
+        Args:
+            turn: At turn 0 the first client and the last of its kind, at every later turn the next two.
+            among: So many of the first clients are enough to choose from where samples arrive in order.
+        """
+        within = min(max(among, 2), len(self)) if self.source.in_order else len(self)
+        one = 2 * turn % within
+        kinds = [deal.kind for deal in self.deals[:within]]
+        start, stop = kinds.index(kinds[one]), one + 1
+        while stop < within and kinds[stop] == kinds[one]:
+            stop += 1
+        places = sorted({one, one - 1 if one > start else stop - 1})
+        ahead = replace(self, source=self.source.ahead(places))
+        return Chunk([self.deals[place] for place in places], ahead, keep=True)
 
     def chunks(self, size: int) -> Iterator[Chunk]:
         """The cohort in pieces of at most ``size`` clients of one kind."""

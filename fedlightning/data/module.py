@@ -70,6 +70,15 @@ class Federation:
     val_partition: Partition | None = None
     test_partition: Partition | None = None
 
+    def __post_init__(self) -> None:
+        empty = (self.partition.sizes == 0).nonzero().flatten().tolist()
+        if empty:
+            shown = ", ".join(map(str, empty[:10])) + (", ..." if len(empty) > 10 else "")
+            raise ValueError(
+                f"Federation(partition=...): {len(empty)} of {len(self.partition)} clients have no training samples: "
+                f"{shown}. Leave such clients out, of val_partition and test_partition too; allow_empty is for these."
+            )
+
 
 class FederatedDataModule(LightningDataModule):
     """Base of all federated data: a subclass says what the data are, this class deals them.
@@ -193,7 +202,13 @@ class FederatedDataModule(LightningDataModule):
     def federation(self) -> Federation:
         """The data sets, built on first use."""
         if self._federation is None:
-            self._federation = self.build()
+            try:
+                self._federation = self.build()
+            except FileNotFoundError as error:
+                root = getattr(self, "root", None)
+                if len(error.args) == 1 and root is not None and not Path(root).is_absolute():
+                    error.args = (f"{error} Looked in {Path(root).absolute()}.",)
+                raise
         return self._federation
 
     @property

@@ -1,9 +1,10 @@
 """What is fast is checked against what is plain: a batched oracle beside evaluation client by client.
 
-The check takes a few consecutive steps of two clients, on the real model and data and with equal random numbers, and
-compares gradients, losses, buffers and logged scalars. The tolerance follows from the precision of the computation:
-``sqrt(eps)`` of a quantity and some ``eps`` of the numbers it was summed from, at most two per cent. Whatever differs
-by more is excused only if plain evaluation itself moves about as far when its point is rounded differently.
+The check takes a few consecutive steps of two clients that lie apart in their cohort, on the real model and data and
+with equal random numbers, and compares gradients, losses, buffers and logged scalars. The tolerance follows from the
+precision of the computation: ``sqrt(eps)`` of a quantity and some ``eps`` of the numbers it was summed from, at most
+two per cent. Whatever differs by more is excused only if plain evaluation itself moves about as far when its point is
+rounded differently.
 """
 
 from __future__ import annotations
@@ -29,9 +30,6 @@ from fedlightning.oracle.vectorized import MIN_CALLS_TO_RECORD, Vectorized, is_s
 STEPS = 3
 """The second step is the first that is replayed; the third shows what a replay leaves behind."""
 
-CLIENTS = 2
-"""What vmap gets wrong, it often gets right for the first client."""
-
 TF32_EPS = 2.0**-10
 
 MOST = 0.02
@@ -47,12 +45,14 @@ class Sample:
         v: Their personal blocks, ``[S, p]``.
         b: Their buffers, ``[S, b]``.
         data: A minibatch for each of some consecutive steps, leaves ``[S, ...]``.
+        ids: The clients. What vmap gets wrong, it often gets right for the first of them, so two are compared.
     """
 
     w: Tensor
     v: Tensor
     b: Tensor
     data: Sequence[Any]
+    ids: Sequence[int] = (0, 1)
 
 
 class Checked(Protocol):
@@ -72,6 +72,7 @@ class SelfCheck:
             ObjectiveError: If the objective itself fails.
         """
         self._objective = objective
+        self._ids = sample.ids
         self._device = sample.w.device
         self._points: list[tuple[Tensor, Tensor, Tensor, Any, Randomness]] = []
         self._expected: list[Evaluation] = []
@@ -116,7 +117,7 @@ class SelfCheck:
             if excess is not None:
                 place, size = excess
                 far = f"relatively by {size:.2g}" if isfinite(size) else "as it is zero or infinite there,"
-                return f"{what} differs from evaluation one by one, {far} in client {place + 1} of 2,"
+                return f"{what} differs from evaluation one by one, {far} in client {self._ids[place]},"
         return None
 
     @property

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedlightning.nested import flatten, map_tensors
 from fedlightning.oracle.layers import LoneLayers
-from fedlightning.oracle.objective import Named, Objective, ObjectiveError
+from fedlightning.oracle.objective import Named, Objective, ObjectiveError, writes_into
 from fedlightning.oracle.randomness import python_generators_restored, python_state
 from fedlightning.oracle.side_effects import changed, fingerprint, undone, versions
 
@@ -54,23 +55,27 @@ class Look:
             data: One client's minibatch.
 
         Raises:
-            ObjectiveError: If the objective fails.
+            ObjectiveError: If the objective fails, or writes into a parameter that is trained.
         """
         task, space = objective.task, objective.space
         buffers = {name: buffer.detach() for name, buffer in task.named_buffers() if name in space.buffers.names}
         fixed = {name: p for name, p in task.named_parameters() if not p.requires_grad}
         held = {name: p._version for name, p in fixed.items()}
+        writes = _Writes(dict(task.named_parameters()))
         with undone(task), python_generators_restored(), _Hooks() as hooks:
             state = torch.get_rng_state()
             once = map_tensors(torch.clone, data)
             batch, drawn = versions(once), python_state()
-            after, size = _evaluated(objective, z, personal, buffers, once)
+            after, size = _evaluated(objective, z, personal, buffers, once, writes)
             changes_batch, draws_in_python = versions(once) != batch, python_state() != drawn
             between = fingerprint(task)
             torch.set_rng_state(state)
-            _evaluated(objective, z, personal, buffers, map_tensors(torch.clone, data))
+            _evaluated(objective, z, personal, buffers, map_tensors(torch.clone, data), writes)
             attribute = changed(between, fingerprint(task))
-        parameter = next((name for name, p in fixed.items() if p._version != held[name]), None)
+        moved = next((name for name in writes.found if name not in fixed), None)
+        if moved is not None:
+            raise writes_into(objective.name, moved, by_embedding=writes.found[moved])
+        parameter = next((name for name, p in fixed.items() if p._version != held[name] or name in writes.found), None)
         return cls(
             tuple(name for name, new in after.items() if _written(buffers[name], new)),
             size,
@@ -93,14 +98,70 @@ class _Hooks(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+class _Writes(TorchDispatchMode):
+    """Notes which parameters operations write into, if only the values they had.
+
+    Attributes:
+        found: Names, and whether it was an embedding that renormalised its rows.
+    """
+
+    def __init__(self, parameters: Named) -> None:
+        super().__init__()
+        self.found: dict[str, bool] = {}
+        self._names: dict[int, str] = {}
+        self._followed: list[tuple[str, Tensor, int, Tensor]] = []
+        self._name(parameters)
+
+    def follow(self, parameters: Named) -> None:
+        """Note writes into these, too."""
+        self._name(parameters)
+        self._followed += [(name, p, p.data_ptr(), p.detach().clone()) for name, p in parameters.items()]
+
+    def _name(self, parameters: Named) -> None:
+        places = {p.untyped_storage().data_ptr(): name for name, p in parameters.items() if p.numel()}
+        self._names.update(places)
+
+    def compare(self) -> None:
+        """Note what has another storage or other values: ``.data = ...`` is no operation."""
+        for name, p, place, before in self._followed:
+            moved = p.data_ptr() != place or p.shape != before.shape
+            if moved or not torch.equal(p.nan_to_num(), before.nan_to_num()):
+                self.found.setdefault(name, False)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func._schema.is_mutable:
+            for argument, value in zip(func._schema.arguments, args, strict=False):
+                self._note(argument, value, func)
+            for argument in func._schema.arguments:
+                self._note(argument, kwargs.get(argument.name), func)
+        return func(*args, **kwargs)
+
+    def _note(self, argument: Any, value: Any, func: Any) -> None:
+        if argument.alias_info is None or not argument.alias_info.is_write:
+            return
+        for tensor in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(tensor, Tensor) and tensor.layout == torch.strided and tensor.numel():
+                name = self._names.get(tensor.untyped_storage().data_ptr())
+                if name is not None:
+                    self.found.setdefault(name, func is torch.ops.aten.embedding_renorm_.default)
+
+
 def _evaluated(
-    objective: Objective, z: Tensor, own_block: Tensor, buffers: Named, data: Any
+    objective: Objective, z: Tensor, own_block: Tensor, buffers: Named, data: Any, writes: _Writes
 ) -> tuple[dict[str, Tensor], int]:
     """The buffers afterwards, and the bytes autograd keeps."""
     space = objective.space
-    shared = {name: view.requires_grad_() for name, view in space.shared.views(z.detach().clone()).items()}
-    personal = {name: view.detach() for name, view in space.personal.views(own_block).items()}
-    own = next(iter(shared.values())).untyped_storage().data_ptr()
+    shared, personal = (
+        {name: view.detach().to(objective.dtype, copy=True) for name, view in views.items()}
+        for views in (space.shared.views(z), space.personal.views(own_block))
+    )
+    for parameter in shared.values():
+        parameter.requires_grad_()
+    writes.follow({**shared, **personal})
+    own = {parameter.untyped_storage().data_ptr() for parameter in shared.values()}
     saved: dict[int, int] = {}
     on_cpu = objective.autocast.on_cpu
 
@@ -115,9 +176,10 @@ def _evaluated(
                 saved_tensors_hooks(note, lambda tensor: tensor),
                 objective.autocast(),
                 LoneLayers(on_cpu),
+                writes,
             ):
                 _, _, after = objective(shared, personal, buffers, data)
-            size = sum(nbytes for pointer, nbytes in saved.items() if pointer != own)
+            size = sum(nbytes for pointer, nbytes in saved.items() if pointer not in own)
         except ObjectiveError:
             raise
         except RuntimeError:  # transformations of torch.func inside the objective do not go with hooks
@@ -128,6 +190,7 @@ def _evaluated(
         raise
     except Exception as error:
         raise ObjectiveError(f"{type(error).__name__}: {error}", place=0) from error
+    writes.compare()
     return dict(zip(objective.space.buffers.names, after, strict=True)), size
 
 

@@ -35,6 +35,37 @@ class BatchedError(ObjectiveError):
     """The objective cannot be evaluated for many clients at once; one after the other it may well be."""
 
 
+def writes_into(
+    name: str, parameter: str | None, by_embedding: bool = False, place: int | None = None
+) -> ObjectiveError:
+    """The error of an objective that changes what is trained.
+
+    Args:
+        name: Class of the task.
+        parameter: Name of the parameter; None if it began to after the first round, when nobody looked.
+        by_embedding: Whether an embedding renormalised its rows.
+        place: Which of the clients it was evaluated for.
+    """
+    how = " by nn.Embedding(max_norm=...)" if by_embedding else ""
+    what = (
+        "has begun to write into a trainable parameter"
+        if parameter is None
+        else (f"writes into its trainable parameter '{parameter}'{how}")
+    )
+    instead = (
+        "Leave max_norm out and scale the rows that were looked up in the objective"
+        if by_embedding
+        else "To keep it within bounds, give a regularizer that projects, e.g. fedlightning.proximal.Box(low, high), "
+        "to an algorithm that takes one"
+    )
+    return ObjectiveError(
+        f"{name}.objective {what}: the algorithm alone moves what is trained, and would lose the change or take it for "
+        f"its own step. {instead}; freeze the parameter with requires_grad_(False); or keep running state in a buffer "
+        "(register_buffer).",
+        place,
+    )
+
+
 class Task(Protocol):
     """Anything with an objective: a :class:`~fedlightning.FederatedLightningModule`, or any module in tests."""
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedlightning.nested import map_tensors
 from fedlightning.oracle.base import Blocks, Cost, Evaluate, Evaluation, Oracle, differentiate
 from fedlightning.oracle.layers import LoneLayers
-from fedlightning.oracle.objective import Objective, ObjectiveError
+from fedlightning.oracle.objective import Objective, ObjectiveError, writes_into
 from fedlightning.oracle.randomness import Randomness, seed_python
 from fedlightning.ranges import require
 from fedlightning.seeding import seed_device
@@ -51,6 +51,7 @@ class Sequential(Oracle):
             randomness: Randomness | None = None,
         ) -> Evaluation:
             rows = []
+            version = w._version, v._version
             seeds = None if randomness is None else randomness.seeds()
             for i in range(len(w)):
                 own = map_tensors(itemgetter(i), data)
@@ -62,6 +63,8 @@ class Sequential(Oracle):
                     raise
                 except Exception as error:
                     raise ObjectiveError(f"{type(error).__name__}: {error}", place=i) from error
+                if (w._version, v._version) != version:
+                    raise writes_into(objective.name, None, place=i)
             return rows[0] if len(rows) == 1 else _stack(rows)
 
         return evaluate

@@ -17,7 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from fedlightning.nested import flatten, unflatten
 from fedlightning.oracle.base import Blocks, Cost, Evaluate, Evaluation, Oracle, collected, differentiate
 from fedlightning.oracle.layers import CohortLayers
-from fedlightning.oracle.objective import BatchedError, Named, Objective
+from fedlightning.oracle.objective import BatchedError, Named, Objective, writes_into
 from fedlightning.oracle.randomness import ClientNoise, PerClient, Randomness, generator_state
 from fedlightning.oracle.recording import Recording
 from fedlightning.ranges import require
@@ -110,12 +110,16 @@ class Vectorized(Oracle):
             randomness: Randomness | None = None,
         ) -> Evaluation:
             noise.begin(randomness)
+            version = w._version, v._version
             try:
                 if self.backward is None and objective.forward_only is None and not self.compile:
                     objective.forward_only = _forward_alone_can_be_batched(objective, w, v, b, data)
-                return compute(w, v, b, data, blocks, randomness)
+                result = compute(w, v, b, data, blocks, randomness)
             except Exception as error:
                 raise _explain(error, objective.name) from error
+            if (w._version, v._version) != version:
+                raise writes_into(objective.name, None)
+            return result
 
         return evaluate
 

@@ -12,6 +12,7 @@ from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.models import LogisticRegression
 from fedlightning.module import FederatedLightningModule
+from fedlightning.tasks.labels import require_labels
 
 Batch = tuple[Tensor, Tensor]
 
@@ -34,6 +35,7 @@ class Classification(FederatedLightningModule):
         """
         super().__init__(algorithm, **federation)
         self.save_hyperparameters()
+        self._classes = classes
         self.network = LogisticRegression(64, classes) if network is None else network
         self.metrics = nn.ModuleDict(
             {
@@ -51,6 +53,10 @@ class Classification(FederatedLightningModule):
     def forward(self, x: Tensor) -> Tensor:
         """Logits ``[B, C]``."""
         return self.network(x)  # type: ignore[no-any-return]
+
+    def on_fit_start(self) -> None:
+        """Refuse labels without an output."""
+        require_labels(self, self._classes)
 
     def objective(self, batch: Batch) -> Tensor:
         """Cross entropy."""

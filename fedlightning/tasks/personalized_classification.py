@@ -14,6 +14,7 @@ from fedlightning.algorithms.base import Algorithm
 from fedlightning.metrics.present_auroc import PresentClassesAUROC
 from fedlightning.models import PersonalMLP
 from fedlightning.scored import ScoredTask
+from fedlightning.tasks.labels import require_labels
 
 Batch = tuple[Any, Tensor]
 
@@ -74,6 +75,10 @@ class PersonalizedClassification(ScoredTask):
     def forward(self, x: Any) -> Tensor:
         """Logits ``[B, C]``."""
         return self.network(x)  # type: ignore[no-any-return]
+
+    def on_fit_start(self) -> None:
+        """Refuse labels without an output."""
+        require_labels(self, self._classes)
 
     def objective(self, batch: Any) -> Tensor | dict[str, Tensor]:
         """Cross entropy."""

@@ -22,6 +22,7 @@ from fedlightning.models import LogisticRegression
 from fedlightning.module import FederatedLightningModule
 from fedlightning.plotting.pictures import attack_figure
 from fedlightning.ranges import require_argument
+from fedlightning.tasks.labels import require_labels
 
 Batch = tuple[Tensor, Tensor]
 
@@ -56,6 +57,7 @@ class RobustClassification(FederatedLightningModule):
         """
         super().__init__(algorithm, **federation)
         self.save_hyperparameters()
+        self._classes = classes
         require_argument(self, "penalty", penalty, at_least=0.0)
         require_argument(self, "ascent_steps", ascent_steps, at_least=1, whole=True)
         require_argument(self, "ascent_lr", ascent_lr, above=0.0)
@@ -74,6 +76,10 @@ class RobustClassification(FederatedLightningModule):
     def forward(self, x: Tensor) -> Tensor:
         """Logits ``[B, C]`` of inputs as they are."""
         return self.network(x)  # type: ignore[no-any-return]
+
+    def on_fit_start(self) -> None:
+        """Refuse labels without an output."""
+        require_labels(self, self._classes)
 
     def objective(self, batch: Batch) -> Tensor:
         """Cross entropy of perturbed inputs, less the perturbation's price."""

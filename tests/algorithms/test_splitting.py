@@ -22,7 +22,7 @@ from fedlightning.local import (
 from fedlightning.oracle import Autocast, Sequential, Vectorized
 from fedlightning.participation import Full, Uniform
 from fedlightning.proximal import L1, compose
-from tests.federations import loop_for, quadratic, rounds_of, run
+from tests.federations import loop_for, quadratic, rounds_of, run, train
 from tests.small import Personal, regression_data, trainer
 
 SIZES = (12, 8, 12, 12, 8)
@@ -319,3 +319,15 @@ def test_a_rule_of_the_users_replaces_the_methods_own(algorithm):
 
 def test_fixed_steps_is_the_default():
     assert isinstance(fl.FedSplit(s=0.1).own_rule, FixedSteps)
+
+
+def test_fed_pd_is_exact_with_all_clients_only():
+    """With half of them a round z follows the cohorts: a mean over those who answered."""
+    fed_pd = fl.FedPD(eta=0.5, solver=LocalSteps(lr=0.1))
+    ends = []
+    for size in (None, 3):
+        task, loop, _ = train(fed_pd, rounds=20, size=size, local_steps=10)
+        ends.append(float((loop.point - task.solution).norm()))
+    assert ends[0] < 0.02
+    assert ends[1] > 0.5
+    assert "FedADMM does" in fed_pd.partial_cohorts

@@ -1,3 +1,4 @@
+import logging
 from contextlib import nullcontext
 
 import pytest
@@ -5,6 +6,7 @@ import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.utilities import rank_zero_info
 from matplotlib.figure import Figure
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -71,6 +73,32 @@ def test_progress_bar_counts_rounds(capsys):
     assert "Round: 100%" in shown
     assert "7/7" in shown
     assert "val_loss" not in shown  # not logged to the bar
+
+
+def test_messages_stand_above_the_progress_bar(capsys):
+    class Talks(Line):
+        def on_train_batch_end(self, *_):
+            rank_zero_info("something to say")
+
+    handler = logging.StreamHandler()  # Lightning's own has the stream that pytest took away
+    logger = logging.getLogger("lightning.pytorch")
+    logger.addHandler(handler)
+    try:
+        trainer(enable_progress_bar=True, callbacks=[RoundProgressBar()], max_steps=2).fit(Talks(), regression_data())
+    finally:
+        assert handler in logger.handlers
+        logger.removeHandler(handler)
+    before = capsys.readouterr().err.split("something to say\n")[:-1]
+    assert len(before) == 2
+    assert all(text[-1] in "\r\n" for text in before)
+
+
+def test_a_short_fit_logs_its_last_round(tmp_path):
+    for options in ({"max_steps": 3}, {"max_steps": -1, "max_epochs": 1}):
+        logger = TensorBoardLogger(tmp_path, name="", version=str(options), default_hp_metric=False)
+        trainer(tmp_path, logger=logger, log_every_n_steps=50, **options).fit(Line(), regression_data())
+        rows = events(logger.log_dir).Scalars("train_loss")
+        assert [row.step for row in rows] == [3 if options["max_steps"] == 3 else 5]
 
 
 def test_rounds_in_total():

@@ -67,7 +67,9 @@ def test_the_options_are_those_of_the_parser(subcommand, monkeypatch):
         ["--trainer.logger=CSVLogger", "--trainer.logger.save_dir=x"],
         ["--trainer.callbacks+=EarlyStopping", "--trainer.callbacks.monitor=val_loss"],
         ["--trainer.callbacks+=lightning.pytorch.callbacks.EarlyStopping", "--trainer.callbacks.monitor=val_loss"],
-        ["--trainer.max_step", "3"],  # the parser completes it
+        ["--trainer.callbacks+=EarlyStopping"],
+        ["--trainer.callbacks+=RoundProgressBar"],
+        ["--trainer.callbacks+=Unheard"],  # perhaps known once something is imported
         ["--print_config", *FIT],
         ["--data.init_args.participation=fedlightning.participation.Uniform",
          "--data.init_args.participation.init_args.fraction=0.5"],
@@ -83,6 +85,9 @@ def test_what_the_parser_accepts_passes(arguments):
     ("arguments", "message"),
     [
         (["--trainer.max_stpes", "3"], "--trainer.max_stpes: no such argument. Did you mean 'trainer.max_steps'?"),
+        (["--trainer.max_step", "3"], "--trainer.max_step: no such argument. Did you mean 'trainer.max_steps'?"),
+        (["--trainer.callbacks+=EarlyStoping"], "EarlyStoping: no such class. Did you mean 'EarlyStopping'?"),
+        (["--trainer.callbacks+=RoundProgresBar"], "RoundProgresBar: no such class. Did you mean 'RoundProgressBar'?"),
         (["--ckpt_paht=x"], "--ckpt_paht=x: no such argument. Did you mean 'ckpt_path'?"),
         ([f"{ALGORITHM}.lrr=0.1"], "algorithm.lrr=0.1: FedAvg has no argument 'lrr'. Did you mean 'lr'?"),
         ([f"{ALGORITHM}=FedAvgg"], "FedAvgg: no such class. Did you mean 'fedlightning.algorithms.FedAvg'?"),
@@ -115,6 +120,10 @@ def test_what_is_certainly_wrong_is_named(arguments, message):
         (
             "trainer:\n  max_stpes: 3\n",
             "own.yaml: trainer.max_stpes: no such argument. Did you mean 'trainer.max_steps'?",
+        ),
+        (
+            "trainer:\n  callbacks:\n  - class_path: ModelCheckpiont\n",
+            "own.yaml: trainer.callbacks=ModelCheckpiont: no such class. Did you mean 'ModelCheckpoint'?",
         ),
         ("modle: 3\n", "own.yaml: modle: no such argument. Did you mean 'model'?"),
         ("base: x\nalgorithms: []\n", "own.yaml: base: no such argument. This is a config of fedlightning compare."),

@@ -84,7 +84,37 @@ def test_no_devices_take_a_line(capsys):
     with pytest.raises(SystemExit) as exit_:
         main([*FIT, "--trainer.devices=-1"])
     assert exit_.value.code == 2
-    assert "fedlightning: `devices` selected with `CPUAccelerator` should be an int > 0." in capsys.readouterr().err
+    assert "fedlightning: `devices` selected with `CPUAccelerator` should be an int > 0." in (
+        said := capsys.readouterr().err
+    )
+    assert said.splitlines()[-1].endswith("Give --trainer.devices=auto or 1.")
+
+
+def test_the_command_shows_what_a_short_fit_came_to(caplog):
+    with caplog.at_level(logging.INFO):
+        main([*FIT, "--trainer.log_every_n_steps=50", "--trainer.val_check_interval=1"])
+    (line,) = [line for line in caplog.messages if line.startswith("After round 1: ")]
+    assert "train_loss=" in line
+    assert "val_accuracy=" in line
+    assert "upload" not in line
+
+
+def test_values_of_a_run_are_given_to_a_comparison_by_set(capsys):
+    for argument in ("--trainer.max_steps=3", "--model.init_args.classes=3"):
+        with pytest.raises(SystemExit):
+            main(["compare", "--base=a", "--algorithms=b", "--metric=c", argument])
+        said = capsys.readouterr().err
+        assert f"{argument}: no such argument. Values of all runs are given as --set {argument[2:]}." in said
+
+
+def test_what_is_not_found_names_the_folder_looked_in(tmp_path, capsys):
+    data = ["--data=fedlightning.data.MNIST", "--data.init_args.root=nowhere", "--data.init_args.partitioner=null"]
+    with pytest.raises(SystemExit) as exit_:
+        main([*FIT, *data])
+    assert f"Looked in {tmp_path / 'nowhere'}." in str(exit_.value)
+    with pytest.raises(SystemExit):
+        main([*FIT, "--model=my_missing_package.MyTask"])
+    assert f"installed or in the current folder, {tmp_path}." in capsys.readouterr().err
 
 
 def test_an_objective_that_cannot_be_batched_trains_with_a_line(caplog):

@@ -8,7 +8,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 from fedlightning import FederatedDataModule, ScoredTask
 from fedlightning.algorithms import FedAvg
-from fedlightning.data import IID, PersonalDigits
+from fedlightning.data import IID, Federation, Partition, PersonalDigits
 from tests.small import Line, Personal, clients, trainer
 
 
@@ -140,3 +140,11 @@ def test_a_global_model_is_evaluated_on_any_data(tmp_path):
     other = FederatedDataModule.from_datasets(clients(3), val=clients()[1], batch_size=4, local_steps=1)
     assert "of 4 clients" in other.differs_from(torch.load(tmp_path / "x.ckpt")["federation"]["data"])
     assert trainer().validate(Line(), other, ckpt_path=tmp_path / "x.ckpt", verbose=False)[0]["val_loss"] > 0
+
+
+def test_clients_without_training_samples_are_named():
+    train = TensorDataset(torch.zeros(4, 2))
+    partition = Partition.of([[0, 1], [], [2, 3], []], allow_empty=True)
+    with pytest.raises(ValueError, match=r"2 of 4 clients have no training samples: 1, 3\. Leave such clients out"):
+        Federation(train, partition)
+    Federation(train, Partition.of([[0, 1], [2, 3]]), val=train, val_partition=partition)

@@ -12,12 +12,15 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.nn import functional as F
 
-from fedlightning.algorithms import FedAvg
+from fedlightning.algorithms import FedAvg, FedSGDA
 from fedlightning.data.cohort import RoundBatch
-from fedlightning.oracle import Auto, Autocast, Evaluation, ObjectiveError, Sequential, Vectorized
+from fedlightning.oracle import Auto, Autocast, Evaluation, Objective, ObjectiveError, Sequential, Vectorized
 from fedlightning.oracle.check import Sample, SelfCheck, fastest_that_agrees
+from fedlightning.oracle.look import Look
+from fedlightning.space import ParameterSpace, read
 from tests.federations import loop_for, quadratic, rounds_of, run
 from tests.oracle.test_oracle import S, classify, setting
 
@@ -391,6 +394,90 @@ def test_a_buffer_that_is_written_late_is_refused_by_name():
         assert torch.equal(loop.point, point)
 
 
+def scaled(task):
+    with torch.no_grad():
+        task.x.mul_(0.9)
+
+
+def initialised(task):
+    nn.init.zeros_(task.x)
+
+
+def replaced(task):
+    task.x.data = task.x.data * 0.9
+
+
+def clamped(task):
+    task.x.data.clamp_(-0.01, 0.01)
+
+
+def clamped_in_vain(task):
+    task.x.data.clamp_(-1e6, 1e6)
+
+
+def clamped_behind_the_back(task):
+    for parameter in task.in_a_list:
+        parameter.data.clamp_(-0.01, 0.01)
+
+
+def written(oracle, write, algorithm=None, from_round=0):
+    """A loop whose objective writes into the parameter x from its next round on; that round, point and parameter."""
+    algorithm = algorithm or FedAvg(0.05)
+    task = quadratic(algorithm)
+    original, task.writes, task.in_a_list = task.objective, False, [task.x]
+
+    def objective(batch):
+        if task.writes:
+            write(task)
+        return original(batch)
+
+    task.objective = objective
+    loop = loop_for(task, oracle, self_check="first")
+    *before, batch = rounds_of(algorithm, from_round + 1, local_steps=STEPS)
+    for each in before:
+        loop.run(each, Autocast("cpu"))
+    task.writes = True
+    return loop, batch, loop.point.clone(), task.x.clone()
+
+
+@pytest.mark.parametrize("oracle", [Sequential(), Vectorized()], ids=str)
+@pytest.mark.parametrize("write", [scaled, initialised, replaced, clamped, clamped_in_vain, clamped_behind_the_back])
+def test_an_objective_that_moves_what_is_trained_is_refused(write, oracle):
+    loop, batch, point, _ = written(oracle, write)
+    with pytest.raises(
+        ObjectiveError,
+        match=r"objective writes into its trainable parameter 'x': the algorithm alone moves .*"
+        r"proximal\.Box\(low, high\).*freeze the parameter with requires_grad_\(False\).*register_buffer",
+    ):
+        loop.run(batch, Autocast("cpu"))
+    assert torch.equal(loop.point, point)
+
+
+@pytest.mark.parametrize("oracle", [Sequential(), Vectorized(replay=False)], ids=str)
+@pytest.mark.parametrize("algorithm", [FedAvg(0.05), FedSGDA(0.05)], ids=["from a copy", "from the server's point"])
+def test_one_that_begins_to_later_is_refused_too(algorithm, oracle):
+    loop, batch, point, own = written(oracle, scaled, algorithm, from_round=1)
+    with pytest.raises(ObjectiveError, match="has begun to write into a trainable parameter: the algorithm alone"):
+        loop.run(batch, Autocast("cpu"))
+    assert torch.equal(loop.point, point)
+    assert torch.equal(own, loop._task.x)
+
+
+def test_an_embedding_that_renormalises_its_rows_is_refused():
+    """Plain for FedAvg, but where clients stand at the server's point it would change that."""
+    net = nn.Sequential(nn.Embedding(3, 4, max_norm=0.1), nn.Linear(4, 3))
+    objective, w, v, _, data = setting(net, (6,), loss=lambda net, batch: F.cross_entropy(net(batch[1]), batch[1]))
+    data = tuple(leaf[0] for leaf in data)
+    with pytest.raises(
+        ObjectiveError, match=r"'net\.0\.weight' by nn\.Embedding\(max_norm=\.\.\.\): .* Leave max_norm out and scale"
+    ):
+        Look.at(objective, w[0], v[0], data)
+    net[0].weight.requires_grad_(False)
+    frozen = Objective(objective.task, ParameterSpace(objective.task), Autocast("cpu"))
+    z = read(frozen.space.shared, frozen.task)
+    assert "frozen parameter 'net.0.weight'" in Look.at(frozen, z, v[0], data).alone
+
+
 def test_python_numbers_that_are_drawn_late_are_noticed():
     def late(task, original, batch):
         return original(batch) * (1 + (np.random.rand() if task.noisy else 0))
@@ -449,8 +536,10 @@ def test_every_oracle_gives_what_plain_evaluation_gives(change, oracle, monkeypa
         (caches, "differs from evaluation one by one"),
     ],
 )
-def test_one_line_says_why(change, reason):
-    _, _, said = trained(Vectorized(), change)
+@pytest.mark.parametrize("oracle", [Vectorized(), Auto(trials=1)], ids=["Vectorized", "Auto"])
+def test_one_line_says_why(change, reason, oracle):
+    _, loop, said = trained(oracle, change, rounds=1)
+    assert isinstance(loop.oracle, Sequential)
     assert len(said) == 1
     assert reason in said[0]
     assert "\n" not in said[0]
@@ -530,6 +619,32 @@ def test_every_n_rounds_finds_what_the_first_round_does_not_show():
             task.started = index >= 2
             loop.run(batch, Autocast("cpu"))
         assert isinstance(loop.oracle, Sequential) == sequential
+
+
+def wrong_side_by_side(client):
+    """An objective that is another one for a client, but only beside others."""
+
+    def change(task, original, batch):
+        wrong = (batch == client).any() & is_functorch_wrapped_tensor(batch)
+        return original(batch) * torch.where(wrong, 1.1, 1.0)
+
+    return change
+
+
+def test_the_last_client_of_a_cohort_is_compared_too():
+    expected, _, _ = trained(Sequential(), wrong_side_by_side(5))
+    found, loop, (line,) = trained(Vectorized(), wrong_side_by_side(5))
+    assert loop.oracle == Sequential()
+    assert " in client 5, at step 1" in line
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("client", "rounds"), [(1, 2), (3, 3), (4, 3)])
+def test_every_look_compares_other_clients(client, rounds):
+    """0 and 5 in the first round, then 1 and 2, then 3 and 4."""
+    for length in (rounds - 1, rounds):
+        _, loop, _ = trained(Vectorized(), wrong_side_by_side(client), rounds=length, self_check=1)
+        assert isinstance(loop.oracle, Sequential) == (length == rounds)
 
 
 def test_off_checks_nothing(monkeypatch):

@@ -348,7 +348,7 @@ def test_auto_takes_the_faster_one_and_says_so():
     loop = loop_for(quadratic(algorithm), Auto(), report=said.append)
     run(loop, rounds_of(algorithm, 1, local_steps=30))
     assert isinstance(loop.oracle, Vectorized | Sequential)
-    assert said[0].startswith(f"oracle: took {type(loop.oracle).__name__}: ")
+    assert said[0].startswith(f"oracle: took {type(loop.oracle).__name__}")  # on so many threads, if there are more
     assert "ms" in said[0]
 
 

@@ -6,13 +6,24 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.data import TensorDataset
 
+from fedlightning import FederatedDataModule
 from fedlightning.algorithms import FedAvg, FedMM, FedSGDA
 from fedlightning.data import Digits, DigitsM
 from fedlightning.models import CNN, DigitFeatures, LeNet5, LogisticRegression, MobileNetV2Features
 from fedlightning.oracle import Sequential, Vectorized
 from fedlightning.proximal import L1
-from fedlightning.tasks import CDAN, DANN, MDD, Classification, ClientNumbers, DomainAdaptation, QuadraticSaddle
+from fedlightning.tasks import (
+    CDAN,
+    DANN,
+    MDD,
+    Classification,
+    ClientNumbers,
+    DomainAdaptation,
+    PersonalizedClassification,
+    QuadraticSaddle,
+)
 from tests.small import trainer
 
 ADVERSARIES = {"DANN": DANN(nu=0.7), "CDAN": CDAN(nu=0.7), "MDD": MDD(nu=0.7, gamma=2.0)}
@@ -223,3 +234,12 @@ def test_mobile_net_features(tmp_path):
     image = torch.randn(2, 3, 32, 32)
     expected = F.adaptive_avg_pool2d(reference.eval().features(image), 1).flatten(1)
     torch.testing.assert_close(network(image), expected)
+
+
+@pytest.mark.parametrize("task", [Classification, PersonalizedClassification])
+def test_labels_without_an_output_are_refused_before_training(task):
+    labels = torch.arange(12) % 11
+    data = FederatedDataModule.from_datasets([TensorDataset(torch.zeros(12, 1, 8, 8), labels)], local_steps=1)
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    with pytest.raises(ValueError, match=r"labels 0 to 10, but the model has 10 outputs, .* classes=11"):
+        trainer(max_steps=1).fit(task(FedAvg(0.1), network=network), data)

@@ -1,0 +1,49 @@
+"""Labels that a classifier has no output for, found before anything is computed with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedlightning.data.module import FederatedDataModule
+from fedlightning.data.tensors import MixedTensorData, as_tensor_data
+from fedlightning.module import FederatedLightningModule
+
+
+def require_labels(task: FederatedLightningModule, classes: int) -> None:
+    """Make sure that clients' training labels are below the number of classes, where labels are tensors at hand.
+
+    On a GPU such a label ends the process with an assertion that names neither label nor model.
+
+    Args:
+        task: In a fit, with samples (input, label, ...).
+        classes: Outputs of its model.
+
+    Raises:
+        ValueError: If a label is too large.
+    """
+    data: Any = task.trainer.datamodule  # type: ignore[attr-defined]
+    labels = _labels(data) if isinstance(data, FederatedDataModule) else None
+    if labels is None or int(labels.max()) < classes:
+        return
+    low, high = int(labels.min()), int(labels.max())
+    raise ValueError(
+        f"{type(task).__name__}(classes={classes}): the training data have labels {low} to {high}, but the model has "
+        f"{classes} outputs, for labels 0 to {classes - 1}. Give network and task classes={high + 1}, or other labels."
+    )
+
+
+def _labels(data: FederatedDataModule) -> Tensor | None:
+    """Labels of the clients' samples; None if they are not tensors of whole numbers, one a sample."""
+    train = data.federation.train
+    parts = train.parts if isinstance(train, MixedTensorData) else [as_tensor_data(train)]
+    found = []
+    for part in parts:
+        tensors = None if part is None else part.tensors
+        label = tensors[1] if isinstance(tensors, list | tuple) and len(tensors) > 1 else None
+        if not isinstance(label, Tensor) or label.dim() != 1 or label.is_floating_point():
+            return None
+        found.append(label)
+    return torch.cat(found)[data.federation.partition.order]
