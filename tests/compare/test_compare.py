@@ -614,3 +614,12 @@ def test_grid_values_may_be_pairs():
     compare(**arguments(algorithms=[f"FedMM={CONFIGS / 'fedmm.yaml'}"], grid=["lr=[0.05,0.02],{x: 0.04, y: 0.03}"]))
     assert "lr=[0.05,0.02] |" in Path("out/grid.md").read_text()
     assert "lr={x: 0.04, y: 0.03} |" in Path("out/grid.md").read_text()
+
+
+def test_one_file_serves_several_algorithms_with_values_of_their_own():
+    file = CONFIGS / "fed_avg.yaml"
+    compare(**arguments(algorithms=[f"small={file} lr=0.01", f"large={file} lr=0.1", f"as it is={file}"]))
+    assert [row["algorithm"] for row in table("out")[::3]] == ["small", "large", "as it is"]
+    compare(**arguments(algorithms=[f"A={file}"], set=[*SMALL, f"{ALGORITHM}.lr=0.01"], output="alone"))
+    assert [row["distance"] for row in table("alone")] == [row["distance"] for row in table("out")[:3]]
+    assert len({row["distance"] for row in table("out")[2::3]}) == 3
