@@ -40,7 +40,7 @@ def test_comparison_is_valid(path, tmp_path, monkeypatch):
 
 def test_femnist_takes_the_place_of_its_stand_in(tmp_path):
     files = ("femnist_base.yaml", "algorithms/fashion/fiaelt.yaml")
-    given = tuple(f"--config={ROOT / 'configs/experiments/fiaelt' / file}" for file in files)
+    given = tuple(f"--config={ROOT / 'experiments/fiaelt' / file}" for file in files)
     assert prepare(Run("FIAELT", 0, given, tmp_path)) == (60, False)
 
 
