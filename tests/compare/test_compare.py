@@ -69,8 +69,8 @@ def test_results_table_and_figure(capsys):
 
 def test_metrics_of_the_training_data_are_followed():
     options = {
-        "base": [str(ROOT / "experiments/fiaelt/synthetic_base.yaml")],
-        "algorithms": [f"A={ROOT / 'experiments/fiaelt/algorithms/synthetic/fed_avg.yaml'}"],
+        "base": [str(ROOT / "experiments/fiaelt/base/synthetic.yaml")],
+        "algorithms": [f"A={ROOT / 'experiments/fiaelt/algorithms/fed_avg.yaml'}"],
         "metric": "global_train_loss",
         "set": [*SMALL, "data.init_args.local_steps=2"],
     }
@@ -83,7 +83,7 @@ def test_metrics_of_the_training_data_are_followed():
 
 
 def test_what_rounds_log_can_be_compared():
-    splitting = f"FedPD={ROOT / 'experiments/fiaelt/algorithms/synthetic/fed_pd.yaml'}"
+    splitting = f"FedPD={ROOT / 'experiments/fiaelt/algorithms/fed_pd.yaml'}"
     compare(**arguments(algorithms=[splitting], metric="inner_steps", set=[*SMALL, "trainer.log_every_n_steps=1"]))
     assert {float(row["inner_steps"]) for row in table("out")} == {10.0}
 
@@ -334,7 +334,7 @@ def test_the_chosen_grid_point_is_not_run_again(monkeypatch):
 
 
 def test_a_grid_reaches_the_step_size_of_a_local_solver():
-    splitting = f"FedPD={ROOT / 'experiments/fiaelt/algorithms/synthetic/fed_pd.yaml'}"
+    splitting = f"FedPD={ROOT / 'experiments/fiaelt/algorithms/fed_pd.yaml'}"
     averaging = f"FedAvg={CONFIGS / 'fed_avg.yaml'}"
     compare(**arguments(algorithms=[splitting, averaging], grid=["lr=0.05,0.01", "eta=0.5"]))
     assert Path("out/grid.md").read_text().count("lr=") == 4
