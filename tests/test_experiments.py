@@ -18,8 +18,6 @@ ROOT = Path(__file__).parents[1]
 EXPERIMENTS = ROOT / "experiments"
 PAPERS = sorted(page.parent for page in EXPERIMENTS.glob("*/README.md"))
 COMPARISONS = [ROOT / "configs" / "demo.yaml", *(path for paper in PAPERS for path in sorted(paper.glob("*.yaml")))]
-
-
 NAMES = {}
 
 
@@ -103,8 +101,15 @@ def test_every_command_of_a_page_is_valid(paper, tmp_path, monkeypatch):
                 assert hyper_parameters(run).keys() & parse_grid(asked["grid"]).keys()
 
 
+def test_links_of_pages_lead_somewhere():
+    for page in (EXPERIMENTS / "README.md", *(paper / "README.md" for paper in PAPERS)):
+        targets = re.findall(r"\]\(([^)]+)\)", page.read_text())
+        assert targets
+        assert not [target for target in targets if not (page.parent / target).exists()]
+
+
 def test_every_file_is_used():
-    """By a comparison or a command of its paper's page."""
+    """By a comparison, a command or a picture of its paper's page."""
     for paper in PAPERS:
         text = "\n".join(path.read_text() for path in (*paper.glob("*.yaml"), paper / "README.md"))
         files = [path for path in paper.rglob("*") if path.is_file() and path.name != "README.md"]
