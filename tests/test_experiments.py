@@ -86,7 +86,7 @@ def test_every_command_of_a_page_is_valid(paper, tmp_path, monkeypatch):
     outputs = set()
     for subcommand, *words in commands(paper):
         if subcommand == "fit":
-            run = Run("judge", 0, tuple(word.replace("-c", "--config") for word in words), tmp_path)
+            run = Run("judge", 0, tuple("--config" if word == "-c" else word for word in words), tmp_path)
             assert prepare(run)[0] > 0
             continue
         asked = understood(words, monkeypatch)
