@@ -1066,7 +1066,7 @@ CONFIGS = Path(__file__).parents[1] / "configs"
 FIT = [
     "fit",
     f"--config={CONFIGS / 'quadratic_saddle' / 'base.yaml'}",
-    f"--config={CONFIGS / 'quadratic_saddle' / 'fedmm.yaml'}",
+    f"--config={CONFIGS / 'quadratic_saddle' / 'fed_mm.yaml'}",
     "--trainer.max_steps=1",
     "--trainer.accelerator=cpu",
     "--trainer.enable_progress_bar=false",

@@ -54,7 +54,7 @@ def test_there_are_configs_for_every_task():
 
 
 def test_fit_validate_test_predict_and_resume():
-    arguments = of("domain_adaptation", "fedmm")
+    arguments = of("domain_adaptation", "fed_mm")
     main(["fit", *arguments, *SMALL, "--trainer.val_check_interval=1"])
     (checkpoint,) = Path("runs").rglob("last.ckpt")
     state = torch.load(checkpoint, weights_only=True)
@@ -88,7 +88,7 @@ def test_personal_models_are_validated_and_predict_from_a_checkpoint():
 
 
 def test_tensorboard_and_config_are_written():
-    main(["fit", *of("quadratic_saddle", "fedmm"), *SMALL])
+    main(["fit", *of("quadratic_saddle", "fed_mm"), *SMALL])
     (config,) = Path("runs").rglob("config.yaml")
     saved = yaml.safe_load(config.read_text())
     assert saved["model"]["init_args"]["algorithm"]["class_path"] == "fedlightning.algorithms.FedMM"
@@ -98,7 +98,7 @@ def test_tensorboard_and_config_are_written():
 
 
 def test_command_line_wins_over_the_checkpoint(monkeypatch):
-    arguments = [*of("quadratic_saddle", "fedmm"), *SMALL]
+    arguments = [*of("quadratic_saddle", "fed_mm"), *SMALL]
     main(["fit", *arguments])
     (checkpoint,) = Path("runs").rglob("last.ckpt")
     seen = []
@@ -112,24 +112,24 @@ def test_command_line_wins_over_the_checkpoint(monkeypatch):
 
 def test_print_config(capsys):
     with pytest.raises(SystemExit):
-        main(["fit", *of("domain_adaptation", "fedmm"), "--print_config"])
+        main(["fit", *of("domain_adaptation", "fed_mm"), "--print_config"])
     printed = yaml.safe_load(capsys.readouterr().out)
     assert printed["data"]["class_path"] == "fedlightning.data.DigitsM"
     assert printed["model"]["init_args"]["algorithm"]["init_args"]["lr"] == 0.1
 
 
 def test_one_seed_for_all():
-    cli = FederatedCLI([*of("domain_adaptation", "fedmm"), "--seed_everything=5"], run=False)
+    cli = FederatedCLI([*of("domain_adaptation", "fed_mm"), "--seed_everything=5"], run=False)
     assert cli.datamodule.seed == 5
-    same = FederatedCLI([*of("domain_adaptation", "fedmm"), "--seed_everything=5"], run=False)
-    other = FederatedCLI([*of("domain_adaptation", "fedmm"), "--seed_everything=6"], run=False)
+    same = FederatedCLI([*of("domain_adaptation", "fed_mm"), "--seed_everything=5"], run=False)
+    other = FederatedCLI([*of("domain_adaptation", "fed_mm"), "--seed_everything=6"], run=False)
     weights = [c.model.features[0].weight for c in (cli, same, other)]
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
 
 
 def test_checkpoints_are_atomic_by_default():
-    cli = FederatedCLI(of("quadratic_saddle", "fedmm"), run=False)
+    cli = FederatedCLI(of("quadratic_saddle", "fed_mm"), run=False)
     assert isinstance(cli.trainer.strategy.checkpoint_io, AtomicCheckpointIO)
 
 
@@ -144,13 +144,13 @@ def test_checkpoints_are_atomic_by_default():
 )
 def test_misspelt_keys_are_named_before_any_work(wrong, message, capsys):
     with pytest.raises(SystemExit):
-        main(["fit", *of("domain_adaptation", "fedmm"), wrong])
+        main(["fit", *of("domain_adaptation", "fed_mm"), wrong])
     assert message in capsys.readouterr().err
 
 
 def test_a_wrong_value_is_named(capsys):
     with pytest.raises((SystemExit, ValueError)) as caught:
-        main(["fit", *of("quadratic_saddle", "fedmm"), "--model.init_args.algorithm.init_args.eta3=2", *SMALL])
+        main(["fit", *of("quadratic_saddle", "fed_mm"), "--model.init_args.algorithm.init_args.eta3=2", *SMALL])
     text = str(caught.value) + capsys.readouterr().err
     assert "FedMM(eta3=2.0): expected > 0 and <= 1" in text
 
@@ -223,17 +223,17 @@ def test_what_shows_when_training_begins_ends_with_a_sentence(task, arguments, m
 
 
 def _any_algorithm(task):
-    return [f"--config={CONFIGS / task / 'fedualex.yaml'}"] if task == "universal_perturbation" else []
+    return [f"--config={CONFIGS / task / 'fe_dual_ex.yaml'}"] if task == "universal_perturbation" else []
 
 
 def test_a_checkpoint_of_something_else_ends_with_a_sentence():
-    main(["fit", *of("universal_perturbation", "fedualex"), *SMALL])
+    main(["fit", *of("universal_perturbation", "fe_dual_ex"), *SMALL])
     (checkpoint,) = Path("runs").rglob("last.ckpt")
     again = [*SMALL, "--trainer.max_steps=3", f"--ckpt_path={checkpoint}"]
     with pytest.raises(SystemExit, match=r"^fedlightning: \S+last.ckpt was written by .*FeDualEx, this run uses"):
         main(["fit", *of("universal_perturbation", "fed_mip"), *again])
     with pytest.raises(SystemExit, match=r"^fedlightning: \S+last.ckpt: The checkpoint's server state has"):
-        main(["fit", *of("universal_perturbation", "fedualex"), *again, f"{ALGORITHM}.init_args.output=ergodic"])
+        main(["fit", *of("universal_perturbation", "fe_dual_ex"), *again, f"{ALGORITHM}.init_args.output=ergodic"])
 
 
 MISSING = ["--data=fedlightning.data.MNIST", "--data.init_args.root=nowhere"]
@@ -291,7 +291,7 @@ def test_help_names_compare(capsys):
 def test_load_from_a_checkpoint_of_the_command_line():
     from fedlightning.tasks import DomainAdaptation
 
-    main(["fit", *of("domain_adaptation", "fedmm"), *SMALL])
+    main(["fit", *of("domain_adaptation", "fed_mm"), *SMALL])
     (checkpoint,) = Path("runs").rglob("last.ckpt")
     task = DomainAdaptation.load_from_checkpoint(checkpoint, weights_only=True)
     assert task.features.out_features == 128

@@ -114,7 +114,7 @@ def test_regularizer_example_runs(tmp_path, monkeypatch):
     text = re.search(r"<!-- test: regularizer -->\n```yaml\n(.*?)```", README, re.DOTALL)[1]
     Path("regularizer.yaml").write_text(text)
     configs = ROOT / "configs" / "universal_perturbation"
-    files = (configs / "base.yaml", configs / "fedualex.yaml", "regularizer.yaml")
+    files = (configs / "base.yaml", configs / "fe_dual_ex.yaml", "regularizer.yaml")
     cli = FederatedCLI([f"--config={file}" for file in files], run=False)
     terms = [type(term.regularizer).__name__ for term in cli.model._psi(cli.model._space()).terms]
     assert terms == ["GroupLasso", "L1"]

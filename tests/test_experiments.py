@@ -1,48 +1,128 @@
-"""Every experiment's files exist and are valid, without its data."""
+"""Every experiment's files and printed commands exist and are valid, without their data."""
 
 from __future__ import annotations
 
+import re
+import shlex
 from pathlib import Path
 
 import pytest
-import yaml
 
+from fedlightning.compare import arguments, command
+from fedlightning.compare import plan as plans
 from fedlightning.compare.grid import parse_grid
+from fedlightning.compare.plan import Plan, algorithm_arguments, parse_algorithms
 from fedlightning.compare.run import Run, hyper_parameters, prepare
 
 ROOT = Path(__file__).parents[1]
-COMPARISONS = [
-    path for path in sorted(ROOT.glob("configs/**/*.yaml")) if "algorithms" in (yaml.safe_load(path.read_text()) or {})
-]
+EXPERIMENTS = ROOT / "experiments"
+PAPERS = sorted(page.parent for page in EXPERIMENTS.glob("*/README.md"))
+COMPARISONS = [ROOT / "configs" / "demo.yaml", *(path for paper in PAPERS for path in sorted(paper.glob("*.yaml")))]
+NAMES = {}
+
+
+@pytest.fixture(autouse=True)
+def _at_the_top(monkeypatch):
+    """Names of hyper-parameters are read once a file of an algorithm, not once a comparison."""
+
+    def read_once(run):
+        *_, file = (word for word in run.arguments if word.startswith("--config"))
+        if file not in NAMES:
+            NAMES[file] = hyper_parameters(run)
+        return NAMES[file]
+
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(plans, "hyper_parameters", read_once)
+
+
+def commands(paper):
+    """The commands of a paper's page, as lists of words after ``fedlightning``."""
+    (block,) = re.findall(
+        r"^## Commands\n\n```\n(.*?)^```", (paper / "README.md").read_text(), re.DOTALL | re.MULTILINE
+    )
+    return [shlex.split(line, comments=True)[1:] for line in block.replace("\\\n", " ").splitlines() if line[:1] == "f"]
+
+
+def understood(words, monkeypatch):
+    """What ``fedlightning compare`` is asked for."""
+    asked = {}
+    monkeypatch.setattr(command, "compare", lambda **given: asked.update(given))
+    arguments.main(words)
+    return asked
+
+
+def plan(asked, names=None):
+    """The plan of a comparison, or of some of its algorithms."""
+    values = [f"--{value}" for value in asked["set"]]
+    if any("base/gan." in file for file in asked["base"]):
+        values.append("--model.init_args.classifier_weights=null")  # comes from a run of its own
+    algorithms = parse_algorithms(asked["algorithms"])
+    chosen = {name: algorithm for name, algorithm in algorithms.items() if names is None or name in names}
+    return Plan(algorithm_arguments(asked["base"], chosen, values), tuple(values))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", COMPARISONS, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_comparison_is_valid(path, tmp_path, monkeypatch):
-    monkeypatch.chdir(ROOT)
-    config = yaml.safe_load(path.read_text())
-    assert set(config) >= {"base", "algorithms", "metric", "output"}
-    given = [f"--config={file}" for file in config["base"]]
-    if "gan" in path.stem:
-        given.append("--model.init_args.classifier_weights=null")  # comes from a run of its own
-    given += [f"--{value}" for value in config.get("set", ())]
+    asked = understood([f"--config={path}"], monkeypatch)
+    assert asked["output"].startswith("runs/")
+    comparison = plan(asked)
+    grid = parse_grid(asked["grid"])
     known = set()
-    for algorithm in config["algorithms"]:
-        name, _, file = algorithm.rpartition("=")
-        run = Run(name, 0, (*given, f"--config={file}"), tmp_path)
-        rounds, done = prepare(run)
-        assert rounds > 0
-        assert not done
-        if "grid" in config:
-            known |= hyper_parameters(run).keys()
-    assert {name for name in parse_grid(config.get("grid", ())) if "." not in name} <= known
+    for number, name in enumerate(comparison.algorithms):
+        run = comparison.run(name, 0, (), tmp_path / name)
+        if grid:
+            known |= hyper_parameters(run).keys()  # checks the configuration, too
+        if number == 0 or not grid:
+            rounds, done = prepare(run)
+            assert rounds > 0
+            assert not done
+    assert {name for name in grid if "." not in name} <= known
 
 
-def test_femnist_takes_the_place_of_its_stand_in(tmp_path):
-    files = ("femnist_base.yaml", "algorithms/fashion/fiaelt.yaml")
-    given = tuple(f"--config={ROOT / 'configs/experiments/fiaelt' / file}" for file in files)
-    assert prepare(Run("FIAELT", 0, given, tmp_path)) == (60, False)
+@pytest.mark.slow
+@pytest.mark.parametrize("paper", PAPERS, ids=lambda paper: paper.name)
+def test_every_command_of_a_page_is_valid(paper, tmp_path, monkeypatch):
+    outputs = set()
+    for subcommand, *words in commands(paper):
+        if subcommand == "fit":
+            run = Run("judge", 0, tuple("--config" if word == "-c" else word for word in words), tmp_path)
+            assert prepare(run)[0] > 0
+            continue
+        asked = understood(words, monkeypatch)
+        assert asked["output"] not in outputs
+        outputs.add(asked["output"])
+        if len(words) > 2:  # those that name a file only are tested above
+            first = next(iter(parse_algorithms(asked["algorithms"])))
+            comparison = plan(asked, [first])
+            run = comparison.run(first, 0, (), tmp_path)
+            assert prepare(run)[0] > 0
+            if "--grid" in words:
+                assert hyper_parameters(run).keys() & parse_grid(asked["grid"]).keys()
+
+
+def test_links_of_pages_lead_somewhere():
+    for page in (EXPERIMENTS / "README.md", *(paper / "README.md" for paper in PAPERS)):
+        targets = re.findall(r"\]\(([^)]+)\)", page.read_text())
+        assert targets
+        assert not [target for target in targets if not (page.parent / target).exists()]
+
+
+def test_every_file_is_used():
+    """By a comparison, a command or a picture of its paper's page."""
+    for paper in PAPERS:
+        text = "\n".join(path.read_text() for path in (*paper.glob("*.yaml"), paper / "README.md"))
+        files = [path for path in paper.rglob("*") if path.is_file() and path.name != "README.md"]
+        unused = [
+            file
+            for file in files
+            if str(file.relative_to(ROOT)) not in text and f"({file.relative_to(paper)})" not in text
+        ]
+        assert not unused
 
 
 def test_there_are_experiments_of_every_paper():
-    assert {path.parent.name for path in COMPARISONS} >= {"fedmm", "fedualex", "cdma", "fiaelt", "fedapm"}
+    assert {paper.name for paper in PAPERS} == {"cdma", "fe_dual_ex", "fed_apm", "fed_mm", "fiaelt"}
+    assert len(COMPARISONS) > 30
+    index = (EXPERIMENTS / "README.md").read_text()
+    assert all(f"({paper.name}/README.md)" in index for paper in PAPERS)

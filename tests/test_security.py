@@ -168,7 +168,7 @@ def real(tmp_path_factory):
 @pytest.fixture(scope="module")
 def domains(tmp_path_factory):
     """One more, with networks in its hyper-parameters."""
-    configs = [f"--config={CONFIGS}/domain_adaptation/{name}.yaml" for name in ("base", "fedmm")]
+    configs = [f"--config={CONFIGS}/domain_adaptation/{name}.yaml" for name in ("base", "fed_mm")]
     with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
         warnings.simplefilter("ignore")
         patch.setattr("sys.argv", ["fedlightning"])

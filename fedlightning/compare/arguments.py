@@ -20,7 +20,11 @@ def main(args: Sequence[str] | None = None) -> None:
     parser.add_argument("--config", action="config", help="YAML file with these arguments")
     parser.add_argument("--base", nargs="+", type=str, required=True, help="configs of task, data and trainer")
     parser.add_argument(
-        "--algorithms", nargs="+", type=str, required=True, help="configs of algorithms, each a path or Name=path"
+        "--algorithms",
+        nargs="+",
+        type=str,
+        required=True,
+        help="configs of algorithms, each a path or Name=path; 'Name=path lr=0.1 ...' changes values of the file",
     )
     parser.add_argument("--seeds", nargs="+", type=int, default=[0], help="seeds, one run each")
     parser.add_argument("--output", type=str, default="runs/compare", help="folder of the results")

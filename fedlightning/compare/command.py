@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
@@ -23,8 +22,9 @@ from fedlightning.cli import plain_refusals
 from fedlightning.compare.arguments import Mode
 from fedlightning.compare.grid import Values, best_points, grid_points, grid_table, label, parse_grid
 from fedlightning.compare.interrupts import deferred_interrupts, interrupts_held
+from fedlightning.compare.plan import Plan, algorithm_arguments, file_name, parse_algorithms
 from fedlightning.compare.results import Goal, collect, markdown_table, write_csv
-from fedlightning.compare.run import ALGORITHM, Run, execute, hyper_parameters, prepare
+from fedlightning.compare.run import Run, execute, hyper_parameters, prepare
 from fedlightning.plotting.comparison import comparison_figure
 
 
@@ -50,7 +50,9 @@ def compare(
 
     Args:
         base: Config files of task, data and trainer.
-        algorithms: Config files of algorithms, each a path or ``Name=path``.
+        algorithms: Config files of algorithms, each a path or ``Name=path``. ``Name=path name=value ...`` changes
+            values of the file, so that one file serves several algorithms of a comparison: names without dots are
+            hyper-parameters of the algorithm or of its local solver, those with dots keys of ``fedlightning fit``.
         metric: A metric logged in validation.
         seeds: One run of every algorithm each.
         output: Folder of the results.
@@ -81,15 +83,14 @@ def compare(
     folder = Path(output)
     console = Console()
     goal = Goal(metric, mode, target)
-    if missing := [file for file in (*base, *_named(algorithms).values()) if not Path(file).is_file()]:
-        raise ValueError(f"No such config: {missing[0]}.")
     overrides = tuple(f"--{value}" for value in set)
-    plan = _Plan(_named(algorithms), tuple(base), overrides, test, budget_upload, metric)
+    arguments = algorithm_arguments(base, parse_algorithms(algorithms), overrides)
+    plan = Plan(arguments, overrides, test, budget_upload, metric)
     chosen: dict[str, Values] = dict.fromkeys(plan.algorithms, ())
     if grid:
         chosen = _search(plan, parse_grid(grid), seeds[0], goal, folder, console, jobs)
     runs = [
-        replace(plan.run(name, seed, values, folder / _file_name(name)), twin=_searched(folder, name, values, seed))
+        replace(plan.run(name, seed, values, folder / file_name(name)), twin=_searched(folder, name, values, seed))
         for name, values in chosen.items()
         for seed in seeds
     ]
@@ -119,34 +120,8 @@ def compare(
     return folder
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """What all runs of a comparison have in common."""
-
-    algorithms: dict[str, str]
-    base: tuple[str, ...]
-    overrides: tuple[str, ...]
-    test: bool
-    budget_upload: float | None
-    metric: str
-
-    def run(self, name: str, seed: int, values: Values, folder: Path, searching: bool = False) -> Run:
-        """One run; ``values`` are its own overrides."""
-        configs = (f"--config={file}" for file in (*self.base, self.algorithms[name]))
-        return Run(
-            name,
-            seed,
-            (*configs, *self.overrides, *(f"--{value}" for value in values)),
-            folder / f"seed-{seed}",
-            self.test and not searching,
-            self.budget_upload,
-            self.metric,
-            label(values),
-        )
-
-
 def _search(
-    plan: _Plan,
+    plan: Plan,
     grid: Mapping[str, Sequence[str]],
     seed: int,
     goal: Goal,
@@ -181,7 +156,7 @@ def _search(
 
 def _searched(folder: Path, name: str, values: Values, seed: int | None = None) -> Path:
     """Where the search keeps a grid point, or its run with one seed."""
-    point = folder / "grid" / _file_name(name, *values)
+    point = folder / "grid" / file_name(name, *values)
     return point if seed is None else point / f"seed-{seed}"
 
 
@@ -206,20 +181,6 @@ def _tell(run: Run, progress: Progress) -> None:
         metric = run.metric
         end = "diverged" if run.summary["diverged"] else f"{metric}={run.history[-1][metric]:.4g}"
         progress.console.print(f"{run}: {end}", markup=False, highlight=False, soft_wrap=True)
-
-
-def _file_name(*parts: str) -> str:
-    return re.sub(r"[^\w.-]+", "_", "_".join(part.replace(f"{ALGORITHM}.", "") for part in parts))
-
-
-def _named(algorithms: Sequence[str]) -> dict[str, str]:
-    named: dict[str, str] = {}
-    for algorithm in algorithms:
-        name, path = algorithm.rsplit("=", 1) if "=" in algorithm else (Path(algorithm).stem, algorithm)
-        if _file_name(name) in map(_file_name, named):
-            raise ValueError(f"Two algorithms are called '{name}'. Name them: --algorithms A=path B=path.")
-        named[name] = path
-    return named
 
 
 def _progress(console: Console) -> Progress:

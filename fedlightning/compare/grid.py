@@ -25,7 +25,7 @@ def parse_grid(entries: Sequence[str]) -> dict[str, list[str]]:
         name, _, values = entry.partition("=")
         if not name or not values or name in grid:
             raise ValueError(f"--grid {entry}: expected name=value,value,..., each name once.")
-        grid[name] = _split(values)
+        grid[name] = split_outside_brackets(values, ",")
         if not all(grid[name]):
             raise ValueError(f"--grid {entry}: a value is empty. Remove one comma.")
         if any(value.count("[") != value.count("]") or value.count("{") != value.count("}") for value in grid[name]):
@@ -33,12 +33,12 @@ def parse_grid(entries: Sequence[str]) -> dict[str, list[str]]:
     return grid
 
 
-def _split(values: str) -> list[str]:
-    """At the commas between values, not those inside a pair or a mapping."""
+def split_outside_brackets(values: str, separator: str) -> list[str]:
+    """Values between separators; a separator inside a pair or a mapping belongs to the value."""
     parts, depth = [""], 0
     for character in values:
         depth += (character in "[{") - (character in "]}")
-        if character == "," and depth == 0:
+        if character == separator and depth == 0:
             parts.append("")
         else:
             parts[-1] += character

@@ -10,7 +10,8 @@ from fedlightning.cli import sources
 from fedlightning.cli.app import FederatedCLI
 from fedlightning.cli.early import MistakeError, _Options, check
 
-CONFIGS = Path(__file__).parents[2] / "configs"
+ROOT = Path(__file__).parents[2]
+CONFIGS = ROOT / "configs"
 FIT = [f"--config={CONFIGS}/classification/{name}.yaml" for name in ("base", "fed_avg")]
 ALGORITHM = "--model.init_args.algorithm"
 NETWORK = "--model.init_args.network"
@@ -21,7 +22,8 @@ def is_comparison(path):
 
 
 def test_no_false_alarms_about_the_package_s_own_configs():
-    files = [path for path in sorted(CONFIGS.rglob("*.yaml")) if not is_comparison(path)]
+    files = [*sorted(CONFIGS.rglob("*.yaml")), *sorted((ROOT / "experiments").rglob("*.yaml"))]
+    files = [path for path in files if not is_comparison(path)]
     assert len(files) > 100
     for path in files:
         check("fit", [f"--config={base}" for base in path.parent.glob("base.yaml")] + [f"--config={path}"])

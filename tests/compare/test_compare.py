@@ -42,7 +42,7 @@ def table(folder):
 def arguments(**changes):
     return {
         "base": [str(CONFIGS / "base.yaml")],
-        "algorithms": [f"FedMM={CONFIGS / 'fedmm.yaml'}", f"FedAvg={CONFIGS / 'fed_avg.yaml'}"],
+        "algorithms": [f"FedMM={CONFIGS / 'fed_mm.yaml'}", f"FedAvg={CONFIGS / 'fed_avg.yaml'}"],
         "metric": "distance",
         "mode": "min",
         "output": "out",
@@ -69,8 +69,8 @@ def test_results_table_and_figure(capsys):
 
 def test_metrics_of_the_training_data_are_followed():
     options = {
-        "base": [str(ROOT / "configs/experiments/fiaelt/synthetic_base.yaml")],
-        "algorithms": [f"A={ROOT / 'configs/experiments/fiaelt/algorithms/synthetic/fed_avg.yaml'}"],
+        "base": [str(ROOT / "experiments/fiaelt/base/synthetic.yaml")],
+        "algorithms": [f"A={ROOT / 'experiments/fiaelt/algorithms/fed_avg.yaml'}"],
         "metric": "global_train_loss",
         "set": [*SMALL, "data.init_args.local_steps=2"],
     }
@@ -83,7 +83,7 @@ def test_metrics_of_the_training_data_are_followed():
 
 
 def test_what_rounds_log_can_be_compared():
-    splitting = f"FedPD={ROOT / 'configs/experiments/fiaelt/algorithms/synthetic/fed_pd.yaml'}"
+    splitting = f"FedPD={ROOT / 'experiments/fiaelt/algorithms/fed_pd.yaml'}"
     compare(**arguments(algorithms=[splitting], metric="inner_steps", set=[*SMALL, "trainer.log_every_n_steps=1"]))
     assert {float(row["inner_steps"]) for row in table("out")} == {10.0}
 
@@ -120,7 +120,7 @@ def test_another_configuration_is_run_anew():
 
 def test_an_interrupted_run_goes_on_from_its_checkpoint(monkeypatch):
     monkeypatch.setattr(LastCheckpoint, "__init__", partialmethod(LastCheckpoint.__init__, every_n_seconds=0.0))
-    only = {"algorithms": [f"A={CONFIGS / 'fedmm.yaml'}"]}
+    only = {"algorithms": [f"A={CONFIGS / 'fed_mm.yaml'}"]}
     compare(**arguments(**only, output="whole"))
 
     class Pulled(Exception):
@@ -166,12 +166,12 @@ def test_runs_side_by_side_give_the_same_numbers():
 def test_from_the_command_line_and_a_config_file(tmp_path):
     config = tmp_path / "comparison.yaml"
     config.write_text(
-        f"base: [{CONFIGS / 'base.yaml'}]\nalgorithms: [{CONFIGS / 'fedmm.yaml'}]\nmetric: distance\nmode: min\n"
+        f"base: [{CONFIGS / 'base.yaml'}]\nalgorithms: [{CONFIGS / 'fed_mm.yaml'}]\nmetric: distance\nmode: min\n"
         f"set: [{SMALL[0]}]\n"
     )
     more = ["--set", SMALL[1], "--set", SMALL[2]]  # adds to the file's
     main(["compare", f"--config={config}", "--output=out", "--seeds", "0", "1", *more])
-    assert Path("out/fedmm/seed-1/done.json").is_file()
+    assert Path("out/fed_mm/seed-1/done.json").is_file()
     assert max(float(row["round"]) for row in table("out")) == 6
 
 
@@ -179,7 +179,7 @@ def test_from_the_command_line_and_a_config_file(tmp_path):
     ("changes", "message"),
     [
         ({"algorithms": ["missing.yaml"]}, "No such config: missing.yaml"),
-        ({"algorithms": [f"A={CONFIGS / 'fedmm.yaml'}", f"A={CONFIGS / 'fed_avg.yaml'}"]}, "called 'A'"),
+        ({"algorithms": [f"A={CONFIGS / 'fed_mm.yaml'}", f"A={CONFIGS / 'fed_avg.yaml'}"]}, "called 'A'"),
         (
             {"set": ["trainer.max_stpes=3"]},
             "configuration of FedMM, seed 0 is not valid: .*Did you mean 'trainer.max_steps'",
@@ -274,7 +274,7 @@ def test_small_numbers_keep_their_digits():
 def test_grid_search_takes_the_best_values_and_tables_all(capsys):
     compare(
         **arguments(
-            algorithms=[f"FedMM={CONFIGS / 'fedmm.yaml'}", f"FedAvg={CONFIGS / 'fed_avg.yaml'}"],
+            algorithms=[f"FedMM={CONFIGS / 'fed_mm.yaml'}", f"FedAvg={CONFIGS / 'fed_avg.yaml'}"],
             grid=["lr=0.05,0.0001,1e6", "mu=1.0,2.0"],
             seeds=[0, 1],
         )
@@ -300,7 +300,7 @@ def test_grid_where_all_diverge():
 def test_an_algorithm_whose_grid_diverges_does_not_end_the_others(capsys):
     algorithm = "{class_path: fedlightning.algorithms.FedAvg, init_args: {lr: 1e6}}"
     Path("wild.yaml").write_text(f"model: {{init_args: {{algorithm: {algorithm}}}}}")
-    both = ["Wild=wild.yaml", f"FedMM={CONFIGS / 'fedmm.yaml'}"]
+    both = ["Wild=wild.yaml", f"FedMM={CONFIGS / 'fed_mm.yaml'}"]
     compare(**arguments(algorithms=both, seeds=[0, 1], grid=["mu=1.0,2.0"], set=["trainer.max_steps=60", *SMALL[1:]]))
     written = Path("out/table.md").read_text()
     assert "| Wild | diverged | - |" in written
@@ -328,13 +328,13 @@ def test_the_chosen_grid_point_is_not_run_again(monkeypatch):
     for row in (*ours, *theirs):
         del row["seconds"]
     assert ours == theirs
-    alone = [f"FedMM={CONFIGS / 'fedmm.yaml'}"]
+    alone = [f"FedMM={CONFIGS / 'fed_mm.yaml'}"]
     compare(**arguments(algorithms=alone, output="alone", set=[*SMALL, f"{ALGORITHM}.lr=0.05"]))
     assert [row["distance"] for row in table("alone")] == [row["distance"] for row in theirs[:3]]
 
 
 def test_a_grid_reaches_the_step_size_of_a_local_solver():
-    splitting = f"FedPD={ROOT / 'configs/experiments/fiaelt/algorithms/synthetic/fed_pd.yaml'}"
+    splitting = f"FedPD={ROOT / 'experiments/fiaelt/algorithms/fed_pd.yaml'}"
     averaging = f"FedAvg={CONFIGS / 'fed_avg.yaml'}"
     compare(**arguments(algorithms=[splitting, averaging], grid=["lr=0.05,0.01", "eta=0.5"]))
     assert Path("out/grid.md").read_text().count("lr=") == 4
@@ -442,7 +442,7 @@ def slow(tmp_path, monkeypatch):
 def command_line(jobs, output, seeds=("0", "1", "2")):
     return [
         sys.executable, "-m", "fedlightning", "compare", "--base", str(CONFIGS / "base.yaml"),
-        "--algorithms", f"A={CONFIGS / 'fedmm.yaml'}", "--metric=distance", "--mode=min", "--seeds", *seeds,
+        "--algorithms", f"A={CONFIGS / 'fed_mm.yaml'}", "--metric=distance", "--mode=min", "--seeds", *seeds,
         f"--output={output}", f"--jobs={jobs}",
         "--set", "trainer.max_steps=30", *SMALL[1:], "trainer.callbacks=slow_rounds.Slow",
     ]  # fmt: skip
@@ -505,7 +505,7 @@ def test_an_interrupt_stops_all_and_the_same_command_goes_on(jobs, group, slow):
 
 @pytest.mark.parametrize("moment", ["round", "validation", "test"])
 def test_an_interrupt_at_any_moment_ends_the_command_and_loses_nothing(moment, slow):
-    options = {"algorithms": [f"A={CONFIGS / 'fedmm.yaml'}"], "test": True}
+    options = {"algorithms": [f"A={CONFIGS / 'fed_mm.yaml'}"], "test": True}
     options["set"] = [*SMALL, "trainer.callbacks=slow_rounds.Pressed"]
     compare(**arguments(**options, output="whole"))
     importlib.import_module("slow_rounds").Pressed.when = moment
@@ -520,7 +520,7 @@ def test_an_interrupt_at_any_moment_ends_the_command_and_loses_nothing(moment, s
 
 
 def test_an_interrupt_in_the_last_round_of_a_search_begins_nothing_new(slow):
-    options = {"algorithms": [f"A={CONFIGS / 'fedmm.yaml'}"], "grid": ["lr=0.05"], "seeds": [0, 1]}
+    options = {"algorithms": [f"A={CONFIGS / 'fed_mm.yaml'}"], "grid": ["lr=0.05"], "seeds": [0, 1]}
     importlib.import_module("slow_rounds").Pressed.when = "last round"
     with pytest.raises(KeyboardInterrupt):
         compare(**arguments(**options, set=[*SMALL, "trainer.callbacks=slow_rounds.Pressed"]))
@@ -550,7 +550,7 @@ def test_the_second_interrupt_does_not_wait_for_the_round(jobs, slow):
 def test_a_fault_in_one_run_stops_the_others_and_keeps_its_own_name(slow):
     broken = Path("broken.yaml")
     broken.write_text((CONFIGS / "fed_avg.yaml").read_text() + "\ntrainer: {callbacks: slow_rounds.Broken}\n")
-    both = [f"A={CONFIGS / 'fedmm.yaml'}", "B=broken.yaml"]
+    both = [f"A={CONFIGS / 'fed_mm.yaml'}", "B=broken.yaml"]
     base = [str(CONFIGS / "base.yaml")]
     values = ["trainer.max_steps=100000", *SMALL[1:]]
     began = time.monotonic()
@@ -611,6 +611,15 @@ def test_grid_values_may_be_pairs():
     grid = parse_grid(["lr=[0.1,0.3],0.2,[1, 2]", "mu=1"])
     assert grid == {"lr": ["[0.1,0.3]", "0.2", "[1, 2]"], "mu": ["1"]}
     assert parse_grid(["lr={x: 0.1, y: 0.2},0.3"]) == {"lr": ["{x: 0.1, y: 0.2}", "0.3"]}
-    compare(**arguments(algorithms=[f"FedMM={CONFIGS / 'fedmm.yaml'}"], grid=["lr=[0.05,0.02],{x: 0.04, y: 0.03}"]))
+    compare(**arguments(algorithms=[f"FedMM={CONFIGS / 'fed_mm.yaml'}"], grid=["lr=[0.05,0.02],{x: 0.04, y: 0.03}"]))
     assert "lr=[0.05,0.02] |" in Path("out/grid.md").read_text()
     assert "lr={x: 0.04, y: 0.03} |" in Path("out/grid.md").read_text()
+
+
+def test_one_file_serves_several_algorithms_with_values_of_their_own():
+    file = CONFIGS / "fed_avg.yaml"
+    compare(**arguments(algorithms=[f"small={file} lr=0.01", f"large={file} lr=0.1", f"as it is={file}"]))
+    assert [row["algorithm"] for row in table("out")[::3]] == ["small", "large", "as it is"]
+    compare(**arguments(algorithms=[f"A={file}"], set=[*SMALL, f"{ALGORITHM}.lr=0.01"], output="alone"))
+    assert [row["distance"] for row in table("alone")] == [row["distance"] for row in table("out")[:3]]
+    assert len({row["distance"] for row in table("out")[2::3]}) == 3

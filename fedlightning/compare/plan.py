@@ -1,0 +1,158 @@
+"""The runs of a comparison: which config files and which values belong to each algorithm."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+from fedlightning.compare.grid import Values, label, split_outside_brackets
+from fedlightning.compare.run import ALGORITHM, Run, hyper_parameters
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """One algorithm of a comparison.
+
+    Attributes:
+        name: As shown in tables and legends.
+        path: Its config file.
+        values: What it changes in that file, ``name=value`` each, with names as in ``--grid``.
+    """
+
+    name: str
+    path: str
+    values: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, entry: str) -> Algorithm:
+        """Read an entry of ``--algorithms``.
+
+        Args:
+            entry: ``path``, ``Name=path`` or ``Name=path name=value ...``. A value may be a pair or a mapping
+                with spaces in it. Values need a path that ends in ``.yaml`` or ``.yml``.
+
+        Raises:
+            ValueError: If what follows the path is not ``name=value``, a bracket is not closed, or a name comes twice.
+        """
+        followed = re.fullmatch(r"(.+?\.ya?ml)\s+(.+)", entry, re.DOTALL)
+        head, rest = followed.groups() if followed else (entry, "")
+        values = tuple(filter(None, split_outside_brackets(rest, " ")))
+        for value in values:
+            name, _, given = value.partition("=")
+            if not name or not given:
+                raise ValueError(f"--algorithms {entry}: expected name=value after the path, got '{value}'.")
+            if given.count("[") != given.count("]") or given.count("{") != given.count("}"):
+                raise ValueError(f"--algorithms {entry}: a bracket is not closed.")
+        names = [value.partition("=")[0] for value in values]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise ValueError(f"--algorithms {entry}: '{twice}' is given twice.")
+        name, path = head.rsplit("=", 1) if "=" in head else (Path(head).stem, head)
+        return cls(name, path, values)
+
+
+def parse_algorithms(entries: Sequence[str]) -> dict[str, Algorithm]:
+    """The entries of ``--algorithms`` by name.
+
+    Raises:
+        ValueError: If an entry is not valid, or two algorithms have one name.
+    """
+    named: dict[str, Algorithm] = {}
+    for algorithm in map(Algorithm.parse, entries):
+        if file_name(algorithm.name) in map(file_name, named):
+            raise ValueError(f"Two algorithms are called '{algorithm.name}'. Name them: --algorithms A=path B=path.")
+        named[algorithm.name] = algorithm
+    return named
+
+
+def file_name(*parts: str) -> str:
+    """A name of a folder for an algorithm, or for one of its grid points."""
+    return re.sub(r"[^\w.-]+", "_", "_".join(part.replace(f"{ALGORITHM}.", "") for part in parts))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What all runs of a comparison have in common.
+
+    Attributes:
+        algorithms: Arguments of ``fedlightning fit`` by name of the algorithm, before those of all runs.
+        overrides: Arguments of all runs; they win over those of an algorithm.
+        test: Whether to test the final models.
+        budget_upload: Stop after the round in which so many floats have been uploaded; None for no such limit.
+        metric: Metric of the comparison.
+    """
+
+    algorithms: Mapping[str, tuple[str, ...]]
+    overrides: tuple[str, ...] = ()
+    test: bool = False
+    budget_upload: float | None = None
+    metric: str = ""
+
+    def run(self, name: str, seed: int, values: Values, folder: Path, searching: bool = False) -> Run:
+        """One run of an algorithm.
+
+        Args:
+            name: Of the algorithm.
+            seed: Of everything random.
+            values: Of this run alone, ``key=value`` each.
+            folder: Results go to a folder in it.
+            searching: Whether this is a run of a search, which tests nothing.
+        """
+        return Run(
+            name,
+            seed,
+            (*self.algorithms[name], *self.overrides, *(f"--{value}" for value in values)),
+            folder / f"seed-{seed}",
+            self.test and not searching,
+            self.budget_upload,
+            self.metric,
+            label(values),
+        )
+
+
+def algorithm_arguments(
+    base: Sequence[str], algorithms: Mapping[str, Algorithm], overrides: Sequence[str] = ()
+) -> dict[str, tuple[str, ...]]:
+    """The arguments of ``fedlightning fit`` for every algorithm: all configs, then the algorithm's own values.
+
+    Args:
+        base: Config files of task, data and trainer.
+        algorithms: What to compare, by name.
+        overrides: Further arguments of all runs, without which a config may not be valid.
+
+    Raises:
+        ValueError: If a config is missing or not valid, or an algorithm has no hyper-parameter of a value's name.
+    """
+    files = [*base, *(algorithm.path for algorithm in algorithms.values())]
+    if missing := [file for file in files if not Path(file).is_file()]:
+        raise ValueError(f"No such config: {missing[0]}.")
+    keys: dict[str, dict[str, str]] = {}  # by config: reading one takes a third of a second
+    arguments = {}
+    for name, algorithm in algorithms.items():
+        configs = tuple(f"--config={file}" for file in (*base, algorithm.path))
+        if algorithm.path not in keys and any(map(_is_short, algorithm.values)):
+            keys[algorithm.path] = hyper_parameters(Run(name, 0, (*configs, *overrides), Path()))
+        arguments[name] = (*configs, *_own(algorithm, keys.get(algorithm.path, {})))
+    return arguments
+
+
+def _is_short(value: str) -> bool:
+    return "." not in value.partition("=")[0]
+
+
+def _own(algorithm: Algorithm, known: Mapping[str, str]) -> list[str]:
+    """An algorithm's own values as arguments of ``fedlightning fit``."""
+    arguments = []
+    for value in algorithm.values:
+        name, _, given = value.partition("=")
+        if _is_short(value) and name not in known:
+            close = get_close_matches(name, known, n=1)
+            hint = f" Did you mean '{close[0]}'?" if close else ""
+            raise ValueError(
+                f"--algorithms {algorithm.name}={algorithm.path} {value}: it has no hyper-parameter '{name}'.{hint} "
+                f"Known: {', '.join(sorted(known))}."
+            )
+        arguments.append(f"--{known.get(name, name)}={given}")
+    return arguments
