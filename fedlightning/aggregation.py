@@ -49,23 +49,30 @@ class WeightedMean:
             self._sums[name] = self._sums[name] + term if name in self._sums else term
         self._weight = self._weight + weights.sum()
 
-    def gather(self, processes: Processes) -> None:
-        """Add up the processes' sums; every process then holds the whole.
+    def gather(self, processes: Processes, device: torch.device) -> None:
+        """Add up the processes' sums; every process then holds the whole, also one that added nothing.
+
+        Args:
+            processes: Those that add up.
+            device: Where the values are.
 
         Raises:
             ValueError: If the values of another process's clients have other names.
         """
         if isinstance(processes, OneProcess):
             return
-        assert isinstance(self._weight, Tensor)
-        names = crc32("\0".join(self._sums).encode()) % 2**20
-        head = torch.tensor([0.0, 1.0, names, names**2], dtype=torch.float64, device=self._weight.device)
-        head[0] = self._weight
-        weight, *counts = processes.sum(head)
-        count, total, squares = (int(number) for number in counts)
+        some = bool(self._sums)
+        names = crc32("\0".join(self._sums).encode()) % 2**20 if some else 0
+        head = [float(self._weight), 1.0, some, names, names**2]
+        weight, *counts = processes.sum(torch.tensor(head, dtype=torch.float64, device=device))
+        everyone, count, total, squares = (int(number) for number in counts)
         if count * squares != total**2:  # their variance is not zero
-            _require_same_names(processes.each(list(self._sums)))
-        self._weight = weight.to(self._weight.dtype)
+            _require_same_names([each for each in processes.each(list(self._sums)) if each])
+        if 0 < count < everyone:
+            known = processes.each([(name, value.shape, value.dtype) for name, value in self._sums.items()])
+            for name, shape, dtype in next(each for each in known if each):
+                self._sums.setdefault(name, torch.zeros(shape, dtype=dtype, device=device))
+        self._weight = weight
         self._sums = {name: processes.sum(total) for name, total in self._sums.items()}
 
     @property
@@ -75,7 +82,8 @@ class WeightedMean:
 
     def mean(self, name: str) -> Tensor:
         """Weighted mean over the clients added."""
-        return self._sums[name] / self._weight
+        total = self._sums[name]
+        return total / torch.as_tensor(self._weight, dtype=total.dtype, device=total.device)
 
     def means(self) -> dict[str, Tensor]:
         """All weighted means."""
@@ -91,7 +99,7 @@ class WeightedMean:
         if up is None:
             return None
         averaged = {
-            f.name: self._sums[f.name] / (total_weight if f.metadata.get("over") == "all" else self._weight)
+            f.name: self._sums[f.name] / total_weight if f.metadata.get("over") == "all" else self.mean(f.name)
             for f in fields(up)
         }
         return type(up)(**averaged)

@@ -77,6 +77,7 @@ class _Outcome:
 
     uploads: WeightedMean = field(default_factory=WeightedMean)
     logs: WeightedMean = field(default_factory=WeightedMean)
+    tallies: WeightedMean = field(default_factory=WeightedMean)
     replies: dict[str, list[Tensor]] = field(default_factory=dict)
     rows: list[tuple[str, list[int], Rows]] = field(default_factory=list)
     up: Any = None
@@ -442,7 +443,10 @@ class RoundLoop:
         weights = chunk.sizes if self._weighting == "samples" else torch.ones_like(chunk.sizes)
         counted = torch.ones_like(weights) if finite is None else finite.to(weights.dtype)
         outcome.uploads.add(sent, weights * counted)
-        logs = {f"train_{name}": value for name, value in oracle.tally().items()} | dict(reply.log)
+        tally = {f"train_{name}": value for name, value in oracle.tally().items()}
+        if tally:
+            outcome.tallies.add(tally, counted * oracle.evaluated())
+        logs = dict(reply.log)
         if reply.point is not None:
             moved = reply.point - z
             logs["drift"] = (moved if self._drifting is None else moved[:, self._drifting]).norm(dim=1)
@@ -461,8 +465,8 @@ class RoundLoop:
     def _commit(self, phase: Phase, cohort: Cohort, outcome: _Outcome) -> dict[str, Tensor | float]:
         """Turn the replies into new server and client states."""
         asked = self._total(outcome.asked)
-        for mean in (outcome.uploads, outcome.logs):
-            mean.gather(self._processes)
+        for mean in (outcome.uploads, outcome.logs, outcome.tallies):
+            mean.gather(self._processes, self.buffers.device)
         if outcome.uploads.weight == 0:
             raise RoundRejectedError(
                 f"All {asked} clients of the cohort returned NaN or infinite numbers. "
@@ -479,7 +483,7 @@ class RoundLoop:
             self.buffers = self.buffers.index_add(0, self._travels, outcome.uploads.mean(_BUFFERS))
         self._write(phase, before, outcome.rows)
         answered = outcome.logs.weight
-        return {**outcome.logs.means(), "clients": answered, "left_out": asked - answered}
+        return {**outcome.tallies.means(), **outcome.logs.means(), "clients": answered, "left_out": asked - answered}
 
     def _name(self, clients: list[int]) -> None:
         """Warn of clients that are left out of a mean: of every client once, of the first ten by name."""

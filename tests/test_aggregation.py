@@ -70,7 +70,7 @@ def gathered(*parts):
         mean = WeightedMean()
         for part in parts[rank]:
             mean.add({name: torch.tensor([value]) for name, value in part.items()}, torch.ones(1))
-        mean.gather(Thread(rank, slots, barrier))
+        mean.gather(Thread(rank, slots, barrier), torch.device("cpu"))
         return mean.means()
 
     with ThreadPoolExecutor(2) as pool:
@@ -80,6 +80,12 @@ def gathered(*parts):
 def test_two_processes_add_up():
     one, other = gathered([{"a": 1.0, "b": 2.0}, {"a": 2.0, "b": 2.0}], [{"a": 6.0, "b": 5.0}])
     assert one == other == {"a": 3.0, "b": 3.0}
+
+
+def test_a_process_that_has_nothing_to_add_knows_the_sums_too():
+    one, other = gathered([], [{"a": 6.0, "b": 5.0}])
+    assert one == other == {"a": 6.0, "b": 5.0}
+    assert gathered([], []) == [{}, {}]
 
 
 ONLY = "'extra' came from some clients of a cohort only. The dict of an objective must have the same keys in every"

@@ -196,7 +196,7 @@ class CohortOracle:
         return torch.stack(rows).to(self.buffers.device)
 
     def tally(self) -> dict[str, Tensor]:
-        """Mean loss and scalars of each client over its evaluations, ``[S]`` each."""
+        """Mean loss and scalars of each client over its evaluations, ``[S]`` each; NaN for clients without any."""
         if not self._active:
             return {}
         active = torch.stack(self._active)
@@ -211,6 +211,11 @@ class CohortOracle:
             name: torch.where(active > 0, torch.stack(values), 0.0).sum(0) / count
             for name, values in self._values.items()
         }
+
+    def evaluated(self) -> Tensor:
+        """Which clients have evaluated anything that is tallied, ``[S]`` bool; a solver may find nothing to do."""
+        active = torch.stack([torch.zeros_like(self._all_active), *self._active])
+        return active.sum(0) > 0
 
     def _everything(self, w: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Operators in both blocks and values, over all data of every client."""

@@ -331,3 +331,13 @@ def test_fed_pd_is_exact_with_all_clients_only():
     assert ends[0] < 0.02
     assert ends[1] > 0.5
     assert "FedADMM does" in fed_pd.partial_cohorts
+
+
+def test_clients_whose_solver_has_nothing_to_do_count_in_no_loss():
+    """SVRG may draw an epoch of no steps; such a client evaluates nothing, beside others or alone."""
+    algorithm = fl.FIAELT(beta=5.0, solver=SVRG(inner_steps=2, epochs=1))
+    losses = []
+    for oracle in (Sequential(), Vectorized()):
+        loop = loop_for(quadratic(algorithm), oracle)
+        losses.append([float(loop.run(b, Autocast("cpu")).metrics["train_loss"]) for b in rounds_of(algorithm, 5)])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-10)
