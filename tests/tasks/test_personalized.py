@@ -71,7 +71,8 @@ def test_samples_of_other_parts_are_refused():
 
 @pytest.mark.parametrize("make", [PersonalizedClassification, FedRoD])
 def test_outputs_beside_other_numbers_of_classes_are_refused(make):
-    with pytest.raises(ValueError, match=rf"{make.__name__}\(classes=6\): the network has 10 outputs"):
+    wrong = rf"{make.__name__}\(classes=6\): the training data have labels 0 to 9, but the model has 6 outputs"
+    with pytest.raises(ValueError, match=wrong):
         trainer().fit(make(FedSim(0.1), PersonalMLP(64, 8), classes=6), counted())
     with pytest.raises(ValueError, match=r"val data have label \d, the network has 2 outputs.*Give .* or more"):
         trainer().fit(make(FedSim(0.1), PersonalMLP(64, 8, 2)), counted())
