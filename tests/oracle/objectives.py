@@ -141,7 +141,7 @@ def _torch_tests() -> Iterator[None]:
         stand_in: Any = ModuleType("expecttest")
         stand_in.TestCase = unittest.TestCase
         sys.modules["expecttest"] = stand_in
-    with warnings.catch_warnings(), mock.patch.object(torch.backends, "disable_global_flags", lambda: None):
+    with warnings.catch_warnings(), mock.patch.object(torch.backends, "disable_global_flags"):
         warnings.simplefilter("ignore")
         yield
 
