@@ -60,8 +60,9 @@ def test_fit_validate_test_predict_and_resume():
     state = torch.load(checkpoint, weights_only=True)
     assert state["global_step"] == 2
     assert state["federation"]["algorithm"] == "fedlightning.algorithms.fed_mm.FedMM"
+    few = [f"--trainer.limit_{kind}_batches=2" for kind in ("val", "test", "predict")]
     for command in ("validate", "test", "predict"):
-        main([command, *arguments, *SMALL[2:5], f"--ckpt_path={checkpoint}"])
+        main([command, *arguments, *SMALL[2:5], *few, f"--ckpt_path={checkpoint}"])
     main(["fit", *arguments, *SMALL[1:], "--trainer.max_steps=3", f"--ckpt_path={checkpoint}"])
     newest = max(Path("runs").rglob("last.ckpt"), key=lambda p: p.stat().st_mtime_ns)
     assert torch.load(newest, weights_only=True)["federation"]["server"]["t"] == 3
@@ -250,7 +251,7 @@ def test_comparisons_end_with_a_sentence_too(jobs):
     values = [argument.removeprefix("--") for argument in (*MISSING, *SMALL) if "=" in argument]
     with pytest.raises(SystemExit, match=r"^fedlightning: Neither nowhere/MNIST/raw"):
         main(
-            ["compare", "--base", base, "--algorithms", algorithm, "--seeds", "0", "1", "--metric=val_accuracy",
+            ["compare", "--base", base, "--algorithms", algorithm, "--metric=val_accuracy",
              f"--jobs={jobs}", "--output=out", "--set", *values]
         )  # fmt: skip
 

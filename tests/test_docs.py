@@ -67,8 +67,8 @@ def test_task_learns_the_line(readme):
 
 
 def test_algorithm_reaches_the_saddle(readme):
-    task = QuadraticSaddle(readme("algorithm").FedDyn(lr=0.05, alpha=1.0))
-    fit(task, ClientNumbers(local_steps=10, rounds_per_epoch=400), rounds=400, precision="64-true")
+    task = QuadraticSaddle(readme("algorithm").FedDyn(lr=0.05, alpha=3.0))
+    fit(task, ClientNumbers(local_steps=5, rounds_per_epoch=50), rounds=50, precision="64-true")
     assert (task.server_state.z - task.solution).norm() < 1e-6
 
 

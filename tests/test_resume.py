@@ -25,7 +25,7 @@ LEADS_ON = {
     "FIAELT beta by block": (fl.FIAELT(6.0, r=0.05, solver=SOLVER), {"beta": {"x": 4.0, "y": 5.0}}),
     "FedAPM rho by block": (fl.FedAPM(0.12, rho=[3.0, 4.0]), {"rho": [4.0, 3.0]}),
     "FedDR eta": (fl.FedDR(0.3, solver=SOLVER), {"eta": 0.5}),
-    "SCAFFOLD lr": (fl.SCAFFOLD(0.06), {"lr": 0.04}),
+    "SCAFFOLD lr": (fl.SCAFFOLD(0.08), {"lr": 0.055}),
     "FedMM mu": (fl.FedMM(0.1, mu=2.5), {"mu": 4.0}),
     "FedMM over all mu": (fl.FedMM(0.1, mu=2.5, mean_over="all"), {"mu": 4.0}),
 }
@@ -36,12 +36,12 @@ def test_a_resumed_run_with_other_hyper_parameters_reaches_the_saddle(name):
     algorithm, changes = LEADS_ON[name]
     problem = {"clients": 4, "heterogeneity": 0.4}
     first = loop_for(quadratic(algorithm, **problem))
-    run(first, rounds_of(algorithm, 3, clients=4, size=2, local_steps=8))
+    run(first, rounds_of(algorithm, 3, clients=4, size=2, local_steps=6))
     other = replace(algorithm, **changes)
     task = quadratic(other, **problem)
     second = loop_for(task)
     second.load_state_dict(first.state_dict())
-    trajectory = run(second, rounds_of(other, 105, clients=4, local_steps=8))
+    trajectory = run(second, rounds_of(other, 105, clients=4, local_steps=6))
     assert (trajectory[-1] - task.solution).norm() < 1e-10
 
 

@@ -172,7 +172,7 @@ def test_a_plain_step_of_the_personal_block_beside_every_step(name):
 )  # whose personal heads are all shaped as the shared one
 def test_every_algorithm_computes_alike_in_any_order_and_resumes(name):
     algorithm = CASES[name].personal_algorithm()
-    batches = rounds(algorithm, 4, 5)
+    batches = rounds(algorithm, 3, 5)
     loops = [loop_for(ragged(algorithm), oracle) for oracle in (Vectorized(), Sequential(), Vectorized(chunk_size=2))]
     trajectories = [run(loop, batches) for loop in loops]
     turned = [

@@ -264,15 +264,15 @@ def test_fed_apm_weighs_clients_by_their_samples():
 @pytest.mark.parametrize(
     "algorithm",
     [
-        fl.FedADMM(sigma=5.0, solver=GradientDescent(lr=0.06, max_steps=20), stop=FixedSteps()),
-        fl.FIAELT(beta=20.0, solver=SVRG(lr={"u": 0.02, "v": 0.1}, inner_steps=20, epochs=4), stop=FixedSteps()),
+        fl.FedADMM(sigma=3.0, solver=GradientDescent(lr=0.1, max_steps=10), stop=FixedSteps()),
+        fl.FIAELT(beta=6.0, solver=SVRG(lr={"u": 0.05, "v": 0.1}, inner_steps=10, epochs=4), stop=FixedSteps()),
     ],
     ids=["gradient descent", "SVRG"],
 )
 def test_solvers_on_all_data_move_personal_blocks_to_the_joint_solution(algorithm):
     task = personal_quadratic(algorithm, clients=N)
     loop = loop_for(task)
-    run(loop, rounds_of(algorithm, 300, clients=N))
+    run(loop, rounds_of(algorithm, 115, clients=N))
     u, v = task.solution
     torch.testing.assert_close(loop.point, u, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(loop.clients.all("personal"), v, rtol=1e-6, atol=1e-6)
@@ -287,7 +287,7 @@ def test_step_sizes_of_personal_blocks_are_not_estimated(solver):
 def test_fed_alt_and_fed_sim_miss_the_solution():
     for algorithm in (fl.FedAlt(0.15), fl.FedSim(0.15)):
         task = personal_quadratic(algorithm, clients=N)
-        points = run(loop_for(task), rounds_of(algorithm, 300, clients=N, local_steps=6))
+        points = run(loop_for(task), rounds_of(algorithm, 60, clients=N, local_steps=6))
         torch.testing.assert_close(points[-1], points[-2], rtol=1e-9, atol=1e-9)
         assert 1e-2 < (points[-1] - task.solution[0]).norm() < 0.5 * distance_at_the_start(task)
 

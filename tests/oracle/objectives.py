@@ -20,6 +20,7 @@ from functools import partial
 from itertools import islice
 from types import ModuleType
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -131,7 +132,8 @@ def _torch_tests() -> Iterator[None]:
     """Import torch's tests without their side effects.
 
     They forbid to set ``torch.backends.*.flags`` from then on, warn, and want a package that compares printed output,
-    which is not needed to read the lists.
+    which is not needed to read the lists. What forbids cannot be undone by name: ``torch.backends`` stands before the
+    module that holds the flag, and keeps what is set to itself.
     """
     try:
         import expecttest  # noqa: F401
@@ -139,14 +141,9 @@ def _torch_tests() -> Iterator[None]:
         stand_in: Any = ModuleType("expecttest")
         stand_in.TestCase = unittest.TestCase
         sys.modules["expecttest"] = stand_in
-    flag = "__allow_nonbracketed_mutation_flag"
-    allowed = getattr(torch.backends, flag)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        setattr(torch.backends, flag, allowed)
+    with warnings.catch_warnings(), mock.patch.object(torch.backends, "disable_global_flags"):
+        warnings.simplefilter("ignore")
+        yield
 
 
 def _at(samples: list[Any], place: int) -> Any:

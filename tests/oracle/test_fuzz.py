@@ -138,6 +138,12 @@ class Altered(Sequential):
         return lambda *args: self.change(evaluate(*args))
 
 
+def test_the_lists_of_torch_leave_its_flags_free():
+    assert any(name.startswith("op:") for name in cases())
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = before  # torch's own tests forbid this from the moment they are imported
+
+
 def refuse(result):
     raise ObjectiveError("no")
 

@@ -175,17 +175,17 @@ def test_quadratic_solution_and_drift_point_are_what_they_say():
 
 
 def test_fed_avg_gda_ends_at_its_drift_point_and_fed_mm_at_the_saddle():
-    def end(algorithm, rounds):
+    def end(algorithm, rounds, local_steps):
         task = QuadraticSaddle(algorithm, oracle=Vectorized())
         trainer(max_steps=rounds, precision="64-true", limit_val_batches=0).fit(
-            task, ClientNumbers(local_steps=10, rounds_per_epoch=rounds)
+            task, ClientNumbers(local_steps=local_steps, rounds_per_epoch=rounds)
         )
         return task
 
-    drifted = end(FedAvg(0.05), 300)
+    drifted = end(FedAvg(0.05), 30, 10)
     torch.testing.assert_close(drifted.server_state.z, drifted.drift_fixed_point(0.05, 10), rtol=0, atol=1e-9)
     assert (drifted.server_state.z - drifted.solution).norm() > 0.1
-    exact = end(FedMM(0.05, mu=1.0, eta3=1.0), 500)
+    exact = end(FedMM(0.05, mu=3.0, eta3=1.0), 65, 5)
     assert (exact.server_state.z - exact.solution).norm() < 1e-9
 
 
