@@ -584,7 +584,9 @@ def test_a_killed_process_is_told(slow):
     with pytest.raises(RuntimeError, match=r"A run's process was killed.*--jobs"):
         compare(
             **arguments(
-                algorithms=[f"A={CONFIGS / 'fed_mm.yaml'}"], set=[*SMALL, "trainer.callbacks=slow_rounds.Killed"], jobs=2
+                algorithms=[f"A={CONFIGS / 'fed_mm.yaml'}"],
+                set=[*SMALL, "trainer.callbacks=slow_rounds.Killed"],
+                jobs=2,
             )
         )
 
