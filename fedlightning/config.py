@@ -224,8 +224,8 @@ _INSTANTIATORS = ("lightning.pytorch.cli.instantiate_module", "pytorch_lightning
 _TASKS_AND_DATA = (f"{__package__}.tasks", f"{__package__}.data")
 _PARTS = (
     "algorithms",
-    "clients",
     "data",
+    "federation",
     "local",
     "models",
     "oracle",
@@ -277,8 +277,8 @@ def _imported(module: str, name: str) -> Any:
 def _kinds() -> tuple[type, ...]:
     """What hyper-parameters of this package's tasks and data modules derive from."""
     from fedlightning.algorithms.base import Algorithm  # these import this module
-    from fedlightning.clients import Storage
     from fedlightning.data.partition import Partitioner
+    from fedlightning.federation.client_states import Storage
     from fedlightning.local import LocalSolver, StoppingRule
     from fedlightning.oracle import Oracle
     from fedlightning.participation import Participation, Responses

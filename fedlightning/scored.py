@@ -78,7 +78,8 @@ class ScoredTask(FederatedLightningModule):
         return max(1, free // sum(p.numel() * p.element_size() for p in self.parameters()))
 
     def _score(self, stage: str, batch: Any) -> None:
-        if self._side_by_side is None:
+        together = self.evaluation_session.together
+        if together is None:
             self.evaluate(stage, batch, self.scores(batch))
         else:
-            self._side_by_side(stage, batch)
+            together(stage, batch)

@@ -228,6 +228,12 @@ class ParameterSpace:
         own = [any(is_under(name, prefix) for prefix in self._prefixes[1]) for name in self.buffers.names]
         return torch.tensor(own, dtype=torch.bool).repeat_interleave(torch.tensor(self.buffers.sizes, dtype=torch.long))
 
+    @property
+    def travelling_buffers(self) -> tuple[str, ...]:
+        """Names of the buffers of layers whose parameters are shared."""
+        prefixes = self._prefixes[1]
+        return tuple(name for name in self.buffers.names if not any(is_under(name, prefix) for prefix in prefixes))
+
     def restrict_buffers(self, names: Iterable[str]) -> None:
         """Keep only the named buffers in :attr:`buffers`: those the objective changes."""
         kept = set(names)

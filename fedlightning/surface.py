@@ -22,6 +22,9 @@ _SERVER = "the server's with the task's arguments server_optimizer, server_sched
 _CLIENTS = "the clients' with lr, local_optimizer and local_clip of the algorithm"
 _NEVER = "clients' gradients are computed for many clients at once and never lie in parameters' .grad"
 
+TRANSFER_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
+"""Hooks that would get a round of cohorts in place of a minibatch."""
+
 HOOKS = {
     "training_step": "a training step is one communication round. Write objective(batch), the loss of one client's "
     "minibatch, and look at self.round_metrics in on_train_batch_end",
@@ -97,6 +100,12 @@ def require_a_federated_fit(task: LightningModule, base: type[LightningModule], 
     for hook, remedy in HOOKS.items():
         if _differs(task, base, hook):
             raise TypeError(f"{name} overrides {hook}, which a federated fit never calls: {remedy}.")
+    for hook in TRANSFER_HOOKS:
+        if _differs(task, base, hook):
+            raise TypeError(
+                f"{name} overrides {hook}, which a fit would call with a round of cohorts, whose minibatches are "
+                "gathered later. Augment in objective(batch), which sees one client's minibatch, or in the data set."
+            )
     if not _differs(task, base, "objective"):
         raise TypeError(
             f"{name} has no objective. Write objective(self, batch): the loss of one client's minibatch, a scalar, or "

@@ -112,11 +112,11 @@ class VariantChoice:
         """A client's variant."""
         return ".".join(part.name_of(client) for part in self._parts.values())
 
-    def choose(self, variant: str) -> None:
-        """Take a variant to hand.
+    def require(self, variant: str) -> None:
+        """Make sure that there is such a variant.
 
         Raises:
-            ValueError: If there is no such variant.
+            ValueError: If there is none.
         """
         names = variant.split(".") if self._parts else []
         parts = self._parts.values()
@@ -125,7 +125,15 @@ class VariantChoice:
                 f"Variant {variant!r} is unknown to this task. Deal cohorts through its Trainer, or give RoundLoader "
                 "the task's variants."
             )
-        for part, name in zip(parts, names, strict=True):
+
+    def choose(self, variant: str) -> None:
+        """Take a variant to hand.
+
+        Raises:
+            ValueError: If there is no such variant.
+        """
+        self.require(variant)
+        for part, name in zip(self._parts.values(), variant.split("."), strict=False):
             part.active = name
 
     @contextmanager

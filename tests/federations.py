@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from fedlightning.data.module import RoundLoader
-from fedlightning.loop import RoundLoop
+from fedlightning.federation.simulation import Simulation
 from fedlightning.oracle import Autocast, Vectorized
 from fedlightning.participation import Full, Uniform
 from fedlightning.space import ParameterSpace
@@ -14,6 +14,45 @@ from fedlightning.tasks import ClientNumbers, PersonalQuadratic, QuadraticSaddle
 
 CLIENTS = 6
 K = 5
+
+
+class Rounds(Simulation):
+    """A simulation, with short names for what tests look at."""
+
+    @property
+    def point(self):
+        return self.server.point
+
+    @property
+    def state(self):
+        return self.server.state
+
+    @property
+    def algorithm(self):
+        return self.server.algorithm
+
+    @property
+    def buffers(self):
+        return self.server.buffers
+
+    @property
+    def upload(self):
+        return self.server.traffic.upload
+
+    @property
+    def download(self):
+        return self.server.traffic.download
+
+    @property
+    def clients(self):
+        return self.runner.clients.states
+
+    @property
+    def oracle(self):
+        return self.runner.ways.oracle
+
+    def client_state(self, rows):
+        return self.runner.clients.client_state(rows)
 
 
 def quadratic(algorithm, clients=CLIENTS, dim_y=3, heterogeneity=1.0, seed=3, **federation):
@@ -33,7 +72,7 @@ def loop_for(task, oracle=None, **options):
     """A round loop on a task, as the module would make it, but for the self-check: tests compare on their own."""
     options = {"self_check": "off", **options}
     space = ParameterSpace(task, task.max_parameters, task.personal_parameters)
-    return RoundLoop(task.algorithm, task, space, oracle or Vectorized(), **options)
+    return Rounds(task.algorithm, task, space, oracle or Vectorized(), **options)
 
 
 def rounds_of(algorithm, count, clients=CLIENTS, size=None, local_steps=K, seed=0, start=0):

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedlightning.aggregation import WeightedMean, finite_clients
 from fedlightning.algorithms import over_all_clients
+from fedlightning.federation.aggregation import CohortMean, WeightedMean, finite_clients
+from fedlightning.federation.protocol import Answer, Roster
 
 
 @dataclass(frozen=True)
@@ -16,15 +17,36 @@ class Up:
     c: Tensor = over_all_clients()
 
 
-def test_means_over_the_cohort_and_over_all_clients():
-    mean = WeightedMean()
+def answer(clients, w, c, sound=None):
+    buffers = torch.empty(len(clients), 0)
+    return Answer(clients, Up(w, c), buffers, {"norm": w.norm(dim=1)}, per_client=("norm",), sound=sound)
+
+
+@pytest.mark.parametrize("by_samples", [False, True])
+def test_means_over_the_cohort_and_over_all_clients(by_samples):
+    samples = torch.tensor([9, 1, 2, 3, 4, 5, 6])
+    cohort = CohortMean(Roster(samples), by_samples)
     w, c = torch.randn(5, 3), torch.randn(5, 2)
-    weights = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0])
     for part in (slice(0, 2), slice(2, 5)):
-        mean.add({"w": w[part], "c": c[part]}, weights[part])
-    message = mean.message(Up(w, c), total_weight=30.0)
-    torch.testing.assert_close(message.w, (weights[:, None] * w).sum(0) / 15)
-    torch.testing.assert_close(message.c, (weights[:, None] * c).sum(0) / 30)
+        cohort.add(answer(list(range(1, 6))[part], w[part], c[part]))
+    weights = samples[1:6].float() if by_samples else torch.ones(5)
+    update = cohort.update()
+    torch.testing.assert_close(update.w, (weights[:, None] * w).sum(0) / weights.sum())
+    torch.testing.assert_close(update.c, (weights[:, None] * c).sum(0) / (30 if by_samples else 7))
+    assert (cohort.accepted, cohort.left_out, cohort.floats) == ([1, 2, 3, 4, 5], [], 25)
+    torch.testing.assert_close(cohort.per_client()["norm"], w.norm(dim=1))
+
+
+def test_who_sends_or_keeps_what_is_not_finite_is_left_out():
+    cohort = CohortMean(Roster(torch.ones(4)), by_samples=False)
+    w = torch.randn(4, 3)
+    sent = w.clone()
+    sent[1, 0] = torch.nan
+    cohort.add(answer([0, 1, 2, 3], sent, torch.ones(4, 2), torch.tensor([True, True, True, False])))
+    torch.testing.assert_close(cohort.update().w, w[[0, 2]].mean(0))
+    assert (cohort.accepted, cohort.left_out) == ([0, 2], [1, 3])
+    assert not cohort.is_whole
+    assert cohort.metrics()["left_out"] == 2
 
 
 def test_a_client_of_weight_zero_adds_nothing_even_if_not_finite():
@@ -49,7 +71,9 @@ class Thread:
     def __init__(self, rank, slots, barrier):
         self.rank, self.slots, self.barrier = rank, slots, barrier
 
-    def each(self, value):
+    count = 2
+
+    def collect(self, value):
         self.slots[self.rank] = value
         self.barrier.wait(timeout=10)
         values = list(self.slots)
@@ -57,7 +81,7 @@ class Thread:
         return values
 
     def sum(self, tensor):
-        one, other = self.each(tensor)
+        one, other = self.collect(tensor)
         assert one.shape == other.shape
         return one + other
 

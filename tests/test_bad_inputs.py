@@ -27,9 +27,7 @@ from fedlightning import algorithms as a
 from fedlightning import participation as p
 from fedlightning import proximal as psi
 from fedlightning.callbacks import LastCheckpoint, LogPictures, RoundProgressBar
-from fedlightning.checkpoint_io import CheckpointError
 from fedlightning.cli import main
-from fedlightning.clients import MemoryMapped
 from fedlightning.data import (
     FEMNIST,
     IID,
@@ -45,6 +43,9 @@ from fedlightning.data import (
     Synthetic,
 )
 from fedlightning.data.module import SampleError
+from fedlightning.federation.checkpoint_io import CheckpointError
+from fedlightning.federation.client_states import MemoryMapped
+from fedlightning.federation.server import RoundRejectedError
 from fedlightning.local import (
     SVRG,
     DecreasingTolerance,
@@ -53,7 +54,6 @@ from fedlightning.local import (
     LocalSteps,
     RelativeDecrease,
 )
-from fedlightning.loop import RoundRejectedError
 from fedlightning.oracle import Auto, ObjectiveError, Sequential, Vectorized
 from fedlightning.tasks import (
     MDD,

@@ -16,8 +16,8 @@ from torch import nn
 
 from fedlightning.algorithms import FedAvg, FedMM
 from fedlightning.callbacks import LastCheckpoint
-from fedlightning.checkpoint_io import AtomicCheckpointIO, CheckpointError, write_whole
 from fedlightning.cli import main
+from fedlightning.federation.checkpoint_io import AtomicCheckpointIO, CheckpointError, write_whole
 from tests.small import Line, regression_data, trainer
 
 CONFIGS = Path(__file__).parents[1] / "configs"

@@ -15,7 +15,7 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from fedlightning.algorithms import FIAELT, SCAFFOLD, FedAvg, FedDR, FedMM
-from fedlightning.checkpoint_io import AtomicCheckpointIO
+from fedlightning.federation.checkpoint_io import AtomicCheckpointIO
 from fedlightning.local import SVRG
 from fedlightning.oracle import Auto, Sequential, Vectorized
 from fedlightning.participation import Uniform
@@ -106,7 +106,7 @@ import fedlightning, sys, time, torch
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
 from fedlightning.algorithms import FedMM
-from fedlightning.checkpoint_io import AtomicCheckpointIO
+from fedlightning.federation.checkpoint_io import AtomicCheckpointIO
 from fedlightning.oracle import Vectorized
 from fedlightning.participation import Uniform
 from tests.small import Line, regression_data, trainer
@@ -238,7 +238,7 @@ def test_checkpoint_of_another_federation(tmp_path):
 def test_checkpoint_of_another_model(tmp_path):
     end = saved(tmp_path, 99, partial(Line, SCAFFOLD(0.05)), regression_data(), 2)
     task = Personal(SCAFFOLD(0.05))
-    task._restored = end["federation"]
+    task.run.load(end["federation"], {})
     with pytest.raises(ValueError, match="server state has"):
         _ = task.server_state
 

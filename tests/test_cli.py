@@ -11,9 +11,9 @@ import torch
 import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from fedlightning.checkpoint_io import AtomicCheckpointIO
 from fedlightning.cli import FederatedCLI, main, plain_refusals
 from fedlightning.cli.parser import plain
+from fedlightning.federation.checkpoint_io import AtomicCheckpointIO
 from fedlightning.space import Layout
 
 ROOT = Path(__file__).parents[1]

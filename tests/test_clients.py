@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from fedlightning.clients import ClientStates, MemoryMapped, OnDevice, OnHost
+from fedlightning.federation.client_states import ClientStates, MemoryMapped, OnDevice, OnHost
 
 TEMPLATE = {"dual": torch.tensor([1.0, 2.0]), "tolerance": torch.tensor(0.5)}
 

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedlightning.federation.checkpoint_io import read_checkpoint
+
 NAMES = ("fedmm", "personal", "variants", "fiaelt", "fed_pd", "fed_skip", "uneven")
 _SCRIPT = """
 import fedlightning, sys, torch
@@ -20,7 +22,7 @@ from fedlightning.models import Variants
 from fedlightning.config import to_config
 from fedlightning.oracle import Sequential, Vectorized
 from fedlightning.participation import Uniform
-from fedlightning.processes import Distributed, OneProcess
+from fedlightning.federation.processes import DistributedProcesses, OneProcess
 class Varied(Line):
     personal_parameters = ("own",)
 
@@ -44,7 +46,7 @@ class Uneven(Line):  # in the third round the second process cannot compute its 
         return {"loss": loss * (2 if fails and loss.item() == 0 else 1)}
 
     def on_train_batch_end(self, *_):
-        self.oracles.append(type(self._loop.oracle).__name__)
+        self.oracles.append(type(self.run.simulation.runner.ways.oracle).__name__)
 
 devices, folder = int(sys.argv[1]), sys.argv[2]
 tasks = {
@@ -63,7 +65,7 @@ if __name__ == "__main__":
         task = make()
         fit.fit(task, regression_data(participation=Uniform(3)))
         fit.save_checkpoint(f"{folder}/{name}-{devices}.ckpt")
-    processes = Distributed() if devices > 1 else OneProcess()
+    processes = DistributedProcesses() if devices > 1 else OneProcess()
     torch.save(task.oracles, f"{folder}/oracles-{fit.global_rank}-{devices}.pt")
     choice = Sequential() if fit.global_rank else Vectorized(chunk_size=3)
     torch.save(to_config(processes.agree(choice)), f"{folder}/agreed-{fit.global_rank}-{devices}.pt")
@@ -80,7 +82,7 @@ def test_two_processes_are_one(tmp_path):
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
         assert done.returncode == 0, done.stderr[-2000:]
     for name in NAMES:
-        states = [torch.load(tmp_path / f"{name}-{n}.ckpt", weights_only=True)["federation"] for n in (1, 2)]
+        states = [read_checkpoint(tmp_path / f"{name}-{n}.ckpt")["federation"] for n in (1, 2)]
         assert_same(*states)
     agreed = [torch.load(tmp_path / f"agreed-{rank}-{n}.pt") for rank, n in ((0, 1), (0, 2), (1, 2))]
     assert agreed[0] == agreed[1] == agreed[2]
@@ -95,10 +97,28 @@ def assert_same(one, two):
     for field, value in one["server"].items():
         if isinstance(value, torch.Tensor):
             torch.testing.assert_close(two["server"][field], value, rtol=1e-12, atol=1e-12)
-    assert_same_rows(one["clients"], two["clients"])
-    for variant in one["variants"]:
-        assert_same_rows(one["variants"][variant]["clients"], two["variants"][variant]["clients"])
+    everyone, shares = tables_of(one), tables_of(two)
+    assert everyone.keys() == shares.keys()
+    for architecture, [table] in everyone.items():
+        assert_same_rows(table, joined(shares[architecture]))
     assert (one["upload"], one["download"]) == (two["upload"], two["download"])
+
+
+def tables_of(state):
+    """The states of each architecture's clients, a table a process."""
+    tables = {}
+    for part in (state["clients"], *state.get("other_clients", ())):
+        for architecture, table in part.get("architectures", {"": part}).items():
+            tables.setdefault(architecture, []).append(table)
+    return tables
+
+
+def joined(tables):
+    """The tables of several processes as one; a client is in one of them only."""
+    ids = torch.cat([table["ids"] for table in tables])
+    assert len(ids.unique()) == len(ids)
+    fields = {name for table in tables for name in table["rows"]}
+    return {"ids": ids, "rows": {name: torch.cat([table["rows"][name] for table in tables]) for name in fields}}
 
 
 def assert_same_rows(one, two):

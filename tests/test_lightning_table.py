@@ -21,7 +21,7 @@ from torch import nn
 from fedlightning import FederatedDataModule
 from fedlightning.algorithms import FedAlt, FedAvg
 from fedlightning.callbacks import EvaluateClients
-from fedlightning.checkpoint_io import AtomicCheckpointIO
+from fedlightning.federation.checkpoint_io import AtomicCheckpointIO
 from fedlightning.oracle import Sequential
 from fedlightning.surface import HOOKS
 from tests.small import Line, Normed, Personal, clients, regression_data, trainer

@@ -14,6 +14,7 @@ from fedlightning import FederatedDataModule
 from fedlightning.algorithms import SCAFFOLD, FedAvg, LocalGradientAlgorithm, Reply
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.oracle import Sequential, Vectorized
+from fedlightning.oracle.check import ladder
 from tests.federations import loop_for, quadratic, rounds_of, run
 from tests.small import Line, clients, trainer
 
@@ -30,15 +31,15 @@ class Mine(LocalGradientAlgorithm):
     def init_server(self, z):
         return Server(z)
 
-    def down(self, server):
+    def broadcast(self, server):
         return server
 
-    def client(self, down, rows, oracle):
-        w = self.local_steps(down.z, oracle)
-        return Reply(Server(w), point=w)
+    def client_update(self, message, state, oracle):
+        w, v = self.local_steps(message.z, oracle)
+        return Reply(Server(w), personal=v, point=w)
 
-    def server(self, server, up):
-        return up
+    def server_update(self, server, update):
+        return update
 
 
 class Undecorated(Mine):
@@ -46,42 +47,48 @@ class Undecorated(Mine):
 
 
 class Remembers(Mine):
-    def server(self, server, up):
-        self.momentum = up.z - server.z
-        return up
+    def server_update(self, server, update):
+        self.momentum = update.z - server.z
+        return update
 
 
 @dataclass
 class Thawed(Algorithm):
     lr: float = 0.1
-    init_server, down, client, server = Mine.init_server, Mine.down, Mine.client, Remembers.server
+    init_server, broadcast = Mine.init_server, Mine.broadcast
+    client_update, server_update = Mine.client_update, Remembers.server_update
     local_steps = Mine.local_steps
     local_optimizer = local_clip = None
 
 
 class Bare(Mine):
-    def client(self, down, rows, oracle):
-        return self.local_steps(down.z, oracle)
+    def client_update(self, message, state, oracle):
+        return self.local_steps(message.z, oracle)[0]
 
 
 class BareUpload(Mine):
-    def client(self, down, rows, oracle):
-        return Reply(self.local_steps(down.z, oracle))
+    def client_update(self, message, state, oracle):
+        return Reply(self.local_steps(message.z, oracle)[0])
 
 
 class Averaged(Mine):
-    def client(self, down, rows, oracle):
-        return Reply(Server(self.local_steps(down.z, oracle).mean(0)))
+    def client_update(self, message, state, oracle):
+        return Reply(Server(self.local_steps(message.z, oracle)[0].mean(0)))
+
+
+class Packed(Mine):
+    def client_update(self, message, state, oracle):
+        return Reply(Server(self.local_steps(message.z, oracle)))
 
 
 class Short(Mine):
-    def server(self, server, up):
-        return Server(up.z[:3])
+    def server_update(self, server, update):
+        return Server(update.z[:3])
 
 
 class BareServer(Mine):
-    def server(self, server, up):
-        return up.z
+    def server_update(self, server, update):
+        return update.z
 
 
 def fit(algorithm, **options):
@@ -92,11 +99,20 @@ def fit(algorithm, **options):
 MISTAKES = {
     "momentum on self": (Remembers(0.1), AttributeError, r"Remembers sets self\.momentum: an algorithm keeps nothing"),
     "not frozen": (Thawed(), AttributeError, r"Thawed sets self\.momentum: an algorithm keeps nothing on itself"),
-    "client": (Bare(0.1), TypeError, r"Bare\.client returned a Tensor; expected Reply\(up="),
-    "upload": (BareUpload(0.1), TypeError, r"BareUpload\.client returned Reply\(up=Tensor\); expected an object of"),
-    "rows": (Averaged(0.1), ValueError, r"Averaged\.client returned up\.z of shape \[41\]; expected \[1, \.\.\.\]"),
-    "shape": (Short(0.1), ValueError, r"Short\.server returned z of shape \[3\]; expected \[41\] as before"),
-    "server": (BareServer(0.1), TypeError, r"BareServer\.server returned a Tensor; expected a Server as init_server"),
+    "client": (Bare(0.1), TypeError, r"Bare\.client_update returned a Tensor; expected Reply\(update="),
+    "upload": (BareUpload(0.1), TypeError, r"client_update returned Reply\(update=Tensor\); expected an object of"),
+    "packed": (
+        Packed(0.1),
+        TypeError,
+        r"Packed\.client_update returned update\.z of type tuple; expected a tensor \[1, ",
+    ),
+    "rows": (Averaged(0.1), ValueError, r"client_update returned update\.z of shape \[41\]; expected \[1, \.\.\.\]"),
+    "shape": (Short(0.1), ValueError, r"Short\.server_update returned z of shape \[3\]; expected \[41\] as before"),
+    "server": (
+        BareServer(0.1),
+        TypeError,
+        r"BareServer\.server_update returned a Tensor; expected a Server as init_server",
+    ),
 }
 
 
@@ -142,6 +158,8 @@ def test_many_clients_that_return_nan_are_no_flood():
 class Recorded:
     """One of two processes, in words: what it asks of the other, and where the other stands on the ladder."""
 
+    count, rank = 2, 0
+
     def __init__(self, events, other=None):
         self.events, self.other = events, other
 
@@ -153,14 +171,13 @@ class Recorded:
         self.events.append("largest")
         return value if self.other is None else max(value, self.other)
 
-    def gather_rows(self, ids, rows):
-        self.events.append("gather_rows")
-        return ids, rows
+    def collect(self, value):
+        self.events.append("collect")
+        return [value]
 
-    def each(self, value):
-        raise AssertionError("asked though all is well")
-
-    agree = each
+    def agree(self, value):
+        self.events.append("agree")
+        return value
 
 
 def rounds_with(monkeypatch, falls_back, other=None):
@@ -169,53 +186,49 @@ def rounds_with(monkeypatch, falls_back, other=None):
     task = quadratic(algorithm)
     original, task.branch = task.objective, False
     task.objective = lambda batch: original(batch) * (2 if task.branch and original(batch).item() == 0 else 1)
-    loop = loop_for(task, Vectorized(chunk_size=2), processes=Recorded(events), self_check="first")
-    for name in ("_answer", "_ask"):
-        monkeypatch.setattr(loop, name, noted(getattr(loop, name), name, events))
+    processes = Recorded(events)
+    loop = loop_for(task, Vectorized(chunk_size=2), processes=processes, self_check="first")
+    ask = loop.loop.transport.ask
+
+    def noting(request, invited):
+        events.append("clients begin")
+        for answer in ask(request, invited):
+            events.append("answer")
+            yield answer
+        events.append("clients end")
+
+    monkeypatch.setattr(loop.loop.transport, "ask", noting)
     first, second, third = rounds_of(algorithm, 3)
     run(loop, [first])
     events.clear()
     task.branch = falls_back
     run(loop, [second])
     assert isinstance(loop.oracle, Sequential) == falls_back
-    loop._processes.other = other
+    processes.other = other
     run(loop, [third])
     return loop, events
-
-
-def noted(function, name, events):
-    def noting(*arguments):
-        events.append(f"{name} begins")
-        try:
-            return function(*arguments)
-        finally:
-            events.append(f"{name} ends")
-
-    return noting
 
 
 def test_processes_exchange_nothing_while_clients_compute(monkeypatch):
     """Else a process that falls back to a slower way would wait for others that do not, or they for it."""
     _, steady = rounds_with(monkeypatch, falls_back=False)
     _, falling = rounds_with(monkeypatch, falls_back=True)
-    end = falling.index("_ask ends")
+    end = falling.index("clients end")
     assert falling[: end + 1] == [
-        "largest",  # where the others stand on the ladder, before the round
-        "_ask begins",
-        *["_answer begins", "_answer ends"] * 3,  # chunks of two of six clients, the first falls back
-        "sum []",  # clients that were asked
-        "sum []",  # floats that were sent
-        "_ask ends",
+        "clients begin",
+        "largest",  # where the others stand on the ladder, before the first client computes
+        *["answer"] * 3,  # chunks of two of six clients, the first falls back
+        "clients end",
     ]
-    again = falling.index("largest", 1)
+    again = falling.index("clients begin", 1)
     assert falling[:again] == steady[:again]
-    assert [event for event in falling if "_answer" not in event] == [e for e in steady if "_answer" not in e]
+    assert [event for event in falling if event != "answer"] == [event for event in steady if event != "answer"]
 
 
 def test_a_process_follows_another_down_the_ladder_before_the_next_round(monkeypatch):
     loop, _ = rounds_with(monkeypatch, falls_back=False)
     assert isinstance(loop.oracle, Vectorized)
-    lowest = len(loop._ladder) - 1
+    lowest = len(ladder(loop.oracle, on_cpu=True)) - 1
     loop, _ = rounds_with(monkeypatch, falls_back=False, other=lowest)
     assert loop.oracle == Sequential()
 

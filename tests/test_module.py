@@ -17,7 +17,7 @@ from torch.utils.data import TensorDataset
 from fedlightning import FederatedDataModule, FederatedLightningModule
 from fedlightning.algorithms import SCAFFOLD, Ditto, FedAvg, FedMM, FedSGDA
 from fedlightning.callbacks import LastCheckpoint
-from fedlightning.loop import RoundRejectedError
+from fedlightning.federation.server import RoundRejectedError
 from fedlightning.oracle import ObjectiveError, Sequential, Vectorized
 from fedlightning.participation import Uniform
 from fedlightning.proximal import L1, GroupLasso
@@ -560,7 +560,7 @@ def test_auto_falls_back_to_sequential_with_a_message(caplog):
     with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
         fitted(task)
     assert "took Sequential" in caplog.text
-    assert task._loop.oracle == Sequential()
+    assert task.run.simulation.runner.ways.oracle == Sequential()
 
 
 def test_nothing_to_federate():
@@ -707,7 +707,7 @@ def test_an_operation_without_a_batching_rule_is_computed_one_client_after_the_o
         for oracle in (None, Vectorized(), Vectorized(compile=True)):
             task = Odd(oracle=oracle)
             fitted(task, max_steps=1)
-            assert isinstance(task._rounds().oracle, Sequential)
+            assert isinstance(task.run.simulation.runner.ways.oracle, Sequential)
 
 
 def test_numpy_hyper_parameters_are_stored_as_numbers(tmp_path):

@@ -105,7 +105,7 @@ def test_thresholds_of_dual_averaging_are_those_of_the_steps_taken(make):
     def loop(algorithm, weight=0.05):
         task = quadratic(algorithm)
         space = ParameterSpace(task, task.max_parameters)
-        return loop_for(task, psi=compose(space.shared, L1(weight), L1(weight), personal=()))
+        return loop_for(task, regularizer=compose(space.shared, L1(weight), L1(weight), personal=()))
 
     def stored(algorithm):
         first = loop(algorithm)
@@ -157,7 +157,7 @@ def test_older_checkpoints_say_nothing_of_hyper_parameters_and_are_taken_as_they
     del state["depends_on"]
     second = loop_for(quadratic(fl.FedADMM(4.0, solver=SOLVER)))
     second.load_state_dict(state)
-    assert torch.equal(second.server.mean, first.server.mean)
+    assert torch.equal(second.state.mean, first.state.mean)
 
 
 def test_means_by_samples_are_not_rebuilt_and_weights_stay():
@@ -181,9 +181,9 @@ def test_an_algorithm_that_sums_over_all_clients_says_so(name):
     uploads = []
 
     class Watched(type(algorithm)):
-        def client(self, down, rows, oracle):
-            reply = super().client(down, rows, oracle)
-            uploads.append(reply.up)
+        def client_update(self, message, state, oracle):
+            reply = super().client_update(message, state, oracle)
+            uploads.append(reply.update)
             return reply
 
     watched = Watched(**{f: getattr(algorithm, f) for f in CASES[name].hyper})

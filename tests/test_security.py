@@ -18,10 +18,10 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from fedlightning.algorithms import FedAvg, FedMM
 from fedlightning.callbacks import History, LastCheckpoint
-from fedlightning.checkpoint_io import AtomicCheckpointIO
 from fedlightning.cli import main
 from fedlightning.config import CheckpointError, UntrustedClassError
 from fedlightning.data.module import ClientDatasets
+from fedlightning.federation.checkpoint_io import AtomicCheckpointIO
 from fedlightning.oracle import Sequential
 from fedlightning.participation import Uniform
 from fedlightning.tasks import Classification, DomainAdaptation
@@ -69,10 +69,10 @@ class Canaries:
             "builtins.eval": {"source": f"open({ran!r}, 'w')"},
             "pathlib.Path.touch": {"self": ran},
             "importlib.import_module": {"name": "canary_module"},
-            "fedlightning.clients.os.mkdir": {"path": ran},
+            "fedlightning.federation.client_states.os.mkdir": {"path": ran},
             "fedlightning.oracle.auto.time.os.mkdir": {"path": ran},
             "fedlightning.cli.main": {"args": ["fit", f"--trainer.default_root_dir={ran}"]},
-            "fedlightning.checkpoint_io.write_whole": {"value": 0, "target": ran},
+            "fedlightning.federation.checkpoint_io.write_whole": {"value": 0, "target": ran},
             "fedlightning.data.MNIST": {"root": ran, "download": True},
             "torch.optim.sys.modules": {},
             "torch.nn.modules.module.torch.save": {"obj": 0, "f": ran},
@@ -206,7 +206,7 @@ def load_and_use(cls, path, **options):
     load = cls.load_from_checkpoint.__func__  # Lightning's wrapper of class methods looks at the whole stack
     task = load(cls, path, **options)
     _ = task.server_state
-    _ = task.client_states if task._rounds().has_clients else None
+    _ = task.client_states if task.has_client_states else None
     return task
 
 
@@ -448,14 +448,17 @@ def test_a_users_own_oracle_is_taken_from_this_run(tmp_path):
     first.save_checkpoint(tmp_path / "own.ckpt")
     task = Line(FedMM(0.05), oracle=Own())
     trainer(tmp_path, max_steps=4).fit(task, regression_data(), ckpt_path=tmp_path / "own.ckpt")
-    assert type(task._rounds().oracle) is Own
+    assert type(task.run.simulation.runner.ways.oracle) is Own
     with pytest.raises(UntrustedClassError, match=r"federation.oracle names the class 'tests.test_security.Own'"):
         trainer(max_steps=4).fit(Line(FedMM(0.05)), regression_data(), ckpt_path=tmp_path / "own.ckpt")
 
 
 def test_folders_are_not_made_where_a_checkpoint_says(real, tmp_path):
     _, path = real["dual"]
-    there = {"class_path": "fedlightning.clients.MemoryMapped", "init_args": {"folder": str(tmp_path / "rows")}}
+    there = {
+        "class_path": "fedlightning.federation.client_states.MemoryMapped",
+        "init_args": {"folder": str(tmp_path / "rows")},
+    }
     bad = tmp_path / "bad.ckpt"
     stored = torch.load(path, weights_only=True)
     torch.save(put(stored, ("hyper_parameters", "client_storage"), there), bad)

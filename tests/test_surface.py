@@ -21,6 +21,7 @@ from fedlightning.algorithms import CDMA, CODAPlus, Ditto, FedALA, FedAlt, FedAP
 from fedlightning.data import IID, Digits
 from fedlightning.local import LocalSteps
 from fedlightning.oracle import Sequential, Vectorized
+from fedlightning.surface import TRANSFER_HOOKS
 from fedlightning.tasks import Classification
 from tests.small import Line, Normed, Personal, clients, regression_data, trainer
 
@@ -193,6 +194,13 @@ HOOKS = {
     "on_after_backward": "on_train_batch_end",
     "on_before_zero_grad": "on_train_batch_end",
 }
+
+
+@pytest.mark.parametrize("hook", TRANSFER_HOOKS)
+def test_hooks_that_would_get_a_round_for_a_batch_are_refused(hook):
+    mine = type("Mine", (Line,), {hook: lambda self, batch, *_: batch})
+    with pytest.raises(TypeError, match=rf"Mine overrides {hook}, .*Augment in objective\(batch\)"):
+        fitted(mine())
 
 
 @pytest.mark.parametrize("hook", HOOKS)

@@ -11,9 +11,10 @@ from torch import nn
 
 from fedlightning import FederatedLightningModule
 from fedlightning import algorithms as fl
-from fedlightning.clients import MemoryMapped
 from fedlightning.data.cohort import RoundBatch
 from fedlightning.data.module import RoundLoader
+from fedlightning.federation.client_states import MemoryMapped
+from fedlightning.federation.validation import tensors_of
 from fedlightning.models import Variants
 from fedlightning.oracle import Auto, Sequential, Vectorized
 from fedlightning.participation import Full, Uniform
@@ -176,7 +177,8 @@ def test_every_algorithm_computes_alike_in_any_order_and_resumes(name):
     loops = [loop_for(ragged(algorithm), oracle) for oracle in (Vectorized(), Sequential(), Vectorized(chunk_size=2))]
     trajectories = [run(loop, batches) for loop in loops]
     turned = [
-        RoundBatch(b.index, tuple(replace(cohort, deals=cohort.deals[::-1]) for cohort in b.cohorts)) for b in batches
+        RoundBatch(b.index, tuple(replace(cohort, deals=cohort.deals[::-1]) for cohort in b.cohorts), b.samples)
+        for b in batches
     ]
     loops.append(loop_for(ragged(algorithm)))
     trajectories.append(run(loops[-1], turned))
@@ -190,8 +192,8 @@ def test_every_algorithm_computes_alike_in_any_order_and_resumes(name):
     assert torch.equal(run(second, batches[2:]), trajectories[0][2:])
     for ours, theirs in zip(personal_of(second), personal_of(loops[0]), strict=True):
         assert torch.equal(ours, theirs)
-    for key in second.clients.template:
-        assert torch.equal(second.clients.all(key), loops[0].clients.all(key))
+    for ours, theirs in zip(*(tensors_of(loop.client_states()).values() for loop in (second, loops[0])), strict=True):
+        assert torch.equal(ours, theirs)
 
 
 def test_only_those_who_take_part_move_and_nothing_personal_travels():
@@ -205,7 +207,7 @@ def test_only_those_who_take_part_move_and_nothing_personal_travels():
     for i, (before, now) in enumerate(zip(start, personal_of(loop), strict=True)):
         assert torch.equal(before, now) == (i not in present or len(now) == 0)
     assert loop.upload == 3 * SHARED
-    assert list(loop.clients.template) == ["state.u", "state.pi", "state.xi"]
+    assert list(tensors_of(loop.client_states())) == ["u", "pi", "xi"]
 
 
 def test_auto_measures_the_first_variant_for_all(tmp_path):

@@ -4,13 +4,13 @@ An algorithm says what a client and the server do with the gradient operator of 
 vectors only: the shared point ``z [d]``, a cohort's matrices ``[S, d]``, and an oracle that returns operators. It knows
 nothing of Lightning, of parameter names, or of how many clients fit into memory. A round goes, for each phase::
 
-    down      = algorithm.down(server)                         # what is sent to every client of the cohort
-    reply     = algorithm.client(down, rows, oracle)           # S clients at once; rows are their own states
-    server    = algorithm.server(server, mean of reply.up)     # what came up
-    z         = algorithm.point(server)                        # the model everyone sees
+    message = algorithm.broadcast(server)                          # sent to every client of the cohort
+    reply   = algorithm.client_update(message, state, oracle)      # S clients at once, each with a state of its own
+    server  = algorithm.server_update(server, mean of the updates)
+    z       = algorithm.point(server)                              # the model everyone sees
 
-``client`` and ``server`` never see each other's state, so the same class serves a simulation, several processes, and a
-real federation in which S = 1 on every client's machine.
+``client_update`` and ``server_update`` never see each other's state, so the same class serves a simulation, several
+processes, and a real federation in which S = 1 on every client's machine.
 
 Minimisation and minimax are one thing here. With the operator ``g_i = (grad_x f_i, -grad_y f_i)`` a local step
 ``w - lr * g_i(w)`` descends in the min block and ascends in the max block; without a max block it is plain descent.
@@ -19,12 +19,13 @@ Minimisation and minimax are one thing here. With the operator ``g_i = (grad_x f
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from inspect import isabstract
 from typing import Any, ClassVar, Literal, TypeVar
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -46,16 +47,19 @@ class Reply:
     """What the clients of a cohort return.
 
     Attributes:
-        up: A dataclass of tensors ``[S, ...]``: the message to the server. The server gets the same dataclass with
-            every field averaged over the cohort, or, for fields made by :func:`over_all_clients`, summed over the
-            cohort and divided by the number N of all clients.
-        rows: The clients' new states (each field ``[S, ...]``), or None for a stateless algorithm. Never sent.
-        point: ``[S, d]``, the clients' local points after their steps, from which the drift is logged.
+        update: A dataclass of tensors ``[S, ...]``, sent to the server. The server gets the same dataclass with every
+            field averaged over the cohort; fields made by :func:`over_all_clients` are summed over the cohort and
+            divided by the number N of all clients, those made by :func:`from_each_client` arrive one by one. None
+            sends nothing.
+        state: The clients' new states, each field ``[S, ...]``, or None for a stateless algorithm. Never sent.
+        personal: The clients' new personal blocks, ``[S, p]``; None on tasks without any. Never sent.
+        point: The clients' local points after their steps, ``[S, d]``, from which the drift is logged.
         log: Further values to log, one a client, ``[S]``.
     """
 
-    up: Any
-    rows: Any = None
+    update: Any
+    state: Any = None
+    personal: Tensor | None = None
     point: Tensor | None = None
     log: Mapping[str, Tensor] = field(default_factory=dict)
 
@@ -65,10 +69,34 @@ class Point:
     """A message that is a single point.
 
     Attributes:
-        z: ``[d]`` on the way down and after averaging, ``[S, d]`` on the way up.
+        z: ``[d]`` as a broadcast and after averaging, ``[S, d]`` as an update.
     """
 
     z: Tensor
+
+
+@dataclass(frozen=True)
+class PerClient:
+    """A tensor for some clients, and what stands for it with all the others.
+
+    In a message every client receives its own tensor alone: ``client_update`` sees the rows ``[S, ...]`` of its S
+    clients.
+
+    Attributes:
+        default: What clients have that are not among ``clients``, ``[...]``.
+        clients: Ids of the M clients that have a tensor of their own, ``[M]``.
+        values: Their tensors, ``[M, ...]``.
+    """
+
+    default: Tensor
+    clients: Tensor
+    values: Tensor
+
+    def of(self, clients: Sequence[int]) -> Tensor:
+        """The rows of ``clients``, ``[S, ...]``."""
+        place = {client: number for number, client in enumerate(self.clients.tolist())}
+        rows = [self.values[place[client]] if client in place else self.default for client in clients]
+        return torch.stack(rows)
 
 
 @dataclass(frozen=True)
@@ -76,34 +104,52 @@ class Phase:
     """One exchange between server and cohort; most algorithms have one a round.
 
     Attributes:
-        down: Server state to message.
-        client: Message, client rows and oracle to reply. Only a round's last phase should change rows: a round that
-            is given up in a later phase takes the server back, not them.
-        server: Server state and averaged message to new server state.
+        broadcast: Server state to message.
+        client_update: Message, client states and oracle to reply. Only a round's last phase should change states: a
+            round that is given up in a later phase takes the server back, not them.
+        server_update: Server state and averaged update to new server state.
         data: ``minibatches`` (``oracle.batches``), ``full`` if the clients need all their data at once
             (``oracle.full``), or ``both``.
         steps: How many local steps a client takes; None for as many as the data module deals.
         draws: Minibatches a local step takes: 2 for methods that look ahead on one and step on another.
-        route: For methods whose server hands one client's reply on to another: from the server state before the phase
-            and the ids of those who replied to the ids whose states the replied rows become (a permutation of them).
-            None keeps every row with its client. Personal blocks and local buffers always stay.
     """
 
-    down: Callable[[Any], Any]
-    client: Callable[[Any, Any, CohortOracle], Reply]
-    server: Callable[[Any, Any], Any]
+    broadcast: Callable[[Any], Any]
+    client_update: Callable[[Any, Any, CohortOracle], Reply]
+    server_update: Callable[[Any, Any], Any]
     data: Literal["minibatches", "full", "both"] = "minibatches"
     steps: int | None = None
     draws: int = 1
-    route: Callable[[Any, list[int]], list[int]] | None = None
+
+
+def per_block(default: Any = MISSING, **options: Any) -> Any:
+    """A hyper-parameter that may differ by block: a number, a pair ``[min, max]``, or numbers by name prefix.
+
+    ``lr: PerBlock = per_block()``; :meth:`Algorithm.bind` turns it into a number or a vector ``[d]``.
+
+    Args:
+        default: Its default; it must be given if there is none.
+        options: As for ``dataclasses.field``.
+    """
+    return field(default=default, metadata={"per_block": True}, **options)
 
 
 def over_all_clients() -> Any:
-    """A field of an upload that the server receives as (sum over the cohort) / N instead of the cohort's mean.
+    """A field of an update that the server receives as (sum over the cohort) / N instead of the cohort's mean.
 
     Accumulating such increments keeps a mean over *all* N clients exact when only some take part.
     """
     return field(metadata={"over": "all"})
+
+
+def of_any_length() -> Any:
+    """A field of a server state whose first dimension changes from round to round."""
+    return field(metadata={"any_length": True})
+
+
+def from_each_client() -> Any:
+    """A field of an update that the server receives from every client, as a :class:`PerClient`, instead of a mean."""
+    return field(metadata={"over": "none"})
 
 
 class Algorithm(ABC):
@@ -115,8 +161,11 @@ class Algorithm(ABC):
     primal: ClassVar[bool] = True
     """Whether the server holds the point itself, so that a server optimizer (Adam, momentum) may move it."""
 
+    server_knows_clients: ClassVar[bool] = False
+    """Whether the server's state holds something of single clients, by their ids."""
+
     state_depends_on: ClassVar[tuple[str, ...]] = ()
-    """Hyper-parameters without which the states cannot be read, ``psi`` (the regularisers) among them.
+    """Hyper-parameters without which the states cannot be read; ``regularizer`` stands for the regularisers.
 
     Checkpoints keep their values, and a run that resumes with others asks :meth:`carried_over`. A penalty in a mean
     that the server accumulates is one; a step size that only the next round uses is none.
@@ -131,7 +180,7 @@ class Algorithm(ABC):
     min_dim: ClassVar[int] = 0
     """Length of the min block, which comes first in every vector, set by :meth:`bind`."""
 
-    psi: ClassVar[Composite] = Composite()
+    regularizer: ClassVar[Composite] = Composite()
     """What is added to the mean of the objectives, set by :meth:`bind`; nothing where ``regularized`` is False."""
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -165,22 +214,22 @@ class Algorithm(ABC):
         return None
 
     @abstractmethod
-    def down(self, server: Any) -> Any:
+    def broadcast(self, server: Any) -> Any:
         """The message sent to every client: a dataclass of tensors and numbers."""
 
     @abstractmethod
-    def client(self, down: Any, rows: Any, oracle: CohortOracle) -> Reply:
+    def client_update(self, message: Any, state: Any, oracle: CohortOracle) -> Reply:
         """The local work of S clients.
 
         Args:
-            down: The server's message.
-            rows: The clients' states, fields ``[S, ...]``; None for a stateless algorithm.
+            message: What the server broadcast.
+            state: The clients' states, fields ``[S, ...]``; None for a stateless algorithm.
             oracle: Operators and minibatches of these clients.
         """
 
     @abstractmethod
-    def server(self, server: Any, up: Any) -> Any:
-        """The new server state from the old one and the averaged uploads."""
+    def server_update(self, server: Any, update: Any) -> Any:
+        """The new server state from the old one and the averaged updates."""
 
     def point(self, server: Any) -> Tensor:
         """The model ``[d]`` a server state stands for."""
@@ -214,12 +263,11 @@ class Algorithm(ABC):
         """
         return None
 
-    def own_point(self, server: Any, rows: Any) -> Tensor | None:
-        """The shared parameters of clients' own models, where these are not the server's point.
+    def personal_model(self, state: Any) -> Tensor | None:
+        """The shared parameters of the clients' personal models, where these are not the server's point.
 
         Args:
-            server: The server's state.
-            rows: The clients' states, fields ``[S, ...]``; None for a stateless algorithm.
+            state: The clients' states, fields ``[S, ...]``; None for a stateless algorithm.
 
         Returns:
             ``[S, d]``, or None if every client uses :meth:`point` (with its personal block, if there is one).
@@ -236,22 +284,22 @@ class Algorithm(ABC):
     @property
     def phases(self) -> tuple[Phase, ...]:
         """The exchanges of one round."""
-        return (Phase(self.down, self.client, self.server),)
+        return (Phase(self.broadcast, self.client_update, self.server_update),)
 
-    def bind(self: AlgorithmT, space: ParameterSpace, like: Tensor, psi: Composite | None = None) -> AlgorithmT:
+    def bind(self: AlgorithmT, space: ParameterSpace, like: Tensor, regularizer: Composite | None = None) -> AlgorithmT:
         """A copy whose per-block hyper-parameters are numbers or vectors ``[d]``, ready to compute with.
 
         Args:
             space: Names and blocks of the parameters.
             like: Gives dtype and device of the vectors.
-            psi: Regularisers of the shared parameters.
+            regularizer: Regularisers of the shared parameters.
 
         Raises:
             ValueError: If a hyper-parameter names an unknown prefix or leaves a parameter uncovered.
         """
         bound = copy(self)
         object.__setattr__(bound, "min_dim", space.shared.min_dim)
-        object.__setattr__(bound, "psi", Composite() if psi is None else psi)
+        object.__setattr__(bound, "regularizer", Composite() if regularizer is None else regularizer)
         for name in per_block_fields(type(self)):
             value = getattr(self, name)
             if value is None:
@@ -276,7 +324,7 @@ class LocalGradientAlgorithm(Algorithm):
             together), before the method adds its corrections and before the local optimizer.
     """
 
-    lr: PerBlock
+    lr: PerBlock = per_block()
     local_optimizer: OptimizerCallable | None = field(default=None, kw_only=True)
     local_clip: float | None = field(default=None, kw_only=True)
 
@@ -290,7 +338,7 @@ class LocalGradientAlgorithm(Algorithm):
             )
 
     def bind(
-        self: LocalGradientAlgorithmT, space: ParameterSpace, like: Tensor, psi: Composite | None = None
+        self: LocalGradientAlgorithmT, space: ParameterSpace, like: Tensor, regularizer: Composite | None = None
     ) -> LocalGradientAlgorithmT:
         """As every algorithm's, the local optimizer tried out.
 
@@ -299,10 +347,12 @@ class LocalGradientAlgorithm(Algorithm):
         """
         if self.local_optimizer is not None:
             require_elementwise(self.local_optimizer, like, "local_optimizer")
-        return super().bind(space, like, psi)
+        return super().bind(space, like, regularizer)
 
-    def local_steps(self, z: Tensor, oracle: CohortOracle, direction: Direction | None = None) -> Tensor:
-        """K steps of every client from ``z [d]``; see :func:`fedlightning.local.descent.descend`."""
+    def local_steps(
+        self, z: Tensor, oracle: CohortOracle, direction: Direction | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """K steps of every client from ``z [d]``, or ``[S, d]``; see :func:`fedlightning.local.descent.descend`."""
         lr: Any = self.lr
         return descend(z, oracle, lr, direction, self.local_optimizer, self.personal_lr, self.local_clip)
 
@@ -321,5 +371,10 @@ def composite_methods() -> list[str]:
 
 def per_block_fields(algorithm: type[Any]) -> list[str]:
     """Names of an algorithm's hyper-parameters that may differ by block."""
-    spellings = (PerBlock, PerBlock | None, "PerBlock", "PerBlock | None")
-    return [f.name for f in fields(algorithm) if f.type in spellings]
+    for each in fields(algorithm):
+        if "PerBlock" in str(each.type) and not each.metadata.get("per_block"):
+            raise TypeError(
+                f"{algorithm.__name__}.{each.name} is declared PerBlock, but nothing spreads it over the blocks. Write "
+                f"{each.name}: PerBlock = per_block(), or per_block(default)."
+            )
+    return [each.name for each in fields(algorithm) if each.metadata.get("per_block")]

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedlightning.algorithms.base import Algorithm, Phase, Point, Reply
+from fedlightning.algorithms.base import Algorithm, Phase, Point, Reply, per_block
 from fedlightning.algorithms.fed_sgda import Gradient
 from fedlightning.nested import map_tensors
 from fedlightning.oracle.cohort import CohortOracle, Minibatch
@@ -64,7 +64,7 @@ class CatalystScaffoldS(Algorithm):
         seed: Of the coin.
     """
 
-    lr: PerBlock
+    lr: PerBlock = per_block()
     p: float = 0.1
     theta: float = 0.1
     stage_steps: int = 4000
@@ -81,45 +81,46 @@ class CatalystScaffoldS(Algorithm):
     def phases(self) -> tuple[Phase, ...]:
         """Collection of operators, then local steps, each with a cohort of its own."""
         return (
-            Phase(self.down_point, self.collect, self.correct, data="full"),
-            Phase(self.down, self.client, self.server),
+            Phase(self.broadcast_point, self.collect, self.correct, data="full"),
+            Phase(self.broadcast, self.client_update, self.server_update),
         )
 
     def init_server(self, z: Tensor) -> Server:
         """The point is the first reference."""
         return Server(z, torch.zeros_like(z), z, steps=0, t=0)
 
-    def down_point(self, server: Server) -> Point:
+    def broadcast_point(self, server: Server) -> Point:
         """The point."""
         return Point(server.z)
 
-    def collect(self, down: Point, rows: Any, oracle: CohortOracle) -> Reply:
+    def collect(self, message: Point, state: Any, oracle: CohortOracle) -> Reply:
         """The full local operator."""
-        return Reply(Gradient(oracle.full(down.z.expand(oracle.clients, -1))))
+        return Reply(Gradient(oracle.full(message.z.expand(oracle.clients, -1))))
 
-    def correct(self, server: Server, up: Gradient) -> Server:
+    def correct(self, server: Server, update: Gradient) -> Server:
         """The mean operator of the cohort."""
-        return Server(server.z, up.g, server.reference, server.steps, server.t)
+        return Server(server.z, update.g, server.reference, server.steps, server.t)
 
-    def down(self, server: Server) -> Server:
+    def broadcast(self, server: Server) -> Server:
         """Point, mean operator and reference."""
         return server
 
-    def client(self, down: Server, rows: Any, oracle: CohortOracle) -> Reply:
+    def client_update(self, message: Server, state: Any, oracle: CohortOracle) -> Reply:
         """Corrected steps until the coin falls."""
-        z = w = down.z.expand(oracle.clients, -1)
-        for batch in _cycled(oracle, self.steps_of(down.t)):
-            correction = down.g - oracle.anchor(z, batch)
-            g = oracle.follow(w, batch, self.personal_lr)
-            w = w - self.lr * (g + correction + self.theta * (w - down.reference))
-        return Reply(Point(w), point=w)
+        z = w = message.z.expand(oracle.clients, -1)
+        v = oracle.personal
+        for batch in _cycled(oracle, self.steps_of(message.t)):
+            correction = message.g - oracle.at_reference(z, batch, v)
+            g, v = oracle.step_personal(w, v, batch, self.personal_lr)
+            w = w - self.lr * (g + correction + self.theta * (w - message.reference))
+        return Reply(Point(w), personal=v, point=w)
 
-    def server(self, server: Server, up: Point) -> Server:
+    def server_update(self, server: Server, update: Point) -> Server:
         """The mean; a new reference when the stage's time has come."""
         steps = server.steps + self.steps_of(server.t)
         if steps >= self.stage_steps:
-            return Server(up.z, server.g, up.z, 0, server.t + 1)
-        return Server(up.z, server.g, server.reference, steps, server.t + 1)
+            return Server(update.z, server.g, update.z, 0, server.t + 1)
+        return Server(update.z, server.g, server.reference, steps, server.t + 1)
 
     def with_point(self, server: Server, z: Tensor) -> Server:
         """A stage that has just begun refers to the model itself, wherever a server optimizer took it."""
@@ -135,7 +136,7 @@ class CatalystScaffoldS(Algorithm):
 
 
 def _cycled(oracle: CohortOracle, steps: int) -> Iterator[Minibatch]:
-    """So many minibatches of every client: its own, from the first again once they are used up."""
+    """So many minibatches of every client: its own, from the first again once they are used update."""
     dealt = oracle.steps.long()
     if bool((dealt == dealt[0]).all()):
         yield from islice(chain.from_iterable(oracle.batches() for _ in count()), steps)

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedlightning.algorithms.base import Algorithm, Phase, Point, Reply
+from fedlightning.algorithms.base import Algorithm, Phase, Point, Reply, per_block
 from fedlightning.algorithms.fed_sgda import Gradient
 from fedlightning.oracle.cohort import CohortOracle
 from fedlightning.ranges import require
@@ -93,7 +93,7 @@ class CDMA(Algorithm):
 
     state_depends_on = ("beta",)
 
-    lr: PerBlock
+    lr: PerBlock = per_block()
     beta: float = 1.0
     alpha: float = 1.0
     rho: float = 0.0
@@ -107,47 +107,48 @@ class CDMA(Algorithm):
     @property
     def phases(self) -> tuple[Phase, ...]:
         """Collection of operators, if there is a correction, then local steps, each with a cohort of its own."""
-        collect = Phase(self.down_point, self.collect, self.correct, data="full")
-        update = Phase(self.down, self.client, self.server)
+        collect = Phase(self.broadcast_point, self.collect, self.correct, data="full")
+        update = Phase(self.broadcast, self.client_update, self.server_update)
         return (collect, update) if self.beta else (update,)
 
     def init_server(self, z: Tensor) -> Server:
         """The point, nothing known of its operator."""
         return Server(z, before=z, u=torch.zeros_like(z), t=0)
 
-    def down_point(self, server: Server) -> Ask:
+    def broadcast_point(self, server: Server) -> Ask:
         """The point, and the one before if its operator is needed."""
         return Ask(server.z, None if self.weight(server.t) == 1 else server.before, server.t)
 
-    def collect(self, down: Ask, rows: Any, oracle: CohortOracle) -> Reply:
+    def collect(self, message: Ask, state: Any, oracle: CohortOracle) -> Reply:
         """The full local operator, less the part of the one before that the server remembers."""
         remembered: float | Tensor = 0.0
-        if down.before is not None:  # with the random numbers of the next line
-            remembered = (1 - self.weight(down.t)) * oracle.anchor(down.before.expand(oracle.clients, -1))
-        return Reply(Gradient(oracle.full(down.z.expand(oracle.clients, -1)) - remembered))
+        if message.before is not None:  # with the random numbers of the next line
+            remembered = (1 - self.weight(message.t)) * oracle.at_reference(message.before.expand(oracle.clients, -1))
+        return Reply(Gradient(oracle.full(message.z.expand(oracle.clients, -1)) - remembered))
 
-    def correct(self, server: Server, up: Gradient) -> Server:
+    def correct(self, server: Server, update: Gradient) -> Server:
         """The estimate of the mean operator (paper, eq. (2))."""
-        u = up.g + (1 - self.weight(server.t)) * server.u
+        u = update.g + (1 - self.weight(server.t)) * server.u
         return Server(server.z, server.before, u, server.t)
 
-    def down(self, server: Server) -> Correction:
+    def broadcast(self, server: Server) -> Correction:
         """The point and the correction."""
         return Correction(server.z, server.u if self.beta else None, server.t)
 
-    def client(self, down: Correction, rows: Any, oracle: CohortOracle) -> Reply:
+    def client_update(self, message: Correction, state: Any, oracle: CohortOracle) -> Reply:
         """K corrected steps (paper, eq. (3))."""
-        z = w = down.z.expand(oracle.clients, -1)
-        lr = self.lr / (down.t + 1) ** self.rho
+        z = w = message.z.expand(oracle.clients, -1)
+        v = oracle.personal
+        lr = self.lr / (message.t + 1) ** self.rho
         for batch in oracle.batches():
-            correction = 0.0 if down.u is None else self.beta * (down.u - oracle.anchor(z, batch))
-            g = oracle.follow(w, batch, self.personal_lr)
+            correction = 0.0 if message.u is None else self.beta * (message.u - oracle.at_reference(z, batch, v))
+            g, v = oracle.step_personal(w, v, batch, self.personal_lr)
             w = batch.keep(w - lr * (g + correction), w)
-        return Reply(Point(w), point=w)
+        return Reply(Point(w), personal=v, point=w)
 
-    def server(self, server: Server, up: Point) -> Server:
+    def server_update(self, server: Server, update: Point) -> Server:
         """The mean of the local points."""
-        return Server(up.z, server.z, server.u, server.t + 1)
+        return Server(update.z, server.z, server.u, server.t + 1)
 
     def carried_over(self, server: Server, before: CDMA, clients: None) -> Server | None:
         """The state as it is, unless only one of the two runs keeps an estimate of the mean operator."""

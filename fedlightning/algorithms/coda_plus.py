@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedlightning.algorithms.base import Algorithm, Reply
+from fedlightning.algorithms.base import Algorithm, Reply, per_block
 from fedlightning.oracle.cohort import CohortOracle
 from fedlightning.ranges import require
 from fedlightning.space import PerBlock
@@ -62,7 +62,7 @@ class CODAPlus(Algorithm):
         stage_steps: Local updates K_0 >= 1 of a stage; the round in which they are reached ends it.
     """
 
-    lr: PerBlock
+    lr: PerBlock = per_block()
     theta: float = 0.1
     stage_steps: int = 4000
 
@@ -75,36 +75,38 @@ class CODAPlus(Algorithm):
         """The point is the first reference."""
         return Server(z, z[: self.min_dim], z.new_zeros(()), stage=0)
 
-    def down(self, server: Server) -> Server:
+    def broadcast(self, server: Server) -> Server:
         """Point, reference and stage."""
         return server
 
-    def client(self, down: Server, rows: Any, oracle: CohortOracle) -> Reply:
+    def client_update(self, message: Server, state: Any, oracle: CohortOracle) -> Reply:
         """K steps of the stage's problem."""
-        w = self.local_steps(down, oracle, 0.0)
-        return Reply(Update(w, oracle.steps), point=w)
+        w, v = self.local_steps(message, oracle, 0.0)
+        return Reply(Update(w, oracle.steps), personal=v, point=w)
 
-    def server(self, server: Server, up: Update) -> Server:
+    def server_update(self, server: Server, update: Update) -> Server:
         """The mean; a new stage when its time has come."""
-        return self.advance(server, up.w, up.steps)
+        return self.advance(server, update.w, update.steps)
 
     def with_point(self, server: Server, z: Tensor) -> Server:
         """A stage that has just begun refers to the model itself, wherever a server optimizer took it."""
         begins = not bool(server.steps)
         return replace(server, z=z, reference=z[: self.min_dim] if begins else server.reference)
 
-    def local_steps(self, down: Server, oracle: CohortOracle, correction: Tensor | float) -> Tensor:
-        """K steps from ``down.z`` with a correction ``[S, d]`` added to the direction."""
-        w = down.z.expand(oracle.clients, -1)
+    def local_steps(
+        self, message: Server, oracle: CohortOracle, correction: Tensor | float
+    ) -> tuple[Tensor, Tensor | None]:
+        """K steps from ``message.z`` with a correction ``[S, d]`` added to the direction."""
+        w, v = message.z.expand(oracle.clients, -1), oracle.personal
         for batch in oracle.batches():
-            g = oracle.follow(w, batch, self.personal_lr)
-            w = batch.keep(w - self.stage_lr(down.stage) * (g + self.pull(w, down) + correction), w)
-        return w
+            g, v = oracle.step_personal(w, v, batch, self.personal_lr)
+            w = batch.keep(w - self.stage_lr(message.stage) * (g + self.pull(w, message) + correction), w)
+        return w, v
 
-    def pull(self, w: Tensor, down: Server) -> Tensor:
+    def pull(self, w: Tensor, message: Server) -> Tensor:
         """Theta * (x - reference), and nothing on the max block."""
         x, y = w[:, : self.min_dim], w[:, self.min_dim :]
-        return torch.cat([self.theta * (x - down.reference), torch.zeros_like(y)], dim=1)
+        return torch.cat([self.theta * (x - message.reference), torch.zeros_like(y)], dim=1)
 
     def step_scale(self, server: Server) -> float:
         """1 / 3^s."""

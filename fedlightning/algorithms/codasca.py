@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fedlightning.algorithms import coda_plus
-from fedlightning.algorithms.base import Reply, over_all_clients
+from fedlightning.algorithms.base import Reply, over_all_clients, per_block
 from fedlightning.algorithms.coda_plus import CODAPlus
 from fedlightning.oracle.cohort import CohortOracle
 from fedlightning.ranges import require
@@ -69,7 +69,7 @@ class CODASCA(CODAPlus):
         lr_server: Server step size eta_g > 0: one number, ``[min, max]`` or by name prefix.
     """
 
-    lr_server: PerBlock = 1.0
+    lr_server: PerBlock = per_block(1.0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -88,14 +88,14 @@ class CODASCA(CODAPlus):
         """Control variates start at zero."""
         return Client(torch.zeros_like(z))
 
-    def client(self, down: Any, rows: Any, oracle: CohortOracle) -> Reply:
+    def client_update(self, message: Any, state: Any, oracle: CohortOracle) -> Reply:
         """K corrected steps, then the new control variate."""
-        w = self.local_steps(down, oracle, down.c - rows.c)
-        c = rows.c - down.c + (down.z - w) / (oracle.steps[:, None] * self.stage_lr(down.stage))
-        return Reply(Update(w, oracle.steps, c - rows.c), Client(c), point=w)
+        w, v = self.local_steps(message, oracle, message.c - state.c)
+        c = state.c - message.c + (message.z - w) / (oracle.steps[:, None] * self.stage_lr(message.stage))
+        return Reply(Update(w, oracle.steps, c - state.c), Client(c), personal=v, point=w)
 
-    def server(self, server: Any, up: Any) -> Server:
+    def server_update(self, server: Any, update: Any) -> Server:
         """A step along the mean move; c stays the mean over all clients."""
-        z = server.z + self.lr_server * (up.w - server.z)
-        after = self.advance(server, z, up.steps)
-        return Server(after.z, after.reference, after.steps, after.stage, server.c + up.dc)
+        z = server.z + self.lr_server * (update.w - server.z)
+        after = self.advance(server, z, update.steps)
+        return Server(after.z, after.reference, after.steps, after.stage, server.c + update.dc)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedlightning.algorithms.base import Point, Reply
+from fedlightning.algorithms.base import Point, Reply, per_block
 from fedlightning.algorithms.fed_avg import FedAvg
 from fedlightning.local import descend
 from fedlightning.oracle.cohort import CohortOracle
@@ -45,8 +45,8 @@ class Ditto(FedAvg):
         local_optimizer: Elementwise torch optimizer for both in place of plain gradient steps.
     """
 
-    lam: PerBlock = 1.0
-    lr_own: PerBlock | None = None
+    lam: PerBlock = per_block(1.0)
+    lr_own: PerBlock | None = per_block(None)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -57,16 +57,25 @@ class Ditto(FedAvg):
         """The personal model starts at the point."""
         return Client(z)
 
-    def client(self, down: Point, rows: Client, oracle: CohortOracle) -> Reply:
+    def client_update(self, message: Point, state: Client, oracle: CohortOracle) -> Reply:
         """K steps of the global model, K steps of the personal one."""
-        z, lam = down.z, self.lam
-        w = self.local_steps(z, oracle)
+        z, lam = message.z, self.lam
+        w, v = self.local_steps(z, oracle)
         statistics = oracle.buffers
         lr = self.lr if self.lr_own is None else self.lr_own
-        v = descend(rows.v, oracle, lr, lambda v, g: g + lam * (v - z), self.local_optimizer, clip=self.local_clip)
+        own, _ = descend(
+            state.v,
+            oracle,
+            lr,
+            lambda own, g: g + lam * (own - z),
+            self.local_optimizer,
+            clip=self.local_clip,
+            personal=v,
+        )
         oracle.take_back(statistics)
-        return Reply(Point(w), Client(v), point=w, log={"own_distance": (v - z).norm(dim=1)})
+        log = {"own_distance": (own - z).norm(dim=1)}
+        return Reply(Point(w), Client(own), personal=v, point=w, log=log)
 
-    def own_point(self, server: Point, rows: Client) -> Tensor:
+    def personal_model(self, state: Client) -> Tensor:
         """The personal models."""
-        return rows.v
+        return state.v

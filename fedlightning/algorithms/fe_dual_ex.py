@@ -13,7 +13,7 @@ end-of-round uploads, so ``output="ergodic"`` uploads every middle dual, K + 1 t
 the default, returns the server's own projection. Local steps do not depend on the choice.
 
 With one client it is stochastic dual extrapolation (the paper's Algorithm 3, rate O(1/T + sigma/sqrt(T)) in the gap),
-with one client and full batches the deterministic one (Algorithm 4, rate O(1/T)); without psi and for one step a round
+with one client and full batches the deterministic one (Algorithm 4, rate O(1/T)); without ψ and for one step a round
 Nesterov's dual extrapolation.
 """
 
@@ -74,37 +74,38 @@ class FeDualEx(FedDualAvg):
     @property
     def phases(self) -> tuple[Phase, ...]:
         """Two minibatches a local step."""
-        return (Phase(self.down, self.client, self.server, draws=2),)
+        return (Phase(self.broadcast, self.client_update, self.server_update, draws=2),)
 
     def init_server(self, z: Tensor) -> Server:
         """The dual image of the start."""
         start = super().init_server(z)
         return Server(start.dual, start.steps, torch.zeros_like(z) if self.output == "ergodic" else z.new_empty(0))
 
-    def down(self, server: Dual) -> Dual:
+    def broadcast(self, server: Dual) -> Dual:
         """The dual and the steps so far."""
         return Dual(server.dual, server.steps)
 
-    def client(self, down: Dual, rows: Any, oracle: CohortOracle) -> Reply:
+    def client_update(self, message: Dual, state: Any, oracle: CohortOracle) -> Reply:
         """K steps of dual extrapolation."""
-        dual = down.dual.expand(oracle.clients, -1)
+        dual, v = message.dual.expand(oracle.clients, -1), oracle.personal
         middles = []
         for k, (first, second) in enumerate(oracle.pairs()):
-            middle = dual - self.lr * oracle(self.at(dual, down, k), first)
-            g = oracle.follow(self.at(middle, down, k + 1), second, self.personal_lr)
+            middle = dual - self.lr * oracle.shared_gradient(self.at(dual, message, k), v, first)
+            g, v = oracle.step_personal(self.at(middle, message, k + 1), v, second, self.personal_lr)
             dual = second.keep(dual - self.lr * g, dual)
             if self.output == "ergodic":
                 middles.append(self._of_all(middle, second))
-        change, steps = dual - down.dual, oracle.steps / 2
-        return self.reply(Trace(change, steps, torch.stack(middles, dim=1)) if middles else Change(change, steps))
+        change, steps = dual - message.dual, oracle.steps / 2
+        trace = Trace(change, steps, torch.stack(middles, dim=1)) if middles else Change(change, steps)
+        return self.reply(trace, v)
 
-    def server(self, server: Any, up: Any) -> Server:
+    def server_update(self, server: Any, update: Any) -> Server:
         """A step along the mean change; the intermediate points are those of the mean duals."""
-        after = super().server(server, up)
+        after = super().server_update(server, update)
         total, count = server.total, server.count
         if self.output == "ergodic":
-            total = total + sum(self.at(middle, server, k + 1) for k, middle in enumerate(up.middles))
-            count += len(up.middles)
+            total = total + sum(self.at(middle, server, k + 1) for k, middle in enumerate(update.middles))
+            count += len(update.middles)
         return Server(after.dual, after.steps, total, count)
 
     def point(self, server: Any) -> Tensor:

@@ -3,12 +3,12 @@
 Client:  x <- approximately argmin f_i(x) + <pi_i, x - z> + sigma/2 * ||x - z||^2,  started at x_i, until the squared
               gradient is at most eps_i
          pi_i <- pi_i + sigma * (x - z);  x_i <- x;  eps_i <- nu * eps_i
-Server:  z <- prox_{psi / sigma}(mean of x_i + pi_i / sigma over all N clients, absent ones with their last)
+Server:  z <- prox_{ψ / sigma}(mean of x_i + pi_i / sigma over all N clients, absent ones with their last)
 
 A few linearised steps do for a subproblem: x <- z - (g_i(x) + pi_i) / sigma is gradient descent with step 1 / sigma.
 The paper's sigma_i are one sigma here, and may differ by block. The proximal step is that of FedADMM by Wang, Marella
-and Anderson (CDC 2022); without psi it is the identity. The papers minimise sum_i f_i + g, which with g = N * psi are N
-times mean_i f_i + psi: the same iterates.
+and Anderson (CDC 2022); without ψ it is the identity. The papers minimise sum_i f_i + g, which with g = N * ψ are N
+times mean_i f_i + ψ: the same iterates.
 
 Proven for cohorts that cover all clients every so often, smooth f_i and sigma large against L_i: all limit points are
 stationary, at rate O(1/T); as tolerances tighten, so must the steps of a client grow, like log(1 / eps_i). Nothing is
@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fedlightning.algorithms.base import Reply, over_all_clients
+from fedlightning.algorithms.base import Reply, over_all_clients, per_block
 from fedlightning.algorithms.splitting import SplittingAlgorithm
 from fedlightning.local.solvers import GradientDescent, LocalSolver
 from fedlightning.local.stopping import DecreasingTolerance, StoppingRule
@@ -98,7 +98,7 @@ class FedADMM(SplittingAlgorithm):
     regularized = True
     state_depends_on = ("sigma",)
 
-    sigma: PerBlock
+    sigma: PerBlock = per_block()
     eps: float = 1.0
     nu: float = 0.95
     solver: LocalSolver = field(default_factory=lambda: GradientDescent(max_steps=5), kw_only=True)
@@ -121,30 +121,30 @@ class FedADMM(SplittingAlgorithm):
 
     def init_server(self, z: Tensor) -> Server:
         """All clients at the start, without duals."""
-        return Server(self.psi.project(z), z)
+        return Server(self.regularizer.project(z), z)
 
     def init_client(self, z: Tensor) -> Client:
         """At the start, without a dual."""
         return Client(z, torch.zeros_like(z), z.new_zeros(()))
 
-    def down(self, server: Server) -> Broadcast:
+    def broadcast(self, server: Server) -> Broadcast:
         """The point."""
         return Broadcast(server.z)
 
-    def client(self, down: Broadcast, rows: Client, oracle: CohortOracle) -> Reply:
+    def client_update(self, message: Broadcast, state: Client, oracle: CohortOracle) -> Reply:
         """The subproblem, then a dual step."""
-        z = down.z
-        solution = self.solve(rows.x, oracle, Subproblem(z, self.sigma, rows.pi, turn=rows.turn))
+        z = message.z
+        solution = self.solve(state.x, oracle, Subproblem(z, self.sigma, state.pi, turn=state.turn))
         x = solution.w
-        pi = rows.pi + self.sigma * (x - z)
-        change = (x + pi / self.sigma) - (rows.x + rows.pi / self.sigma)
+        pi = state.pi + self.sigma * (x - z)
+        change = (x + pi / self.sigma) - (state.x + state.pi / self.sigma)
         log = {**solution.log, "dual_norm": pi.norm(dim=1)}
-        return Reply(Change(change), Client(x, pi, rows.turn + 1), point=x, log=log)
+        return Reply(Change(change), Client(x, pi, state.turn + 1), personal=solution.personal, point=x, log=log)
 
-    def server(self, server: Server, up: Change) -> Server:
+    def server_update(self, server: Server, update: Change) -> Server:
         """The exact mean over all clients, and the proximal step on it."""
-        mean = server.mean + up.dmean
-        return Server(self.psi.prox(mean, 1 / self.sigma), mean)
+        mean = server.mean + update.dmean
+        return Server(self.regularizer.prox(mean, 1 / self.sigma), mean)
 
     def carried_over(self, server: Server, before: FedADMM, clients: Client | None) -> Server | None:
         """The mean of x_i + pi_i / sigma with the new sigma; the point stays where it is."""

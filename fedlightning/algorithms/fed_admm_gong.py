@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedlightning.algorithms.base import Point, Reply
+from fedlightning.algorithms.base import Point, Reply, per_block
 from fedlightning.algorithms.splitting import SplittingAlgorithm
 from fedlightning.local.subproblem import Subproblem
 from fedlightning.oracle.cohort import CohortOracle
@@ -69,8 +69,8 @@ class FedADMMGong(SplittingAlgorithm):
     primal = True
     state_depends_on = ("rho", "lr_server")  # z has grown by steps that nobody remembers: it cannot be rebuilt
 
-    rho: PerBlock
-    lr_server: PerBlock = 1.0
+    rho: PerBlock = per_block()
+    lr_server: PerBlock = per_block(1.0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -89,20 +89,20 @@ class FedADMMGong(SplittingAlgorithm):
         """At the start, without a dual."""
         return Client(z, torch.zeros_like(z))
 
-    def down(self, server: Server) -> Server:
+    def broadcast(self, server: Server) -> Server:
         """The point and the round."""
         return server
 
-    def client(self, down: Server, rows: Client, oracle: CohortOracle) -> Reply:
+    def client_update(self, message: Server, state: Client, oracle: CohortOracle) -> Reply:
         """The subproblem, then a dual step."""
-        z = down.z
-        solution = self.solve(rows.x, oracle, Subproblem(z, self.rho, rows.lam, turn=down.t))
+        z = message.z
+        solution = self.solve(state.x, oracle, Subproblem(z, self.rho, state.lam, turn=message.t))
         x = solution.w
-        lam = rows.lam + self.rho * (x - z)
-        change = (x + lam / self.rho) - (rows.x + rows.lam / self.rho)
+        lam = state.lam + self.rho * (x - z)
+        change = (x + lam / self.rho) - (state.x + state.lam / self.rho)
         log = {**solution.log, "dual_norm": lam.norm(dim=1)}
-        return Reply(Point(change), Client(x, lam), point=x, log=log)
+        return Reply(Point(change), Client(x, lam), personal=solution.personal, point=x, log=log)
 
-    def server(self, server: Server, up: Point) -> Server:
+    def server_update(self, server: Server, update: Point) -> Server:
         """A step along the mean increment."""
-        return Server(server.z + self.lr_server * up.z, server.t + 1)
+        return Server(server.z + self.lr_server * update.z, server.t + 1)

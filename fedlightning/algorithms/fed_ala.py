@@ -20,9 +20,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedlightning.algorithms.base import Point, Reply
+from fedlightning.algorithms.base import Point, Reply, per_block
 from fedlightning.algorithms.fed_avg import FedAvg
-from fedlightning.local import descend
 from fedlightning.oracle.cohort import CohortOracle
 from fedlightning.ranges import require
 from fedlightning.space import PerBlock
@@ -60,7 +59,7 @@ class FedALA(FedAvg):
 
     lr_weights: float = 1.0
     first_passes: int = 5
-    adaptive: PerBlock = 1.0
+    adaptive: PerBlock = per_block(1.0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -72,26 +71,26 @@ class FedALA(FedAvg):
         """The client's model is the point, and it takes over all of the next."""
         return Client(z, torch.ones_like(z), z.new_zeros(()))
 
-    def client(self, down: Point, rows: Client, oracle: CohortOracle) -> Reply:
+    def client_update(self, message: Point, state: Client, oracle: CohortOracle) -> Reply:
         """Learn what to take over, then K local steps."""
-        gap = down.z - rows.v
-        a = self._shares(rows, gap, oracle)
-        start = rows.v + a * gap
-        v = descend(start, oracle, self.lr, None, self.local_optimizer, self.personal_lr, self.local_clip)
-        log = {"own_distance": (v - down.z).norm(dim=1), "share": self._mean_share(a)}
-        return Reply(Point(v), Client(v, a, rows.rounds + 1), point=v, log=log)
+        gap = message.z - state.v
+        a = self._shares(state, gap, oracle)
+        start = state.v + a * gap
+        w, v = self.local_steps(start, oracle)
+        log = {"own_distance": (w - message.z).norm(dim=1), "share": self._mean_share(a)}
+        return Reply(Point(w), Client(w, a, state.rounds + 1), personal=v, point=w, log=log)
 
     def carried_over(self, server: Point, before: FedALA, clients: Client | None) -> Point | None:
         """The state as it is, unless clients would go on with shares that they chose where they may choose no more."""
         chooses, chose = (torch.as_tensor(each.adaptive) > 0 for each in (self, before))
         return server if bool((chooses | ~chose).all()) else None
 
-    def _shares(self, rows: Client, gap: Tensor, oracle: CohortOracle) -> Tensor:
-        a = rows.a
-        passes = torch.where(rows.rounds == 0, 0, torch.where(rows.rounds == 1, self.first_passes, 1))
+    def _shares(self, state: Client, gap: Tensor, oracle: CohortOracle) -> Tensor:
+        a = state.a
+        passes = torch.where(state.rounds == 0, 0, torch.where(state.rounds == 1, self.first_passes, 1))
         for number in range(int(passes.max())):
             for batch in oracle.batches():
-                g = oracle.anchor(rows.v + a * gap, batch)
+                g = oracle.at_reference(state.v + a * gap, batch)
                 moved = (a - self.lr_weights * self.adaptive * g * gap).clamp(0, 1)
                 a = batch.keep(torch.where((passes > number)[:, None], moved, a), a)
         return a
@@ -101,6 +100,6 @@ class FedALA(FedAvg):
         chooses = (torch.as_tensor(self.adaptive, device=a.device) > 0).expand(a.shape[1])
         return (a * chooses).sum(dim=1) / chooses.sum().clamp(min=1)
 
-    def own_point(self, server: Point, rows: Client) -> Tensor:
+    def personal_model(self, state: Client) -> Tensor:
         """The clients' models."""
-        return rows.v
+        return state.v

@@ -38,10 +38,10 @@ class FedAlt(FedAvg):
         super().__post_init__()
         require(self, "personal_passes", at_least=1)
 
-    def client(self, down: Point, rows: Any, oracle: CohortOracle) -> Reply:
+    def client_update(self, message: Point, state: Any, oracle: CohortOracle) -> Reply:
         """Steps of the personal block at the received point, then of the shared block."""
-        z = down.z
+        z = message.z
         start, passes = z.expand(oracle.clients, -1), self.personal_passes
-        descend_personal(start, oracle, self.personal_lr, passes=passes, clip=self.local_clip)
-        w = descend(z, oracle, self.lr, optimizer=self.local_optimizer, clip=self.local_clip)
-        return Reply(Point(w), point=w)
+        v = descend_personal(start, oracle, self.personal_lr, passes=passes, clip=self.local_clip)
+        w, _ = descend(z, oracle, self.lr, optimizer=self.local_optimizer, clip=self.local_clip, personal=v)
+        return Reply(Point(w), personal=v, point=w)

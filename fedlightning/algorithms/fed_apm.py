@@ -31,7 +31,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedlightning.algorithms.base import Algorithm, Point, Reply, over_all_clients
+from fedlightning.algorithms.base import Algorithm, Point, Reply, over_all_clients, per_block
 from fedlightning.local import descend_personal, descend_until
 from fedlightning.oracle.cohort import CohortOracle
 from fedlightning.ranges import require
@@ -79,8 +79,8 @@ class FedAPM(Algorithm):
         start: Where the subproblems start: at the client's own ``local`` model or at the ``shared`` one.
     """
 
-    lr: PerBlock
-    rho: PerBlock = 0.1
+    lr: PerBlock = per_block()
+    rho: PerBlock = per_block(0.1)
     sigma: float = 0.1
     tolerance: float = 0.0
     decay: float = 0.95
@@ -112,28 +112,28 @@ class FedAPM(Algorithm):
         """The local model starts at the point, the dual at zero."""
         return Client(z, torch.zeros_like(z), z.new_tensor(self.tolerance))
 
-    def down(self, server: Point) -> Point:
+    def broadcast(self, server: Point) -> Point:
         """The point."""
         return server
 
-    def client(self, down: Point, rows: Client, oracle: CohortOracle) -> Reply:
+    def client_update(self, message: Point, state: Client, oracle: CohortOracle) -> Reply:
         """The personal subproblem, the shared one, a step of the dual."""
-        z, rho, pi, v = down.z, self.rho, rows.pi, oracle.personal
-        u = rows.u if self.start == "local" else z.expand_as(rows.u)
-        xi = rows.xi * self.decay
+        z, rho, pi, before = message.z, self.rho, state.pi, oracle.personal
+        u = state.u if self.start == "local" else z.expand_as(state.u)
+        xi = state.xi * self.decay
 
-        def personal(own: Tensor, g: Tensor) -> Tensor:
-            return g if v is None else g + self.sigma * (own - v)
+        def pulled(v: Tensor, g: Tensor) -> Tensor:
+            return g if before is None else g + self.sigma * (v - before)
 
-        descend_personal(u, oracle, self.personal_lr, personal, self.personal_passes)
-        u = descend_until(u, oracle, self.lr, lambda w, g: g + pi + rho * (w - z), xi)
+        v = descend_personal(u, oracle, self.personal_lr, pulled, self.personal_passes)
+        u = descend_until(u, v, oracle, self.lr, lambda w, g: g + pi + rho * (w - z), xi)
         new = Client(u, pi + rho * (u - z), xi)
-        change = (new.u + new.pi / rho) - (rows.u + rows.pi / rho)
-        return Reply(Upload(change), new, point=u, log={"dual_norm": new.pi.norm(dim=1)})
+        change = (new.u + new.pi / rho) - (state.u + state.pi / rho)
+        return Reply(Upload(change), new, personal=v, point=u, log={"dual_norm": new.pi.norm(dim=1)})
 
-    def server(self, server: Point, up: Upload) -> Point:
+    def server_update(self, server: Point, update: Upload) -> Point:
         """The exact mean of all clients' z_i."""
-        return Point(server.z + up.dz)
+        return Point(server.z + update.dz)
 
     def carried_over(self, server: Point, before: FedAPM, clients: Client | None) -> Point | None:
         """The mean of z_i with the new rho; the tolerances xi_i have shrunk from one that the clients do not keep."""

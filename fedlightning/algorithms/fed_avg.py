@@ -34,18 +34,18 @@ class FedAvg(LocalGradientAlgorithm):
         """The server holds the point alone."""
         return Point(z)
 
-    def down(self, server: Point) -> Point:
+    def broadcast(self, server: Point) -> Point:
         """The point."""
         return server
 
-    def client(self, down: Point, rows: Any, oracle: CohortOracle) -> Reply:
+    def client_update(self, message: Point, state: Any, oracle: CohortOracle) -> Reply:
         """K local steps from the received point."""
-        w = self.local_steps(down.z, oracle)
-        return Reply(Point(w), point=w)
+        w, v = self.local_steps(message.z, oracle)
+        return Reply(Point(w), personal=v, point=w)
 
-    def server(self, server: Point, up: Point) -> Point:
+    def server_update(self, server: Point, update: Point) -> Point:
         """The mean of the local points."""
-        return up
+        return update
 
 
 FedAvgGDA = FedAvg

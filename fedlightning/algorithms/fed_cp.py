@@ -53,9 +53,9 @@ class FedCP(FedAvg):
                 f"FedCP(heads={self.heads!r}): expected the names of two heads, [shared, personal], or null."
             )
 
-    def bind(self, space: ParameterSpace, like: Tensor, psi: Composite | None = None) -> FedCP:
+    def bind(self, space: ParameterSpace, like: Tensor, regularizer: Composite | None = None) -> FedCP:
         """A copy that knows where the heads lie."""
-        bound = super().bind(space, like, psi)
+        bound = super().bind(space, like, regularizer)
         if self.heads is not None:
             common, own = self.heads
             places = _places(space.shared, common, like.device), _places(space.personal, own, like.device)
@@ -69,14 +69,14 @@ class FedCP(FedAvg):
             object.__setattr__(bound, "places", joined)
         return bound
 
-    def client(self, down: Point, rows: Any, oracle: CohortOracle) -> Reply:
+    def client_update(self, message: Point, state: Any, oracle: CohortOracle) -> Reply:
         """K local steps of both blocks; then the personal head goes into the message in part."""
-        w = self.local_steps(down.z, oracle)
+        w, v = self.local_steps(message.z, oracle)
         if self.places is not None:
-            assert oracle.personal is not None
+            assert v is not None
             common, own = self.places
-            w[:, common] = torch.lerp(down.z[common], oracle.personal[:, own], self.share)
-        return Reply(Point(w), point=w)
+            w[:, common] = torch.lerp(message.z[common], v[:, own], self.share)
+        return Reply(Point(w), personal=v, point=w)
 
 
 def _places(layout: Layout, prefix: str, device: torch.device) -> dict[str, Tensor]:

@@ -4,13 +4,13 @@ Client:  y_i <- y_i + alpha * (z - x_i)
          x_i <- approximately prox_{eta f_i}(y_i) = argmin f_i(x) + 1/(2 eta) * ||x - y_i||^2,  started at x_i
          xhat_i = 2 * x_i - y_i;  upload its change
 Server:  xhat follows the uploads, the mean of xhat_i over all N clients
-         z <- prox_{eta psi}(xhat)
+         z <- prox_{eta ψ}(xhat)
 
-The problem is mean_i f_i + psi, the package's own. Clients never sampled count with y_i = x_i = xhat_i = the start (the
+The problem is mean_i f_i + ψ, the package's own. Clients never sampled count with y_i = x_i = xhat_i = the start (the
 paper solves for all of them first; counting them as zeros is a known bug of released code). Increments keep the mean
 exact, so the cost of a round does not depend on N.
 
-Proven for cohorts drawn at random, smooth f_i, convex psi, small eta and 0 < alpha < 2 depending on it: stationary
+Proven for cohorts drawn at random, smooth f_i, convex ψ, small eta and 0 < alpha < 2 depending on it: stationary
 points at rate O(1/T) with errors of the subproblems that sum up or shrink with ||x_i^+ - x_i||. The operator form with
 a max block is Douglas-Rachford splitting of monotone operators, proven for exact subproblems and all clients.
 """
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedlightning.algorithms.base import Reply, over_all_clients
+from fedlightning.algorithms.base import Reply, over_all_clients, per_block
 from fedlightning.algorithms.splitting import SplittingAlgorithm
 from fedlightning.local.subproblem import Subproblem
 from fedlightning.oracle.cohort import CohortOracle
@@ -92,7 +92,7 @@ class FedDR(SplittingAlgorithm):
 
     regularized = True
 
-    eta: PerBlock
+    eta: PerBlock = per_block()
     alpha: float = 1.0
 
     def __post_init__(self) -> None:
@@ -107,29 +107,29 @@ class FedDR(SplittingAlgorithm):
 
     def init_server(self, z: Tensor) -> Server:
         """All clients at the start."""
-        return Server(self.psi.project(z), 0)
+        return Server(self.regularizer.project(z), 0)
 
     def init_client(self, z: Tensor) -> Client:
         """At the start."""
-        z = self.psi.project(z)
+        z = self.regularizer.project(z)
         return Client(z, z)
 
-    def down(self, server: Server) -> Message:
+    def broadcast(self, server: Server) -> Message:
         """The point and the round."""
         return Message(self.point(server), server.t)
 
-    def client(self, down: Message, rows: Client, oracle: CohortOracle) -> Reply:
-        """Move the anchor, solve, reflect."""
-        y = rows.y + self.alpha * (down.z - rows.x)
-        solution = self.solve(rows.x, oracle, Subproblem(y, 1 / self.eta, turn=down.t))
+    def client_update(self, message: Message, state: Client, oracle: CohortOracle) -> Reply:
+        """Move the centre, solve, reflect."""
+        y = state.y + self.alpha * (message.z - state.x)
+        solution = self.solve(state.x, oracle, Subproblem(y, 1 / self.eta, turn=message.t))
         x = solution.w
-        change = (2 * x - y) - (2 * rows.x - rows.y)
-        return Reply(Change(change), Client(x, y), point=x, log=solution.log)
+        change = (2 * x - y) - (2 * state.x - state.y)
+        return Reply(Change(change), Client(x, y), personal=solution.personal, point=x, log=solution.log)
 
-    def server(self, server: Server, up: Change) -> Server:
+    def server_update(self, server: Server, update: Change) -> Server:
         """The exact mean of all reflections."""
-        return Server(server.xhat + up.dxhat, server.t + 1)
+        return Server(server.xhat + update.dxhat, server.t + 1)
 
     def point(self, server: Server) -> Tensor:
         """The proximal point of the mean; before the first round the start itself."""
-        return self.psi.prox(server.xhat, self.eta) if server.t else server.xhat
+        return self.regularizer.prox(server.xhat, self.eta) if server.t else server.xhat

@@ -3,8 +3,8 @@
 Client, k = 0, ..., K - 1:  z_k = at(dual, k);  dual <- dual - lr * g_i(z_k)
 Server:                     dual <- dual + lr_server * mean(dual_K - dual_0)
 
-at(dual, k) is the point of a dual state: the minimiser of l(z) + t * psi(z) - <dual, z> with mirror map l and
-t = lr * (lr_server * T + k), T the local steps of all rounds before. psi is charged for all steps at once, so the
+at(dual, k) is the point of a dual state: the minimiser of l(z) + t * ψ(z) - <dual, z> with mirror map l and
+t = lr * (lr_server * T + k), T the local steps of all rounds before. ψ is charged for all steps at once, so the
 threshold of an l1 or nuclear norm grows with the rounds, and averages of sparse points do not undo it.
 
 The paper keeps the sum s of operators and a fixed start s_bar; ``dual`` is s_bar - s. It starts at the dual image of
@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedlightning.algorithms.base import Algorithm, Reply
+from fedlightning.algorithms.base import Algorithm, Reply, per_block
 from fedlightning.oracle.cohort import CohortOracle
 from fedlightning.ranges import require
 from fedlightning.space import PerBlock
@@ -64,37 +64,37 @@ class FedDualAvg(Algorithm):
 
     regularized = True
     primal = False
-    state_depends_on = ("lr", "lr_server", "psi")
+    state_depends_on = ("lr", "lr_server", "regularizer")
 
-    lr: PerBlock
-    lr_server: PerBlock = 1.0
+    lr: PerBlock = per_block()
+    lr_server: PerBlock = per_block(1.0)
 
     def __post_init__(self) -> None:
         require(self, "lr", "lr_server", above=0.0)
 
     def init_server(self, z: Tensor) -> Dual:
         """The dual image of the start."""
-        return Dual(self.psi.to_dual(self.psi.start(z)), z.new_zeros(()))
+        return Dual(self.regularizer.to_dual(self.regularizer.start(z)), z.new_zeros(()))
 
-    def down(self, server: Dual) -> Dual:
+    def broadcast(self, server: Dual) -> Dual:
         """The dual and the steps so far."""
         return server
 
-    def client(self, down: Dual, rows: Any, oracle: CohortOracle) -> Reply:
+    def client_update(self, message: Dual, state: Any, oracle: CohortOracle) -> Reply:
         """K steps of dual averaging."""
-        dual = down.dual.expand(oracle.clients, -1)
+        dual, v = message.dual.expand(oracle.clients, -1), oracle.personal
         for k, batch in enumerate(oracle.batches()):
-            g = oracle.follow(self.at(dual, down, k), batch, self.personal_lr)
+            g, v = oracle.step_personal(self.at(dual, message, k), v, batch, self.personal_lr)
             dual = batch.keep(dual - self.lr * g, dual)
-        return self.reply(Change(dual - down.dual, oracle.steps))
+        return self.reply(Change(dual - message.dual, oracle.steps), v)
 
-    def server(self, server: Dual, up: Change) -> Dual:
+    def server_update(self, server: Dual, update: Change) -> Dual:
         """A step along the mean change."""
-        return Dual(server.dual + self.lr_server * up.dual, server.steps + up.steps)
+        return Dual(server.dual + self.lr_server * update.dual, server.steps + update.steps)
 
     def carried_over(self, server: Dual, before: FedDualAvg, clients: None) -> Dual | None:
         """The same thresholds and the same point, where all step sizes change in one proportion."""
-        if not self.psi:
+        if not self.regularizer:
             return server
         ratio = torch.as_tensor((before.lr * before.lr_server) / (self.lr * self.lr_server)).flatten().to(server.steps)
         return replace(server, steps=server.steps * ratio[0]) if torch.allclose(ratio, ratio[0]) else None
@@ -103,10 +103,10 @@ class FedDualAvg(Algorithm):
         """The server's own projection."""
         return self.at(server.dual, server, 0)
 
-    def reply(self, up: Change) -> Reply:
+    def reply(self, update: Change, personal: Tensor | None) -> Reply:
         """The upload; the drift logged is that of the duals, which costs no projection."""
-        return Reply(up, log={"drift": up.dual.norm(dim=1)})
+        return Reply(update, personal=personal, log={"drift": update.dual.norm(dim=1)})
 
     def at(self, dual: Tensor, server: Dual, k: int) -> Tensor:
         """The points ``[..., d]`` of dual states ``[..., d]`` after k local steps of the round."""
-        return self.psi.from_dual(dual, self.lr * (self.lr_server * server.steps + k))
+        return self.regularizer.from_dual(dual, self.lr * (self.lr_server * server.steps + k))

@@ -4,7 +4,7 @@ Client, K times:  w <- step(w, g_i(w), lr),  from w = z
 Server:           z <- from_dual(to_dual(z) + lr_server * mean(to_dual(w) - to_dual(z)), lr_server * lr * K)
 
 with step(w, g, t) = from_dual(to_dual(w) - t * g, t). For the Euclidean mirror map to_dual is the identity and
-from_dual(., t) the proximal operator of t * psi: a proximal gradient step on the client, a proximal step on the server.
+from_dual(., t) the proximal operator of t * ψ: a proximal gradient step on the client, a proximal step on the server.
 The mean of sparse points is not sparse, and the server's threshold does not grow: the "curse of primal averaging".
 (The paper adds the primal mean change to the dual image of z; the change of dual images is the same thing for the
 Euclidean map and stays in the dual space for others.)
@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fedlightning.algorithms.base import Algorithm, Point, Reply
+from fedlightning.algorithms.base import Algorithm, Point, Reply, per_block
 from fedlightning.oracle.cohort import CohortOracle
 from fedlightning.ranges import require
 from fedlightning.space import PerBlock
@@ -47,37 +47,38 @@ class FedMiD(Algorithm):
 
     regularized = True
 
-    lr: PerBlock
-    lr_server: PerBlock = 1.0
+    lr: PerBlock = per_block()
+    lr_server: PerBlock = per_block(1.0)
 
     def __post_init__(self) -> None:
         require(self, "lr", "lr_server", above=0.0)
 
     def init_server(self, z: Tensor) -> Point:
         """The start, in the constraint."""
-        return Point(self.psi.start(z))
+        return Point(self.regularizer.start(z))
 
-    def down(self, server: Point) -> Point:
+    def broadcast(self, server: Point) -> Point:
         """The point."""
         return server
 
-    def client(self, down: Point, rows: Any, oracle: CohortOracle) -> Reply:
+    def client_update(self, message: Point, state: Any, oracle: CohortOracle) -> Reply:
         """K proximal gradient steps."""
-        w = down.z.expand(oracle.clients, -1)
+        w, v = message.z.expand(oracle.clients, -1), oracle.personal
         for batch in oracle.batches():
-            g = oracle.follow(w, batch, self.personal_lr)
+            g, v = oracle.step_personal(w, v, batch, self.personal_lr)
             w = batch.keep(self.step(w, g), w)
-        return self.reply(down, w, oracle.steps)
+        return self.reply(message, w, v, oracle.steps)
 
-    def server(self, server: Point, up: Change) -> Point:
+    def server_update(self, server: Point, update: Change) -> Point:
         """A proximal step along the mean change."""
-        dual = self.psi.to_dual(server.z) + self.lr_server * up.dual
-        return Point(self.psi.from_dual(dual, self.lr_server * self.lr * up.steps))
+        dual = self.regularizer.to_dual(server.z) + self.lr_server * update.dual
+        return Point(self.regularizer.from_dual(dual, self.lr_server * self.lr * update.steps))
 
     def step(self, w: Tensor, g: Tensor) -> Tensor:
         """One mirror step of size lr from ``w [S, d]`` against ``g [S, d]``."""
-        return self.psi.from_dual(self.psi.to_dual(w) - self.lr * g, self.lr)
+        return self.regularizer.from_dual(self.regularizer.to_dual(w) - self.lr * g, self.lr)
 
-    def reply(self, down: Point, w: Tensor, steps: Tensor) -> Reply:
+    def reply(self, message: Point, w: Tensor, v: Tensor | None, steps: Tensor) -> Reply:
         """The change of the dual image."""
-        return Reply(Change(self.psi.to_dual(w) - self.psi.to_dual(down.z), steps), point=w)
+        change = self.regularizer.to_dual(w) - self.regularizer.to_dual(message.z)
+        return Reply(Change(change, steps), personal=v, point=w)

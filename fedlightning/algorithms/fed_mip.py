@@ -30,13 +30,13 @@ class FedMiP(FedMiD):
     @property
     def phases(self) -> tuple[Phase, ...]:
         """Two minibatches a local step."""
-        return (Phase(self.down, self.client, self.server, draws=2),)
+        return (Phase(self.broadcast, self.client_update, self.server_update, draws=2),)
 
-    def client(self, down: Point, rows: Any, oracle: CohortOracle) -> Reply:
+    def client_update(self, message: Point, state: Any, oracle: CohortOracle) -> Reply:
         """K mirror prox steps."""
-        w = down.z.expand(oracle.clients, -1)
+        w, v = message.z.expand(oracle.clients, -1), oracle.personal
         for first, second in oracle.pairs():
-            half = self.step(w, oracle(w, first))
-            g = oracle.follow(half, second, self.personal_lr)
+            half = self.step(w, oracle.shared_gradient(w, v, first))
+            g, v = oracle.step_personal(half, v, second, self.personal_lr)
             w = second.keep(self.step(w, g), w)
-        return self.reply(down, w, oracle.steps / 2)
+        return self.reply(message, w, v, oracle.steps / 2)

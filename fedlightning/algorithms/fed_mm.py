@@ -14,7 +14,7 @@ Server:           z <- z + sum over the cohort (u_i' - u_i) / N,  the mean of al
 
 lam_i collects the duals of both blocks (lambda and beta in the paper, in operator sign), mu is (mu_1, mu_2) and t the
 round. All blocks are taken at the same iterate. Two misprints of the paper are resolved: eq. (9) means 1/mu_1, and line
-19 averages psi^{t+}, as (16) does; averaging psi^{t+1} converges to a wrong point.
+19 averages ψ^{t+}, as (16) does; averaging ψ^{t+1} converges to a wrong point.
 
 At a fixed point w = z and lam_i = -g_i(z), so the mean of the duals is minus the operator of f and vanishes: for
 eta3 = 1 the method reaches the exact saddle for any K. eta3 < 1 lets this correction fade; with a quickly fading one it
@@ -37,7 +37,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from fedlightning.algorithms.base import LocalGradientAlgorithm, Point, Reply, over_all_clients
+from fedlightning.algorithms.base import LocalGradientAlgorithm, Point, Reply, over_all_clients, per_block
 from fedlightning.oracle.cohort import CohortOracle
 from fedlightning.ranges import require
 from fedlightning.space import PerBlock
@@ -118,7 +118,7 @@ class FedMM(LocalGradientAlgorithm):
 
     state_depends_on = ("mean_over",)
 
-    mu: PerBlock = 1.0
+    mu: PerBlock = per_block(1.0)
     eta3: float = 1.0
     mean_over: Literal["cohort", "all"] = "cohort"
 
@@ -150,24 +150,24 @@ class FedMM(LocalGradientAlgorithm):
         lam = torch.zeros_like(z)
         return Client(lam) if self.mean_over == "cohort" else ClientOfAll(lam, u=z)
 
-    def down(self, server: Server) -> Server:
+    def broadcast(self, server: Server) -> Server:
         """The point and the round."""
         return Server(server.z, server.t)
 
-    def client(self, down: Server, rows: Client, oracle: CohortOracle) -> Reply:
+    def client_update(self, message: Server, state: Client, oracle: CohortOracle) -> Reply:
         """K steps on the augmented Lagrangian, then one on its dual."""
-        z, mu, lam = down.z, self.mu, rows.lam
-        w = self.local_steps(z, oracle, lambda w, g: g + mu * (w - z) + lam)
+        z, mu, lam = message.z, self.mu, state.lam
+        w, v = self.local_steps(z, oracle, lambda w, g: g + mu * (w - z) + lam)
         lam = lam + mu * (w - z)
-        u = w + self.eta3**down.t / mu * lam
+        u = w + self.eta3**message.t / mu * lam
         log = {"dual_norm": lam.norm(dim=1)}
-        if isinstance(rows, ClientOfAll):
-            return Reply(Change(u - rows.u), ClientOfAll(lam, u), point=w, log=log)
-        return Reply(Point(u), Client(lam), point=w, log=log)
+        if isinstance(state, ClientOfAll):
+            return Reply(Change(u - state.u), ClientOfAll(lam, u), personal=v, point=w, log=log)
+        return Reply(Point(u), Client(lam), personal=v, point=w, log=log)
 
-    def server(self, server: Any, up: Any) -> Server:
+    def server_update(self, server: Any, update: Any) -> Server:
         """The mean of the corrected local points."""
         if self.mean_over == "cohort":
-            return Server(up.z, server.t + 1)
-        mean = server.mean + up.du
+            return Server(update.z, server.t + 1)
+        mean = server.mean + update.du
         return ServerOfAll(mean, server.t + 1, mean)

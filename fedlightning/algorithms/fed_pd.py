@@ -6,9 +6,9 @@ Client:  x <- approximately argmin f_i(x) + <lam_i, x - x0_i> + 1/(2 eta) * ||x 
 Server:  z <- mean(upload), sent to all as their x0_i
 
 One coin decides for all clients of a round; it is a pure function of the seed and the round. Without communication
-neither upload nor download is counted. The duals are fed by own anchors x0_i, so skipping trades rounds for drift. A
-client that missed a mean because it was not in the cohort goes on from its own anchor until the next one; with p = 0,
-the default, anchors are always the server's point.
+neither upload nor download is counted. The duals are fed by own references x0_i, so skipping trades rounds for drift.
+A client that missed a mean because it was not in the cohort goes on from its own reference until the next one; with
+p = 0, the default, references are always the server's point.
 
 Over partial cohorts the mean covers those who answered, while the duals of the others wait, as in FedMM: z can stand
 still only where the duals of every cohort have the mean zero, so only where clients agree. Elsewhere z follows the
@@ -28,7 +28,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedlightning.algorithms.base import Point, Reply
+from fedlightning.algorithms.base import Point, Reply, per_block
 from fedlightning.algorithms.splitting import SplittingAlgorithm
 from fedlightning.local.subproblem import Subproblem
 from fedlightning.oracle.cohort import CohortOracle
@@ -70,7 +70,7 @@ class Client:
     Attributes:
         x: Its point x_i, ``[d]``.
         lam: Its dual, ``[d]``.
-        x0: Its own anchor for a round without the server's point, ``[d]``.
+        x0: Its own reference for a round without the server's point, ``[d]``.
     """
 
     x: Tensor
@@ -92,7 +92,7 @@ class FedPD(SplittingAlgorithm):
         stop: When a client is done before; null for never. The paper's rule is a fixed ``GradientTolerance``.
     """
 
-    eta: PerBlock
+    eta: PerBlock = per_block()
     p: float = 0.0
     seed: int = 0
 
@@ -119,20 +119,26 @@ class FedPD(SplittingAlgorithm):
         """At the start, without a dual."""
         return Client(z, torch.zeros_like(z), z)
 
-    def down(self, server: Server) -> Message:
+    def broadcast(self, server: Server) -> Message:
         """The point, if there is a new one."""
         return Message(None if server.t and self.skips(server.t - 1) else server.z, server.t)
 
-    def client(self, down: Message, rows: Client, oracle: CohortOracle) -> Reply:
+    def client_update(self, message: Message, state: Client, oracle: CohortOracle) -> Reply:
         """The subproblem, a dual step, and an upload if the coin says so."""
-        anchor = rows.x0 if down.z is None else down.z
-        solution = self.solve(rows.x, oracle, Subproblem(anchor, 1 / self.eta, rows.lam, turn=down.t))
+        reference = state.x0 if message.z is None else message.z
+        solution = self.solve(state.x, oracle, Subproblem(reference, 1 / self.eta, state.lam, turn=message.t))
         x = solution.w
-        lam = rows.lam + (x - anchor) / self.eta
+        lam = state.lam + (x - reference) / self.eta
         x0 = x + self.eta * lam
         log = {**solution.log, "dual_norm": lam.norm(dim=1)}
-        return Reply(None if self.skips(down.t) else Point(x0), Client(x, lam, x0), point=x, log=log)
+        return Reply(
+            None if self.skips(message.t) else Point(x0),
+            Client(x, lam, x0),
+            personal=solution.personal,
+            point=x,
+            log=log,
+        )
 
-    def server(self, server: Server, up: Point | None) -> Server:
+    def server_update(self, server: Server, update: Point | None) -> Server:
         """The mean, if there was an upload."""
-        return Server(server.z if up is None else up.z, server.t + 1)
+        return Server(server.z if update is None else update.z, server.t + 1)

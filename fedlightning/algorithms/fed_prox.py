@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from fedlightning.algorithms.base import Point, Reply
+from fedlightning.algorithms.base import Point, Reply, per_block
 from fedlightning.algorithms.fed_avg import FedAvg
 from fedlightning.oracle.cohort import CohortOracle
 from fedlightning.ranges import require
@@ -29,17 +29,17 @@ class FedProx(FedAvg):
         local_optimizer: Elementwise torch optimizer for the local steps in place of plain gradient steps.
     """
 
-    mu: PerBlock = 1.0
+    mu: PerBlock = per_block(1.0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self, "mu", at_least=0.0)
 
-    def client(self, down: Point, rows: Any, oracle: CohortOracle) -> Reply:
+    def client_update(self, message: Point, state: Any, oracle: CohortOracle) -> Reply:
         """K local steps, each pulled back towards the received point."""
-        z, mu = down.z, self.mu
-        w = self.local_steps(z, oracle, lambda w, g: g + mu * (w - z))
-        return Reply(Point(w), point=w)
+        z, mu = message.z, self.mu
+        w, v = self.local_steps(z, oracle, lambda w, g: g + mu * (w - z))
+        return Reply(Point(w), personal=v, point=w)
 
 
 FedProxGDA = FedProx

@@ -1,7 +1,7 @@
 """FedSGDA (Peng et al., ICLR 2020; Shen et al., FedMM, 2022, Algorithm 1), also called Parallel SGDA and FedSGD.
 
 Client:  g_i(z) on one minibatch
-Server:  z <- prox_{lr psi}(z - lr * mean(g_i(z)))
+Server:  z <- prox_{lr ψ}(z - lr * mean(g_i(z)))
 
 One step a round: no drift, and as many rounds as centralised training has steps. The proximal operator is ours: with
 full batches and a regulariser this is the proximal gradient method on the mean of the objectives.
@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fedlightning.algorithms.base import Algorithm, Phase, Point, Reply
+from fedlightning.algorithms.base import Algorithm, Phase, Point, Reply, per_block
 from fedlightning.oracle.cohort import CohortOracle
 from fedlightning.ranges import require
 from fedlightning.space import PerBlock
@@ -43,7 +43,7 @@ class FedSGDA(Algorithm):
 
     regularized = True
 
-    lr: PerBlock
+    lr: PerBlock = per_block()
 
     def __post_init__(self) -> None:
         require(self, "lr", above=0.0)
@@ -51,25 +51,25 @@ class FedSGDA(Algorithm):
     @property
     def phases(self) -> tuple[Phase, ...]:
         """One exchange with one minibatch a client."""
-        return (Phase(self.down, self.client, self.server, steps=1),)
+        return (Phase(self.broadcast, self.client_update, self.server_update, steps=1),)
 
     def init_server(self, z: Tensor) -> Point:
         """The server holds the point alone."""
-        return Point(self.psi.project(z))
+        return Point(self.regularizer.project(z))
 
-    def down(self, server: Point) -> Point:
+    def broadcast(self, server: Point) -> Point:
         """The point."""
         return server
 
-    def client(self, down: Point, rows: Any, oracle: CohortOracle) -> Reply:
+    def client_update(self, message: Point, state: Any, oracle: CohortOracle) -> Reply:
         """The operator at the received point; a personal block takes one step."""
-        w = down.z.expand(oracle.clients, -1)
-        g = oracle.follow(w, next(oracle.batches()), self.personal_lr)
-        return Reply(Gradient(g), point=w)
+        w = message.z.expand(oracle.clients, -1)
+        g, v = oracle.step_personal(w, oracle.personal, next(oracle.batches()), self.personal_lr)
+        return Reply(Gradient(g), personal=v, point=w)
 
-    def server(self, server: Point, up: Gradient) -> Point:
+    def server_update(self, server: Point, update: Gradient) -> Point:
         """One step against the mean operator."""
-        return Point(self.psi.prox(server.z - self.lr * up.g, self.lr))
+        return Point(self.regularizer.prox(server.z - self.lr * update.g, self.lr))
 
 
 FedSGD = FedSGDA

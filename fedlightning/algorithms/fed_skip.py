@@ -5,9 +5,8 @@ Server:  in every period-th round z <- mean(w), given to all
          otherwise each w is handed on to another client of the cohort, at random
 
 A model thus meets the data of several clients between two means. The permutation is a pure function of the seed and
-the round. A client's row holds the model it was handed, with the round it dates from; it counts unless there has been a
-mean since, so a client that was not in the last cohorts starts from the newest thing it was given. Rows belong to the
-client here as everywhere, but are filled by ``Phase.route``, the server's part in this method.
+the round. The server keeps the models it has to hand on, and a client receives its own alone: a client that was not in
+the last cohorts starts from the newest model it was given since the last mean, or from that mean.
 
 period = 1 is FedAvg. Like it, it is not exact on heterogeneous clients. With a max block it is the same on operators;
 nothing is proven there.
@@ -17,11 +16,12 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedlightning.algorithms.base import LocalGradientAlgorithm, Phase, Point, Reply
+from fedlightning.algorithms.base import LocalGradientAlgorithm, PerClient, Reply, from_each_client, of_any_length
 from fedlightning.oracle.cohort import CohortOracle
 from fedlightning.ranges import require
 from fedlightning.seeding import derive_seed
@@ -29,28 +29,41 @@ from fedlightning.seeding import derive_seed
 
 @dataclass(frozen=True)
 class Server:
-    """Server state and download.
+    """Server state.
 
     Attributes:
         z: The point, the last mean, ``[d]``.
         t: Round, from 0.
+        clients: Ids of the M clients that were given a model since, ``[M]``.
+        models: These models, ``[M, d]``.
     """
 
     z: Tensor
     t: int
+    clients: Tensor = of_any_length()
+    models: Tensor = of_any_length()
 
 
 @dataclass(frozen=True)
-class Client:
-    """Client state.
+class Message:
+    """A download.
 
     Attributes:
-        w: The model it was handed, ``[d]``.
-        t: Rounds there had been when it was, a scalar.
+        start: Where the client starts, ``[d]``; ``[S, d]`` as the clients of a cohort see it.
     """
 
-    w: Tensor
-    t: Tensor
+    start: Any
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What a client sends.
+
+    Attributes:
+        w: Its model, ``[S, d]``; the server receives every client's own.
+    """
+
+    w: Any = from_each_client()
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +78,7 @@ class FedSkip(LocalGradientAlgorithm):
     """
 
     primal = False
+    server_knows_clients = True
 
     period: int = 5
     seed: int = 0
@@ -74,38 +88,36 @@ class FedSkip(LocalGradientAlgorithm):
         require(self, "period", at_least=1)
         require(self, "seed")
 
-    @property
-    def phases(self) -> tuple[Phase, ...]:
-        """One exchange, after which models change hands."""
-        return (Phase(self.down, self.client, self.server, route=self.route),)
-
     def init_server(self, z: Tensor) -> Server:
-        """The point and the round."""
-        return Server(z, 0)
+        """All clients start at the point."""
+        return self.after_mean(z, 0)
 
-    def init_client(self, z: Tensor) -> Client:
-        """The start."""
-        return Client(z, z.new_zeros(()))
+    def broadcast(self, server: Server) -> Message:
+        """Every client's own start."""
+        return Message(PerClient(server.z, server.clients, server.models))
 
-    def down(self, server: Server) -> Server:
-        """The point and the round; a client that was handed a model gets that instead, as many floats."""
-        return server
-
-    def client(self, down: Server, rows: Client, oracle: CohortOracle) -> Reply:
+    def client_update(self, message: Message, state: Any, oracle: CohortOracle) -> Reply:
         """K local steps from the model the client was given last."""
-        last_mean = down.t - down.t % self.period
-        start = torch.where((rows.t > last_mean)[:, None], rows.w, down.z)
-        w = self.local_steps(start, oracle)
-        return Reply(Point(w), Client(w, torch.full_like(rows.t, down.t + 1)), point=w)
+        w, v = self.local_steps(message.start, oracle)
+        return Reply(Upload(w), personal=v, point=w)
 
-    def server(self, server: Server, up: Point) -> Server:
-        """The mean at the end of a period."""
+    def server_update(self, server: Server, update: Upload) -> Server:
+        """The mean at the end of a period, else every model to another client of the cohort."""
         t = server.t + 1
-        return Server(up.z if t % self.period == 0 else server.z, t)
+        if t % self.period == 0:
+            return self.after_mean(update.w.default, t)
+        recipients = self.shuffled(update.w.clients, server.t)
+        keep = ~torch.isin(server.clients, recipients)
+        clients = torch.cat([server.clients[keep], recipients])
+        return Server(server.z, t, clients, torch.cat([server.models[keep], update.w.values]))
 
-    def route(self, server: Server, ids: list[int]) -> list[int]:
-        """Whom each model goes to: a random permutation of the cohort."""
-        ordered = sorted(ids)
-        shuffled = random.Random(derive_seed(self.seed, server.t)).sample(ordered, len(ordered))
+    def after_mean(self, z: Tensor, t: int) -> Server:
+        """All clients start from the mean."""
+        return Server(z, t, torch.empty(0, dtype=torch.long, device=z.device), z.new_empty((0, len(z))))
+
+    def shuffled(self, clients: Tensor, t: int) -> Tensor:
+        """Whom each client's model goes to in round t: a random permutation of the cohort."""
+        ordered = sorted(clients.tolist())
+        shuffled = random.Random(derive_seed(self.seed, t)).sample(ordered, len(ordered))
         recipient = dict(zip(ordered, shuffled, strict=True))
-        return [recipient[client] for client in ids]
+        return torch.tensor([recipient[client] for client in clients.tolist()], device=clients.device)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedlightning.algorithms.base import Reply, over_all_clients
+from fedlightning.algorithms.base import Reply, over_all_clients, per_block
 from fedlightning.algorithms.splitting import SplittingAlgorithm
 from fedlightning.local.subproblem import Subproblem
 from fedlightning.oracle.cohort import CohortOracle
@@ -72,7 +72,7 @@ class FedSplit(SplittingAlgorithm):
         stop: When a client is done before; null for never.
     """
 
-    s: PerBlock
+    s: PerBlock = per_block()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -91,17 +91,17 @@ class FedSplit(SplittingAlgorithm):
         """At the start."""
         return Client(z)
 
-    def down(self, server: Server) -> Server:
+    def broadcast(self, server: Server) -> Server:
         """The point and the round."""
         return server
 
-    def client(self, down: Server, rows: Client, oracle: CohortOracle) -> Reply:
+    def client_update(self, message: Server, state: Client, oracle: CohortOracle) -> Reply:
         """The reflected proximal step."""
-        z = down.z
-        solution = self.solve(z, oracle, Subproblem(2 * z - rows.z, 1 / self.s, turn=down.t))
+        z = message.z
+        solution = self.solve(z, oracle, Subproblem(2 * z - state.z, 1 / self.s, turn=message.t))
         dz = 2 * (solution.w - z)
-        return Reply(Change(dz), Client(rows.z + dz), point=solution.w, log=solution.log)
+        return Reply(Change(dz), Client(state.z + dz), personal=solution.personal, point=solution.w, log=solution.log)
 
-    def server(self, server: Server, up: Change) -> Server:
+    def server_update(self, server: Server, update: Change) -> Server:
         """The exact mean over all clients."""
-        return Server(server.z + up.dz, server.t + 1)
+        return Server(server.z + update.dz, server.t + 1)

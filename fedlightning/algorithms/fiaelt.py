@@ -3,7 +3,7 @@
 Client:  x <- approximately argmin f_i(x) + <z_i, x - y> + beta/2 * ||x - y||^2,  started at x_i
          z_i <- z_i + tau * beta * (x - y);  x_i <- x;  upload both changes
 Server:  xbar, zbar follow the uploads, the means of x_i and z_i over all N clients
-         y <- prox_{psi / beta}(xbar + zbar / beta)
+         y <- prox_{ψ / beta}(xbar + zbar / beta)
 
 "Approximately" means that the squared distance to the subproblem's solution falls to r times that of x_i. Any r < 1
 does, however many rounds there are, so the number of inner steps does not grow with them; r comes in through the
@@ -11,15 +11,15 @@ sufficient test of :class:`fedlightning.local.RelativeDecrease`. The solver is S
 r = 0.005, tau = 1/2, 200 steps of size 1 / (40 L) an epoch and 10 epochs at most; the range r <= 0.01 of Proposition 5
 is too wide.
 
-The paper minimises sum_i f_i + g, this package mean_i f_i + psi. The former with g = N * psi is N times the latter, and
-its server step prox_{g / (N beta)} is prox_{psi / beta}: the same iterates, and N appears nowhere.
+The paper minimises sum_i f_i + g, this package mean_i f_i + ψ. The former with g = N * ψ is N times the latter, and
+its server step prox_{g / (N beta)} is prox_{ψ / beta}: the same iterates, and N appears nowhere.
 
-At a fixed point z_i = -g_i(y). Proven for all clients in every round, smooth f_i, convex psi and beta >= 5 L: the
+At a fixed point z_i = -g_i(y). Proven for all clients in every round, smooth f_i, convex ψ and beta >= 5 L: the
 sequence converges to stationary points at rate O(1/T), linearly where the KL exponent allows. Departures: clients may
 stay away (the means cover all N with their last values); the operator form with a max block, for which nothing is
 proven beyond monotone operators solved exactly; and without a given beta every client takes its own,
 beta_i = 5 L_i, with L_i from a power iteration when it first takes part. Then the server weighs each by its
-beta_i: y = prox_{psi / mean(beta_i)}(mean(beta_i x_i + z_i) / mean(beta_i)), which is exact ADMM in that metric;
+beta_i: y = prox_{ψ / mean(beta_i)}(mean(beta_i x_i + z_i) / mean(beta_i)), which is exact ADMM in that metric;
 clients that have not yet come have no weight.
 """
 
@@ -31,7 +31,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedlightning.algorithms.base import Reply, over_all_clients
+from fedlightning.algorithms.base import Reply, over_all_clients, per_block
 from fedlightning.algorithms.splitting import SplittingAlgorithm
 from fedlightning.local.smoothness import estimate_smoothness
 from fedlightning.local.solvers import SVRG, LocalSolver
@@ -136,7 +136,7 @@ class FIAELT(SplittingAlgorithm):
     regularized = True
     state_depends_on = ("beta",)
 
-    beta: PerBlock | None = None
+    beta: PerBlock | None = per_block(None)
     tau: float = 0.5
     r: float = 0.005
     smoothness: float | None = None
@@ -161,8 +161,8 @@ class FIAELT(SplittingAlgorithm):
     def init_server(self, z: Tensor) -> Server:
         """All clients at the start, without duals."""
         if self.beta is None:
-            return Server(self.psi.project(z), torch.zeros_like(z), torch.zeros_like(z), z.new_zeros(()))
-        return Server(self.psi.project(z), self.beta * z, torch.zeros_like(z), self.beta)
+            return Server(self.regularizer.project(z), torch.zeros_like(z), torch.zeros_like(z), z.new_zeros(()))
+        return Server(self.regularizer.project(z), self.beta * z, torch.zeros_like(z), self.beta)
 
     def init_client(self, z: Tensor) -> Client:
         """At the start, without a dual."""
@@ -170,30 +170,36 @@ class FIAELT(SplittingAlgorithm):
             return OwnPenaltyClient(z, torch.zeros_like(z), z.new_zeros(()))
         return Client(z, torch.zeros_like(z))
 
-    def down(self, server: Server) -> Broadcast:
+    def broadcast(self, server: Server) -> Broadcast:
         """The point."""
         return Broadcast(server.y)
 
-    def client(self, down: Broadcast, rows: Client, oracle: CohortOracle) -> Reply:
+    def client_update(self, message: Broadcast, state: Client, oracle: CohortOracle) -> Reply:
         """The subproblem, then a dual step."""
-        y = down.y
-        before, beta = self._penalties(rows, oracle)
+        y = message.y
+        before, beta = self._penalties(state, oracle)
         smoothness = beta / 5 if self.smoothness is None else self.smoothness
-        solution = self.solve(rows.x, oracle, Subproblem(y, beta, rows.z, smoothness))
+        solution = self.solve(state.x, oracle, Subproblem(y, beta, state.z, smoothness))
         x = solution.w
         dz = self.tau * beta * (x - y)
-        z, dbx = rows.z + dz, beta * x - before * rows.x
+        z, dbx = state.z + dz, beta * x - before * state.x
         log = {**solution.log, "dual_norm": z.norm(dim=1)}
-        if isinstance(rows, OwnPenaltyClient):
-            own, known = beta.squeeze(1), rows.beta
-            return Reply(OwnPenaltyChange(dbx, dz, own - known), OwnPenaltyClient(x, z, own), point=x, log=log)
-        return Reply(Change(dbx, dz), Client(x, z), point=x, log=log)
+        if isinstance(state, OwnPenaltyClient):
+            own, known = beta.squeeze(1), state.beta
+            return Reply(
+                OwnPenaltyChange(dbx, dz, own - known),
+                OwnPenaltyClient(x, z, own),
+                personal=solution.personal,
+                point=x,
+                log=log,
+            )
+        return Reply(Change(dbx, dz), Client(x, z), personal=solution.personal, point=x, log=log)
 
-    def server(self, server: Server, up: Change) -> Server:
+    def server_update(self, server: Server, update: Change) -> Server:
         """The means, and the proximal step on them."""
-        bx, z = server.bx + up.dbx, server.z + up.dz
-        beta = server.beta + up.dbeta if isinstance(up, OwnPenaltyChange) else server.beta
-        return Server(self.psi.prox((bx + z) / beta, 1 / beta), bx, z, beta)
+        bx, z = server.bx + update.dbx, server.z + update.dz
+        beta = server.beta + update.dbeta if isinstance(update, OwnPenaltyChange) else server.beta
+        return Server(self.regularizer.prox((bx + z) / beta, 1 / beta), bx, z, beta)
 
     def carried_over(self, server: Server, before: FIAELT, clients: Client | None) -> Server | None:
         """The mean of beta * x_i with the new beta, if both are given; the point stays where it is."""
@@ -205,13 +211,13 @@ class FIAELT(SplittingAlgorithm):
         """The server's point y."""
         return server.y
 
-    def _penalties(self, rows: Client, oracle: CohortOracle) -> tuple[Any, Any]:
+    def _penalties(self, state: Client, oracle: CohortOracle) -> tuple[Any, Any]:
         """beta_i the server knows of and beta_i from now on: numbers, ``[d]`` or ``[S, 1]``."""
-        if not isinstance(rows, OwnPenaltyClient):
+        if not isinstance(state, OwnPenaltyClient):
             return self.beta, self.beta
-        known = rows.beta[:, None]
+        known = state.beta[:, None]
         if bool((known > 0).all()):
             return known, known
         batch = next(oracle.batches()) if self.solver.data == "minibatches" else None
-        smoothness = estimate_smoothness(lambda w: oracle.anchor(w, batch), rows.x)
+        smoothness = estimate_smoothness(lambda w: oracle.at_reference(w, batch), state.x)
         return known, torch.where(known > 0, known, 5 * smoothness)

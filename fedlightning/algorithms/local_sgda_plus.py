@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedlightning.algorithms.base import Algorithm, Point, Reply
+from fedlightning.algorithms.base import Algorithm, Point, Reply, per_block
 from fedlightning.oracle.cohort import CohortOracle
 from fedlightning.ranges import require
 from fedlightning.space import PerBlock
@@ -46,7 +46,7 @@ class LocalSGDAPlus(Algorithm):
         refresh: Rounds S >= 1 between snapshots.
     """
 
-    lr: PerBlock
+    lr: PerBlock = per_block()
     refresh: int = 10
 
     def __post_init__(self) -> None:
@@ -57,25 +57,25 @@ class LocalSGDAPlus(Algorithm):
         """The point; the first snapshot is its min block."""
         return Server(z, z[: self.min_dim], t=0)
 
-    def down(self, server: Server) -> Server:
+    def broadcast(self, server: Server) -> Server:
         """Point and snapshot."""
         return server
 
-    def client(self, down: Server, rows: Any, oracle: CohortOracle) -> Reply:
+    def client_update(self, message: Server, state: Any, oracle: CohortOracle) -> Reply:
         """K steps of both blocks."""
-        w = down.z.expand(oracle.clients, -1)
-        snapshot = down.snapshot.expand(oracle.clients, -1)
+        w, v = message.z.expand(oracle.clients, -1), oracle.personal
+        snapshot = message.snapshot.expand(oracle.clients, -1)
         for batch in oracle.batches():
-            ascent = oracle.anchor(torch.cat([snapshot, w[:, self.min_dim :]], dim=1), batch)
-            g = oracle.follow(w, batch, self.personal_lr)
+            ascent = oracle.at_reference(torch.cat([snapshot, w[:, self.min_dim :]], dim=1), batch, v)
+            g, v = oracle.step_personal(w, v, batch, self.personal_lr)
             g = torch.cat([g[:, : self.min_dim], ascent[:, self.min_dim :]], dim=1)
             w = batch.keep(w - self.lr * g, w)
-        return Reply(Point(w), point=w)
+        return Reply(Point(w), personal=v, point=w)
 
-    def server(self, server: Server, up: Point) -> Server:
+    def server_update(self, server: Server, update: Point) -> Server:
         """The mean; a new snapshot every ``refresh`` rounds."""
         t = server.t + 1
-        return Server(up.z, server.snapshot if t % self.refresh else up.z[: self.min_dim], t)
+        return Server(update.z, server.snapshot if t % self.refresh else update.z[: self.min_dim], t)
 
     def with_point(self, server: Server, z: Tensor) -> Server:
         """A snapshot of this round is that of the model itself, wherever a server optimizer took it."""

@@ -29,7 +29,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fedlightning.algorithms.base import Algorithm, Reply
+from fedlightning.algorithms.base import Algorithm, Reply, per_block
 from fedlightning.local import CountSketch
 from fedlightning.oracle.cohort import CohortOracle
 from fedlightning.proximal.composite import Composite
@@ -42,7 +42,7 @@ class Reference:
     """What travels both ways.
 
     Attributes:
-        w: The reference, ``[k]`` on the way down and after averaging, ``[S, k]`` on the way up.
+        w: The reference, ``[k]`` as a message and after averaging, ``[S, k]`` as an update.
     """
 
     w: Tensor
@@ -87,8 +87,8 @@ class LpProj(Algorithm):
         seed: Of the projection.
     """
 
-    lr: PerBlock
-    dim: int
+    lr: PerBlock = per_block()
+    dim: int  # type: ignore[misc]  # per_block() without a default has none
     lam: float = 1.0
     lr_reference: float = 0.1
     p: int = 2
@@ -110,9 +110,9 @@ class LpProj(Algorithm):
         if self.p not in (1, 2):
             raise ValueError(f"LpProj(p={self.p!r}): expected 1 or 2.")
 
-    def bind(self, space: ParameterSpace, like: Tensor, psi: Composite | None = None) -> LpProj:
+    def bind(self, space: ParameterSpace, like: Tensor, regularizer: Composite | None = None) -> LpProj:
         """A copy that knows the projection."""
-        bound = super().bind(space, like, psi)
+        bound = super().bind(space, like, regularizer)
         x, y = space.shared.min_dim, space.shared.dim - space.shared.min_dim
         k = bound.dim
         fewest = (x > 0) + (y > 0)
@@ -130,34 +130,34 @@ class LpProj(Algorithm):
         """The personal model starts at the point."""
         return Client(z)
 
-    def down(self, server: Server) -> Reference:
+    def broadcast(self, server: Server) -> Reference:
         """The reference."""
         return Reference(server.w)
 
-    def client(self, down: Reference, rows: Client, oracle: CohortOracle) -> Reply:
+    def client_update(self, message: Reference, state: Client, oracle: CohortOracle) -> Reply:
         """Near minimisers of the pulled objective, and a reference that follows their projections."""
         project, lift, lam = self.sketch.project, self.sketch.lift, self.lam
-        theta, w = rows.theta, down.w.expand(oracle.clients, -1)
+        theta, w, v = state.theta, message.w.expand(oracle.clients, -1), oracle.personal
         for batch in oracle.batches():
             for step in range(self.inner_steps):
-                g = oracle.follow(theta, batch, 0.0 if step else self.personal_lr)
+                g, v = oracle.step_personal(theta, v, batch, 0.0 if step else self.personal_lr)
                 pull = lam * lift(self._slope(project(theta) - w))
                 theta = batch.keep(theta - self.lr * (g + pull), theta)
             w = batch.keep(w + self.lr_reference * lam * self._slope(project(theta) - w), w)
-        log = {"reference_drift": (w - down.w).norm(dim=1), "own_distance": (project(theta) - down.w).norm(dim=1)}
-        return Reply(Reference(w), Client(theta), log=log)
+        log = {"reference_drift": (w - message.w).norm(dim=1), "own_distance": (project(theta) - message.w).norm(dim=1)}
+        return Reply(Reference(w), Client(theta), personal=v, log=log)
 
-    def server(self, server: Server, up: Reference) -> Server:
+    def server_update(self, server: Server, update: Reference) -> Server:
         """A step of length beta towards the mean of the clients' references."""
-        return Server((1 - self.beta) * server.w + self.beta * up.w, server.start)
+        return Server((1 - self.beta) * server.w + self.beta * update.w, server.start)
 
     def point(self, server: Server) -> Tensor:
         """The model nearest to the start whose projection is the reference."""
         return server.start + self.sketch.lift(server.w - self.sketch.project(server.start))
 
-    def own_point(self, server: Server, rows: Client) -> Tensor:
+    def personal_model(self, state: Client) -> Tensor:
         """The personal models."""
-        return rows.theta
+        return state.theta
 
     def _slope(self, gap: Tensor) -> Tensor:
         """Gradient of 1/p |gap|^p, a subgradient for p = 1."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedlightning.algorithms.base import Algorithm, Point, Reply
+from fedlightning.algorithms.base import Algorithm, Point, Reply, per_block
 from fedlightning.oracle.cohort import CohortOracle
 from fedlightning.ranges import require
 from fedlightning.space import PerBlock
@@ -44,9 +44,9 @@ class pFedMe(Algorithm):
         beta: Share beta > 0 of the clients' mean in the server's new point.
     """
 
-    lr: PerBlock
-    lam: PerBlock = 15.0
-    lr_own: PerBlock | None = None
+    lr: PerBlock = per_block()
+    lam: PerBlock = per_block(15.0)
+    lr_own: PerBlock | None = per_block(None)
     inner_steps: int = 5
     beta: float = 1.0
 
@@ -64,26 +64,27 @@ class pFedMe(Algorithm):
         """The personal model starts at the point."""
         return Client(z)
 
-    def down(self, server: Point) -> Point:
+    def broadcast(self, server: Point) -> Point:
         """The point."""
         return server
 
-    def client(self, down: Point, rows: Client, oracle: CohortOracle) -> Reply:
+    def client_update(self, message: Point, state: Client, oracle: CohortOracle) -> Reply:
         """Near proximal points of the local point, which follows them."""
         lam, lr = self.lam, self.lr if self.lr_own is None else self.lr_own
-        w = theta = down.z.expand(oracle.clients, -1)
+        w = theta = message.z.expand(oracle.clients, -1)
+        v = oracle.personal
         for batch in oracle.batches():
             for step in range(self.inner_steps):
-                g = oracle.follow(theta, batch, 0.0 if step else self.personal_lr)
+                g, v = oracle.step_personal(theta, v, batch, 0.0 if step else self.personal_lr)
                 theta = batch.keep(theta - lr * (g + lam * (theta - w)), theta)
             w = batch.keep(w - self.lr * lam * (w - theta), w)
-        log = {"own_distance": (theta - down.z).norm(dim=1)}
-        return Reply(Point(w), Client(theta), point=w, log=log)
+        log = {"own_distance": (theta - message.z).norm(dim=1)}
+        return Reply(Point(w), Client(theta), personal=v, point=w, log=log)
 
-    def server(self, server: Point, up: Point) -> Point:
+    def server_update(self, server: Point, update: Point) -> Point:
         """A step of length beta towards the mean of the local points."""
-        return Point((1 - self.beta) * server.z + self.beta * up.z)
+        return Point((1 - self.beta) * server.z + self.beta * update.z)
 
-    def own_point(self, server: Point, rows: Client) -> Tensor:
+    def personal_model(self, state: Client) -> Tensor:
         """The personal models."""
-        return rows.theta
+        return state.theta

@@ -2,7 +2,7 @@
 
 Shafahi et al. (AAAI 2020), Algorithm 3, on every client: the baseline of Bai and Bullins (FeDualEx, ICLR 2024, Sec. 6).
 
-Client, K times:  w <- project(w - lr * (g_i(w) + s)),  s a subgradient of psi at w,  from w = z
+Client, K times:  w <- project(w - lr * (g_i(w) + s)),  s a subgradient of ψ at w,  from w = z
 Server:           z <- mean(w)
 
 A subgradient step never lands on zero, so an l1 norm yields small values instead of sparse ones. Without a regulariser
@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fedlightning.algorithms.base import Algorithm, Point, Reply
+from fedlightning.algorithms.base import Algorithm, Point, Reply, per_block
 from fedlightning.oracle.cohort import CohortOracle
 from fedlightning.ranges import require
 from fedlightning.space import PerBlock
@@ -32,36 +32,36 @@ class ProjectedGDA(Algorithm):
 
     regularized = True
 
-    lr: PerBlock
+    lr: PerBlock = per_block()
 
     def __post_init__(self) -> None:
         require(self, "lr", above=0.0)
 
     def init_server(self, z: Tensor) -> Point:
         """The start, projected into the constraint."""
-        return Point(self.psi.project(z))
+        return Point(self.regularizer.project(z))
 
-    def down(self, server: Point) -> Point:
+    def broadcast(self, server: Point) -> Point:
         """The point."""
         return server
 
-    def client(self, down: Point, rows: Any, oracle: CohortOracle) -> Reply:
+    def client_update(self, message: Point, state: Any, oracle: CohortOracle) -> Reply:
         """K projected steps."""
-        w = down.z.expand(oracle.clients, -1)
+        w, v = message.z.expand(oracle.clients, -1), oracle.personal
         for batch in oracle.batches():
-            g = oracle.follow(w, batch, self.personal_lr)
+            g, v = oracle.step_personal(w, v, batch, self.personal_lr)
             w = batch.keep(self.step(w, w, g), w)
-        return Reply(Point(w), point=w)
+        return Reply(Point(w), personal=v, point=w)
 
-    def server(self, server: Point, up: Point) -> Point:
+    def server_update(self, server: Point, update: Point) -> Point:
         """The mean of the local points."""
-        return up
+        return update
 
     def step(self, w: Tensor, at: Tensor, g: Tensor) -> Tensor:
         """From ``w [S, d]`` against the operator ``g`` of the point ``at``, and a subgradient there."""
-        if self.psi:
-            g = g + self.psi.subgradient(at)
-        return self.psi.project(w - self.lr * g)
+        if self.regularizer:
+            g = g + self.regularizer.subgradient(at)
+        return self.regularizer.project(w - self.lr * g)
 
 
 PGDA = ProjectedGDA

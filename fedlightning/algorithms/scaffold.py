@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedlightning.algorithms.base import Algorithm, Reply, over_all_clients
+from fedlightning.algorithms.base import Algorithm, Reply, over_all_clients, per_block
 from fedlightning.local.descent import descend
 from fedlightning.oracle.cohort import CohortOracle
 from fedlightning.ranges import require
@@ -69,8 +69,8 @@ class SCAFFOLD(Algorithm):
         lr_server: Server step size eta_g > 0: one number, ``[min, max]`` or by name prefix.
     """
 
-    lr: PerBlock
-    lr_server: PerBlock = 1.0
+    lr: PerBlock = per_block()
+    lr_server: PerBlock = per_block(1.0)
 
     def __post_init__(self) -> None:
         require(self, "lr", "lr_server", above=0.0)
@@ -88,20 +88,21 @@ class SCAFFOLD(Algorithm):
         """No knowledge of the client's operator yet."""
         return Client(torch.zeros_like(z))
 
-    def down(self, server: Server) -> Server:
+    def broadcast(self, server: Server) -> Server:
         """Point and mean control variate."""
         return server
 
-    def client(self, down: Server, rows: Client, oracle: CohortOracle) -> Reply:
+    def client_update(self, message: Server, state: Client, oracle: CohortOracle) -> Reply:
         """K corrected local steps; the new control variate is the mean operator met on the way."""
-        z, c, c_i, lr = down.z, down.c, rows.c, self.lr
-        w = descend(z, oracle, lr, lambda _, g: g - c_i + c, personal_lr=self.personal_lr)
+        z, c, c_i, lr = message.z, message.c, state.c, self.lr
+        w, v = descend(z, oracle, lr, lambda _, g: g - c_i + c, personal_lr=self.personal_lr)
         c_new = c_i - c + (z - w) / (oracle.steps[:, None] * lr)
-        return Reply(Upload(dz=w - z, dc=c_new - c_i), Client(c_new), point=w, log={"dual_norm": c_new.norm(dim=1)})
+        log = {"dual_norm": c_new.norm(dim=1)}
+        return Reply(Upload(dz=w - z, dc=c_new - c_i), Client(c_new), personal=v, point=w, log=log)
 
-    def server(self, server: Server, up: Upload) -> Server:
+    def server_update(self, server: Server, update: Upload) -> Server:
         """A step along the mean move, and the exact mean of all control variates."""
-        return Server(server.z + self.lr_server * up.dz, server.c + up.dc)
+        return Server(server.z + self.lr_server * update.dz, server.c + update.dc)
 
 
 SCAFFOLDS = SCAFFOLD

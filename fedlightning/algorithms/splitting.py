@@ -53,11 +53,15 @@ class SplittingAlgorithm(Algorithm):
     @property
     def phases(self) -> tuple[Phase, ...]:
         """One exchange, with the data the solver needs."""
-        return (Phase(self.down, self.client, self.server, data=self.solver.data, steps=self.solver.steps),)
+        return (
+            Phase(
+                self.broadcast, self.client_update, self.server_update, data=self.solver.data, steps=self.solver.steps
+            ),
+        )
 
-    def bind(self: SplittingT, space: ParameterSpace, like: Tensor, psi: Composite | None = None) -> SplittingT:
+    def bind(self: SplittingT, space: ParameterSpace, like: Tensor, regularizer: Composite | None = None) -> SplittingT:
         """As every algorithm's, the solver included."""
-        bound = super().bind(space, like, psi)
+        bound = super().bind(space, like, regularizer)
         object.__setattr__(bound, "solver", bound.solver.bind(space, like))
         return bound
 

@@ -26,17 +26,19 @@ class _Logged:
 
     prog_bar: bool
     metric: Metric | None = None
+    of_a_metric: bool = False
+    better: bool | None = None
     total: float = 0.0
     weight: float = 0.0
     values: dict[int, float] = field(default_factory=dict)
 
     def known(self, values: Tensor) -> Tensor:
         """The values ``[N]`` that count."""
-        return values[values.isfinite()] if self.metric is not None else values[list(self.values)]
+        return values[values.isfinite()] if self.of_a_metric else values[list(self.values)]
 
     def add(self, value: Any, weight: float) -> None:
         if isinstance(value, Metric):
-            self.metric = value
+            self.metric, self.of_a_metric, self.better = value, True, value.higher_is_better
         else:
             self.total += float(value) * weight
             self.weight += weight
@@ -44,6 +46,7 @@ class _Logged:
     def close(self, client: int) -> None:
         """One client's batches are through."""
         if self.metric is not None:
+            self.metric.sync_on_compute = False  # other processes are at other clients
             self.values[client] = float(self.metric.compute())
             self.metric.reset()
         elif self.weight:
@@ -77,7 +80,6 @@ class EvaluateClients(Callback):
         self._stage = "val"
         self._scores: dict[str, CohortScores] = {}  # by variant
         self._refused = False
-        self._predicting = False
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Nothing gathered yet."""
@@ -111,8 +113,7 @@ class EvaluateClients(Callback):
         if client is not None:
             if not isinstance(loader, ClientLoader) and pl_module.keeps_models:
                 pl_module.require_client_states(f"predict_client={client}")
-            self._predicting = True
-            pl_module._adopt(client)
+            pl_module.evaluation_session.show(client)
             pl_module.predicted_clients.append(client)
 
     def on_validation_batch_end(
@@ -131,9 +132,7 @@ class EvaluateClients(Callback):
         self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, *_: int
     ) -> None:
         """Take the client's model out."""
-        if self._predicting:
-            self._predicting = False
-            pl_module._adopt(None)
+        pl_module.evaluation_session.restore()
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log over clients."""
@@ -146,9 +145,7 @@ class EvaluateClients(Callback):
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Leave the global model behind."""
         module: Any = pl_module
-        if self._predicting or module._note is not None or module._side_by_side is not None:
-            self._predicting, module._note, module._side_by_side = False, None, None
-            module._adopt(None)
+        module.evaluation_session.close()
 
     def _start(self, trainer: Trainer, stage: str, loaders: Any, module: Any) -> None:
         self._logged, self._stage, self._scores = {}, stage, {}
@@ -164,9 +161,9 @@ class EvaluateClients(Callback):
             return
         parts = loader.batches[batch_idx]
         if loader.grouped:
-            module._side_by_side = partial(self._evaluate, module, parts, dataloader_idx)
+            module.evaluation_session.together = partial(self._evaluate, module, parts, dataloader_idx)
         else:
-            module._adopt(parts[0].client, own=parts[0].model == "own")
+            module.evaluation_session.show(parts[0].client, own=parts[0].model == "own")
             self._listen(module, parts[0], dataloader_idx)
 
     def _end(self, module: Any, loaders: Any, batch_idx: int, dataloader_idx: int) -> None:
@@ -174,10 +171,10 @@ class EvaluateClients(Callback):
         if not isinstance(loader, ClientLoader):
             return
         if loader.grouped:
-            module._side_by_side = None
+            module.evaluation_session.together = None
         else:
             self._close(module, loader.batches[batch_idx][0], dataloader_idx)
-            module._adopt(None)
+            module.evaluation_session.restore()
 
     def _evaluate(
         self, module: Any, parts: tuple[EvaluationPart, ...], dataloader_idx: int, stage: str, batch: Any
@@ -191,25 +188,24 @@ class EvaluateClients(Callback):
 
             data = map_tensors(own, batch)
             if scores is None:
-                module._adopt(part.client, own=part.model == "own")
+                module.evaluation_session.show(part.client, own=part.model == "own")
             self._listen(module, part, dataloader_idx)
             module.evaluate(stage, data, module.scores(data) if scores is None else map_tensors(own, scores))
             self._close(module, part, dataloader_idx)
-        if scores is None:
-            module._adopt(None)
+        module.evaluation_session.restore()
 
     def _score(self, module: Any, parts: tuple[EvaluationPart, ...], batch: Any) -> Any:
         """Scores of all clients; None if they have to be computed one client after the other."""
-        if self._refused or not module._has_rounds:
+        if self._refused or not module.run.exists:
             return None
-        loop = module._rounds()
+        simulation = module.run.simulation
         try:
             choice = VariantChoice(module)
             variant = choice.of(parts[0].client)
             with choice.chosen(variant):
                 if variant not in self._scores:
-                    self._scores[variant] = CohortScores(module, loop.kind(variant).space)
-                w, v, b = loop.models([part.client for part in parts], own=parts[0].model == "own")
+                    self._scores[variant] = CohortScores(module, simulation.space_of(variant))
+                w, v, b = simulation.models([part.client for part in parts], own=parts[0].model == "own")
                 return self._scores[variant](w, v, b, batch)
         except NotBatchableError as refusal:
             self._refused = True
@@ -229,10 +225,10 @@ class EvaluateClients(Callback):
             logged = self._logged.setdefault(key, _Logged(prog_bar and part.model == "own"))
             logged.add(value, len(part.index) if batch_size is None else batch_size)
 
-        module._note = note
+        module.evaluation_session.listener = note
 
     def _close(self, module: Any, part: EvaluationPart, dataloader_idx: int) -> None:
-        module._note = None
+        module.evaluation_session.listener = None
         if part.last:
             for (loader, model, _), logged in self._logged.items():
                 if (loader, model) == (dataloader_idx, part.model):
@@ -243,6 +239,7 @@ class EvaluateClients(Callback):
         if not any(isinstance(loader, ClientLoader) for loader in loaders):
             return
         pl_module.client_metrics = {}
+        self._gather()
         for (dataloader_idx, model, given), logged in self._logged.items():
             if not logged.values:  # cut short before the first client was through
                 continue
@@ -260,7 +257,7 @@ class EvaluateClients(Callback):
             if not len(known):
                 continue
             log(f"{name}_std", known.std(correction=0))
-            better = _higher_is_better(pl_module, given, logged.metric)
+            better = _higher_is_better(pl_module, given, logged.better)
             if better is None:
                 log(f"{name}_min", known.min())
                 log(f"{name}_max", known.max())
@@ -268,6 +265,22 @@ class EvaluateClients(Callback):
                 log(f"{name}_worst", known.min() if better else known.max())
             if not trainer.sanity_checking and bool(known.isfinite().all()):
                 log_histogram(trainer, f"{name}_clients", known)
+
+    def _gather(self) -> None:
+        """Add what other processes' clients logged; afterwards every process knows all."""
+        if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+            return
+        mine = {
+            key: (logged.prog_bar, logged.of_a_metric, logged.better, logged.values)
+            for key, logged in self._logged.items()
+        }
+        everyone: list[Any] = [None] * torch.distributed.get_world_size()
+        torch.distributed.all_gather_object(everyone, mine)
+        for found in everyone:
+            for key, (prog_bar, of_a_metric, better, values) in found.items():
+                logged = self._logged.setdefault(key, _Logged(prog_bar))
+                logged.of_a_metric, logged.better = of_a_metric, better
+                logged.values |= values
 
     def _name(self, dataloader_idx: int, model: str, given: str) -> str:
         """What a step logged, by the model and the data it was evaluated on."""
@@ -295,12 +308,12 @@ def _check_clients(trainer: Trainer, module: Any, loaders: Any) -> bool:
     by_client = [loader for loader in _several(loaders) if isinstance(loader, ClientLoader)]
     if by_client:
         module.require_its_clients(trainer.datamodule)  # type: ignore[attr-defined]
-        if module.keeps_models and module._weights_loaded and not module.has_client_states:
+        if module.keeps_models and module.knows_the_global_model_alone:
             rank_zero_warn(
                 f"{type(module).__name__}: load_state_dict brought the global model alone, so all clients are "
                 "evaluated with the personal parts of the start. Load theirs with load_from_checkpoint."
             )
-        if module.changed_since_its_rounds:
+        if module.run.model_was_changed:
             rank_zero_warn(
                 f"{type(module).__name__}: the parameters were changed since the last round. Clients' models are those "
                 "of the rounds."
@@ -313,7 +326,7 @@ def _check_clients(trainer: Trainer, module: Any, loaders: Any) -> bool:
 def _warn_of_the_start(module: Any, trainer: Trainer) -> None:
     """Say that data of nobody's meet untrained personal parts; a federated data module's says so itself."""
     chosen = trainer.predicting and module.predict_client is not None
-    if not module.personal_parameters or module._is_one_clients or chosen:
+    if not module.personal_parameters or module.run.of_one_client or chosen:
         return
     rank_zero_warn(
         f"{type(module).__name__}: the data are nobody's, so the shared parameters answer with the personal ones of "
@@ -322,7 +335,7 @@ def _warn_of_the_start(module: Any, trainer: Trainer) -> None:
     )
 
 
-def _higher_is_better(module: Any, name: str, metric: Metric | None) -> bool | None:
+def _higher_is_better(module: Any, name: str, known: bool | None) -> bool | None:
     """Which clients are worse in a metric: what the task says, else what the metric knows; None if nobody does."""
     said: bool | None = module.higher_is_better.get(name)
     if said is None:
@@ -330,4 +343,4 @@ def _higher_is_better(module: Any, name: str, metric: Metric | None) -> bool | N
         for prefix in ("val_", "test_", "local_train_", "global_train_", "global_"):
             rest = rest.removeprefix(prefix)
         said = module.higher_is_better.get(rest)
-    return metric.higher_is_better if said is None and metric is not None else said
+    return known if said is None else said

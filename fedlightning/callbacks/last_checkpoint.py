@@ -71,7 +71,7 @@ class LastCheckpoint(Checkpoint):
         Between the end of a round and that of Lightning's account of it, the last checkpoint stays.
         """
         stopped = isinstance(exception, KeyboardInterrupt | SIGTERMException) and getattr(
-            pl_module, "between_rounds", True
+            pl_module, "is_safe_to_checkpoint", True
         )
         if stopped and trainer.state.fn == "fit" and trainer.world_size == 1 and trainer.global_step:
             batches: Any = trainer.fit_loop.epoch_loop.batch_progress

@@ -14,12 +14,12 @@ from lightning.pytorch.utilities import rank_zero_info
 
 from fedlightning.callbacks import LastCheckpoint, LogPictures, RoundProgressBar
 from fedlightning.callbacks.history import TRAFFIC_AND_TIME
-from fedlightning.checkpoint_io import AtomicCheckpointIO
 from fedlightning.cli import DESCRIPTIONS
 from fedlightning.cli.early import DEFAULT_LOGGER, MistakeError, require_checkpoint
 from fedlightning.cli.errors import is_refusal, raised_in
 from fedlightning.cli.parser import ComparisonParser, plain
 from fedlightning.data.module import FederatedDataModule
+from fedlightning.federation.checkpoint_io import AtomicCheckpointIO
 from fedlightning.module import FederatedLightningModule
 
 

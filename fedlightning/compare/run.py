@@ -23,7 +23,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from fedlightning.callbacks import History, LastCheckpoint
 from fedlightning.callbacks.history import Row
 from fedlightning.cli.app import FederatedCLI
-from fedlightning.loop import RoundRejectedError
+from fedlightning.federation.server import RoundRejectedError
 
 ALGORITHM = "model.init_args.algorithm.init_args"
 

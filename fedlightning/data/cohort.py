@@ -230,21 +230,18 @@ class Cohort:
     Attributes:
         deals: The clients with their samples; clients of one kind stand together.
         source: Gives the samples.
-        clients: N, clients of the federation.
-        samples: All samples of the federation.
         seed: Seed of this cohort's randomness.
-        invited: Clients the server has sent its message to, of all processes; those that did not answer are not dealt
-            to.
+        answering: Clients that will answer, over all processes; none once too few do.
+        contacted: Number of clients contacted, over all processes. Clients that did not answer receive no data.
         dtype: Dtype of the numbers of steps.
         device: Where indices lie.
     """
 
     deals: tuple[Deal, ...]
     source: Source
-    clients: int
-    samples: int
     seed: int
-    invited: int = 0
+    answering: int = 0
+    contacted: int = 0
     dtype: torch.dtype = torch.float32
     device: torch.device = torch.device("cpu")
 
@@ -258,8 +255,8 @@ class Cohort:
         return replace(self, source=source, dtype=wide, device=device)
 
     def steps(self) -> int:
-        """Minibatches of the client that has most."""
-        return max(len(deal.index) for deal in self.deals)
+        """Minibatches of the client that has most; 0 without clients."""
+        return max((len(deal.index) for deal in self.deals), default=0)
 
     def preview(self, clients: int) -> Chunk:
         """Up to so many of the first clients, which :meth:`chunks` will deal again."""
@@ -356,17 +353,19 @@ class RoundBatch:
 
     Attributes:
         index: Round, from 0.
-        cohorts: One a phase of the algorithm.
+        cohorts: One a phase of the algorithm, this process's part of them.
+        samples: Every client's number of samples, of the whole federation, ``[N]``.
     """
 
-    def __init__(self, index: int, cohorts: tuple[Cohort, ...]) -> None:
+    def __init__(self, index: int, cohorts: tuple[Cohort, ...], samples: Tensor) -> None:
         """Join the phases' cohorts."""
         self.index = index
         self.cohorts = cohorts
+        self.samples = samples
 
     def place(self, device: torch.device, dtype: torch.dtype) -> RoundBatch:
         """The round with its samples on ``device``, real numbers in ``dtype``."""
-        return RoundBatch(self.index, tuple(cohort.place(device, dtype) for cohort in self.cohorts))
+        return RoundBatch(self.index, tuple(cohort.place(device, dtype) for cohort in self.cohorts), self.samples)
 
 
 def deal_minibatches(indices: Tensor, batch_size: int | None, steps: int, seed: int) -> Tensor:

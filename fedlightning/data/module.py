@@ -20,7 +20,6 @@ from torch.utils.data import Sampler as TorchSampler
 from typing_extensions import Self
 
 from fedlightning.algorithms.base import Phase
-from fedlightning.checkpoint_io import read_checkpoint, read_hyper_parameters
 from fedlightning.config import rebuild
 from fedlightning.data.cohort import (
     Cohort,
@@ -36,6 +35,7 @@ from fedlightning.data.evaluation import ClientLoader, PooledLoader
 from fedlightning.data.partition import Partition
 from fedlightning.data.tensors import MixedTensorData, as_tensor_data
 from fedlightning.data.tensors import TensorData as TensorData
+from fedlightning.federation.checkpoint_io import read_checkpoint, read_hyper_parameters
 from fedlightning.nested import flatten, map_tensors
 from fedlightning.participation import Full, Participation, Turnout
 from fedlightning.ranges import require, require_instance
@@ -264,7 +264,8 @@ class FederatedDataModule(LightningDataModule):
         phases = (_ONE_PHASE,) if algorithm is None else algorithm.phases
         start = (lambda: 0) if trainer.overfit_batches else (lambda: trainer.global_step)
         variant = _variants(trainer.lightning_module)
-        return RoundLoader(self, phases, start, trainer.global_rank, trainer.world_size, variant)
+        by_owner = getattr(trainer.lightning_module, "keeps_client_states", False)
+        return RoundLoader(self, phases, start, trainer.global_rank, trainer.world_size, variant, by_owner)
 
     def val_dataloader(self) -> DataLoader[Any] | list[Any] | ClientLoader:
         """Validation data, client by client where clients have models of their own.
@@ -325,7 +326,15 @@ class FederatedDataModule(LightningDataModule):
             raise IndexError(f"predict_client={client}: the federation has clients 0 to {len(partition) - 1}.")
         if client is not None and not len(partition[client]):
             raise ValueError(f"predict_client={client}: this client has no test samples. Choose one that has some.")
-        clients = None if client is None else [client]
+        trainer: Any = self.trainer
+        processes = 1 if trainer is None else trainer.world_size
+        if client is not None and processes > 1:
+            raise ValueError(
+                f"predict_client={client} with {processes} processes: the client's model lies in one of them. "
+                "Predict on one device."
+            )
+        mine = range(len(partition)) if processes == 1 else range(trainer.global_rank, len(partition), processes)
+        clients = mine if client is None else [client]
         variant = _variants(None if self.trainer is None else self.trainer.lightning_module)
         return ClientLoader(
             dataset, partition, self.eval_batch_size, models, clients, self.num_workers, at_once, variant
@@ -417,10 +426,12 @@ class RoundLoader:
         rank: int = 0,
         world_size: int = 1,
         variant: Callable[[int], str] = lambda client: "",
+        by_owner: bool = False,
     ) -> None:
         """Deal ``data`` to the cohorts of ``phases``.
 
-        Each of ``world_size`` processes gets its part of a cohort. ``variant`` gives that of a client's personal parts.
+        Each of ``world_size`` processes gets its part of a cohort: with ``by_owner`` the clients whose states lie in
+        it, else an equal share. ``variant`` gives that of a client's personal parts.
 
         Raises:
             ValueError: If a cohort may have fewer clients than there are processes.
@@ -431,6 +442,7 @@ class RoundLoader:
         self._rank = rank
         self._world_size = world_size
         self._variant = variant
+        self._by_owner = by_owner
         self._tensors = _as_source(data.federation.train)
         if world_size > 1:
             self._check_size(data.participation.fewest(len(data.federation.partition)))
@@ -454,6 +466,7 @@ class RoundLoader:
             yield RoundBatch(
                 round_index,
                 tuple(self._cohort(round_index, phase, source) for phase in range(len(self._phases))),
+                self._data.federation.partition.sizes,
             )
 
     def state_dict(self) -> dict[str, Any]:
@@ -466,8 +479,7 @@ class RoundLoader:
     def deals(self, round_index: int, phase: int) -> tuple[Deal, ...]:
         """This process's clients of one phase of one round and their samples; none once too few have answered."""
         data, partition = self._data, self._data.federation.partition
-        turnouts = [self._turnout(round_index, each).ids for each in range(phase + 1)]
-        ids = self._own(turnouts[phase]) if all(turnouts[:phase]) else []
+        ids = self._own(self._answering(round_index, phase))
         asked = self._phases[phase]
         mixed = isinstance(data.federation.train, MixedTensorData)
         deals = []
@@ -490,15 +502,18 @@ class RoundLoader:
         return tuple(sorted(deals, key=lambda deal: (*deal.kind, 0 if deal.whole is None else deal.size)))
 
     def _cohort(self, round_index: int, phase: int, source: Source) -> Cohort:
-        partition = self._data.federation.partition
         return Cohort(
             self.deals(round_index, phase),
             source,
-            clients=len(partition),
-            samples=len(partition.order),
             seed=derive_seed(self._data.seed, round_index, phase, 2),
-            invited=self._turnout(round_index, phase).invited,
+            answering=len(self._answering(round_index, phase)),
+            contacted=self._turnout(round_index, phase).invited,
         )
+
+    def _answering(self, round_index: int, phase: int) -> list[int]:
+        """Clients that answer in a phase; none once too few have."""
+        turnouts = [self._turnout(round_index, each).ids for each in range(phase + 1)]
+        return turnouts[phase] if all(turnouts[:phase]) else []
 
     def _steps(self, phase: Phase, samples: int) -> int:
         """Local steps K of a client: the phase's own number, the data's, or as many as its local epochs take."""
@@ -525,8 +540,15 @@ class RoundLoader:
     def _own(self, ids: list[int]) -> list[int]:
         if ids:
             self._check_size(len(ids))
+        if self._by_owner:
+            return [client for client in ids if owner(client, self._world_size) == self._rank]
         cuts = [round(i * len(ids) / self._world_size) for i in range(self._world_size + 1)]
         return ids[cuts[self._rank] : cuts[self._rank + 1]]
+
+
+def owner(client: int, processes: int) -> int:
+    """The process that holds a client's state: client i is with process i modulo their number."""
+    return client % processes
 
 
 class _ClientOrder(TorchSampler[list[int]]):

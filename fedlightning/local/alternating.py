@@ -20,10 +20,8 @@ def descend_personal(
     direction: Callable[[Tensor, Tensor], Tensor] | None = None,
     passes: int = 1,
     clip: float | None = None,
-) -> None:
+) -> Tensor | None:
     """Steps ``v <- v - lr * direction(v, g_v)`` of every client's personal block at a fixed shared point.
-
-    The result is left in ``oracle.personal``; without a personal block nothing happens.
 
     Args:
         w: The shared point of each client, ``[S, d]``.
@@ -32,20 +30,24 @@ def descend_personal(
         direction: ``(v [S, p], g_v [S, p]) -> [S, p]``; defaults to the gradient itself.
         passes: How often the round's minibatches are gone through.
         clip: Largest norm of a client's minibatch gradient in the personal block, before ``direction``; None for none.
+
+    Returns:
+        The personal blocks ``[S, p]``; None if there are none, and then nothing is computed.
     """
-    if oracle.personal is None:
-        return
+    v = oracle.personal
+    if v is None:
+        return None
     for _ in range(passes):
         for batch in oracle.batches():
-            v = oracle.personal
             g = oracle.personal_gradient(w, v, batch)
             g = g if clip is None else clip_rows(clip, g)[0]
-            oracle.personal = batch.keep(v - lr * (g if direction is None else direction(v, g)), v)
+            v = batch.keep(v - lr * (g if direction is None else direction(v, g)), v)
+    return v
 
 
 @torch.no_grad()
 def descend_until(
-    w: Tensor, oracle: CohortOracle, lr: float | Tensor, direction: Direction, tolerance: Tensor
+    w: Tensor, v: Tensor | None, oracle: CohortOracle, lr: float | Tensor, direction: Direction, tolerance: Tensor
 ) -> Tensor:
     """Steps ``w <- w - lr * direction(w, g)`` until a client's squared direction is small; personal blocks stand still.
 
@@ -54,6 +56,7 @@ def descend_until(
 
     Args:
         w: Where each client starts, ``[S, d]``.
+        v: The personal blocks, ``[S, p]``; None if there are none.
         oracle: Operators and minibatches of the S clients.
         lr: Step size, a number or a vector ``[d]``.
         direction: ``(w [S, d], g [S, d]) -> [S, d]``.
@@ -68,7 +71,7 @@ def descend_until(
         going = going if batch.active is None else going & batch.active
         if not bool(going.any()):
             break
-        step = direction(w, oracle(w, replace(batch, active=going)))
+        step = direction(w, oracle.shared_gradient(w, v, replace(batch, active=going)))
         going = going & (step.square().sum(1) > tolerance)
         w = torch.where(going[:, None], w - lr * step, w)
     return w

@@ -27,11 +27,12 @@ def descend(
     optimizer: Callable[[Iterable[Tensor]], Optimizer] | None = None,
     personal_lr: float | Tensor = 0.0,
     clip: float | None = None,
-) -> Tensor:
+    personal: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:
     """Start every client at ``z`` and take its local steps ``w <- w - lr * direction(w, g)``.
 
-    With a personal block v the same minibatch gives ``v <- v - personal_lr * g_v`` (both blocks at the same iterate);
-    the result is left in ``oracle.personal``. A client that has no more minibatches stays where it is.
+    With a personal block v the same minibatch gives ``v <- v - personal_lr * g_v``, both blocks at the same iterate. A
+    client that has no more minibatches stays where it is.
 
     Args:
         z: Where all start, ``[d]``, or one start a client, ``[S, d]``.
@@ -41,42 +42,48 @@ def descend(
         optimizer: Makes an elementwise optimizer for the matrix; on ``[S, d]`` it is one optimizer a client.
         personal_lr: Step size of the personal block.
         clip: Largest norm of a client's minibatch gradient, before ``direction``; see :func:`clip_rows`. None for none.
+        personal: Where the personal blocks start, ``[S, p]``; None for where the round found them.
 
     Returns:
-        ``[S, d]``, a new tensor.
+        The local points ``[S, d]``, a new tensor, and the personal blocks; None if there are none.
     """
     w = z.expand(oracle.clients, -1).clone()
     step = gradient_step(lr) if optimizer is None else optimizer_step(w, lr, optimizer)
+    v = oracle.personal if personal is None else personal
     for batch in oracle.batches():
-        g = follow(oracle, w, batch, personal_lr, clip)
+        g, v = clipped_step(oracle, w, v, batch, personal_lr, clip)
         w = step(w, g if direction is None else direction(w, g), batch.active)
-    return w.detach()
+    return w.detach(), v
 
 
-def follow(
-    oracle: CohortOracle, w: Tensor, batch: Minibatch, personal_lr: float | Tensor, clip: float | None
-) -> Tensor:
-    """The operator at ``w`` as ``oracle.follow`` gives it, clipped together with the gradient of the personal block.
+def clipped_step(
+    oracle: CohortOracle,
+    w: Tensor,
+    v: Tensor | None,
+    batch: Minibatch,
+    personal_lr: float | Tensor,
+    clip: float | None,
+) -> tuple[Tensor, Tensor | None]:
+    """The operator and the personal step of ``oracle.step_personal``, both blocks of the gradient clipped together.
 
     Args:
-        oracle: Operators of the S clients; its personal block takes its step.
-        w: ``[S, d]``.
+        oracle: Operators of the S clients.
+        w: Points, ``[S, d]``.
+        v: Personal blocks, ``[S, p]``; None if there are none.
         batch: A minibatch of every client.
         personal_lr: Step size of the personal block; 0.0 if it stands still, and then only the operator is clipped.
         clip: Largest norm of a client's gradient; None for none.
 
     Returns:
-        ``[S, d]``.
+        The operator ``[S, d]`` and the new personal blocks.
     """
-    stands_still = oracle.personal is None or (isinstance(personal_lr, float) and personal_lr == 0.0)
+    stands_still = v is None or (isinstance(personal_lr, float) and personal_lr == 0.0)
     if clip is None or stands_still:
-        g = oracle.follow(w, batch, personal_lr)
-        return g if clip is None else clip_rows(clip, g)[0]
-    v = oracle.personal
+        g, v = oracle.step_personal(w, v, batch, personal_lr)
+        return (g if clip is None else clip_rows(clip, g)[0]), v
     assert v is not None
     g, g_v = clip_rows(clip, *oracle(w, v, batch))
-    oracle.personal = batch.keep(v - personal_lr * g_v, v)
-    return g
+    return g, batch.keep(v - personal_lr * g_v, v)
 
 
 def clip_rows(clip: float, *blocks: Tensor) -> tuple[Tensor, ...]:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from fedlightning.local.descent import Step, follow, gradient_step, optimizer_step, require_elementwise
+from fedlightning.local.descent import Step, clipped_step, gradient_step, optimizer_step, require_elementwise
 from fedlightning.local.smoothness import estimate_smoothness
 from fedlightning.local.stopping import StoppingRule
 from fedlightning.local.subproblem import Subproblem
@@ -39,11 +39,13 @@ class Solution:
         steps: Inner steps each client took, ``[S]``.
         solved: ``[S]``, 1 where the stopping rule was seen to be met and 0 where the steps ran out before (the point
             after the last is not judged); None if the rule is to take all steps.
+        personal: The clients' personal blocks, ``[S, p]``; None if there are none.
     """
 
     w: Tensor
     steps: Tensor
     solved: Tensor | None = None
+    personal: Tensor | None = None
 
     @property
     def log(self) -> dict[str, Tensor]:
@@ -95,10 +97,9 @@ class LocalSolver(ABC):
             object.__setattr__(bound, "personal_lr", personal)
         return bound
 
-    def step_personal(self, oracle: CohortOracle, g: Tensor, active: Tensor) -> None:
-        """A plain step of personal blocks, if there are any, along ``g [S, p]``; of the clients ``active [S]`` only."""
-        if oracle.personal is not None:
-            oracle.personal = torch.where(active[:, None], oracle.personal - self.personal_lr * g, oracle.personal)
+    def step_personal(self, v: Tensor | None, g: Tensor, active: Tensor) -> Tensor | None:
+        """Personal blocks ``v [S, p]`` after a plain step along ``g [S, p]``, of the clients ``active [S]`` only."""
+        return None if v is None else torch.where(active[:, None], v - self.personal_lr * g, v)
 
     def step_size(self, problem: Subproblem, operator: Callable[[Tensor], Tensor], w: Tensor) -> float | Tensor:
         """``lr``, or 1 / (weight + L_i), which suits the subproblem's operator; L_i is estimated if not known.
@@ -150,13 +151,13 @@ class LocalSteps(LocalSolver):
         """Steps on minibatches; a personal block takes its own on the same ones."""
         w = w.expand(oracle.clients, -1).clone()
         first_batch = next(oracle.batches())
-        lr = self.step_size(problem, lambda point: oracle.anchor(point, first_batch), w)
+        lr = self.step_size(problem, lambda point: oracle.at_reference(point, first_batch), w)
         step = gradient_step(lr) if self.optimizer is None else optimizer_step(w, lr, self.optimizer)
-        run = _Run(w, stop, problem, step)
+        run = _Run(w, stop, problem, step, oracle.personal)
         for batch in oracle.batches():
             going = run.going if batch.active is None else run.going & batch.active
             batch = replace(batch, active=None if bool(going.all()) else going)
-            g = follow(oracle, run.w, batch, self.personal_lr, self.clip)
+            g, run.v = clipped_step(oracle, run.w, run.v, batch, self.personal_lr, self.clip)
             if not run.step(problem.operator(run.w, g), batch.active):
                 break
         return run.solution
@@ -183,13 +184,14 @@ class GradientDescent(LocalSolver):
     def solve(self, w: Tensor, oracle: CohortOracle, problem: Subproblem, stop: StoppingRule) -> Solution:
         """Full gradient steps."""
         w = w.expand(oracle.clients, -1).clone()
-        run = _Run(w, stop, problem, gradient_step(self.step_size(problem, oracle.anchor, w)))
+        step = gradient_step(self.step_size(problem, oracle.at_reference, w))
+        run = _Run(w, stop, problem, step, oracle.personal)
         for _ in range(self.max_steps):
             active = None if bool(run.going.all()) else run.going
-            g, g_v = oracle.full_blocks(run.w, active=run.going)
+            g, g_v = oracle.full_blocks(run.w, run.v, active=run.going)
             if not run.step(problem.operator(run.w, g), active):
                 break
-            self.step_personal(oracle, g_v, run.going)
+            run.v = self.step_personal(run.v, g_v, run.going)
         return run.solution
 
 
@@ -232,12 +234,12 @@ class SVRG(LocalSolver):
     def solve(self, w: Tensor, oracle: CohortOracle, problem: Subproblem, stop: StoppingRule) -> Solution:
         """Epochs until done; every client draws its points from its own seed."""
         snapshot = w.expand(oracle.clients, -1).clone()
-        lr = self.step_size(problem, oracle.anchor, snapshot)
+        lr = self.step_size(problem, oracle.at_reference, snapshot)
         length = (oracle.uniform(self.epochs) * self.inner_steps).long()
         batches = oracle.batches()
-        run = _Run(snapshot, stop, problem, lambda _, new, active: new)
+        run = _Run(snapshot, stop, problem, lambda _, new, active: new, oracle.personal)
         for epoch in range(self.epochs):
-            full, full_v = oracle.full_blocks(run.w)
+            full, full_v = oracle.full_blocks(run.w, run.v)
             run.test(problem.operator(run.w, full))
             if not bool(run.going.any()):
                 break
@@ -247,20 +249,21 @@ class SVRG(LocalSolver):
                 if not bool(active.any()):
                     continue  # to the next epoch's minibatches
                 batch = replace(batch, active=active)
-                correction = full - oracle.anchor(snapshot, batch)
-                g = oracle(w, batch) + correction
+                correction = full - oracle.at_reference(snapshot, batch, run.v)
+                g = oracle.shared_gradient(w, run.v, batch) + correction
                 w = batch.keep(w - lr * problem.operator(w, g), w)
             run.w = w
             run.steps = run.steps + length[:, epoch] * run.going
-            self.step_personal(oracle, full_v, run.going)
+            run.v = self.step_personal(run.v, full_v, run.going)
         return run.solution
 
 
 class _Run:
     """Points of a chunk, who still goes on, and how far each has come."""
 
-    def __init__(self, w: Tensor, stop: StoppingRule, problem: Subproblem, step: Step) -> None:
+    def __init__(self, w: Tensor, stop: StoppingRule, problem: Subproblem, step: Step, personal: Tensor | None) -> None:
         self.w = w
+        self.v = personal
         self.going = torch.ones(len(w), dtype=torch.bool, device=w.device)
         self.steps = w.new_zeros(len(w))
         self._stop = stop
@@ -271,7 +274,7 @@ class _Run:
     @property
     def solution(self) -> Solution:
         solved = (~self.going).to(self.w.dtype) if self._stop.needs_norms else None
-        return Solution(self.w.detach(), self.steps, solved)
+        return Solution(self.w.detach(), self.steps, solved, self.v)
 
     def test(self, operator: Tensor) -> None:
         """Let the stopping rule see the operator ``[S, d]`` at the present points."""

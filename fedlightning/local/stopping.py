@@ -126,7 +126,7 @@ class RelativeDecrease(StoppingRule):
 
 def _rounding(problem: Subproblem, steepness: Tensor, like: Tensor) -> Tensor:
     """Squared norm of the rounding errors in a subproblem's operator near its solution, roughly; scalar or ``[S]``."""
-    terms: Tensor = (steepness * problem.anchor.norm(dim=-1)).square()
+    terms: Tensor = (steepness * problem.center.norm(dim=-1)).square()
     if problem.dual is not None:
         terms = terms + problem.dual.square().sum(-1)
     error: float = ROUNDING * torch.finfo(like.dtype).eps

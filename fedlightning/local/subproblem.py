@@ -10,17 +10,17 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Subproblem:
-    """f_i(w) + <dual, w> + weight / 2 * ||w - anchor||^2, or its saddle point: zero of the operator below.
+    """f_i(w) + <dual, w> + weight / 2 * ||w - center||^2, or its saddle point: zero of the operator below.
 
     Attributes:
-        anchor: What the quadratic term pulls to, ``[d]`` or ``[S, d]``.
+        center: What the quadratic term pulls to, ``[d]`` or ``[S, d]``.
         weight: Weight of the quadratic term: a number, ``[d]`` or ``[S, 1]``.
         dual: Linear term, ``[S, d]``; None for none.
         smoothness: Lipschitz constant L_i of f_i's operator, a number, ``[d]`` or ``[S, 1]``; None if it is not known.
         turn: How often the client has been given such a problem before, a number or ``[S]``; tolerances may tighten.
     """
 
-    anchor: Tensor
+    center: Tensor
     weight: float | Tensor
     dual: Tensor | None = None
     smoothness: float | Tensor | None = None
@@ -28,7 +28,7 @@ class Subproblem:
 
     def operator(self, w: Tensor, g: Tensor) -> Tensor:
         """The subproblem's operator at ``w [S, d]``, given f_i's operator ``g [S, d]`` there."""
-        total = g + self.weight * (w - self.anchor)
+        total = g + self.weight * (w - self.center)
         return total if self.dual is None else total + self.dual
 
     def conditioning(self, like: Tensor) -> tuple[Tensor, Tensor]:

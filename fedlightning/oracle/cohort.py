@@ -55,11 +55,9 @@ class CohortOracle:
     block, ``oracle(w, v, batch)`` is the pair ``(g_w, g_v)``. Losses are tallied for logging, buffers follow along.
 
     Attributes:
-        personal: Personal blocks ``[S, p]``, the clients' own to update; None if the task has none.
+        personal: Personal blocks as the round found them, ``[S, p]``; None if the task has none.
         buffers: Buffers the objective changes, ``[S, b]``.
         steps: Minibatches of each client, ``[S]``.
-        generator: Source of randomness of this chunk in this round, on the CPU. What must not depend on who else is
-            in the chunk comes from :meth:`uniform`.
     """
 
     def __init__(
@@ -68,7 +66,6 @@ class CohortOracle:
         evaluate: Evaluate,
         buffers: Tensor,
         personal: Tensor | None = None,
-        generator: torch.Generator | None = None,
         evaluate_full: Evaluate | None = None,
         seeds: Sequence[int] | None = None,
         averaged: Tensor | None = None,
@@ -80,7 +77,6 @@ class CohortOracle:
             evaluate: Computes operators on minibatches.
             buffers: Buffers the objective changes.
             personal: Personal blocks.
-            generator: The chunk's randomness.
             evaluate_full: Computes operators on all data; ``evaluate`` if None.
             seeds: Seed of each client's own randomness in this round; 0, 1, ... if None.
             averaged: Places of the buffers that the server averages; all if None.
@@ -93,7 +89,6 @@ class CohortOracle:
         self.buffers = buffers
         self._averaged = averaged
         self.steps = data.steps
-        self.generator = torch.Generator() if generator is None else generator
         self._no_personal = buffers.new_empty((len(data), 0))
         self._values: dict[str, list[Tensor]] = {}
         self._active: list[Tensor] = []
@@ -127,38 +122,51 @@ class CohortOracle:
         if personal:
             result = self._evaluated(w, personal[0], batch, "both")
             return result.g, result.g_personal
-        return self._evaluated(w, self._own_personal(), batch, self._shared_alone).g
+        return self.shared_gradient(w, self.personal, batch)
+
+    def shared_gradient(self, w: Tensor, v: Tensor | None, batch: Minibatch) -> Tensor:
+        """The operator in the shared block alone, ``[S, d]``, at ``w`` and ``v [S, p]``; cheaper than both."""
+        return self._evaluated(w, self._no_personal if v is None else v, batch, self._shared_alone).g
 
     def personal_gradient(self, w: Tensor, v: Tensor, batch: Minibatch) -> Tensor:
         """The gradient in the personal block alone, ``[S, p]``, at ``w`` and ``v [S, p]``; cheaper than both."""
         return self._evaluated(w, v, batch, "personal").g_personal
 
-    def follow(self, w: Tensor, batch: Minibatch, personal_lr: float | Tensor) -> Tensor:
-        """The operator at ``w``; the personal block, if there is one, takes a plain step on the same minibatch.
+    def step_personal(
+        self, w: Tensor, v: Tensor | None, batch: Minibatch, personal_lr: float | Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        """The operator at ``w`` and ``v``, and the personal block after a plain step on the same minibatch.
 
-        With ``personal_lr`` 0.0 it stays where it is.
+        Args:
+            w: Points, ``[S, d]``.
+            v: Personal blocks, ``[S, p]``; None if there are none.
+            batch: A minibatch of every client.
+            personal_lr: Step size of the personal block; with 0.0 it stays where it is and has no gradient computed.
+
+        Returns:
+            The operator in the shared block ``[S, d]`` and the new personal blocks.
         """
-        if self.personal is None or (isinstance(personal_lr, float) and personal_lr == 0.0):
-            return self(w, batch)
-        g, g_v = self(w, self.personal, batch)
-        self.personal = batch.keep(self.personal - personal_lr * g_v, self.personal)
-        return g
+        if v is None or (isinstance(personal_lr, float) and personal_lr == 0.0):
+            return self.shared_gradient(w, v, batch), v
+        g, g_v = self(w, v, batch)
+        return g, batch.keep(v - personal_lr * g_v, v)
 
-    def anchor(self, w: Tensor, batch: Minibatch | None = None) -> Tensor:
-        """The operator at ``w``, with the random numbers (dropout, noise) that the next call will draw.
+    def at_reference(self, w: Tensor, batch: Minibatch | None = None, v: Tensor | None = None) -> Tensor:
+        """The operator at a reference point, with the random numbers (dropout, noise) that the next call will draw.
 
-        For methods that compare points on the same data. It leaves no trace: buffers, logged losses and the
+        For methods that compare two points on the same data. It leaves no trace: buffers, logged losses and the
         numbers of the next call stay as they were.
 
         Args:
-            w: ``[S, d]``.
+            w: The reference points, ``[S, d]``.
             batch: The data; None for all of a client's data.
+            v: Personal blocks, ``[S, p]``; None for those of the start of the round.
         """
         with torch.random.fork_rng(devices=[w.device] if w.device.type == "cuda" else []):
             if batch is None:
-                return self._everything(w)[0]
-            v, randomness = self._own_personal(), self._randomness
-            return self._evaluate(w, v, self.buffers, batch.data, self._shared_alone, randomness).g
+                return self._everything(w, v)[0]
+            own, randomness = self._personal_or_none(v), self._randomness
+            return self._evaluate(w, own, self.buffers, batch.data, self._shared_alone, randomness).g
 
     def full(self, w: Tensor, active: Tensor | None = None) -> Tensor:
         """The operator of f_i over all of a client's data, ``[S, d]``.
@@ -167,11 +175,17 @@ class CohortOracle:
             w: ``[S, d]``.
             active: ``[S]`` bool, the clients whose losses are tallied for logging; None for no tally.
         """
-        return self.full_blocks(w, active)[0]
+        return self.full_blocks(w, active=active)[0]
 
-    def full_blocks(self, w: Tensor, active: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """As :meth:`full` in the shared block ``[S, d]`` and in the personal one ``[S, p]`` (p may be 0)."""
-        g, g_v, values = self._everything(w)
+    def full_blocks(self, w: Tensor, v: Tensor | None = None, active: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """As :meth:`full` in the shared block ``[S, d]`` and in the personal one ``[S, p]`` (p may be 0).
+
+        Args:
+            w: ``[S, d]``.
+            v: Personal blocks, ``[S, p]``; None for those of the start of the round.
+            active: ``[S]`` bool, the clients whose losses are tallied for logging; None for no tally.
+        """
+        g, g_v, values = self._everything(w, v)
         if active is not None:
             self._count(values, active)
         self._advance(active)
@@ -188,12 +202,13 @@ class CohortOracle:
             self.buffers = self.buffers.index_copy(1, self._averaged, buffers[:, self._averaged])
 
     def uniform(self, count: int) -> Tensor:
-        """Numbers uniform on [0, 1), ``[S, count]``: each client's row from its own seed, whoever shares its chunk."""
-        rows = [
-            torch.rand(count, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-            for seed in self._seeds
-        ]
+        """Numbers uniform on [0, 1), ``[S, count]``; each client's depend on nobody else in its chunk."""
+        rows = [torch.rand(count, dtype=torch.float64, generator=generator) for generator in self.generators()]
         return torch.stack(rows).to(self.buffers.device)
+
+    def generators(self) -> list[torch.Generator]:
+        """New generators on the CPU, one a client, seeded by its seed of this round and phase."""
+        return [torch.Generator().manual_seed(seed) for seed in self._seeds]
 
     def tally(self) -> dict[str, Tensor]:
         """Mean loss and scalars of each client over its evaluations, ``[S]`` each; NaN for clients without any."""
@@ -217,9 +232,9 @@ class CohortOracle:
         active = torch.stack([torch.zeros_like(self._all_active), *self._active])
         return active.sum(0) > 0
 
-    def _everything(self, w: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    def _everything(self, w: Tensor, personal: Tensor | None) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Operators in both blocks and values, over all data of every client."""
-        v = self._own_personal()
+        v = self._personal_or_none(personal)
         g, g_v = torch.empty_like(w), torch.empty_like(v)
         values: dict[str, Tensor] = {}
         for rows, data in self._data.full():
@@ -252,8 +267,10 @@ class CohortOracle:
         self._count({"loss": result.loss, **result.scalars}, batch.active)
         return result
 
-    def _own_personal(self) -> Tensor:
-        return self._no_personal if self.personal is None else self.personal
+    def _personal_or_none(self, v: Tensor | None) -> Tensor:
+        """The given personal blocks, those of the start of the round, or ``[S, 0]`` if the task has none."""
+        given = self.personal if v is None else v
+        return self._no_personal if given is None else given
 
     def _count(self, values: dict[str, Tensor], active: Tensor | None) -> None:
         for name, value in values.items():

@@ -7,9 +7,10 @@ cross entropy, which vmap takes apart into some thirty operations, is the same o
 every call of these functions below a ``vmap`` and computes it so; gradients follow by ordinary autograd. Whatever it
 does not cover goes its usual way.
 
-Two functions need a hand whatever the device: the padding row of an embedding has no gradient in any client (below
-vmap it would have one in all but the first), and a parameter seen as complex numbers is copied first, as views into a
-flat vector may lie at odd places.
+Some things need a hand whatever the device. The padding row of an embedding has no gradient in any client (below vmap
+it would have one in all but the first), and an index beyond its table gives NaN (below vmap, another client's row). A
+parameter requires a gradient as it does one by one. A parameter seen as complex numbers is copied first, as views into
+a flat vector may lie at odd places.
 """
 
 from __future__ import annotations
@@ -19,7 +20,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._functorch import is_batchedtensor, is_functorch_wrapped_tensor, maybe_current_level, maybe_get_level
+from torch._C._functorch import (
+    get_unwrapped,
+    is_batchedtensor,
+    is_functorch_wrapped_tensor,
+    maybe_current_level,
+    maybe_get_level,
+)
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
@@ -167,23 +174,35 @@ def _embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Tensor | None:
-    if padding_idx is None or max_norm is not None or scale_grad_by_freq or sparse:
+    if max_norm is not None or scale_grad_by_freq or sparse or not is_batchedtensor(weight):
         return None
-    rows = F.embedding(input, weight)
-    padding = input == padding_idx % weight.shape[0]
-    return torch.where(padding[..., None], rows.detach(), rows)
+    last = weight.shape[0] - 1
+    rows = F.embedding(input.clamp(0, last), weight)
+    if padding_idx is not None:
+        padding = input == padding_idx % weight.shape[0]
+        rows = torch.where(padding[..., None], rows.detach(), rows)
+    outside = (input < 0) | (input > last)  # would be a row of another client, below vmap
+    return rows.masked_fill(outside[..., None], torch.nan)
+
+
+def _requires_grad(x: Tensor) -> bool | None:
+    """Whether gradients are taken above the ``vmap``, where they are not taken below it."""
+    while is_batchedtensor(x):
+        x = get_unwrapped(x)
+    return x.requires_grad or None
 
 
 def _view_as_complex(input: Tensor) -> Tensor:
     return torch.view_as_complex(_compact(input))
 
 
-_NEEDED: dict[Callable[..., Any], Callable[..., Tensor | None]] = {
+_NEEDED: dict[Callable[..., Any], Callable[..., Any]] = {
     F.embedding: _embedding,
+    Tensor.requires_grad.__get__: _requires_grad,  # type: ignore[attr-defined]
     torch.view_as_complex: _view_as_complex,
 }
 
-_RULES: dict[Callable[..., Any], Callable[..., Tensor | None]] = {
+_RULES: dict[Callable[..., Any], Callable[..., Any]] = {
     **_NEEDED,
     F.linear: _linear,
     torch.conv2d: _conv2d,

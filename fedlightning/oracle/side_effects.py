@@ -12,6 +12,7 @@ import sys
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import IOBase
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -29,6 +30,7 @@ _LIBRARIES = {"torch", "torchvision", "torchmetrics", "lightning", "numpy", "fed
 _PLAIN = (bool, int, float, complex, str, type(None))
 _CONTAINERS = (list, dict, set)
 _OWN = ("_parameters", "_buffers", "_modules")
+_LOOKS = itertools.count()
 
 
 def _attributes(task: nn.Module) -> Iterator[tuple[nn.Module, str, Any]]:
@@ -53,7 +55,7 @@ def fingerprint(task: nn.Module) -> dict[str, Any]:
         if _is_foreign(cls.__module__):
             break
         for name, value in vars(cls).items():
-            if isinstance(value, (*_PLAIN, *_CONTAINERS, Tensor)):
+            if isinstance(value, (*_PLAIN, *_CONTAINERS, Tensor, FunctionType)):
                 _note(found, f"{cls.__name__}.{name}", value, _DEPTH)
     return found
 
@@ -75,6 +77,8 @@ def _note(found: dict[str, Any], name: str, value: Any, depth: int) -> None:
         found[name] = repr(value.bit_generator.state)
     elif isinstance(value, itertools.count):
         found[name] = repr(value)
+    elif isinstance(value, Iterator) and not isinstance(value, IOBase):
+        found[name] = next(_LOOKS)  # nobody can tell whether it has moved, so it counts as moved
     elif depth and len(found) < _SMALL:
         for part, inner in _parts(value):
             _note(found, f"{name}{part}", inner, depth - 1)
@@ -94,12 +98,21 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
         yield " defaults", value.__defaults__ or ()
         for name in value.__code__.co_names:
             held = value.__globals__.get(name)
-            if isinstance(held, (*_PLAIN, *_CONTAINERS, deque, itertools.count)) or _is_users_class(held):
+            if isinstance(held, (*_PLAIN, *_CONTAINERS, deque, itertools.count, Iterator)) or _is_users(held):
                 yield f" {name}", held
     elif _is_users_class(value):
         yield from ((f".{name}", inner) for name, inner in vars(value).items() if not callable(inner))
     elif not isinstance(value, nn.Module | type | ModuleType) and not _is_foreign(type(value).__module__):
         yield from ((f".{name}", inner) for name, inner in getattr(value, "__dict__", {}).items())
+
+
+def _is_users(value: Any) -> bool:
+    """Whether it is a function, a class or an object of one of the user's own; networks and modules are not."""
+    if isinstance(value, FunctionType):
+        return not _is_foreign(value.__module__)
+    if isinstance(value, type):
+        return _is_users_class(value)
+    return not isinstance(value, nn.Module | ModuleType | Tensor) and not _is_foreign(type(value).__module__)
 
 
 def _is_users_class(value: Any) -> bool:

@@ -66,7 +66,7 @@ class FedCP(TwoHeadClassification):
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Clients receive the global body."""
-        self._adopt(None)  # a checkpoint's weights may have been rounded to the module's dtype of that moment
+        self.run.put_in(None)  # a checkpoint's weights may have been rounded to the module's dtype of that moment
         self.received_body.load_state_dict(self.below_head_state())
 
     def forward(self, x: Any) -> Tensor:

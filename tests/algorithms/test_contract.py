@@ -61,7 +61,7 @@ def test_order_of_the_cohort_does_not_matter(name):
         return replace(cohort, deals=cohort.deals[::-1])
 
     batches = rounds_of(algorithm, 3, size=4)
-    turned = [RoundBatch(b.index, tuple(backwards(c) for c in b.cohorts)) for b in batches]
+    turned = [RoundBatch(b.index, tuple(backwards(c) for c in b.cohorts), b.samples) for b in batches]
     close(run(loop_for(quadratic(algorithm)), batches), run(loop_for(quadratic(algorithm)), turned))
 
 
@@ -96,8 +96,8 @@ def test_resumed_run_is_bitwise_the_uninterrupted_one(name):
         second.load_state_dict(first.state_dict())
         resumed = run(second, batches[stop:])
         assert torch.equal(resumed, trajectory[stop:])
-        for field in fields(whole.server):
-            ours, theirs = getattr(second.server, field.name), getattr(whole.server, field.name)
+        for field in fields(whole.state):
+            ours, theirs = getattr(second.state, field.name), getattr(whole.state, field.name)
             assert torch.equal(torch.as_tensor(ours), torch.as_tensor(theirs))
         for key in whole.clients.template:
             assert torch.equal(second.clients.all(key), whole.clients.all(key))
@@ -111,7 +111,7 @@ def test_inputs_are_not_mutated(name):
     parameters = [p.detach().clone() for p in task.parameters()]
     before = vars(algorithm).copy()
     run(loop, batches[:1])
-    server = loop.server
+    server = loop.state
     held = {f.name: torch.as_tensor(getattr(server, f.name)).clone() for f in fields(server)}
     run(loop, batches[1:])
     for key, value in held.items():

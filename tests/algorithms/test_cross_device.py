@@ -52,8 +52,8 @@ def test_parallel_sgda_on_all_data_is_one_step_of_one(tmp_path):
 def test_ada_remembers_under_the_same_random_numbers():
     """Where the point stands still, the upload of the second round is alpha_t times one noisy operator."""
     still = 1e-30
-    first, second = (train(fl.CDMA_ONE(still), noise=3.0, rounds=n, local_steps=1)[1].server.u for n in (1, 2))
-    remembering = train(fl.CDMA(still, alpha=0.3), noise=3.0, rounds=2, local_steps=1)[1].server.u
+    first, second = (train(fl.CDMA_ONE(still), noise=3.0, rounds=n, local_steps=1)[1].state.u for n in (1, 2))
+    remembering = train(fl.CDMA(still, alpha=0.3), noise=3.0, rounds=2, local_steps=1)[1].state.u
     torch.testing.assert_close(remembering, 0.3 * second + 0.7 * first, rtol=1e-9, atol=1e-9)
     assert (second - first).norm() > 0.5
 
@@ -89,9 +89,9 @@ def test_ada_asks_for_the_point_before_only_when_it_remembers():
 def test_both_operators_draw_the_same_noise(algorithm):
     """At w = z the noise of g_i(w) - g_i(z) cancels: after one step only that of the collected operators is left."""
     task, loop, _ = train(algorithm, noise=3.0, rounds=1, local_steps=1)
-    collected = loop.server.u if isinstance(algorithm, fl.CDMA) else loop.server.g
+    collected = loop.state.u if isinstance(algorithm, fl.CDMA) else loop.state.g
     start = torch.cat([task.x, task.y]).detach()
-    torch.testing.assert_close(loop.server.z, start - 0.05 * collected, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(loop.state.z, start - 0.05 * collected, rtol=1e-9, atol=1e-9)
     exact = task.matrix.mean(0) @ start + task.offset.mean(0)
     assert (collected - exact).norm() > 0.5
 

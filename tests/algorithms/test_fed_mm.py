@@ -27,7 +27,7 @@ def distances(algorithm, rounds, size, **options):
 def test_the_mean_over_all_reaches_the_saddle_with_thirty_percent_of_the_clients(mu):
     loop, distance = distances(FedMM(0.12, mu=mu, mean_over="all"), 360, size=3)
     assert distance[-1] < 1e-10
-    torch.testing.assert_close(loop.server.z, loop.clients.all("state.u").mean(0), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(loop.state.z, loop.clients.all("state.u").mean(0), rtol=1e-12, atol=1e-12)
     assert loop.clients.all("state.lam").mean(0).norm() < 1e-9
 
 

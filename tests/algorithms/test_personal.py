@@ -9,8 +9,9 @@ import torch
 
 from fedlightning import algorithms as fl
 from fedlightning.data.cohort import RoundBatch
+from fedlightning.federation.client_group import for_clients
+from fedlightning.federation.transport import InProcess
 from fedlightning.local import SVRG, FixedSteps, GradientDescent, LocalSteps
-from fedlightning.loop import RoundLoop
 from fedlightning.oracle import Autocast, Sequential, Vectorized
 from tests.algorithms.cases import CASES
 from tests.federations import (
@@ -95,18 +96,17 @@ def test_personal_models_follow_the_numpy_reference(name):
 @pytest.mark.parametrize("name", CASES)
 def test_personal_rows_never_appear_in_a_message(name, monkeypatch):
     sent, received = [], []
-    collect = RoundLoop._collect
+    ask = InProcess.ask
 
-    def note(self, outcome, chunk, reply, oracle, z):
-        message = {} if reply.up is None else vars(reply.up)
-        sent.extend(value for value in message.values() if isinstance(value, torch.Tensor))
-        for phase in algorithm.phases:  # with the server as it is in this phase
-            received.extend(
-                value for value in vars(phase.down(self.server)).values() if isinstance(value, torch.Tensor)
-            )
-        collect(self, outcome, chunk, reply, oracle, z)
+    def overheard(self, request, invited):
+        message = for_clients(request.message, invited)
+        received.extend(value for value in vars(message).values() if isinstance(value, torch.Tensor))
+        for answer in ask(self, request, invited):
+            update = {} if answer.update is None else vars(answer.update)
+            sent.extend(value for value in update.values() if isinstance(value, torch.Tensor))
+            yield answer
 
-    monkeypatch.setattr(RoundLoop, "_collect", note)
+    monkeypatch.setattr(InProcess, "ask", overheard)
     algorithm = CASES[name].personal_algorithm()
     task = personal_quadratic(algorithm, **CASES[name].problem)
     loop = loop_for(task)
@@ -228,13 +228,13 @@ class CohortUpload:
 class CohortMean(fl.FedAPM):
     """FedAPM as it must not be: the mean over the cohort in place of all N clients."""
 
-    def client(self, down, rows, oracle):
-        reply = super().client(down, rows, oracle)
-        new = reply.rows
-        return fl.Reply(CohortUpload(new.u + new.pi / self.rho), new, point=new.u)
+    def client_update(self, message, state, oracle):
+        reply = super().client_update(message, state, oracle)
+        new = reply.state
+        return fl.Reply(CohortUpload(new.u + new.pi / self.rho), new, reply.personal, point=new.u)
 
-    def server(self, server, up):
-        return fl.Point(up.dz)
+    def server_update(self, server, update):
+        return fl.Point(update.dz)
 
 
 def test_the_mean_over_the_cohort_misses_the_solution():
@@ -251,7 +251,7 @@ def test_fed_apm_weighs_clients_by_their_samples():
     for batch in rounds_of(algorithm, 250, size=3, local_steps=4):
         (cohort,) = batch.cohorts
         deals = tuple(replace(deal, size=sizes[deal.id]) for deal in cohort.deals)
-        run(loop, [RoundBatch(batch.index, (replace(cohort, deals=deals, samples=sum(sizes)),))])
+        run(loop, [RoundBatch(batch.index, (replace(cohort, deals=deals),), torch.tensor(sizes))])
     n, weights = len(task.u), torch.tensor(sizes, dtype=torch.float64) / sum(sizes)
     matrix, offset = task.matrix.double(), task.offset.double()
     coupling = matrix[:, :n, n:] @ torch.linalg.inv(matrix[:, n:, n:])
@@ -369,11 +369,11 @@ def test_lp_proj_minimises_the_mean_of_the_infimal_convolutions():
     pull = torch.eye(k, dtype=torch.float64) - lam * P @ inverse @ P.T  # gradient of h_i(w) / lam
     rest = P @ (inverse @ task.offset.unsqueeze(2))
     w = torch.linalg.solve(pull.sum(0), -rest.sum(0)).squeeze(1)
-    torch.testing.assert_close(loop.server.w, w, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(loop.state.w, w, rtol=1e-6, atol=1e-6)
     theta = (inverse @ (lam * P.T @ w - task.offset).unsqueeze(2)).squeeze(2)
     torch.testing.assert_close(loop.clients.all("state.theta"), theta, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(P @ loop.point, w, rtol=1e-6, atol=1e-6)
-    off = loop.point - loop.server.start
+    off = loop.point - loop.state.start
     torch.testing.assert_close(P.T @ (P @ off), off)  # nothing moved but what w can tell
 
 
@@ -402,7 +402,7 @@ def test_a_client_without_minibatches_rests():
         (batch,) = rounds_of(algorithm, 1, size=2)
         (cohort,) = batch.cohorts
         deals = tuple(replace(d, index=d.index[:n]) for d, n in zip(cohort.deals, steps, strict=True))
-        run(loop, [RoundBatch(0, (replace(cohort, deals=deals),))])
+        run(loop, [RoundBatch(0, (replace(cohort, deals=deals),), batch.samples)])
         ends.append(loop.clients.all("state.theta")[[d.id for d in deals]])
     assert torch.equal(ends[0][0], ends[1][0])
     assert not torch.equal(ends[0][1], ends[1][1])

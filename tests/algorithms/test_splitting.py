@@ -10,6 +10,8 @@ from torch.utils.data import TensorDataset
 
 from fedlightning import FederatedDataModule, FederatedLightningModule
 from fedlightning import algorithms as fl
+from fedlightning.algorithms.base import PerClient
+from fedlightning.algorithms.fed_skip import Upload
 from fedlightning.data.module import RoundLoader
 from fedlightning.local import (
     SVRG,
@@ -85,7 +87,7 @@ def federation(algorithm, rounds, batch_size=None, local_steps=20, participation
         rounds_per_epoch=rounds,
         seed=seed,
     )
-    loop = loop_for(task, oracle, psi=compose(task._space().shared, L1(WEIGHT), None))
+    loop = loop_for(task, oracle, regularizer=compose(task._space().shared, L1(WEIGHT), None))
     loader = RoundLoader(data, algorithm.phases)
     return loop, (batch.place(torch.device("cpu"), torch.float64) for batch in loader)
 
@@ -159,7 +161,7 @@ def test_the_test_of_fiaelt_implies_its_criterion():
     loop, batches = federation(algorithm, 10)
     for batch in batches:
         y = loop.point
-        started = hasattr(loop, "_clients") and loop._clients is not None
+        started = loop.runner.clients.has_states
         before = loop.clients.all("state.x") if started else torch.full((len(SIZES), FEATURES), 0.5).double()
         duals = loop.clients.all("state.z") if started else torch.zeros(len(SIZES), FEATURES).double()
         loop.run(batch, Autocast("cpu"))
@@ -202,7 +204,7 @@ def test_means_over_all_clients_are_exact_from_the_first_round_on():
     for batch in batches:
         loop.run(batch, Autocast("cpu"))
         reflections = 2 * loop.clients.all("state.x") - loop.clients.all("state.y")
-        torch.testing.assert_close(loop.server.xhat, reflections.mean(0), rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(loop.state.xhat, reflections.mean(0), rtol=1e-12, atol=1e-12)
     assert len(loop.clients.seen) < len(SIZES)
 
 
@@ -218,11 +220,9 @@ def test_means_over_all_clients_are_exact_from_the_first_round_on():
     ids=["svrg", "own-penalties", "estimated-step", "tolerance", "adam"],
 )
 def test_unequal_clients_vectorized_sequential_and_chunked_agree(algorithm):
-    psi = None if isinstance(algorithm, fl.FedPD) else compose(Line(algorithm)._space().shared, L1(WEIGHT), None)
     points = []
     for oracle in (Vectorized(), Sequential(), Vectorized(chunk_size=2), Vectorized(replay=False)):
         loop, batches = federation(algorithm, 4, batch_size=3, oracle=oracle)
-        loop.algorithm = algorithm.bind(loop.space, loop.point, psi)
         points.append(run(loop, batches))
     for other in points[1:]:
         torch.testing.assert_close(points[0], other, rtol=1e-12, atol=1e-12)
@@ -268,11 +268,18 @@ def test_fed_skip_with_a_mean_in_every_round_is_fed_avg():
 def test_fed_skip_hands_every_model_to_one_client():
     algorithm = fl.FedSkip(lr=0.05, period=100, seed=3)
     ids = [4, 0, 7, 2]
-    routes = [
-        algorithm.route(algorithm.init_server(torch.zeros(1)).__class__(torch.zeros(1), t), ids) for t in range(5)
-    ]
+    routes = [algorithm.shuffled(torch.tensor(ids), t).tolist() for t in range(5)]
     assert all(sorted(route) == sorted(ids) for route in routes)
     assert len({tuple(route) for route in routes}) > 1
+    server = algorithm.init_server(torch.zeros(1))
+    models = PerClient(torch.zeros(1), torch.tensor(ids), torch.tensor([[4.0], [0.5], [7.0], [2.0]]))
+    after = algorithm.server_update(server, Upload(models))
+    assert dict(zip(after.clients.tolist(), after.models[:, 0].tolist(), strict=True)) == dict(
+        zip(routes[0], [4.0, 0.5, 7.0, 2.0], strict=True)
+    )
+    later = algorithm.server_update(after, Upload(PerClient(torch.zeros(1), torch.tensor([4]), torch.tensor([[9.0]]))))
+    assert sorted(later.clients.tolist()) == sorted(ids)
+    assert PerClient(later.z, later.clients, later.models).of([4, 5]).flatten().tolist() == [9.0, 0.0]
 
 
 @pytest.mark.parametrize(

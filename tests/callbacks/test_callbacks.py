@@ -243,13 +243,15 @@ class Interrupted(Line):
     where = ""
 
     def objective(self, batch):
-        self._stop("objective", self._loop is not None)
+        self._stop("objective", self._trainer is not None)
         return super().objective(batch)
 
-    def _move(self, loop, scaler, overflow):
+    def on_before_optimizer_step(self, optimizer):
         self._stop("move", True)
-        super()._move(loop, scaler, overflow)
-        self._stop("moved", True)
+
+    def log(self, name, *args, **kwargs):
+        self._stop("moved", name == "step")
+        super().log(name, *args, **kwargs)
 
     def _stop(self, here, trained):
         if trained and here == self.where and self.trainer.global_step >= 2 and self.trainer.state.fn == "fit":

@@ -75,7 +75,7 @@ def test_help_and_typos_import_nothing_heavy(arguments, code, said, tmp_path):
         ("import fedlightning", ()),
         ("import fedlightning.data, fedlightning.tasks, fedlightning.models.classifiers", ("torch",)),
         ("import fedlightning.algorithms, fedlightning.proximal, fedlightning.local", ("torch",)),
-        ("import fedlightning.oracle, fedlightning.participation, fedlightning.loop", ("torch",)),
+        ("import fedlightning.oracle, fedlightning.participation, fedlightning.federation.loop", ("torch",)),
         ("from fedlightning.data import IID, Dirichlet, Partition; import fedlightning.models", ("torch",)),
     ],
 )

@@ -68,7 +68,7 @@ def subproblem(weight=10.0, **more):
 
 def solution_of(problem, a):
     hessian = a.mT @ a / SAMPLES + problem.weight * torch.eye(DIM, dtype=torch.float64)
-    right = a.mean(1) - problem.dual + problem.weight * problem.anchor
+    right = a.mean(1) - problem.dual + problem.weight * problem.center
     return torch.linalg.solve(hessian, right[:, :, None]).squeeze(2)
 
 

@@ -36,7 +36,7 @@ from torch.utils.data import TensorDataset
 
 from fedlightning import FederatedDataModule, FederatedLightningModule
 from fedlightning.algorithms import FedAvg
-from fedlightning.loop import RoundRejectedError
+from fedlightning.federation.server import RoundRejectedError
 from fedlightning.oracle import Auto, ObjectiveError, Oracle, Sequential, Vectorized
 from tests.oracle.objectives import AbsentError, Case, Setting, UnsuitableError, module_cases, operation_cases, reseed
 from tests.oracle.written import written_cases

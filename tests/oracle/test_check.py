@@ -679,7 +679,7 @@ def test_a_batch_that_is_written_into_is_a_copy():
 def test_the_same_round_twice_is_the_same_round():
     algorithm = FedAvg(0.05)
     (batch,) = rounds_of(algorithm, 1, local_steps=STEPS)
-    again = RoundBatch(batch.index, batch.cohorts)
+    again = RoundBatch(batch.index, batch.cohorts, batch.samples)
     points = [run(loop_for(quadratic(algorithm, noise=1.0), Vectorized()), [each]) for each in (batch, again)]
     assert torch.equal(*points)
     assert S == 3

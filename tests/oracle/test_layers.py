@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedlightning.oracle import Sequential, Vectorized
+from fedlightning.oracle.layers import CohortLayers
 from tests.oracle.test_oracle import S, assert_equal_evaluations, conv, setting
 
 WAYS = [Vectorized(replay=False, backward="autograd"), Vectorized(replay=True), Vectorized(backward="vmap")]
@@ -44,6 +45,13 @@ LOSSES = {
         linear,
         (6,),
         lambda net, b: F.cross_entropy(net(b[0]), b[1], torch.arange(1.0, 4).to(b[0])),
+    ),
+    "penalty behind requires_grad": (
+        linear,
+        (6,),
+        lambda net, b: (
+            F.cross_entropy(net(b[0]), b[1]) + sum(p.square().sum() for p in net.parameters() if p.requires_grad)
+        ),
     ),
     "vmap inside": (linear, (6,), lambda net, b: torch.func.vmap(lambda x: net(x[None])[0])(b[0]).square().mean()),
     "vmap inside over weights": (
@@ -158,3 +166,16 @@ def test_sparse_gradients_of_an_embedding_are_gradients():
         objective, *arguments = setting(net, (6,), loss=loss)
         found.append(Sequential().evaluator(objective, 1)(*arguments).g)
     assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("padding_idx", [None, 0])
+@pytest.mark.parametrize("index", [-1, 5])
+def test_an_index_beyond_its_table_is_no_row_of_another_client(index, padding_idx):
+    """Below vmap the tables of all clients lie in a row, and torch takes what it finds there."""
+    tables = torch.arange(15.0).view(3, 5, 1)
+    found = torch.tensor([[0, 4], [1, index], [2, 3]])
+    with CohortLayers():
+        rows = torch.func.vmap(lambda w, i: F.embedding(i, w, padding_idx))(tables, found).squeeze(2)
+    assert rows[[0, 2]].tolist() == [[0.0, 4.0], [12.0, 13.0]]
+    assert rows[1, 0] == 6.0
+    assert rows[1, 1].isnan()

@@ -385,7 +385,7 @@ def test_noise_is_a_function_of_seed_and_round():
     batches = rounds_of(algorithm, 2)
     first, second = (run(loop_for(quadratic(algorithm, noise=1.0)), batches) for _ in range(2))
     assert torch.equal(first, second)
-    twice = [RoundBatch(0, batches[0].cohorts)] * 2
+    twice = [RoundBatch(0, batches[0].cohorts, batches[0].samples)] * 2
     loop = loop_for(quadratic(algorithm, noise=1.0))
     one = run(loop, twice[:1])
     assert torch.equal(one[0], first[0])

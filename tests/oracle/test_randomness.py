@@ -182,11 +182,11 @@ def test_an_anchor_draws_what_the_next_call_draws():
     seen = []
 
     class Compares(FedAvg):
-        def client(self, down, rows, oracle):
-            z = down.z.expand(oracle.clients, -1)
+        def client_update(self, message, state, oracle):
+            z = message.z.expand(oracle.clients, -1)
             for batch in oracle.batches():
-                seen.append((oracle.anchor(z, batch) - oracle(z, batch)).abs().max())
-            return super().client(down, rows, oracle)
+                seen.append((oracle.at_reference(z, batch) - oracle(z, batch)).abs().max())
+            return super().client_update(message, state, oracle)
 
     algorithm = Compares(0.05)
     for reads in (False, True):
@@ -196,7 +196,7 @@ def test_an_anchor_draws_what_the_next_call_draws():
             if reads:
                 task.objective = lambda batch, f=original, task=task: f(batch) * float(task.offset.abs().max() > 0)
             (batch,) = rounds_of(algorithm, 1, local_steps=25)
-            loop_for(task, oracle).run(RoundBatch(0, batch.cohorts), autocast=_float64())
+            loop_for(task, oracle).run(RoundBatch(0, batch.cohorts, batch.samples), autocast=_float64())
     assert len(seen) > 100
     assert max(seen) == 0
 

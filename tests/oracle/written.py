@@ -7,6 +7,7 @@ random numbers that torch does not know of.
 from __future__ import annotations
 
 import copy
+import itertools
 import random as python_random
 from collections.abc import Callable
 from functools import partial
@@ -787,6 +788,28 @@ def python_loop(net: Any, batch: Any) -> Tensor:
     return torch.stack([net(x[None]).square().sum() * (int(y) + 1) for x, y in zip(*batch, strict=True)]).mean()
 
 
+def _ramp() -> float:
+    """Counts in a global of its own, in a function the objective calls."""
+    global _CALLS
+    _CALLS += 1
+    return min(1.0, _CALLS / 40)
+
+
+_CALLS = 0
+
+
+def after_some_calls(steps: int = 60) -> Loss:
+    later = itertools.chain(itertools.repeat(0.0, steps), itertools.repeat(1.0))
+    return lambda net, batch: ce(net, batch) * (1 + next(later))
+
+
+add(
+    "penalty behind requires_grad",
+    mlp,
+    lambda n, b: ce(n, b) + 1e-5 * sum(p.square().sum() for p in n.parameters() if p.requires_grad),
+)
+add("counter in a helper function", mlp, lambda n, b: ce(n, b) * _ramp(), flags="outside")
+add("an iterator that changes later", mlp, after_some_calls(), flags="outside")
 add("item()", mlp, scaled_by(lambda n, b: 1 + abs(b[0].mean().item())))
 add("float(tensor) of a weight", mlp, scaled_by(lambda n, b: 1 + float(n[0].weight.detach().norm())))
 add("tolist()", mlp, scaled_by(lambda n, b: 1 + sum(b[1].tolist())))

@@ -56,7 +56,7 @@ def test_attacks_have_their_price():
     task = UniversalPerturbation(FeDualEx(0.1), weight=0.3, radius=0.2)
     torch.nn.init.uniform_(task.attack, -0.2, 0.2)
     space = task._space()
-    psi, z = task._psi(space), read(space.shared, task)
+    psi, z = task._composite(space), read(space.shared, task)
     torch.testing.assert_close(psi.value(z), 0.3 * task.attack.detach().abs().sum())
     far = psi.project(z + 10)
     assert far[space.shared.min_dim :].max() == pytest.approx(0.2)

@@ -118,8 +118,8 @@ def test_prediction_as_one_client_and_as_everyone():
 
 
 def state(model):
-    loop = model._rounds()
-    return [loop.point, *(loop.models([i])[1][0] for i in range(CLIENTS))]
+    simulation = model.run.simulation
+    return [simulation.server.point, *(simulation.models([i])[1][0] for i in range(CLIENTS))]
 
 
 @pytest.mark.filterwarnings("ignore:Hyper-parameter 'network'")
@@ -233,29 +233,24 @@ def normed(track=True):
 
 
 @pytest.mark.filterwarnings("ignore:Hyper-parameter 'network'")
-def test_batch_statistics_of_a_variant_stay_with_its_clients(tmp_path):
+@pytest.mark.parametrize("buffers", ["local", "average"])
+def test_batch_statistics_of_a_variant_stay_with_its_clients(tmp_path, buffers):
     net = normed()
-    whole, data = task(net=net, buffers="local"), digits()
+    whole, data = task(net=net, buffers=buffers), digits()
     fitted(whole, data, 3).save_checkpoint(tmp_path / "last.ckpt")
     trainer().validate(whole, data, verbose=False)
     for name, values in by_hand(whole, data).items():
         torch.testing.assert_close(whole.client_metrics[name], values)
     means = [whole.personalize(i).network.camera.norm.running_mean for i in range(CLIENTS)]
     assert len({tuple(mean.tolist()) for mean in means}) == CLIENTS
-    first = task(net=net, buffers="local")
+    first = task(net=net, buffers=buffers)
     fitted(first, digits(), 1).save_checkpoint(tmp_path / "one.ckpt")
-    second = task(net=net, buffers="local")
+    second = task(net=net, buffers=buffers)
     trainer(max_steps=3, limit_val_batches=0).fit(second, digits(), ckpt_path=tmp_path / "one.ckpt", weights_only=True)
     for ours, theirs in zip(state(second), state(whole), strict=True):
         assert torch.equal(ours, theirs)
     for i, mean in enumerate(means):
         assert torch.equal(second.personalize(i).network.camera.norm.running_mean, mean)
-
-
-def test_batch_statistics_of_a_variant_cannot_be_averaged():
-    with pytest.raises(ValueError, match=r"camera\.(fine|coarse)\.norm\.running_mean.*Set buffers to 'local'"):
-        fitted(task(net=normed()), digits())
-    fitted(task(net=normed(track=False)), digits(), 1)
 
 
 def test_samples_of_several_shapes_are_not_evaluated_as_one_data_set():

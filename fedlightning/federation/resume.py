@@ -13,7 +13,7 @@ from torch import Tensor
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.config import NotPlainError, to_config
 
-_NAMES = {"psi": "regularizers"}
+_NAMES = {"regularizer": "regularizers"}
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Dependencies:
         values: dict[str, Any] = {"weighting": self.weighting} if self.bound.accumulates else {}
         for name in self.bound.state_depends_on:
             with suppress(NotPlainError):  # a regulariser of the user's own may have no plain form
-                values[name] = to_config(getattr(self.bound if name == "psi" else self.given, name))
+                values[name] = to_config(getattr(self.bound if name == "regularizer" else self.given, name))
         return values
 
     def algorithm_of(self, stored: Mapping[str, Any], bind: Callable[[Algorithm], Algorithm], z: Tensor) -> Algorithm:
@@ -56,7 +56,7 @@ class Dependencies:
         differing = self._differing(stored)
         if not differing:
             return self.bound
-        if differing.keys() & {"weighting", "psi"}:
+        if differing.keys() & {"weighting", "regularizer"}:
             raise self.refusal(stored)
         before = bind(replace(self.given, **differing))  # type: ignore[type-var]
         if all(_alike(getattr(before, name), getattr(self.bound, name)) for name in differing):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -156,8 +156,12 @@ class ClientStates:
             "rows": {name: stored[:seen].clone() for name, stored in self._rows.items()},
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore rows saved by :meth:`state_dict`; fields and shapes must be those of the template.
+    def load_state_dict(self, state: Mapping[str, Any], keep: Collection[int] | None = None) -> None:
+        """Take over rows saved by :meth:`state_dict`, beside those that are here; fields and shapes must be the same.
+
+        Args:
+            state: What was saved.
+            keep: Clients whose rows belong here; None for all.
 
         Raises:
             ValueError: If the number of clients, the fields or their shapes differ.
@@ -172,9 +176,13 @@ class ClientStates:
         if shapes != stored:
             raise ValueError(f"The checkpoint's client states have fields {stored}, this run's have {shapes}.")
         self.template = {name: row.to(self.template[name]) for name, row in state["template"].items()}
-        self._slots = {}
-        rows = {name: row.to(self.template[name].dtype) for name, row in state["rows"].items()}
-        self.write(state["ids"].tolist(), rows)
+        ids = state["ids"].tolist()
+        places = [place for place, client in enumerate(ids) if keep is None or client in keep]
+        whole = len(places) == len(ids)
+        rows = {
+            name: (row if whole else row[places]).to(self.template[name].dtype) for name, row in state["rows"].items()
+        }
+        self.write(ids if whole else [ids[place] for place in places], rows)
 
     def _reserve(self, rows: int) -> None:
         if rows <= self._capacity:

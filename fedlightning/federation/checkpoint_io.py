@@ -20,6 +20,8 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from fedlightning.config import CheckpointError
+from fedlightning.federation.shards import placed_shards, read_shards, remove_shards, require_no_shards
+from fedlightning.federation.whole_files import write_whole
 
 __all__ = [
     "AtomicCheckpointIO",
@@ -27,11 +29,10 @@ __all__ = [
     "read_checkpoint",
     "read_hyper_parameters",
     "require_federation",
-    "write_whole",
 ]
 
-FORMAT = 1
-"""Of what this version writes under ``federation``; larger numbers are of versions to come."""
+FORMAT = 2
+"""Of what this version writes under ``federation``. 1 kept one table of clients and one an architecture beside it."""
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -59,6 +60,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         if storage_options is not None:
             raise TypeError("AtomicCheckpointIO writes local files and takes no storage_options.")
         if _is_remote(path):
+            require_no_shards(checkpoint, path)
             super().save_checkpoint(checkpoint, str(path))
             return
         target = Path(path)
@@ -67,7 +69,8 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             target.parent.mkdir(parents=True, exist_ok=True)
             for orphan in target.parent.glob(f"{target.name}.partial-*"):  # of a process that was killed while saving
                 orphan.unlink(missing_ok=True)
-            write_whole(checkpoint, target)
+            with placed_shards(checkpoint, target):
+                write_whole(checkpoint, target)
         except OSError as error:
             which = "The checkpoint" if step is None else f"The checkpoint of round {step}"
             raise CheckpointError(
@@ -92,6 +95,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             rank_zero_warn(f"{path} is left: only checkpoint files are removed, no folders or other paths.")
             return
         local.unlink(missing_ok=True)
+        remove_shards(local)
 
     def _before(self, target: Path) -> str:
         """What the user still has."""
@@ -105,28 +109,6 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             f"The checkpoint before it{'' if step is None else f', of round {step},'} is whole: when the cause is "
             f"mended, go on from there with ckpt_path={str(path)!r}."
         )
-
-
-def write_whole(value: Any, target: Path) -> None:
-    """``torch.save`` to a file that is either whole or not there, nor anything beside it.
-
-    Raises:
-        OSError: If it cannot be written.
-    """
-    partial = target.with_name(f"{target.name}.partial-{os.getpid()}")
-    try:
-        with partial.open("wb") as file:
-            torch.save(value, file)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(target)
-    except RuntimeError as error:  # torch ends its archive nonetheless, and that second error is the one that arrives
-        for cause in _chain(error):
-            if isinstance(cause, OSError) or not isinstance(cause, Exception):
-                raise cause from None
-        raise
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def read_checkpoint(
@@ -171,6 +153,7 @@ def read_checkpoint(
         )
     if not isinstance(content.get("state_dict"), Mapping):
         raise CheckpointError(f"{name}: 'state_dict' is missing in it, or no dict.{_others(path)}")
+    read_shards(content, path)
     return content
 
 
@@ -197,10 +180,16 @@ def require_federation(state: Any, name: str) -> None:
     Raises:
         CheckpointError: If something is missing, of the wrong type, NaN, or of a version to come.
     """
-    if isinstance(state, Mapping) and isinstance(version := state.get("format", FORMAT), int) and version > FORMAT:
+    version = state.get("format") if isinstance(state, Mapping) else FORMAT
+    if isinstance(version, int) and version != FORMAT:
+        when, remedy = (
+            ("a later", "update fedlightning")
+            if version > FORMAT
+            else ("an earlier", "go on with the version it was written by, or start anew from its weights alone")
+        )
         raise CheckpointError(
-            f"{name} was written by a later version of fedlightning (format {version}; this one reads {FORMAT}): "
-            "update fedlightning."
+            f"{name} was written by {when} version of fedlightning (format {version}; this one reads {FORMAT}): "
+            f"{remedy}."
         )
     for problem in _problems(state):
         raise CheckpointError(f"{name}: {problem} The file is damaged or was changed: use an earlier checkpoint.")
@@ -218,26 +207,40 @@ def _problems(state: Any) -> Iterator[str]:
     for where, tensor in _floating(state["server"], "federation.server"):
         if tensor.isnan().any():
             yield f"'{where}' contains NaN."
-    clients = state["clients"]
-    if clients is None:
-        return
-    ids, rows = clients["ids"], clients["rows"]
+    for part in [state["clients"], *state.get("other_clients", [])]:
+        if part is None:
+            continue
+        if "architectures" not in part:
+            yield from _table_problems(part, "federation.clients")
+            continue
+        for name, table in part["architectures"].items():
+            yield from _table_problems(table, f"federation.clients.architectures.{name}")
+
+
+def _table_problems(table: Any, where: str) -> Iterator[str]:
+    """What is wrong with the states of some clients of one architecture."""
+    for key, kind in _TABLE.items():
+        value = table.get(key) if isinstance(table, Mapping) else None
+        if not isinstance(value, kind):
+            yield f"'{where}.{key}' is missing or a {type(value).__name__}, expected {kind.__name__}."
+    ids, rows = table["ids"], table["rows"]
     if ids.is_floating_point() or ids.dim() != 1 or len(ids.unique()) != len(ids):
-        yield "'federation.clients.ids' is no list of different clients."
-    if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < clients["clients"]:
-        yield f"'federation.clients.ids' names clients beyond the {clients['clients']} there are."
+        yield f"'{where}.ids' is no list of different clients."
+    if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < table["clients"]:
+        yield f"'{where}.ids' names clients beyond the {table['clients']} there are."
     for field, stored in rows.items():
-        template = clients["template"].get(field)
+        template = table["template"].get(field)
         if not isinstance(stored, Tensor) or not isinstance(template, Tensor):
-            yield f"'federation.clients.rows.{field}' is no tensor of the template."
+            yield f"'{where}.rows.{field}' is no tensor of the template."
         elif stored.shape != (len(ids), *template.shape):
             yield (
-                f"'federation.clients.rows.{field}' has the shape {tuple(stored.shape)}, expected "
-                f"{(len(ids), *template.shape)}."
+                f"'{where}.rows.{field}' has the shape {tuple(stored.shape)}, expected {(len(ids), *template.shape)}."
             )
         elif stored.is_floating_point() and stored.isnan().any():
-            yield f"'federation.clients.rows.{field}' contains NaN."
+            yield f"'{where}.rows.{field}' contains NaN."
 
+
+_TABLE: dict[str, Any] = {"clients": int, "ids": Tensor, "template": Mapping, "rows": Mapping, "buffers": list}
 
 _FEDERATION: tuple[tuple[tuple[str, ...], Any], ...] = (
     ((), Mapping),
@@ -245,9 +248,6 @@ _FEDERATION: tuple[tuple[tuple[str, ...], Any], ...] = (
     (("server",), Mapping),
     (("clients",), Mapping),
     (("clients", "clients"), int),
-    (("clients", "ids"), Tensor),
-    (("clients", "template"), Mapping),
-    (("clients", "rows"), Mapping),
     (("buffers",), Mapping),
     (("buffers", "names"), list),
     (("buffers", "values"), Tensor),
@@ -311,9 +311,3 @@ def _complaint(error: OSError, target: Path) -> str:
     folder = next(folder for folder in target.absolute().parents if folder.is_dir())
     free = shutil.disk_usage(folder).free
     return f"{target}: {reason} ({free / 2**20:.1f} MiB are free there)."
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__

@@ -1,0 +1,255 @@
+"""Means over the clients of a cohort: of what they upload, and of what is logged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+from zlib import crc32
+
+import torch
+from torch import Tensor
+
+from fedlightning.algorithms.base import PerClient
+from fedlightning.federation.processes import Processes
+from fedlightning.federation.protocol import Answer, Roster
+from fedlightning.federation.validation import tensors_of
+
+_BUFFERS = "buffers"
+
+
+class WeightedMean:
+    """Sums weighted values over chunks of clients and over processes."""
+
+    def __init__(self) -> None:
+        """Begin with no client."""
+        self._sums: dict[str, Tensor] = {}
+        self._names: list[str] | None = None
+        self._weight: Tensor | float = 0.0
+
+    def add(self, values: Mapping[str, Tensor], weights: Tensor) -> None:
+        """Add C clients.
+
+        Args:
+            values: ``[C, ...]`` each; a client of weight 0 adds nothing, whatever its values.
+            weights: ``[C]``, not negative.
+
+        Raises:
+            ValueError: If the values have other names or shapes than those of the clients before.
+        """
+        self._names = list(values) if self._names is None else self._names
+        _require_same_names([self._names, list(values)])
+        silent = weights == 0
+        some_silent = bool(silent.any())
+        for name, value in values.items():
+            if some_silent:
+                shape = (-1, *[1] * (value.dim() - 1))
+                value = torch.where(silent.view(shape), torch.zeros_like(value), value)
+            term = torch.tensordot(weights.to(value), value, dims=1)
+            if name in self._sums and self._sums[name].shape != term.shape:
+                raise ValueError(
+                    f"Clients of one cohort sent '{name}' in different shapes, {list(self._sums[name].shape)} and "
+                    f"{list(term.shape)}. If it holds something of every local step, set the data module's local_steps."
+                )
+            self._sums[name] = self._sums[name] + term if name in self._sums else term
+        self._weight = self._weight + weights.sum()
+
+    def gather(self, processes: Processes, device: torch.device) -> None:
+        """Add up the processes' sums; every process then holds the whole, also one that added nothing.
+
+        Args:
+            processes: Those that add up.
+            device: Where the values are.
+
+        Raises:
+            ValueError: If the values of another process's clients have other names.
+        """
+        if processes.count == 1:
+            return
+        some = bool(self._sums)
+        names = crc32("\0".join(self._sums).encode()) % 2**20 if some else 0
+        head = [float(self._weight), some, names, names**2]
+        weight, *counts = processes.sum(torch.tensor(head, dtype=torch.float64, device=device))
+        count, total, squares = (int(number) for number in counts)
+        if count * squares != total**2:  # their variance is not zero
+            _require_same_names([each for each in processes.collect(list(self._sums)) if each])
+        if 0 < count < processes.count:
+            known = processes.collect([(name, value.shape, value.dtype) for name, value in self._sums.items()])
+            for name, shape, dtype in next(each for each in known if each):
+                self._sums.setdefault(name, torch.zeros(shape, dtype=dtype, device=device))
+        self._weight = weight
+        self._sums = {name: processes.sum(total) for name, total in self._sums.items()}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._sums
+
+    @property
+    def weight(self) -> float:
+        """Total weight so far."""
+        return float(self._weight)
+
+    def sum(self, name: str) -> Tensor:
+        """Weighted sum over the clients added."""
+        return self._sums[name]
+
+    def mean(self, name: str) -> Tensor:
+        """Weighted mean over the clients added."""
+        total = self._sums[name]
+        return total / torch.as_tensor(self._weight, dtype=total.dtype, device=total.device)
+
+    def means(self) -> dict[str, Tensor]:
+        """All weighted means."""
+        return {name: self.mean(name) for name in self._sums}
+
+
+class CohortMean:
+    """What the clients of one phase sent, averaged as it comes in; clients with non-finite numbers are left out.
+
+    Attributes:
+        accepted: Clients of this process whose answers count.
+        left_out: Those whose answers do not.
+        floats: Numbers they sent, all processes' once :meth:`gather` was called.
+        answered: Clients that answered, likewise.
+    """
+
+    def __init__(self, roster: Roster, by_samples: bool) -> None:
+        """Begin with no answer.
+
+        Args:
+            roster: Gives the clients' weights.
+            by_samples: Clients count by their numbers of samples; else alike.
+        """
+        self.accepted: list[int] = []
+        self.left_out: list[int] = []
+        self.floats = 0
+        self.answered = 0
+        self._roster = roster
+        self._by_samples = by_samples
+        self._updates = WeightedMean()
+        self._metrics = WeightedMean()
+        self._tallies = WeightedMean()
+        self._per_client: dict[str, list[Tensor]] = {}
+        self._kind: type[Any] | None = None
+        self._each: dict[str, list[Tensor]] = {}
+
+    def add(self, answer: Answer) -> None:
+        """Take in the answer of some clients."""
+        sent = tensors_of(answer.update)
+        if answer.buffers.shape[1]:
+            sent[_BUFFERS] = answer.buffers
+        finite = _both(finite_clients(sent), answer.sound)
+        weights = self._roster.weights(answer.clients, self._by_samples).to(answer.buffers)
+        counted = torch.ones_like(weights) if finite is None else finite.to(weights)
+        kept = (
+            answer.clients
+            if finite is None
+            else [i for i, ok in zip(answer.clients, finite.tolist(), strict=True) if ok]
+        )
+        self._updates.add(sent, weights * counted)
+        self._metrics.add(answer.metrics, counted)
+        if answer.tally:  # a client whose solver had nothing to do has evaluated nothing
+            self._tallies.add(answer.tally, counted if answer.evaluated is None else counted * answer.evaluated)
+        for name in answer.per_client:
+            self._per_client.setdefault(name, []).append(answer.metrics[name])
+        if answer.update is not None:
+            self._kind = type(answer.update)
+            for each in _sent_by_each(self._kind):
+                own = sent[each] if finite is None else sent[each][finite]
+                self._each.setdefault(each, []).append(own)
+        self.accepted += kept
+        self.left_out += [client for client in answer.clients if finite is not None and client not in set(kept)]
+        self.floats += sum(value.numel() for value in sent.values())
+        self.answered += len(answer.clients)
+
+    def gather(self, processes: Processes, device: torch.device) -> None:
+        """Add up the processes' answers; every process then holds the means of the whole cohort."""
+        if processes.count > 1:
+            counts = torch.tensor([self.floats, self.answered, self.answered == 0], device=device)
+            self.floats, self.answered, without = (int(count) for count in processes.sum(counts))
+            if without and self.answered:
+                self._kind = processes.agree(self._kind)
+        for mean in (self._updates, self._metrics, self._tallies):
+            mean.gather(processes, device)
+        self._everyone = self.accepted
+        if self._kind is not None and _sent_by_each(self._kind) and processes.count > 1:
+            parts = processes.collect((self.accepted, {name: torch.cat(rows) for name, rows in self._each.items()}))
+            self._everyone = [client for ids, _ in parts for client in ids]
+            self._each = {
+                name: [rows[name].to(device) for _, rows in parts if rows] for name in _sent_by_each(self._kind)
+            }
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no client sent finite numbers."""
+        return self._updates.weight == 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every client that answered sent finite numbers."""
+        return self._metrics.weight == self.answered
+
+    def update(self) -> Any:
+        """The update as the server receives it; None if nothing is sent."""
+        if self._kind is None:
+            return None
+        total = self._roster.total_weight(self._by_samples)
+        averaged: dict[str, Any] = {}
+        for each in fields(self._kind):
+            over = each.metadata.get("over")
+            if over == "none":
+                rows = torch.cat(self._each[each.name])
+                clients = torch.tensor(self._everyone, dtype=torch.long, device=rows.device)
+                averaged[each.name] = PerClient(self._updates.mean(each.name), clients, rows)
+            elif over == "all":
+                averaged[each.name] = self._updates.sum(each.name) / total
+            else:
+                averaged[each.name] = self._updates.mean(each.name)
+        return self._kind(**averaged)
+
+    def buffers(self) -> Tensor | None:
+        """Mean change of the averaged buffers, ``[b]``; None if there are none."""
+        return self._updates.mean(_BUFFERS) if _BUFFERS in self._updates else None
+
+    def metrics(self) -> dict[str, Tensor | float]:
+        """Means of what clients log, and how many they are."""
+        counted = self._metrics.weight
+        return {
+            **self._tallies.means(),
+            **self._metrics.means(),
+            "clients": counted,
+            "left_out": self.answered - counted,
+        }
+
+    def per_client(self) -> dict[str, Tensor]:
+        """Values that are logged client by client, ``[S]``: those of this process."""
+        return {name: torch.cat(values) for name, values in self._per_client.items()}
+
+
+def _require_same_names(all_names: Sequence[Sequence[str]]) -> None:
+    """Refuse to average what only some clients sent: it would be divided by the weight of all.
+
+    Raises:
+        ValueError: If a name is missing in some.
+    """
+    if odd := sorted({name for names in all_names for name in names if any(name not in other for other in all_names)}):
+        raise ValueError(
+            f"'{odd[0].removeprefix('train_')}' came from some clients of a cohort only. The dict of an objective must "
+            "have the same keys in every evaluation, e.g. with the value 0, and so must an algorithm's Reply.log."
+        )
+
+
+def finite_clients(values: Mapping[str, Tensor]) -> Tensor | None:
+    """Which of C clients sent finite numbers only, ``[C]`` bool; None if all did."""
+    sums = [value.reshape(len(value), -1).sum(1) for value in values.values()]
+    finite = torch.stack([torch.isfinite(total) for total in sums]).all(0) if sums else None
+    return None if finite is None or bool(finite.all()) else finite
+
+
+def _both(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+    """Clients that both masks let pass; None if all do."""
+    return other if one is None else one if other is None else one & other
+
+
+def _sent_by_each(update: type[Any]) -> list[str]:
+    """Fields that the server receives from every client by itself."""
+    return [each.name for each in fields(update) if each.metadata.get("over") == "none"]

@@ -1,0 +1,215 @@
+"""The client half of a federation: whoever's data and states lie in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from fedlightning.data.cohort import Chunk, Cohort
+from fedlightning.federation.client_group import ClientGroup
+from fedlightning.federation.client_table import mean_of_parts
+from fedlightning.federation.oracle_selection import OracleSelection
+from fedlightning.federation.processes import Processes
+from fedlightning.federation.protocol import Answer, Request, Roster, Stamp
+from fedlightning.oracle import Autocast, Cost, ObjectiveError, Vectorized
+from fedlightning.oracle.auto import limited
+from fedlightning.oracle.randomness import python_generators_restored, python_state
+from fedlightning.oracle.side_effects import released
+
+
+class Clients(Protocol):
+    """Clients of one architecture (:class:`ClientGroup`) or of several (:class:`Architectures`)."""
+
+    @property
+    def has_states(self) -> bool:
+        """Whether there are states: from the first round on, or from a checkpoint."""
+
+    @property
+    def num_clients(self) -> int | None:
+        """N, of the whole federation; None before the first round."""
+
+    @property
+    def averaged_buffers(self) -> tuple[str, ...]:
+        """Names of the changing buffers that the server averages."""
+
+    @property
+    def changed_buffers(self) -> set[str]:
+        """Names of all buffers the objective is known to change."""
+
+    @property
+    def start_buffers(self) -> Tensor:
+        """The averaged buffers at the start, ``[b]``."""
+
+    def use(self, autocast: Autocast) -> None:
+        """Evaluate in this precision from now on."""
+
+    def active(self, client: int) -> AbstractContextManager[ClientGroup]:
+        """The group of a client, its architecture in the task for a while."""
+
+    def of_architecture(self, name: str) -> ClientGroup:
+        """The group of an architecture, whichever is active."""
+
+    def join(self, chunk: Chunk, num_clients: int) -> Cost:
+        """Look at the objective of a chunk's first client."""
+
+    def begin(self, buffers: Collection[str], num_clients: int) -> None:
+        """Make room for states."""
+
+    def answers(self, request: Request, cohort: Cohort, ways: OracleSelection) -> Iterator[Answer]:
+        """What the clients of a cohort answer; their new states are pending."""
+
+    def settle(self, accepted: Mapping[int, Stamp]) -> bool:
+        """Keep or drop pending states."""
+
+    def models(
+        self, clients: Sequence[int], point: Tensor, buffers: Tensor | None, own: bool = True
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The models of clients of one architecture."""
+
+    def all_states(self) -> Any:
+        """The algorithm's states of all N clients, ``[N, ...]``; None for a stateless algorithm."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """All states, in plain types, with ``clients`` = N."""
+
+    def load_state_dict(self, state: Mapping[str, Any], keep: Collection[int] | None = None) -> None:
+        """Restore them."""
+
+    @property
+    def start_state(self) -> Any:
+        """The algorithm's state of a client before its first round; None for a stateless algorithm."""
+
+    def mean_state(self) -> Any:
+        """The algorithm's client state averaged over all N clients, those not here at the start; None if stateless."""
+
+
+class ClientRunner:
+    """Answers the server's requests for the clients whose data and states lie here: one client or ten thousand.
+
+    Attributes:
+        clients: Their states and models.
+        ways: How their operators are computed.
+        has_joined: Whether the objective has been looked at.
+    """
+
+    def __init__(self, task: nn.Module, clients: Clients, ways: OracleSelection, processes: Processes) -> None:
+        """Begin before the first round.
+
+        Args:
+            task: The module with the objective.
+            clients: Compute and keep states.
+            ways: How operators are computed.
+            processes: Others that hold clients of the same federation.
+        """
+        self.clients = clients
+        self.ways = ways
+        self._task = task
+        self._processes = processes
+        self.has_joined = False
+        self._cost: Cost | None = None
+
+    def join(self, cohort: Cohort, samples: Tensor) -> Roster:
+        """Look at the objective, so that all agree on which buffers change; every process calls it.
+
+        Args:
+            cohort: This process's part of the first cohort.
+            samples: Every client's number of samples, ``[N]``.
+
+        Raises:
+            ValueError: If processes disagree, or states that were loaded are of another number of clients.
+        """
+        with self._undisturbed(cohort.device):
+            if len(cohort):
+                self._cost = self.clients.join(cohort.preview(1), len(samples))
+        changed = sorted(self.clients.changed_buffers) if len(cohort) else None
+        found = [names for names in self._processes.collect(changed) if names is not None]
+        if any(names != found[0] for names in found):
+            different = sorted(set(found[0]).symmetric_difference(next(n for n in found if n != found[0])))
+            raise ValueError(
+                f"The objective changes buffer '{different[0]}' for some clients and not for others, so it cannot be "
+                "averaged. Write into it in every call, or set buffers to 'local' and use one device."
+            )
+        self.clients.begin(found[0], len(samples))
+        self.has_joined = True
+        return Roster(samples, self.clients.averaged_buffers, self.clients.start_buffers)
+
+    def train(self, request: Request, cohort: Cohort, autocast: Autocast) -> Iterator[Answer]:
+        """What this process's clients of a cohort answer, in the order of the cohort.
+
+        Args:
+            request: What they are asked.
+            cohort: They, with their data on the device.
+            autocast: Mixed precision of the objective.
+
+        Raises:
+            ObjectiveError: If the objective fails for a client.
+        """
+        self.clients.use(autocast)
+        with self._undisturbed(cohort.device):
+            if request.stamp.phase == 0 or not self.ways.is_made:
+                self._get_ready(request, cohort)
+            drawn = python_state()
+            with limited(self.ways.oracle.threads), self._constant_buffers():
+                yield from self.clients.answers(request, cohort, self.ways)
+            if isinstance(self.ways.oracle, Vectorized) and python_state() != drawn:
+                self.ways.leave_batching(
+                    autocast.on_cpu,
+                    "the objective has begun to draw random numbers from Python or NumPy, in this round the same for "
+                    "clients side by side",
+                )
+
+    def mean_state(self) -> Any:
+        """The algorithm's client state averaged over all N clients, wherever they are; None if stateless."""
+        mine = self.clients.mean_state()
+        return mean_of_parts(self._processes.collect(mine), self.clients.start_state)
+
+    def _get_ready(self, request: Request, cohort: Cohort) -> None:
+        """Choose how operators are computed in the first round; later see to it that all processes agree."""
+        if not len(cohort):
+            self._choose_or_check(None, request, cohort)
+            return
+        due = self.ways.is_made and self.ways.is_due(request.stamp.round)
+        first = cohort.apart(self.ways.turn(request), self.ways.chunk_size).ids[0] if due else cohort.deals[0].id
+        with self.clients.active(first) as group:
+            self._choose_or_check(group, request, cohort)
+
+    def _choose_or_check(self, group: ClientGroup | None, request: Request, cohort: Cohort) -> None:
+        if not self.ways.is_made:
+            self.ways.choose(group, self._cost, cohort, request)
+            return
+        self.ways.agree()
+        if self.ways.is_due(request.stamp.round):
+            self.ways.check(group, cohort, request)
+
+    @contextmanager
+    def _undisturbed(self, device: torch.device) -> Iterator[None]:
+        """Leave random generators and what the task holds of others as they were."""
+        generators = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
+        with generators, python_generators_restored(), released(self._task):
+            yield
+
+    @contextmanager
+    def _constant_buffers(self) -> Iterator[None]:
+        """Make sure that no client writes into a buffer that all share.
+
+        Raises:
+            ObjectiveError: If the objective has begun to write into a buffer that it did not write before.
+        """
+        tracked = self.clients.changed_buffers
+        held = {
+            name: (id(buffer), buffer._version)
+            for name, buffer in self._task.named_buffers()
+            if name not in tracked and not buffer.is_inference()
+        }
+        yield
+        for name, buffer in self._task.named_buffers():
+            if name in held and held[name] != (id(buffer), buffer._version):
+                raise ObjectiveError(
+                    f"{type(self._task).__name__}.objective has begun to write into the buffer '{name}', which it left "
+                    "alone in the first round, so that it counts as a constant of all clients. Write into it in every "
+                    "call, from the first on (its own value, while nothing changes)."
+                )

@@ -1,0 +1,229 @@
+"""The client half of an algorithm for clients whose models are alike in shape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedlightning.algorithms.base import Algorithm, PerClient, Phase, Reply
+from fedlightning.data.cohort import Chunk, Cohort
+from fedlightning.federation.aggregation import finite_clients
+from fedlightning.federation.client_states import Rows, Storage
+from fedlightning.federation.client_table import Buffers, ClientTable
+from fedlightning.federation.oracle_selection import OracleSelection
+from fedlightning.federation.protocol import Answer, Request, Stamp
+from fedlightning.federation.validation import require_reply, tensors_of
+from fedlightning.nested import map_tensors
+from fedlightning.oracle import Autocast, CohortOracle, Cost, Objective, ObjectiveError
+from fedlightning.oracle.look import Look
+from fedlightning.seeding import derive_seed
+from fedlightning.space import ParameterSpace, read
+
+
+class ClientGroup(ClientTable):
+    """Computes what clients of one architecture do, many at a time, and keeps their states.
+
+    A new row of the table is pending until the server has accepted the answer it came with.
+
+    Attributes:
+        objective: Evaluates the task.
+        alone: Why clients must be computed one by one, if they must.
+        has_joined: Whether the objective has been looked at.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        task: nn.Module,
+        space: ParameterSpace,
+        start: Tensor,
+        buffers: Buffers = "average",
+        storage: Storage | None = None,
+        drift: Tensor | None = None,
+    ) -> None:
+        """Begin with no client seen.
+
+        Args:
+            algorithm: As for :class:`ClientTable`, like what follows.
+            task: A module with ``objective(batch)``.
+            space: Its parameters by block.
+            start: The global model at the start, ``[d]``.
+            buffers: What becomes of buffers the objective changes.
+            storage: Where client states lie.
+            drift: Places in the point over which the drift is measured; None for all.
+        """
+        super().__init__(algorithm, task, space, start, buffers, storage)
+        self.objective = Objective(task, space, Autocast(start.device.type))
+        self.alone: str | None = None
+        self.has_joined = False
+        self._drift = drift
+        self._pending: list[tuple[Stamp, list[int], Rows]] = []
+
+    # ---- joining -----------------------------------------------------------------------------------------------------
+
+    def use(self, autocast: Autocast) -> None:
+        """Evaluate in this precision from now on."""
+        self.objective.autocast = autocast
+
+    def of_architecture(self, name: str) -> ClientGroup:
+        """The group of an architecture: this one."""
+        return self
+
+    @contextmanager
+    def active(self, client: int) -> Iterator[ClientGroup]:
+        """The group of a client: this one."""
+        yield self
+
+    def join(self, chunk: Chunk, num_clients: int) -> Cost:
+        """Evaluate the objective for the first client of a chunk: which buffers it changes, and what it costs.
+
+        Returns:
+            What one client's gradient takes.
+        """
+        look = self._look(Objective(self.task, self.space.at_hand(self.task), self.objective.autocast), chunk)
+        self.begin(look.buffers, num_clients)
+        self.objective = Objective(self.task, self.space, self.objective.autocast)
+        self.objective.changes_batch = look.changes_batch
+        self.objective.draws_in_python = look.draws_in_python
+        self.objective.hooks_tensors = look.hooks_tensors
+        self.alone = look.alone
+        self.has_joined = True
+        device = self._personal.device
+        free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
+        dim = self.space.shared.dim + self.space.personal.dim
+        return Cost(dim, self._personal.element_size(), look.activation_bytes, free)
+
+    def look_again(self, chunk: Chunk, request: Request) -> None:
+        """See whether the objective has begun to remember things in Python."""
+        self.alone = self._look(self.objective, chunk, request.point).alone
+
+    # ---- training ----------------------------------------------------------------------------------------------------
+
+    def answers(self, request: Request, cohort: Cohort, ways: OracleSelection) -> Iterator[Answer]:
+        """What the clients of a cohort answer, chunk by chunk; their new states are pending.
+
+        Raises:
+            ObjectiveError: If the objective fails for a client, in every way to compute it.
+        """
+        if not self.has_joined and len(cohort):  # this process had no client in the first cohort
+            self.join(cohort.preview(1), self.states.clients)
+            ways.check_alone(self, cohort.preview(2), request)
+        phase = self.algorithm.phases[request.stamp.phase]
+        request = replace(request, message=_copied(request.message))
+        for chunk in cohort.chunks(ways.chunk_size):
+            reply, oracle = self._reply(phase, request, chunk, cohort, ways)
+            yield self._answer(request, chunk, reply, oracle)
+
+    def settle(self, accepted: Mapping[int, Stamp]) -> bool:
+        """Keep the pending states of clients whose answers the server has accepted; drop all others.
+
+        Returns:
+            Whether any state has changed.
+        """
+        pending, self._pending = self._pending, []
+        changed = False
+        for stamp, ids, rows in pending:
+            kept = [place for place, client in enumerate(ids) if accepted.get(client) == stamp]
+            if len(kept) == len(ids):
+                self.states.write(ids, rows)
+            elif kept:
+                self.states.write([ids[place] for place in kept], {name: row[kept] for name, row in rows.items()})
+            changed |= bool(kept)
+        return changed
+
+    @contextmanager
+    def errors_named(self, clients: Sequence[int]) -> Iterator[None]:
+        """Name the client in an error of the objective, which knows its place among ``clients`` alone."""
+        try:
+            yield
+        except ObjectiveError as error:
+            raise self._named(error, clients) from error.__cause__
+
+    # ---- inside ------------------------------------------------------------------------------------------------------
+
+    def _look(self, objective: Objective, chunk: Chunk, point: Tensor | None = None) -> Look:
+        """What the evaluation of a chunk's first client shows; at the task's present parameters by default."""
+        data = map_tensors(lambda leaf: leaf[0], next(chunk.minibatches()).data)
+        at = read(self.space.shared, self.task, like=self._personal) if point is None else point
+        with self.errors_named(chunk.ids):
+            return Look.at(objective, at, self._personal, data)
+
+    def _reply(
+        self, phase: Phase, request: Request, chunk: Chunk, cohort: Cohort, ways: OracleSelection
+    ) -> tuple[Reply, CohortOracle]:
+        """What a chunk's clients reply, by the next slower way if this one fails."""
+        rows = self.states.rows(chunk.ids)
+        state, message = self.client_state(rows), for_clients(request.message, chunk.ids)
+        calls = 1 if phase.data == "full" else cohort.steps()
+        seeds = [derive_seed(request.seed, client, 2) for client in chunk.ids]
+        while True:
+            oracle = CohortOracle(
+                chunk,
+                ways.oracle.evaluator(self.objective, calls),
+                buffers=self.with_own(request.buffers.expand(len(chunk), -1), rows),
+                personal=self.personal_of(rows),
+                evaluate_full=ways.oracle.evaluator(self.objective, 1) if phase.data == "both" else None,
+                seeds=seeds,
+                averaged=self._averaged,
+            )
+            try:
+                reply = phase.client_update(message, state, oracle)
+            except ObjectiveError as error:
+                if not ways.give_way(error, self.objective.autocast.on_cpu):
+                    raise self._named(error, chunk.ids) from error.__cause__
+            else:
+                require_reply(self.algorithm, reply, len(chunk), self.space.personal.dim)
+                return reply, oracle
+
+    def _answer(self, request: Request, chunk: Chunk, reply: Reply, oracle: CohortOracle) -> Answer:
+        """A reply as it is sent; the clients' new states stay here."""
+        rows = self.new_rows(reply, oracle)
+        if rows:
+            self._pending.append((request.stamp, chunk.ids, rows))
+        tally = {f"train_{name}": value for name, value in oracle.tally().items()}
+        metrics = dict(reply.log)
+        if reply.point is not None:
+            moved = reply.point - request.point
+            metrics["drift"] = (moved if self._drift is None else moved[:, self._drift]).norm(dim=1)
+        change = oracle.buffers[:, self._averaged] - request.buffers
+        return Answer(
+            chunk.ids,
+            reply.update,
+            change,
+            metrics,
+            tally,
+            oracle.evaluated(),
+            per_client=tuple(reply.log),
+            sound=finite_clients(rows),
+        )
+
+    def _named(self, error: ObjectiveError, clients: Sequence[int]) -> ObjectiveError:
+        if error.place is None:
+            return error
+        return ObjectiveError(f"{self.objective.name}.objective failed for client {clients[error.place]}: {error}")
+
+
+def _copied(message: Any) -> Any:
+    """A message its receivers may do with as they like; the server's state stays as it is."""
+    if message is None:
+        return None
+    received = copy(message)
+    for name, tensor in tensors_of(message).items():
+        object.__setattr__(received, name, tensor.clone())
+    return received
+
+
+def for_clients(message: Any, clients: Sequence[int]) -> Any:
+    """A broadcast as ``clients`` receive it: of what differs between clients, each its own."""
+    own = {
+        each.name: value.of(clients)
+        for each in fields(message)
+        if isinstance(value := getattr(message, each.name), PerClient)
+    }
+    return replace(message, **own) if own else message

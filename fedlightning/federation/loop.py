@@ -1,0 +1,111 @@
+"""The round loop: invite, ask, aggregate, settle."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from fedlightning.federation.protocol import Invitation, Stamp, Transport
+from fedlightning.federation.server import FederatedServer
+
+
+@dataclass(frozen=True)
+class RoundResult:
+    """What a round did.
+
+    Attributes:
+        metrics: Values to log, means over the cohort.
+        clients: What the algorithm logs of every client of the cohort, ``[S]`` each: those this process computed.
+        undone: Whether the server's state is that before the round.
+        overflow: Whether that is because 16-bit gradients overflowed; otherwise too few clients answered.
+    """
+
+    metrics: Mapping[str, Tensor | float]
+    clients: Mapping[str, Tensor] = field(default_factory=dict)
+    undone: bool = False
+    overflow: bool = False
+
+
+class RoundLoop:
+    """Carries out communication rounds between a server and the clients behind a transport.
+
+    Attributes:
+        server: The server half.
+        transport: Reaches the client half.
+        at_round_boundary: True when server, clients and whoever follows them belong to the same round, so that it is
+            safe to checkpoint. A round ends it; :meth:`follow` declares it again.
+    """
+
+    def __init__(self, server: FederatedServer, transport: Transport) -> None:
+        """Join a server and a transport."""
+        self.server = server
+        self.transport = transport
+        self.at_round_boundary = True
+
+    @torch.no_grad()
+    def run(self, index: int, invitations: Sequence[Invitation], undo_overflow: bool = False) -> RoundResult:
+        """One communication round.
+
+        Args:
+            index: Round, from 0.
+            invitations: Who is asked, one a phase of the algorithm.
+            undo_overflow: Leave every state as it was if any client returns a non-finite number (loss scaling).
+
+        Raises:
+            RoundRejectedError: If no client of a cohort returned finite numbers.
+        """
+        server, transport = self.server, self.transport
+        before, sent = server.snapshot(), server.traffic.copy()
+        metrics: dict[str, Tensor | float] = {}
+        clients: dict[str, Tensor] = {}
+        undone = overflow = False
+        try:
+            if server.roster is None and invitations[0].answering:
+                server.join(transport.join())
+            before = server.snapshot()
+            for phase, invitation in enumerate(invitations):
+                request = server.request(Stamp(index, phase), invitation.seed)
+                if not invitation.answering:
+                    _warn_of_a_skipped_round(index, phase, len(invitations), invitation.contacted)
+                    server.count_download(request, invitation.contacted)
+                    metrics, clients, undone = {"skipped": 1.0}, {}, True
+                    break
+                answers = transport.ask(request, invitation.clients)
+                outcome = server.aggregate(request, answers, transport.processes, invitation.contacted, undo_overflow)
+                changed = transport.settle(outcome.accepted)
+                self.at_round_boundary = self.at_round_boundary and not changed
+                if outcome.overflow:
+                    undone = overflow = True
+                    break
+                metrics |= outcome.metrics
+                clients |= outcome.per_client
+        except BaseException:  # an interrupt in the middle of a round leaves the state before it
+            transport.settle({})
+            server.restore(before)
+            server.traffic = sent
+            raise
+        if undone:
+            server.restore(before)
+        self.at_round_boundary = False
+        if not overflow:
+            metrics |= server.traffic.metrics(sent, server.point.element_size())
+        return RoundResult(metrics, clients, undone, overflow)
+
+    def follow(self) -> None:
+        """Say that whoever stands beside the server (a module, a server optimizer) has followed the round."""
+        self.at_round_boundary = True
+
+
+def _warn_of_a_skipped_round(index: int, phase: int, phases: int, contacted: int) -> None:
+    """Too few clients answered: nothing changes, but what was sent was sent."""
+    which = f" in phase {phase + 1} of {phases}" if phases > 1 else ""
+    warnings.warn(
+        f"Round {index} was skipped: of {contacted} clients invited{which}, too few answered. "
+        "Invite more, allow more retries, or lower at_least.",
+        RuntimeWarning,
+        stacklevel=2,
+    )

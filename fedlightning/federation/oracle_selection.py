@@ -1,0 +1,209 @@
+"""Which way clients' operators are computed: chosen in the first round, given up for a slower one where it is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor
+
+from fedlightning.data.cohort import Chunk, Cohort
+from fedlightning.federation.processes import Processes
+from fedlightning.federation.protocol import Request
+from fedlightning.nested import map_tensors
+from fedlightning.oracle import Auto, BatchedError, Cost, ObjectiveError, Oracle, Vectorized
+from fedlightning.oracle.auto import Trial
+from fedlightning.oracle.check import STEPS, Sample, SelfCheck, fastest_that_agrees, in_words, ladder
+from fedlightning.oracle.side_effects import undone
+
+if TYPE_CHECKING:
+    from fedlightning.federation.client_group import ClientGroup
+
+When = Literal["first", "off"] | int
+"""In which rounds the oracle is checked: the first of a fit, none, or the first and every n-th."""
+
+_NO_LIMIT = 2**30
+
+
+class OracleSelection:
+    """Keeps the way to compute operators, and gives it up for the next slower one where that is needed.
+
+    The ways form a ladder: compiled, replayed, not replayed, ``vmap`` of the gradient, one client after the other.
+    Processes agree between rounds; nothing here is collective while clients are computed.
+
+    Attributes:
+        oracle: How operators are computed; in the first round a fixed choice replaces an open one.
+    """
+
+    def __init__(self, oracle: Oracle, processes: Processes, report: Callable[[str], None], self_check: When) -> None:
+        """Begin with what the user asked for.
+
+        Args:
+            oracle: As given, possibly an open choice.
+            processes: Agree on one way.
+            report: Receives one line for the user whenever a way is chosen or given up.
+            self_check: When the oracle is compared with evaluation client by client.
+        """
+        self.oracle = oracle
+        self._processes = processes
+        self._report = report
+        self._self_check = self_check
+        self._ladder: list[Oracle] = [oracle]
+        self._cost: Cost | None = None
+
+    @property
+    def is_made(self) -> bool:
+        """Whether the first round has fixed an open choice."""
+        return self._cost is not None
+
+    @property
+    def chunk_size(self) -> int:
+        """How many clients are computed together."""
+        assert self._cost is not None
+        return self.oracle.chunk(self._cost)
+
+    def choose(self, group: ClientGroup | None, cost: Cost | None, cohort: Cohort, request: Request) -> None:
+        """Fix the oracle in the first round; every process calls it.
+
+        Args:
+            group: The clients of the cohort's first chunk, active; None if this process has none in it.
+            cost: What one client's gradient takes.
+            cohort: This process's part of the first cohort.
+            request: What the clients are asked.
+        """
+        if isinstance(self.oracle, Auto | Vectorized):
+            self.oracle = self._chosen(group, cost, cohort, request)
+        self._cost = self._processes.agree(cost)
+        self._ladder = ladder(self.oracle, request.point.device.type == "cpu")
+
+    def agree(self) -> None:
+        """Take the slowest of the ways the processes have come to; every process calls it between rounds."""
+        self.oracle = self._ladder[self._processes.largest(self._ladder.index(self.oracle))]
+
+    def is_due(self, round_index: int) -> bool:
+        """Whether a round after the first is one to check the oracle in."""
+        due = isinstance(self._self_check, int) and round_index % self._self_check == 0
+        return due and isinstance(self.oracle, Vectorized)
+
+    def turn(self, request: Request) -> int:
+        """How often the oracle has been checked before, which decides with which clients it is."""
+        return request.stamp.round // self._self_check if isinstance(self._self_check, int) else 0
+
+    def check(self, group: ClientGroup | None, cohort: Cohort, request: Request) -> None:
+        """Compare the oracle with plain evaluation, and take a slower one if they differ; every process calls it."""
+        assert isinstance(self.oracle, Vectorized)
+        found: Oracle = self.oracle
+        if group is not None:
+            chunk = cohort.apart(self.turn(request), self.chunk_size)
+            group.look_again(chunk, request)
+            found = self._agreeing(group, chunk, self.oracle, request)
+        self.oracle = self._agreed(found, request)
+
+    def check_alone(self, group: ClientGroup, chunk: Chunk, request: Request) -> None:
+        """The same for clients of another architecture, in the middle of a round: this process alone decides."""
+        if isinstance(self.oracle, Vectorized):  # other processes follow before the next round
+            self.oracle = self._agreeing(group, chunk, self.oracle, request)
+
+    def give_way(self, error: ObjectiveError, on_cpu: bool) -> bool:
+        """Go on with the next slower way; False if the error is the objective's own and not the oracle's."""
+        if self.oracle == self._ladder[-1] or not isinstance(error, BatchedError):
+            return False
+        slower = self._ladder[self._ladder.index(self.oracle) + 1]
+        why = str(error).splitlines()[0]
+        self._report(f"oracle: took {in_words(slower, on_cpu)}: with {in_words(self.oracle, on_cpu)} {why}")
+        self.oracle = slower
+        return True
+
+    def leave_batching(self, on_cpu: bool, why: str) -> None:
+        """Compute clients one after the other from the next round on."""
+        self.oracle = self._ladder[-1]
+        self._report(f"oracle: took {in_words(self.oracle, on_cpu)} from the next round on: {why}")
+
+    def resume(self, stored: Oracle) -> None:
+        """Go on with the choice of an earlier run, where this one leaves it open."""
+        if isinstance(self.oracle, Auto) and not isinstance(stored, Auto):
+            self.oracle = stored
+        elif isinstance(self.oracle, Vectorized) and isinstance(stored, Vectorized) and self.oracle.chunk_size is None:
+            self.oracle = replace(self.oracle, chunk_size=stored.chunk_size)
+
+    def _chosen(self, group: ClientGroup | None, cost: Cost | None, cohort: Cohort, request: Request) -> Oracle:
+        """A fixed oracle in place of an open one, the same in all processes, that agrees with plain evaluation."""
+        on_cpu = request.point.device.type == "cpu"
+        wanted = self.oracle if isinstance(self.oracle, Vectorized) else Vectorized()
+        most = _NO_LIMIT if cost is None else wanted.chunk(cost)
+        size = -self._processes.largest(-most)  # memory may differ between devices
+        open_choice = isinstance(self.oracle, Auto)
+        if open_choice:
+            size = min(size, self._processes.largest(len(cohort)))
+        fixed = replace(wanted, chunk_size=size)
+        self._ladder = ladder(fixed, on_cpu)
+        batched: Oracle = fixed
+        if size > 1 or not open_choice:
+            mine = fixed if group is None else self._agreeing(group, cohort.apart(0, size), fixed, request)
+            batched = self._agreed(mine, request)
+        if not isinstance(self.oracle, Auto):
+            return batched
+        has_state = group is not None and group.alone is not None
+        if self._self_check != "off" and self._processes.largest(int(has_state)):
+            return self._ladder[-1]  # trials would change what the objective remembers
+        trial = None
+        if group is not None:
+            trial = self._trial(group, cohort, batched if size > 1 else None, request)
+            if isinstance(batched, Vectorized):  # else a line has said what was taken, and why
+                self._report(f"oracle: {trial.report}")
+        chosen = self._processes.agree(None if trial is None else trial.oracle)
+        assert chosen is not None
+        return chosen
+
+    def _trial(self, group: ClientGroup, cohort: Cohort, batched: Oracle | None, request: Request) -> Trial:
+        """Time the ways on the first clients of a cohort."""
+        assert isinstance(self.oracle, Auto)
+
+        def arguments(clients: int) -> tuple[Tensor, Tensor, Tensor, Any]:
+            chunk = cohort.preview(clients)  # the last one is repeated if too few share the first one's architecture
+            places = torch.arange(clients, device=request.point.device).clamp(max=len(chunk) - 1)
+            data = map_tensors(lambda leaf: leaf[places], next(chunk.minibatches()).data)
+            return *group.start(request.point, request.buffers, clients), data
+
+        with group.errors_named([deal.id for deal in cohort.deals]), undone(group.task):
+            return self.oracle.choose(
+                group.objective, cohort.steps(), arguments, batched if isinstance(batched, Vectorized) else None
+            )
+
+    def _agreeing(self, group: ClientGroup, chunk: Chunk, oracle: Vectorized, request: Request) -> Oracle:
+        """The oracle, or the fastest slower one that agrees with plain evaluation."""
+        on_cpu = request.point.device.type == "cpu"
+        found: Oracle = oracle
+        why = None if self._self_check == "off" else group.alone
+        if why is not None:
+            found = self._ladder[-1]
+        elif self._self_check != "off":
+            with group.errors_named(chunk.ids):
+                check = SelfCheck(group.objective, _sample(group, chunk, request))
+            hooked = group.objective.hooks_tensors and not oracle.compile  # compiled, the gradient is below vmap
+            begin = replace(oracle, backward="vmap") if hooked else oracle
+            found, why = fastest_that_agrees(begin, on_cpu, check)
+        if why is not None:
+            self._report(f"oracle: took {in_words(found, on_cpu)}: {why}")
+        return found
+
+    def _agreed(self, oracle: Oracle, request: Request) -> Oracle:
+        """The slowest of the processes' ways; all processes ask."""
+        agreed = self._ladder[self._processes.largest(self._ladder.index(oracle))]
+        if agreed != oracle:
+            words = in_words(agreed, request.point.device.type == "cpu")
+            self._report(f"oracle: took {words}, as another process must")
+        return agreed
+
+
+def _sample(group: ClientGroup, chunk: Chunk, request: Request) -> Sample:
+    """The first steps of the first and the last client of a chunk, or of the only one."""
+    ends = sorted({0, len(chunk) - 1})
+    places = torch.tensor(ends, device=request.point.device)
+    data: Sequence[Any] = [
+        map_tensors(lambda leaf: leaf[places], batch.data) for batch in islice(chunk.minibatches(), STEPS)
+    ]
+    return Sample(*group.start(request.point, request.buffers, len(places)), data, [chunk.ids[place] for place in ends])

@@ -1,0 +1,233 @@
+"""A federation in one process, or shared by several: server, clients and the loop between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedlightning.algorithms.base import Algorithm
+from fedlightning.config import UntrustedClassError, class_path, from_config, to_config
+from fedlightning.data.cohort import RoundBatch
+from fedlightning.federation.architectures import Architectures
+from fedlightning.federation.client import ClientRunner, Clients
+from fedlightning.federation.client_group import ClientGroup
+from fedlightning.federation.client_states import Storage
+from fedlightning.federation.client_table import Buffers
+from fedlightning.federation.loop import RoundLoop, RoundResult
+from fedlightning.federation.oracle_selection import OracleSelection, When
+from fedlightning.federation.processes import OneProcess, Processes
+from fedlightning.federation.resume import Dependencies
+from fedlightning.federation.server import FederatedServer, Weighting
+from fedlightning.federation.transport import InProcess
+from fedlightning.oracle import Autocast, Oracle
+from fedlightning.proximal import Composite
+from fedlightning.space import ParameterSpace, read, write
+from fedlightning.variants import VariantChoice
+
+Models = tuple[Tensor, Tensor, Tensor | None]
+"""Shared parameters ``[S, d]``, personal blocks ``[S, p]``, buffers ``[S, b]`` (None where they are the task's own)."""
+
+
+class Simulation:
+    """A server and the clients of one process, joined by an :class:`InProcess` transport.
+
+    Attributes:
+        space: The task's parameters by block.
+        server: The server half.
+        runner: The client half.
+        loop: Carries out rounds between them.
+        processes: Processes that share the clients.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        task: nn.Module,
+        space: ParameterSpace,
+        oracle: Oracle,
+        weighting: Weighting = "uniform",
+        buffers: Buffers = "average",
+        storage: Storage | None = None,
+        processes: Processes | None = None,
+        regularizer: Composite | None = None,
+        report: Callable[[str], None] = lambda _: None,
+        drift_parameters: Sequence[str] = (),
+        self_check: When = "first",
+    ) -> None:
+        """Begin at the task's present parameters.
+
+        Args:
+            algorithm: What clients and server do.
+            task: A module with ``objective(batch)``.
+            space: Its parameters by block.
+            oracle: How operators are computed.
+            weighting: Clients count alike, or by their numbers of samples.
+            buffers: What becomes of buffers the objective changes (BatchNorm's statistics): averaged like parameters,
+                but for those of personal layers, or all kept by each client (FedBN).
+            storage: Where client states lie.
+            processes: Processes that share the clients.
+            regularizer: Regularisers of the shared parameters.
+            report: Receives messages for the user.
+            drift_parameters: Name prefixes of the shared parameters whose drift is logged; of all if empty.
+            self_check: When the oracle is compared with evaluation client by client.
+        """
+        self.space = space
+        self._task = task
+        self._given = algorithm
+        self._regularizer = regularizer
+        self._report = report
+        self._weighting = weighting
+        self.processes: Processes = OneProcess() if processes is None else processes
+        start = read(space.shared, task)
+        self._start = start.to(torch.promote_types(start.dtype, torch.float32))  # duals of a 16-bit model stay exact
+        drifting = space.shared.columns(drift_parameters, "drift_parameters") if drift_parameters else None
+        places = None if drifting is None else drifting.to(start.device)
+
+        def make_group() -> ClientGroup:
+            own = space.at_hand(task)
+            return ClientGroup(self._bind(algorithm, own), task, own, self._start, buffers, storage, places)
+
+        choice = VariantChoice(task)
+        with choice.chosen(choice.first):
+            clients: Clients = Architectures(task, make_group) if choice else make_group()
+            self.server = FederatedServer(self._bind(algorithm, space), self._start, weighting)
+        ways = OracleSelection(oracle, self.processes, report, self_check)
+        self.runner = ClientRunner(task, clients, ways, self.processes)
+        self._transport = InProcess(self.runner, self.processes)
+        self.loop = RoundLoop(self.server, self._transport)
+
+    def run(self, batch: RoundBatch, autocast: Autocast, undo_overflow: bool = False) -> RoundResult:
+        """One communication round.
+
+        Args:
+            batch: The round's cohorts, on the device.
+            autocast: Mixed precision of the objective.
+            undo_overflow: Leave every state as it was if any client returns a non-finite number (loss scaling).
+
+        Raises:
+            RoundRejectedError: If no client of a cohort returned finite numbers.
+            ValueError: If the data are of another number of clients than the states that were loaded.
+        """
+        known, found = self.num_clients, len(batch.samples)
+        if known is not None and known != found:
+            raise ValueError(
+                f"The checkpoint holds a federation of {known} clients, the data have {found}. Resume with the data it "
+                "was trained on."
+            )
+        return self.loop.run(batch.index, self._transport.deal(batch, autocast), undo_overflow)
+
+    @property
+    def num_clients(self) -> int | None:
+        """N; None before the first round."""
+        return self.runner.clients.num_clients
+
+    def models(self, clients: Sequence[int], own: bool = True) -> Models:
+        """Models of clients of one architecture; see :meth:`ClientGroup.models`."""
+        return self.runner.clients.models(clients, self.server.point, self.server.buffers, own)
+
+    def global_model(self, architecture: str = "") -> Models:
+        """The global model with the personal block that clients of an architecture start with."""
+        group = self.runner.clients.of_architecture(architecture)
+        return group.global_model(self.server.point, self.server.buffers)
+
+    def space_of(self, architecture: str = "") -> ParameterSpace:
+        """The parameters by block of an architecture."""
+        return self.runner.clients.of_architecture(architecture).space
+
+    def client_states(self) -> Any:
+        """The algorithm's states of all N clients, a dataclass of ``[N, ...]``; None for a stateless algorithm.
+
+        Raises:
+            RuntimeError: If they lie in several processes, or before the first round.
+        """
+        if self.processes.count > 1:
+            raise RuntimeError(
+                f"The states of the clients lie in {self.processes.count} processes. Save a checkpoint, and load it "
+                "with load_from_checkpoint in one process."
+            )
+        return self.runner.clients.all_states()
+
+    def write_buffers(self, task: nn.Module) -> None:
+        """Write the server's averaged buffers into the architecture that is active in the task."""
+        architecture = VariantChoice(task).current
+        _, _, buffers = self.global_model(architecture)
+        if buffers is not None:
+            write(self.space_of(architecture).buffers, task, buffers[0])
+
+    # ---- checkpoints -------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """All a later run needs to continue bit for bit, in plain types; of the clients those of this process."""
+        clients, buffers = self.runner.clients, self.server.buffers
+        values = self._start.new_empty(0) if buffers is None else buffers
+        return {
+            **self.server.state_dict(),
+            "clients": clients.state_dict() if clients.has_states else None,
+            "buffers": {"names": list(clients.averaged_buffers), "values": values},
+            "oracle": to_config(self.runner.ways.oracle),
+            "depends_on": self._dependencies.values,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any], others: Iterable[Mapping[str, Any]] = ()) -> None:
+        """Continue from :meth:`state_dict` of a simulation of the same algorithm and task.
+
+        Args:
+            state: What was saved, with the clients of one process.
+            others: The ``clients`` of the other processes of that run, which may have been more or fewer than now.
+
+        Raises:
+            ValueError: If a state's fields or shapes differ from this task's, or it was computed with other
+                hyper-parameters and is worth nothing with these.
+        """
+        computed_with = state.get("depends_on", {})
+        before = self._dependencies.algorithm_of(
+            computed_with, lambda given: self._bind(given, self.space), self._start
+        )
+        same = before is self.server.algorithm
+        start = self.server.state if same else before.init_server(self._start.clone())
+        server = self.server.load_state_dict(state, start)
+        if state["clients"] is None:  # no round yet: nothing depends on anything
+            self.server.state = server if same else self.server.state
+            return
+        mine = range(self.processes.rank, state["clients"]["clients"], self.processes.count)
+        for part in (state["clients"], *others):
+            self.runner.clients.load_state_dict(part, mine)
+        self.server.buffers = state["buffers"]["values"].to(self._start)
+        self.server.state = server if same else self._carried_over(server, before, computed_with)
+        self.runner.ways.resume(self._stored_oracle(state["oracle"]))
+
+    def _carried_over(self, server: Any, before: Algorithm, stored: Mapping[str, Any]) -> Any:
+        """The server state of a run with other hyper-parameters, as it is with these."""
+        mean = self.runner.mean_state() if self._weighting == "uniform" else None
+        carried = self.server.algorithm.carried_over(server, before, mean)
+        if carried is None:
+            raise self._dependencies.refusal(stored)
+        then, now = self._dependencies.compared(stored)
+        self._report(f"resumed with {now} in place of {then}: the server state was made to fit.")
+        return carried
+
+    @property
+    def _dependencies(self) -> Dependencies:
+        return Dependencies(self._given, self.server.algorithm, self._weighting)
+
+    def _bind(self, algorithm: Algorithm, space: ParameterSpace) -> Algorithm:
+        return algorithm.bind(space, self._start, self._regularizer)
+
+    def _stored_oracle(self, config: Mapping[str, Any]) -> Oracle:
+        """The oracle of a checkpoint, one of this package; the user's own is as it was given to this run."""
+        path, present = config.get("class_path"), self.runner.ways.oracle
+        package = __package__.partition(".")[0]
+        if path == class_path(type(present)) and not path.startswith(f"{package}."):
+            return present
+        if not str(path).startswith(f"{package}.oracle."):
+            raise UntrustedClassError(
+                f"federation.oracle names the class {path!r}, which a checkpoint may not choose; nothing of it was "
+                "imported or run. If it is the oracle of your own that the run was made with, give it again: oracle=..."
+            )
+        stored = from_config(config, place="federation.oracle")
+        if not isinstance(stored, Oracle):
+            raise UntrustedClassError(f"federation.oracle is a {type(stored).__name__}, expected an oracle.")
+        return stored

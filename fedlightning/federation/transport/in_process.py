@@ -1,0 +1,75 @@
+"""Clients in the server's own process, or shared out among several processes that each run the server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from fedlightning.data.cohort import RoundBatch
+from fedlightning.federation.client import ClientRunner
+from fedlightning.federation.processes import OneProcess, Processes
+from fedlightning.federation.protocol import Answer, Invitation, Request, Roster, Stamp
+from fedlightning.oracle import Autocast
+
+
+class InProcess:
+    """The simulation: one runner computes all clients of this process, many at a time.
+
+    A round's data come from the data loader, so :meth:`deal` hands them out before the server asks. With several
+    processes every one runs the same server on the answers of its own clients; sums go over all of them, client states
+    never leave the process that holds them.
+
+    Attributes:
+        runner: The client half.
+        processes: Those that share the clients.
+    """
+
+    def __init__(self, runner: ClientRunner, processes: Processes | None = None) -> None:
+        """Reach the clients of a runner."""
+        self.runner = runner
+        self.processes: Processes = OneProcess() if processes is None else processes
+        self._batch: RoundBatch | None = None
+        self._autocast: Autocast | None = None
+
+    def deal(self, batch: RoundBatch, autocast: Autocast) -> list[Invitation]:
+        """Hand out the data of the coming round.
+
+        Args:
+            batch: The round's cohorts, on the device.
+            autocast: Mixed precision of the objective.
+
+        Returns:
+            Who is to be asked, one invitation a phase.
+        """
+        self._batch, self._autocast = batch, autocast
+        return [
+            Invitation([deal.id for deal in cohort.deals], cohort.answering, cohort.contacted, cohort.seed)
+            for cohort in batch.cohorts
+        ]
+
+    def join(self) -> Roster:
+        """All clients, of all processes."""
+        batch = self._dealt
+        self.runner.clients.use(self._precision)
+        return self.runner.join(batch.cohorts[0], batch.samples)
+
+    def ask(self, request: Request, invited: Sequence[int]) -> Iterator[Answer]:
+        """The answers of this process's clients, chunk by chunk in the order of the cohort."""
+        cohort = self._dealt.cohorts[request.stamp.phase]
+        if not self.runner.has_joined:  # a client of its own, whom the first cohort left out
+            self.runner.clients.use(self._precision)
+            self.runner.join(cohort, self._dealt.samples)
+        return self.runner.train(request, cohort, self._precision)
+
+    def settle(self, accepted: Mapping[int, Stamp]) -> bool:
+        """Keep or drop what the clients computed."""
+        return self.runner.clients.settle(accepted)
+
+    @property
+    def _dealt(self) -> RoundBatch:
+        assert self._batch is not None, "deal() comes before the round"
+        return self._batch
+
+    @property
+    def _precision(self) -> Autocast:
+        assert self._autocast is not None, "deal() comes before the round"
+        return self._autocast

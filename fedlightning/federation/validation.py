@@ -1,0 +1,121 @@
+"""Whether what an algorithm returns is what its contract promises."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from torch import Tensor
+
+from fedlightning.algorithms.base import Algorithm, Reply
+
+_NAMED_CLIENTS = 10
+
+
+def tensors_of(message: Any) -> dict[str, Tensor]:
+    """The tensors among a dataclass's fields, by name; none of None."""
+    if message is None:
+        return {}
+    values = {each.name: getattr(message, each.name) for each in fields(message)}
+    return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+
+
+def require_reply(algorithm: Algorithm, reply: Any, clients: int, personal: int) -> None:
+    """Make sure that an algorithm's client function returned a reply of the right shape.
+
+    Args:
+        algorithm: Whose function it is.
+        reply: What was returned.
+        clients: Number S of clients it was computed for.
+        personal: Length p of their personal blocks, 0 if there are none.
+
+    Raises:
+        TypeError: If it is no reply, or holds no new personal blocks although the task has some.
+        ValueError: If a field is of another length.
+    """
+    name = f"{type(algorithm).__name__}.client_update"
+    if not isinstance(reply, Reply):
+        raise TypeError(
+            f"{name} returned a {type(reply).__name__}; expected "
+            "Reply(update=message, state=new client states or None, personal=new personal blocks, point=local points)."
+        )
+    for part, message in {"update": reply.update, "state": reply.state}.items():
+        if message is None:
+            continue
+        if not is_dataclass(message) or isinstance(message, type):
+            raise TypeError(
+                f"{name} returned Reply({part}={type(message).__name__}); expected an object of a frozen dataclass "
+                "of tensors [S, ...], e.g. fedlightning.algorithms.base.Point(w)."
+            )
+        for field_name in (each.name for each in fields(message)):
+            tensor = getattr(message, field_name)
+            if not isinstance(tensor, Tensor):
+                raise TypeError(
+                    f"{name} returned {part}.{field_name} of type {type(tensor).__name__}; expected a tensor "
+                    f"[{clients}, ...], one row for each of the S={clients} clients."
+                )
+            if tensor.shape[:1] != (clients,):
+                raise ValueError(
+                    f"{name} returned {part}.{field_name} of shape {list(tensor.shape)}; expected "
+                    f"[{clients}, ...], one row for each of the S={clients} clients."
+                )
+    if personal and reply.personal is None and reply.state is None and reply.point is None:
+        return  # a phase that only asks
+    if personal and reply.personal is None:
+        raise TypeError(
+            f"{name} returned no personal blocks, but the task has personal_parameters. Return Reply(..., personal=v) "
+            "with v from local_steps or oracle.step_personal; personal=oracle.personal leaves them as they are."
+        )
+    if reply.personal is not None and reply.personal.shape != (clients, personal):
+        raise ValueError(
+            f"{name} returned personal of shape {list(reply.personal.shape)}; expected [{clients}, {personal}]."
+        )
+
+
+def require_server_state(before: Any, after: Any, update: Callable[..., Any], algorithm: Algorithm) -> None:
+    """Make sure that an algorithm's server function returned a state like the one before.
+
+    Raises:
+        TypeError: If it is of another class.
+        ValueError: If a tensor has another shape.
+    """
+    name = f"{type(algorithm).__name__}.{getattr(update, '__name__', 'server_update')}"
+    if type(after) is not type(before):
+        raise TypeError(
+            f"{name} returned a {type(after).__name__}; expected a {type(before).__name__} as init_server does."
+        )
+    old = tensors_of(before)
+    any_length = {each.name for each in fields(before) if each.metadata.get("any_length")}
+    for field_name, tensor in tensors_of(after).items():
+        if field_name in old and field_name not in any_length and tensor.shape != old[field_name].shape:
+            raise ValueError(
+                f"{name} returned {field_name} of shape {list(tensor.shape)}; expected "
+                f"{list(old[field_name].shape)} as before the round."
+            )
+
+
+class LeftOutWarnings:
+    """Warns of clients that are left out of a mean: of every client once, of the first ten by name."""
+
+    def __init__(self) -> None:
+        """No client has been named yet."""
+        self._named: set[int] = set()
+
+    def warn(self, clients: Sequence[int]) -> None:
+        """Name those of ``clients`` that have not been named before."""
+        new = [client for client in dict.fromkeys(clients) if client not in self._named]
+        shown = new[: max(0, _NAMED_CLIENTS - len(self._named))]
+        self._named.update(new)
+        if not shown:
+            return
+        rest = f" and {len(new) - len(shown)} others" if len(new) > len(shown) else ""
+        last = "" if len(self._named) < _NAMED_CLIENTS else " Further clients are not named."
+        warnings.warn(
+            f"NaN or infinite numbers came from client {', '.join(map(str, shown))}{rest}: left out of the mean "
+            "whenever they do; 'left_out' counts them. Look at their data, lower lr, or set local_clip."
+            f"{last}",
+            RuntimeWarning,
+            stacklevel=2,
+        )

@@ -1,0 +1,187 @@
+"""What of a task goes into a checkpoint and comes out of one."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn.parameter import is_lazy
+
+from fedlightning.config import CheckpointError, NotPlainError, class_path, rebuild, to_config
+from fedlightning.data.module import FederatedDataModule
+from fedlightning.federation.checkpoint_io import (
+    FORMAT,
+    AtomicCheckpointIO,
+    read_checkpoint,
+    read_hyper_parameters,
+    require_federation,
+)
+from fedlightning.federation.client_states import MemoryMapped
+from fedlightning.federation.shards import write_shards
+
+if TYPE_CHECKING:
+    from fedlightning.module import FederatedLightningModule
+
+CHECKPOINT_KEY = "federation"
+_RESUMED = {"optimizer_states", "lr_schedulers", "loops"}
+
+
+def save(task: FederatedLightningModule, checkpoint: dict[str, Any]) -> None:
+    """Add server and client states, and write hyper-parameters in plain types."""
+    simulation = task.run.simulation
+    state = {
+        "format": FORMAT,
+        "algorithm": class_path(type(task.algorithm)),
+        "data": dict(task.run.trained_on),
+        **simulation.state_dict(),
+    }
+    if simulation.processes.count > 1 and task.keeps_client_states and state["clients"] is not None:
+        if not isinstance(task.trainer.strategy.checkpoint_io, AtomicCheckpointIO):
+            raise CheckpointError(
+                f"{type(task.trainer.strategy.checkpoint_io).__name__} writes one file, but the client states lie in "
+                f"{simulation.processes.count} processes. Leave out this plugin."
+            )
+        state["shards"] = write_shards(state["clients"], simulation.processes, Path(task.trainer.default_root_dir))
+    checkpoint[CHECKPOINT_KEY] = state
+    for key in (task.CHECKPOINT_HYPER_PARAMS_KEY, FederatedDataModule.CHECKPOINT_HYPER_PARAMS_KEY):
+        if key in checkpoint:
+            checkpoint[key] = _plain_hyper_parameters(checkpoint[key])
+
+
+def load(task: FederatedLightningModule, checkpoint: Mapping[str, Any], fitting: bool) -> None:
+    """Take over server and client states.
+
+    Without training, those of another algorithm may be passed over, if the global model is all there is.
+
+    Args:
+        task: Takes them over.
+        checkpoint: As Lightning reads it.
+        fitting: Whether training goes on from it.
+
+    Raises:
+        CheckpointError: If the checkpoint has none, they are damaged, or they belong to another algorithm.
+    """
+    name = task.run.source
+    state = checkpoint.get(CHECKPOINT_KEY)
+    if state is not None:
+        require_federation(state, name)
+    mine = class_path(type(task.algorithm))
+    fits = state is not None and state["algorithm"] == mine
+    if not fits and (fitting or (state is not None and task.keeps_models)):
+        theirs = "no federated algorithm" if state is None else state["algorithm"]
+        remedy = (
+            "Resume with the same algorithm, or start anew from the weights alone "
+            "(task.load_state_dict(checkpoint['state_dict'])) without ckpt_path."
+            if fitting
+            else "The clients' own models are among them: evaluate with the algorithm it was trained with."
+        )
+        raise CheckpointError(
+            f"{name} was written by {theirs}, this run uses {mine}: their states do not fit. {remedy}"
+        )
+    task.run.load(
+        state if fits else None,
+        {} if state is None else state.get("data", {}),
+        () if state is None else state.get("other_clients", ()),
+    )
+
+
+def require_resumable(checkpoint: Mapping[str, Any], name: str) -> None:
+    """Make sure that training can go on from a checkpoint.
+
+    Raises:
+        CheckpointError: If it holds weights alone.
+    """
+    if absent := _RESUMED - set(checkpoint):
+        raise CheckpointError(
+            f"{name} has no {', '.join(sorted(absent))}: it was saved with "
+            "save_weights_only=True. It can be evaluated; training goes on from a whole checkpoint."
+        )
+
+
+def require_fitting_weights(task: FederatedLightningModule, stored: Mapping[str, Any], strict: bool) -> None:
+    """Name the first weights that cannot be taken over; torch's own list of them can be long.
+
+    Raises:
+        CheckpointError: If there are any, or weights contain NaN.
+    """
+    own, name = task.state_dict(), task.run.source
+    wrong = [
+        f"'{weight}' has the shape {tuple(value.shape)} there, {tuple(own[weight].shape)} here"
+        for weight, value in stored.items()
+        if isinstance(value, Tensor) and weight in own and not is_lazy(own[weight]) and value.shape != own[weight].shape
+    ]
+    if strict:
+        wrong += [f"'{weight}' is missing there" for weight in own if weight not in stored]
+        wrong += [f"'{weight}' is missing here" for weight in stored if weight not in own]
+    if wrong:
+        more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+        raise CheckpointError(
+            f"{name} holds another model than this {type(task).__name__}: {wrong[0]}{more}. "
+            "Use the network and the hyper-parameters it was trained with."
+        )
+    for weight, _ in task.named_parameters():
+        value = stored.get(weight)
+        if isinstance(value, Tensor) and value.isnan().any():
+            raise CheckpointError(f"{name}: the weights '{weight}' contain NaN. Use an earlier one.")
+
+
+def read_task(
+    cls: Any,
+    checkpoint_path: str | Path | IO[bytes],
+    map_location: Any,
+    hparams_file: str | Path | None,
+    strict: bool | None,
+    weights_only: bool | None,
+    trusted: Iterable[Any],
+    given: Mapping[str, Any],
+) -> Any:
+    """The task of a checkpoint, with its weights and all states; see ``load_from_checkpoint``."""
+    checkpoint = read_checkpoint(checkpoint_path, map_location or _where_possible, weights_only)
+    name = str(checkpoint_path) if isinstance(checkpoint_path, str | Path) else "The checkpoint"
+    stored = checkpoint.get(cls.CHECKPOINT_HYPER_PARAMS_KEY, {})
+    if hparams_file is not None:
+        stored = read_hyper_parameters(Path(hparams_file))
+    wrapped_in = checkpoint.get(cls.CHECKPOINT_HYPER_PARAMS_NAME)
+    task = rebuild(cls, stored, given, trusted, wrapped_in, f"{hparams_file or name}: hyper_parameters")
+    storage = task.client_storage
+    if isinstance(storage, MemoryMapped) and not Path(storage.folder).is_dir() and "client_storage" not in given:
+        raise CheckpointError(
+            f"{name}: client states were kept in the folder {storage.folder}, which is not there. Give "
+            "client_storage=MemoryMapped(folder), or client_storage=None to keep them beside the model."
+        )
+    strict = task.strict_loading if strict is None else strict
+    task.configure_model()
+    task.run.source = name
+    task.on_load_checkpoint(checkpoint)
+    require_fitting_weights(task, checkpoint["state_dict"], strict)
+    task.load_state_dict(checkpoint["state_dict"], strict=strict)
+    device = next((t.device for t in checkpoint["state_dict"].values() if isinstance(t, Tensor)), None)
+    return task if device is None else task.to(device)
+
+
+def _where_possible(storage: Any, location: str) -> Any:
+    """Where tensors were when they were saved; in main memory, if there is no such device."""
+    cuda = location.startswith("cuda") and not torch.cuda.is_available()
+    mps = location.startswith("mps") and not torch.backends.mps.is_available()
+    return storage.cpu() if cuda or mps or location.startswith("xla") else None
+
+
+def _plain_hyper_parameters(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Hyper-parameters that ``torch.load(weights_only=True)`` accepts and Lightning's parser turns into objects."""
+    plain: dict[str, Any] = {}
+    for name, value in stored.items():
+        try:
+            plain[name] = to_config(value)
+        except NotPlainError:
+            warnings.warn(
+                f"Hyper-parameter '{name}' ({type(value).__name__}) cannot be stored in the checkpoint as plain "
+                f"values; give it again to load_from_checkpoint(path, {name}=...).",
+                stacklevel=2,
+            )
+    if any(isinstance(value, Mapping) and "class_path" in value for value in plain.values()):
+        plain.setdefault("_instantiator", "lightning.pytorch.cli.instantiate_module")
+    return plain

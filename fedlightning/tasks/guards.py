@@ -1,0 +1,85 @@
+"""A LightningModule that says so where the habits of ordinary training would go wrong in silence."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from types import FrameType
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+
+from fedlightning.surface import never_made, require_a_federated_fit
+from fedlightning.tasks.session import EvaluationSession
+
+
+class GuardedModule(LightningModule):
+    """Refuses what no round would carry out, with what to do instead.
+
+    Attributes:
+        evaluation_session: What happens to the task while clients' models are evaluated in it.
+    """
+
+    evaluation_session: EvaluationSession
+    _in_round: bool
+
+    def save_hyperparameters(self, *args: Any, frame: FrameType | None = None, **kwargs: Any) -> None:
+        """As Lightning's, without its advice to leave networks out: of the command line's, the class paths are kept."""
+        caller = inspect.currentframe()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Attribute .* is an instance of `nn.Module`")
+            super().save_hyperparameters(*args, frame=frame or (caller and caller.f_back), **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        """As ``nn.Module``'s; of a task whose ``__init__`` left ours out it says so."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError as error:
+            if "_in_round" in vars(self):
+                raise
+            raise AttributeError(f"{error}. {never_made(self)}") from None
+
+    @property
+    def trainer(self) -> Trainer:
+        """The trainer, as Lightning sets it before anything else; a fit it cannot carry out is refused then."""
+        if not self._jit_is_scripting and self._trainer is None and self._fabric is None:
+            raise RuntimeError(
+                f"{type(self).__name__} is not attached to a Trainer. (torch.jit reads every attribute of a module: "
+                "use task.personalize(i).to_torchscript(), or trace its networks.)"
+            )
+        return super().trainer
+
+    @trainer.setter
+    def trainer(self, trainer: Trainer | None) -> None:
+        from fedlightning.module import FederatedLightningModule
+
+        if "_in_round" not in vars(self):
+            raise TypeError(never_made(self))
+        attach: Any = LightningModule.trainer
+        attach.fset(self, trainer)
+        if trainer is not None:
+            require_a_federated_fit(self, FederatedLightningModule, trainer)
+
+    def optimizers(self, *args: Any, **kwargs: Any) -> Any:
+        """As Lightning's; inside ``objective`` there is none to step."""
+        if self._in_round:
+            raise RuntimeError(
+                f"{type(self).__name__}.objective called self.optimizers(). Return the loss: the algorithm steps the "
+                "clients' models, server_optimizer the global one."
+            )
+        return super().optimizers(*args, **kwargs)
+
+    def log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
+        """As Lightning's; inside ``objective`` it explains what to do instead."""
+        if self._in_round:
+            raise RuntimeError(
+                f"{type(self).__name__}.objective called self.log('{name}', ...). It runs for many clients at once: "
+                f"return a dict instead, {{'loss': loss, '{name}': value}}; the mean over clients is logged."
+            )
+        if self.evaluation_session.listener is not None:
+            self.evaluation_session.listener(name, value, *args, **kwargs)
+            return
+        trainer: Any = self._trainer
+        if name != "step" and trainer is not None and trainer.training and not trainer.barebones:
+            super().log("step", float(trainer.global_step), batch_size=1)  # the axis of loggers is the round
+        super().log(name, value, *args, **kwargs)

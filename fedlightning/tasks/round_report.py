@@ -1,0 +1,102 @@
+"""What a round reports to Lightning: callbacks, loggers, and a warning when a run diverges."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from lightning.pytorch.utilities import rank_zero_warn
+from torch import Tensor
+
+from fedlightning.algorithms.base import Algorithm
+from fedlightning.federation.loop import RoundResult
+from fedlightning.histograms import log_histogram
+from fedlightning.space import PerBlock
+
+_RUNAWAY = 1e6
+
+
+class RoundReport:
+    """Hands a round's metrics on, every round to callbacks, to loggers when these are due."""
+
+    def __init__(self) -> None:
+        """Begin a fit."""
+        self._first_loss: float | None = None
+
+    def publish(self, task: Any, result: RoundResult, metrics: dict[str, Tensor | float]) -> None:
+        """Give a round's metrics to callbacks and loggers.
+
+        ``self.log`` takes Lightning more than a quarter of a millisecond a value, which a short round would feel.
+
+        Args:
+            task: The task, attached to its trainer.
+            result: The round.
+            metrics: What it reports.
+        """
+        trainer: Any = task.trainer
+        if trainer.barebones:
+            return
+        task.log("step", float(trainer.global_step), batch_size=1, logger=False)  # names of checkpoints
+        is_read = _is_read(trainer)
+        penalty = task.regularization() if is_read else None
+        if penalty is not None:
+            metrics["regularization"] = penalty
+        else:
+            trainer.callback_metrics.pop("regularization", None)  # that of an earlier round
+        trainer.callback_metrics.update({name: torch.as_tensor(value) for name, value in metrics.items()})
+        if is_read or task.device.type == "cpu":  # elsewhere a look would wait for the device
+            self._watch(metrics, trainer.global_step - 1)
+        every = trainer.log_every_n_steps
+        if not (trainer.should_stop or (every and (trainer.global_step % every == 0 or _is_last(trainer)))):
+            return
+        numbers = {name: float(value) for name, value in metrics.items()}
+        trainer.logged_metrics.update({name: torch.as_tensor(value) for name, value in numbers.items()})
+        for logger in trainer.loggers:
+            logger.log_metrics({**numbers, "epoch": trainer.current_epoch}, step=trainer.global_step)
+            logger.save()
+        for name, values in result.clients.items():
+            log_histogram(trainer, f"{name}_clients", values)
+
+    def _watch(self, metrics: Mapping[str, Tensor | float], round_index: int) -> None:
+        """Warn once of a training loss that has grown a million-fold since the first round of the fit."""
+        if "train_loss" not in metrics:
+            return
+        loss = abs(float(metrics["train_loss"]))
+        if self._first_loss is None:
+            self._first_loss = max(loss, 1e-3)  # an objective of a saddle point may begin near zero
+        elif loss > _RUNAWAY * self._first_loss:
+            rank_zero_warn(
+                f"train_loss has grown more than a million-fold, to {loss:.3g} in round {round_index}:"
+                " the run diverges. Lower lr, or set local_clip of the algorithm or server_clip of the task."
+            )
+            self._first_loss = float("inf")
+
+
+def client_step_sizes(algorithm: Algorithm, server: Any) -> dict[str, float]:
+    """The clients' step size in the round after ``server`` as ``client_lr``, by block or prefix if it differs."""
+    given: PerBlock | None = getattr(algorithm, "lr", None)
+    if given is None:
+        given = getattr(getattr(algorithm, "solver", None), "lr", None)
+    if given is None:
+        return {}
+    scale = algorithm.step_scale(server)
+    if isinstance(given, Mapping):
+        return {f"client_lr/{name}": scale * float(lr) for name, lr in given.items()}
+    if isinstance(given, list | tuple):
+        return {f"client_lr/{name}": scale * float(lr) for name, lr in zip(("min", "max"), given, strict=True)}
+    return {"client_lr": scale * float(given)}
+
+
+def _is_read(trainer: Any) -> bool:
+    """Whether somebody reads this round's metrics."""
+    rounds = trainer.global_step
+    due = rounds == 1 or _is_last(trainer) or rounds % max(1, trainer.log_every_n_steps) == 0
+    watched = any(getattr(callback, "monitor", None) for callback in trainer.callbacks)
+    return due or watched or bool(trainer.is_last_batch)
+
+
+def _is_last(trainer: Any) -> bool:
+    """Whether the fit ends with this round, by its rounds or its epochs: a short one shows its metrics, too."""
+    last_epoch = trainer.max_epochs is not None and trainer.current_epoch + 1 == trainer.max_epochs
+    return bool(trainer.global_step == trainer.max_steps or (last_epoch and trainer.is_last_batch))

@@ -1,0 +1,187 @@
+"""The states of a task's rounds: of a fit that runs or ran, or of a checkpoint that was loaded."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fedlightning.config import CheckpointError
+from fedlightning.data.module import FederatedDataModule
+from fedlightning.federation.simulation import Models, Simulation
+from fedlightning.space import ParameterSpace, read, write
+from fedlightning.variants import VariantChoice, settle
+
+if TYPE_CHECKING:
+    from fedlightning.module import FederatedLightningModule
+
+
+class FederationRun:
+    """Makes the simulation when it is needed, from what a checkpoint holds or from the task's present parameters.
+
+    Attributes:
+        source: Where the loaded states come from, for messages.
+        trained_on: Identity of the federation the states belong to; empty if it is not known.
+        of_one_client: Whether the task is a client's personal model.
+    """
+
+    def __init__(self, task: FederatedLightningModule, make: Callable[[], Simulation]) -> None:
+        """Begin without rounds.
+
+        Args:
+            task: Whose rounds they are.
+            make: Makes a simulation at the task's present parameters.
+        """
+        self.source = "The checkpoint"
+        self.trained_on: Mapping[str, Any] = {}
+        self.of_one_client = False
+        self._task = task
+        self._make = make
+        self._simulation: Simulation | None = None
+        self._loaded: Mapping[str, Any] | None = None
+        self._shards: Sequence[Mapping[str, Any]] = ()
+
+    @property
+    def simulation(self) -> Simulation:
+        """The server and the clients.
+
+        Raises:
+            CheckpointError: If loaded states do not fit the task.
+        """
+        if self._simulation is None:
+            simulation = self._make()
+            if self._loaded is not None:
+                try:
+                    simulation.load_state_dict(self._loaded, self._shards)
+                except (ValueError, TypeError, LookupError, AttributeError, RuntimeError) as error:
+                    kind = type(error) if isinstance(error, CheckpointError) else CheckpointError
+                    raise kind(f"{self.source}: {error}") from error
+            self._simulation = simulation
+        return self._simulation
+
+    @property
+    def exists(self) -> bool:
+        """Whether there are states of rounds."""
+        return self._simulation is not None or self._loaded is not None
+
+    @property
+    def has_client_states(self) -> bool:
+        """Whether there are states of clients: from the first round on, or from a checkpoint that holds some."""
+        if self._simulation is not None:
+            return self._simulation.runner.clients.has_states
+        return self._loaded is not None and self._loaded["clients"] is not None
+
+    @property
+    def restores_client_states(self) -> bool:
+        """Whether the checkpoint that was loaded keeps something of single clients."""
+        if self._loaded is not None and self._task.algorithm.server_knows_clients:
+            return True
+        clients = None if self._loaded is None else self._loaded["clients"]
+        tables = () if clients is None else clients.get("architectures", {"": clients}).values()
+        return any(table["template"] for table in tables)
+
+    @property
+    def at_round_boundary(self) -> bool:
+        """True when model, server and clients stand at the same round, so that it is safe to checkpoint."""
+        return self._simulation is None or self._simulation.loop.at_round_boundary
+
+    @property
+    def model_was_changed(self) -> bool:
+        """Whether somebody else has changed the task's shared parameters since the last round."""
+        if self._simulation is None:
+            return False
+        present = read(self._simulation.space.shared, self._task)
+        return not torch.allclose(present, self._simulation.server.point.to(present), rtol=1e-5)  # files may round them
+
+    def load(self, state: Mapping[str, Any] | None, trained_on: Mapping[str, Any], shards: Sequence[Any] = ()) -> None:
+        """Take over states, which are unpacked when they are needed; None for none."""
+        self._simulation, self._loaded, self._shards = None, state, shards
+        self.trained_on = trained_on
+
+    def release_loaded(self) -> None:
+        """Let go of what was loaded: from here on the simulation is ahead of it."""
+        self._loaded, self._shards = None, ()
+
+    def begin_again(self, data: Any) -> None:
+        """Start a fit where a checkpoint stands, else at the present parameters, as Lightning's optimizers do.
+
+        Clients' own models are parameters, too: where there are some, a fit goes on from all states of the one before,
+        unless the task's parameters have been changed since, or the data are of other clients.
+
+        Raises:
+            ValueError: If a checkpoint is of another federation than the data.
+        """
+        federated = isinstance(data, FederatedDataModule)
+        if self._loaded is not None:
+            self._task.require_its_clients(data, resuming=True)
+        elif self._task.keeps_models and self._simulation is not None and self.has_client_states:
+            if federated and data.differs_from(self.trained_on) is None and not self.model_was_changed:
+                self._loaded = self._simulation.state_dict()
+            else:
+                warnings.warn(
+                    "The clients' own models of the fit before are given up: the task's parameters were changed since, "
+                    "or the data are of other clients.",
+                    stacklevel=2,
+                )
+        self._simulation = None
+        self.trained_on = data.identity if federated else {}
+        self.of_one_client = False
+
+    # ---- clients' models ---------------------------------------------------------------------------------------------
+
+    def put_in(self, client: int | None, own: bool = True) -> None:
+        """Put a client's model, or the global one, into the task's parameters and buffers.
+
+        Args:
+            client: Client, whose architecture becomes the active one; None for the global model.
+            own: The client's personal model; else the global one, beside its personal block and local buffers.
+
+        Raises:
+            IndexError: If there is no such client.
+        """
+        _put_into(self._task, client, own, self.simulation if self.exists else None)
+
+    def personalize(self, copied: FederatedLightningModule, client: int) -> None:
+        """Make a copy of the task a client's personal model."""
+        copied.run.of_one_client = True
+        _put_into(copied, client, True, self.simulation)
+        settle(copied)
+
+    def of_copy(self, task: FederatedLightningModule) -> FederationRun:
+        """The run of a copy of the task: without states."""
+        return FederationRun(task, getattr(task, self._make.__name__))
+
+    def client_states(self) -> Any:
+        """The algorithm's states of all N clients, ``[N, ...]``; None for a stateless algorithm.
+
+        Raises:
+            RuntimeError: If they lie in several processes.
+        """
+        return self.simulation.client_states()
+
+
+def _put_into(task: FederatedLightningModule, client: int | None, own: bool, simulation: Simulation | None) -> None:
+    """Put a client's model, or the global one (``client`` None), into a task; without rounds its architecture only."""
+    known = None if simulation is None else simulation.num_clients
+    if client is not None and known is not None and not 0 <= client < known:
+        raise IndexError(f"client={client}: the federation has clients 0 to {known - 1}.")
+    choice = VariantChoice(task)
+    wanted = choice.first if client is None else choice.of(client)
+    if simulation is not None and wanted != choice.current:  # the architecture that is left gets its start back
+        _write(task, simulation, choice.current, simulation.global_model(choice.current))
+    choice.choose(wanted)
+    if simulation is not None:
+        models = simulation.global_model(wanted) if client is None else simulation.models([client], own)
+        _write(task, simulation, wanted, models)
+
+
+def _write(task: FederatedLightningModule, simulation: Simulation, architecture: str, models: Models) -> None:
+    """Write the first of the models, one of the architecture that is active."""
+    points, personal, buffers = models
+    space: ParameterSpace = simulation.space_of(architecture)
+    write(space.shared, task, points[0])
+    write(space.personal, task, personal[0])
+    if buffers is not None:
+        write(space.buffers, task, buffers[0])

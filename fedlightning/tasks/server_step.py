@@ -1,0 +1,128 @@
+"""The one Lightning optimizer: it takes the global model to what the algorithm proposes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from fedlightning.federation.simulation import Simulation
+from fedlightning.space import write
+
+OptimizerCallable = Callable[[Iterable[Tensor]], Optimizer]
+LRSchedulerCallable = Callable[[Optimizer], LRScheduler]
+
+EXAMPLES = {
+    "server_optimizer": "functools.partial(torch.optim.Adam, lr=0.01)",
+    "server_scheduler": "functools.partial(torch.optim.lr_scheduler.StepLR, step_size=10)",
+}
+
+
+@dataclass(frozen=True)
+class ServerStep:
+    """Moves the task's shared parameters after a round.
+
+    The distance from the model to the algorithm's proposal is taken for a gradient, so that SGD with a learning rate
+    of 1 takes the proposal as it is, and Adam makes FedAdam of FedAvg.
+
+    Attributes:
+        optimizer: Makes the server optimizer; None for SGD with a learning rate of 1.
+        scheduler: Makes a schedule of its learning rate, stepped once a round; None for none.
+        clip: Largest norm of the global model's move in a round; None for any.
+    """
+
+    optimizer: OptimizerCallable | None = None
+    scheduler: LRSchedulerCallable | None = None
+    clip: float | None = None
+
+    @property
+    def moves_freely(self) -> bool:
+        """Whether something else than the algorithm has a say in where the model goes."""
+        return any(part is not None for part in (self.optimizer, self.scheduler, self.clip))
+
+    def configure(self, parameters: Sequence[Tensor]) -> OptimizerLRScheduler:
+        """The optimizer of the shared parameters and its schedule, as Lightning wants them.
+
+        Raises:
+            TypeError: If one of them is something else than its name says.
+            ValueError: If the optimizer needs the loss, or moves other parameters.
+        """
+        made = torch.optim.SGD(parameters, lr=1.0) if self.optimizer is None else self.optimizer(parameters)
+        _require_optimizer(made, parameters)
+        if self.scheduler is None:
+            return made
+        scheduler: Any = self.scheduler(made)
+        if not isinstance(scheduler, LRScheduler):
+            raise TypeError(
+                f"server_scheduler made {scheduler!r}: expected a torch.optim.lr_scheduler of the optimizer it is "
+                f"given, e.g. {EXAMPLES['server_scheduler']}."
+            )
+        if isinstance(scheduler, ReduceLROnPlateau):
+            raise ValueError("server_scheduler=ReduceLROnPlateau: it waits for a metric, but is stepped once a round.")
+        return [made], [scheduler]
+
+    def take(self, task: LightningModule, simulation: Simulation, scaler: Any, undone: bool) -> None:
+        """Take the task's global model to where the server stands after a round; leave it if the round was undone.
+
+        Args:
+            task: Holds the model and, through Lightning, the optimizer.
+            simulation: Whose server made a proposal.
+            scaler: Lightning's gradient scaler, if 16-bit gradients have one.
+            undone: Whether the round was undone.
+        """
+        server, space = simulation.server, simulation.space
+        optimizer: Any = task.optimizers()
+        parameters = dict(task.named_parameters())
+        with torch.no_grad():
+            for name, target in space.shared.views(server.point).items():
+                step = (parameters[name] - target).to(parameters[name].dtype)
+                parameters[name].grad = step
+                if undone:  # no gradient, no step; a scaler wants one, and steps by no infinite one
+                    parameters[name].grad = None if scaler is None else torch.full_like(step, torch.inf)
+            if self.clip is not None and not undone:
+                task.clip_gradients(optimizer, self.clip, "norm")
+            if scaler is not None:
+                for name in space.shared.names:
+                    parameters[name].grad = scaler.scale(parameters[name].grad)
+        optimizer.step()
+        optimizer.zero_grad()
+        scheduler: Any = task.lr_schedulers()
+        if scheduler is not None:
+            scheduler.step()
+        if self.moves_freely:
+            moved = torch.cat([parameters[name].detach().flatten() for name in space.shared.names])
+            server.move_to(moved.to(server.point))
+        else:
+            write(space.shared, task, server.point)
+        simulation.write_buffers(task)
+
+
+def _require_optimizer(optimizer: Any, parameters: Sequence[Tensor]) -> None:
+    """Refuse what would leave the global model where it is, or asks for the loss that the server does not have."""
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(
+            f"server_optimizer made {optimizer!r}: expected a torch.optim.Optimizer of the parameters it is given, "
+            f"e.g. {EXAMPLES['server_optimizer']}."
+        )
+    name = type(optimizer).__name__
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise ValueError(
+            f"server_optimizer={name}: it evaluates the loss several times a step, which no server can. Use one that "
+            f"takes a gradient, e.g. {EXAMPLES['server_optimizer']}."
+        )
+    moved = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    if moved != set(map(id, parameters)):
+        raise ValueError(
+            f"server_optimizer={name} was made for other parameters than the {len(parameters)} shared ones it was "
+            "given, so the global model would not move as a whole. Use those, e.g. "
+            f"{EXAMPLES['server_optimizer']}."
+        )
