@@ -229,8 +229,9 @@ class CohortOracle:
 
     def evaluated(self) -> Tensor:
         """Which clients have evaluated anything that is tallied, ``[S]`` bool; a solver may find nothing to do."""
-        active = torch.stack([torch.zeros_like(self._all_active), *self._active])
-        return active.sum(0) > 0
+        if self._active and self._active[0] is self._all_active:
+            return self._all_active > 0
+        return torch.stack([torch.zeros_like(self._all_active), *self._active]).sum(0) > 0
 
     def _everything(self, w: Tensor, personal: Tensor | None) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Operators in both blocks and values, over all data of every client."""
