@@ -15,7 +15,8 @@ from fedlightning.federation.checkpoint_io import read_checkpoint
 NAMES = ("fedmm", "personal", "variants", "fiaelt", "fed_pd", "fed_skip", "uneven")
 _SCRIPT = """
 import fedlightning, sys, torch
-from tests.small import Line, Personal, regression_data, trainer
+from fedlightning import FederatedDataModule
+from tests.small import Line, Normed, Personal, clients, regression_data, trainer
 from fedlightning.algorithms import FIAELT, FedMM, FedPD, FedSkip, SCAFFOLD
 from fedlightning.local import SVRG, LocalSteps
 from fedlightning.models import Variants
@@ -48,6 +49,10 @@ class Uneven(Line):  # in the third round the second process cannot compute its 
     def on_train_batch_end(self, *_):
         self.oracles.append(type(self.run.simulation.runner.ways.oracle).__name__)
 
+class Evaluated(Normed):  # every client with batch statistics of its own
+    def validation_step(self, batch, batch_idx):
+        self.log("val_loss", self.objective(batch), batch_size=len(batch[1]))
+
 devices, folder = int(sys.argv[1]), sys.argv[2]
 tasks = {
     "fedmm": lambda: Line(FedMM(0.05, mu=1.0), dropout=0.0),
@@ -65,6 +70,13 @@ if __name__ == "__main__":
         task = make()
         fit.fit(task, regression_data(participation=Uniform(3)))
         fit.save_checkpoint(f"{folder}/{name}-{devices}.ckpt")
+    torch.manual_seed(0)
+    dealing = {"batch_size": 4, "rounds_per_epoch": 2, "seed": 1}
+    data = FederatedDataModule.from_datasets(clients(5), val=clients(5, seed=7), **dealing)
+    evaluated = Evaluated(buffers="local")
+    options = {"devices": devices, "strategy": "ddp" if devices > 1 else "auto", "precision": "64-true"}
+    trainer(None, max_steps=4, **options).fit(evaluated, data)
+    torch.save(evaluated.client_metrics, f"{folder}/evaluated-{fit.global_rank}-{devices}.pt")
     processes = DistributedProcesses() if devices > 1 else OneProcess()
     torch.save(task.oracles, f"{folder}/oracles-{fit.global_rank}-{devices}.pt")
     choice = Sequential() if fit.global_rank else Vectorized(chunk_size=3)
@@ -84,6 +96,9 @@ def test_two_processes_are_one(tmp_path):
     for name in NAMES:
         states = [read_checkpoint(tmp_path / f"{name}-{n}.ckpt")["federation"] for n in (1, 2)]
         assert_same(*states)
+    alone, *shared = [torch.load(tmp_path / f"evaluated-{rank}-{n}.pt") for rank, n in ((0, 1), (0, 2), (1, 2))]
+    for each in shared:  # every process knows what the clients of the other came to
+        torch.testing.assert_close(each["val_loss"], alone["val_loss"], rtol=1e-6, atol=1e-6)
     agreed = [torch.load(tmp_path / f"agreed-{rank}-{n}.pt") for rank, n in ((0, 1), (0, 2), (1, 2))]
     assert agreed[0] == agreed[1] == agreed[2]
     assert agreed[0]["init_args"]["chunk_size"] == 3

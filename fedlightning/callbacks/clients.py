@@ -46,8 +46,9 @@ class _Logged:
     def close(self, client: int) -> None:
         """One client's batches are through."""
         if self.metric is not None:
-            self.metric.sync_on_compute = False  # other processes are at other clients
-            self.values[client] = float(self.metric.compute())
+            synchronises, self.metric.sync_on_compute = self.metric.sync_on_compute, False
+            self.values[client] = float(self.metric.compute())  # other processes are at other clients
+            self.metric.sync_on_compute = synchronises
             self.metric.reset()
         elif self.weight:
             self.values[client] = self.total / self.weight

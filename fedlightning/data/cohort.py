@@ -392,6 +392,11 @@ def deal_minibatches(indices: Tensor, batch_size: int | None, steps: int, seed: 
     return indices[torch.cat(orders)[:needed]].view(steps, batch_size)
 
 
+def held_by(process: int, processes: int, clients: int) -> range:
+    """The clients whose states lie in a process: client i is with process i modulo their number."""
+    return range(process, clients, processes)
+
+
 def client_seed(seed: int, round_index: int, phase: int, client: int) -> int:
     """Seed of one client's minibatches: independent of who else is in the cohort."""
     return derive_seed(seed, round_index, phase, 1, client)

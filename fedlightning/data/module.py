@@ -30,6 +30,7 @@ from fedlightning.data.cohort import (
     TensorSource,
     client_seed,
     deal_minibatches,
+    held_by,
 )
 from fedlightning.data.evaluation import ClientLoader, PooledLoader
 from fedlightning.data.partition import Partition
@@ -333,7 +334,14 @@ class FederatedDataModule(LightningDataModule):
                 f"predict_client={client} with {processes} processes: the client's model lies in one of them. "
                 "Predict on one device."
             )
-        mine = range(len(partition)) if processes == 1 else range(trainer.global_rank, len(partition), processes)
+        sizes = partition.sizes
+        if processes > 1 and any(not sizes[rank::processes].any() for rank in range(processes)):
+            raise ValueError(
+                f"The evaluation data are those of {int((sizes > 0).sum())} clients, and none of them is with one of "
+                f"the {processes} processes (client i is with process i modulo {processes}), which the others would "
+                "wait for. Use fewer devices, or give more clients evaluation data."
+            )
+        mine = held_by(0 if trainer is None else trainer.global_rank, processes, len(partition))
         clients = mine if client is None else [client]
         variant = _variants(None if self.trainer is None else self.trainer.lightning_module)
         return ClientLoader(
@@ -541,14 +549,10 @@ class RoundLoader:
         if ids:
             self._check_size(len(ids))
         if self._by_owner:
-            return [client for client in ids if owner(client, self._world_size) == self._rank]
+            mine = held_by(self._rank, self._world_size, len(self._data.federation.partition))
+            return [client for client in ids if client in mine]
         cuts = [round(i * len(ids) / self._world_size) for i in range(self._world_size + 1)]
         return ids[cuts[self._rank] : cuts[self._rank + 1]]
-
-
-def owner(client: int, processes: int) -> int:
-    """The process that holds a client's state: client i is with process i modulo their number."""
-    return client % processes
 
 
 class _ClientOrder(TorchSampler[list[int]]):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.config import UntrustedClassError, class_path, from_config, to_config
-from fedlightning.data.cohort import RoundBatch
+from fedlightning.data.cohort import RoundBatch, held_by
 from fedlightning.federation.architectures import Architectures
 from fedlightning.federation.client import ClientRunner, Clients
 from fedlightning.federation.client_group import ClientGroup
@@ -192,7 +192,7 @@ class Simulation:
         if state["clients"] is None:  # no round yet: nothing depends on anything
             self.server.state = server if same else self.server.state
             return
-        mine = range(self.processes.rank, state["clients"]["clients"], self.processes.count)
+        mine = held_by(self.processes.rank, self.processes.count, state["clients"]["clients"])
         for part in (state["clients"], *others):
             self.runner.clients.load_state_dict(part, mine)
         self.server.buffers = state["buffers"]["values"].to(self._start)

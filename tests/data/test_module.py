@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch.utils.data import Dataset, TensorDataset
@@ -148,3 +150,15 @@ def test_clients_without_training_samples_are_named():
     with pytest.raises(ValueError, match=r"2 of 4 clients have no training samples: 1, 3\. Leave such clients out"):
         Federation(train, partition)
     Federation(train, Partition.of([[0, 1], [2, 3]]), val=train, val_partition=partition)
+
+
+def test_a_process_without_clients_to_evaluate_is_refused_before_the_others_wait():
+    given = clients(4)
+    data = FederatedDataModule.from_datasets(given, val=[given[0], None, given[2], None])
+    task = SimpleNamespace(evaluated_models=("own",), evaluated_together=lambda stage: 1, named_modules=list)
+    for rank in (0, 1):
+        data.trainer = SimpleNamespace(lightning_module=task, world_size=2, global_rank=rank)
+        with pytest.raises(ValueError, match=r"2 clients, and none of them is with one of the 2 processes"):
+            data.val_dataloader()
+    data.trainer = SimpleNamespace(lightning_module=task, world_size=1, global_rank=0)
+    assert [part.client for (part,) in data.val_dataloader().batches] == [0, 2]
