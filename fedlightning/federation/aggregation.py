@@ -140,11 +140,7 @@ class CohortMean:
         finite = _both(finite_clients(sent), answer.sound)
         weights = self._roster.weights(answer.clients, self._by_samples).to(answer.buffers)
         counted = torch.ones_like(weights) if finite is None else finite.to(weights)
-        kept = (
-            answer.clients
-            if finite is None
-            else [i for i, ok in zip(answer.clients, finite.tolist(), strict=True) if ok]
-        )
+        passes = [True] * len(answer.clients) if finite is None else finite.tolist()
         self._updates.add(sent, weights * counted)
         self._metrics.add(answer.metrics, counted)
         if answer.tally:  # a client whose solver had nothing to do has evaluated nothing
@@ -156,8 +152,8 @@ class CohortMean:
             for each in _sent_by_each(self._kind):
                 own = sent[each] if finite is None else sent[each][finite]
                 self._each.setdefault(each, []).append(own)
-        self.accepted += kept
-        self.left_out += [client for client in answer.clients if finite is not None and client not in set(kept)]
+        for client, counts in zip(answer.clients, passes, strict=True):
+            (self.accepted if counts else self.left_out).append(client)
         self.floats += sum(value.numel() for value in sent.values())
         self.answered += len(answer.clients)
 

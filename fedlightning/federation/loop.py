@@ -76,8 +76,8 @@ class RoundLoop:
                     break
                 answers = transport.ask(request, invitation.clients)
                 outcome = server.aggregate(request, answers, transport.processes, invitation.contacted, undo_overflow)
-                changed = transport.settle(outcome.accepted)
-                self.at_round_boundary = self.at_round_boundary and not changed
+                at_boundary, self.at_round_boundary = self.at_round_boundary, False  # while states change
+                self.at_round_boundary = not transport.settle(outcome.accepted) and at_boundary
                 if outcome.overflow:
                     undone = overflow = True
                     break

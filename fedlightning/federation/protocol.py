@@ -109,7 +109,7 @@ class Roster:
         """How much each of ``clients`` counts in a mean, ``[S]``."""
         if not by_samples:
             return torch.ones(len(clients))
-        return self.samples[list(clients)].to(torch.get_default_dtype())
+        return self.samples[list(clients)]
 
     def total_weight(self, by_samples: bool) -> float:
         """How much all N clients count together."""
