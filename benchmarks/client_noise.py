@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from fedlightning.oracle import Autocast, Objective, Vectorized
 from fedlightning.oracle.randomness import Randomness
-from fedlightning.space import ParameterSpace, read
+from fedlightning.core.parameter_space import ParameterSpace, read
 
 NETWORKS = {
     "MLP 784-200-10, one dropout": (

@@ -43,8 +43,8 @@ class Drawn:
 class Many(FederatedDataModule):
     """One sample a client."""
 
-    def __init__(self, clients, **dealing):
-        super().__init__(**dealing)
+    def __init__(self, clients, **options):
+        super().__init__(**options)
         self.clients = clients
 
     def build(self):

@@ -15,7 +15,7 @@ import fedlightning  # noqa: F401  # before lightning, which imports torchvision
 from fedlightning.algorithms import FedAlt
 from fedlightning.models import HARNet, TwoLayerCNN
 from fedlightning.oracle import Autocast, Objective, Sequential
-from fedlightning.space import ParameterSpace, read
+from fedlightning.core.parameter_space import ParameterSpace, read
 from fedlightning.tasks import PersonalizedClassification
 
 SETTINGS = {

@@ -2,22 +2,26 @@
 
 from typing import TYPE_CHECKING
 
-from fedlightning._lazy import lazily
 from fedlightning._torchvision import declare_before_torchvision
+from fedlightning.core.lazy import lazily
 
 if TYPE_CHECKING:
     from fedlightning.data.module import FederatedDataModule
-    from fedlightning.module import FederatedLightningModule
-    from fedlightning.scored import ScoredTask
+    from fedlightning.tasks.base import FederatedLightningModule
+    from fedlightning.tasks.batched_evaluation import BatchedEvaluationTask
 
 __version__ = "0.1.0"
 
-__all__ = ["FederatedDataModule", "FederatedLightningModule", "ScoredTask", "__version__"]
+__all__ = ["BatchedEvaluationTask", "FederatedDataModule", "FederatedLightningModule", "__version__"]
 
 declare_before_torchvision()
 __getattr__, __dir__ = lazily(
     __name__,
-    {"data.module": "FederatedDataModule", "module": "FederatedLightningModule", "scored": "ScoredTask"},
+    {
+        "data.module": "FederatedDataModule",
+        "tasks.base": "FederatedLightningModule",
+        "tasks.batched_evaluation": "BatchedEvaluationTask",
+    },
     modules=(
         "algorithms",
         "callbacks",

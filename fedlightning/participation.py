@@ -7,47 +7,47 @@ import random
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-from fedlightning.ranges import require, require_instance
-from fedlightning.seeding import derive_seed
+from fedlightning.core.seeding import derive_seed
+from fedlightning.core.validation import require, require_instance
 
 
 @dataclass(frozen=True)
-class Turnout:
+class Selection:
     """What became of an invitation.
 
     Attributes:
         ids: Clients whose answers count, ascending; none if the round is to be skipped.
-        invited: Clients the server has sent its message to, answer or not.
+        num_contacted: Clients the server has sent its message to, answer or not.
     """
 
     ids: list[int]
-    invited: int
+    num_contacted: int
 
 
 class Participation(ABC):
     """Chooses cohorts as a pure function of seed, round and phase."""
 
     @abstractmethod
-    def cohort(self, clients: int, seed: int, round_index: int, phase: int) -> list[int]:
+    def cohort(self, num_clients: int, seed: int, round_index: int, phase: int) -> list[int]:
         """Ids of the cohort, ascending.
 
         Args:
-            clients: N; ids run from 0 to N - 1.
+            num_clients: N; ids run from 0 to N - 1.
             seed: Seed of the run.
             round_index: Round, from 0.
             phase: Phase of the round, from 0; phases have cohorts of their own.
         """
 
-    def turnout(self, clients: int, seed: int, round_index: int, phase: int) -> Turnout:
+    def select(self, num_clients: int, seed: int, round_index: int, phase: int) -> Selection:
         """The cohort and how many were invited; all of them, unless a rule knows of clients that do not answer."""
-        ids = self.cohort(clients, seed, round_index, phase)
-        return Turnout(ids, len(ids))
+        ids = self.cohort(num_clients, seed, round_index, phase)
+        return Selection(ids, len(ids))
 
-    def fewest(self, clients: int) -> int:
+    def fewest(self, num_clients: int) -> int:
         """Fewest clients that a round may have; asked where cohorts are split over several processes."""
-        return len(self.cohort(clients, 0, 0, 0))
+        return len(self.cohort(num_clients, 0, 0, 0))
 
-    def check(self, clients: int) -> None:  # noqa: B027  # most rules serve any federation
+    def check(self, num_clients: int) -> None:  # noqa: B027  # most rules serve any federation
         """Refuse a federation of N clients this rule cannot serve.
 
         Raises:
@@ -59,9 +59,9 @@ class Participation(ABC):
 class Full(Participation):
     """Every client, every round."""
 
-    def cohort(self, clients: int, seed: int, round_index: int, phase: int) -> list[int]:
+    def cohort(self, num_clients: int, seed: int, round_index: int, phase: int) -> list[int]:
         """All ids."""
-        return list(range(clients))
+        return list(range(num_clients))
 
 
 @dataclass(frozen=True)
@@ -84,24 +84,24 @@ class Uniform(Participation):
         require(self, "size", at_least=1, optional=True)
         require(self, "fraction", above=0.0, at_most=1.0, optional=True)
 
-    def cohort(self, clients: int, seed: int, round_index: int, phase: int) -> list[int]:
+    def cohort(self, num_clients: int, seed: int, round_index: int, phase: int) -> list[int]:
         """S distinct ids."""
         draw = random.Random(derive_seed(seed, round_index, phase, 0))
-        return sorted(draw.sample(range(clients), self._count(clients)))
+        return sorted(draw.sample(range(num_clients), self._count(num_clients)))
 
-    def check(self, clients: int) -> None:
+    def check(self, num_clients: int) -> None:
         """A cohort must fit into the federation."""
-        if self.size is not None and self.size > clients:
+        if self.size is not None and self.size > num_clients:
             raise ValueError(
-                f"Uniform(size={self.size}): the cohort is larger than the federation of {clients} clients. "
-                f"Choose size <= {clients}, or Full()."
+                f"Uniform(size={self.size}): the cohort is larger than the federation of {num_clients} clients. "
+                f"Choose size <= {num_clients}, or Full()."
             )
 
-    def _count(self, clients: int) -> int:
+    def _count(self, num_clients: int) -> int:
         if self.size is not None:
             return self.size
         assert self.fraction is not None
-        return max(1, round(self.fraction * clients))
+        return max(1, round(self.fraction * num_clients))
 
 
 class Responses(ABC):
@@ -231,34 +231,34 @@ class FirstResponders(Participation):
             )
         require(self, "retries", at_least=0)
 
-    def fewest(self, clients: int) -> int:
+    def fewest(self, num_clients: int) -> int:
         """As many as it takes to go on."""
         return self.at_least
 
-    def cohort(self, clients: int, seed: int, round_index: int, phase: int) -> list[int]:
+    def cohort(self, num_clients: int, seed: int, round_index: int, phase: int) -> list[int]:
         """Those whose answers count; none if too few answered every time."""
-        return self.turnout(clients, seed, round_index, phase).ids
+        return self.select(num_clients, seed, round_index, phase).ids
 
-    def turnout(self, clients: int, seed: int, round_index: int, phase: int) -> Turnout:
+    def select(self, num_clients: int, seed: int, round_index: int, phase: int) -> Selection:
         """Invite until enough answer, or give the round up."""
         responses = ResponseShare() if self.responses is None else self.responses
         again = bool(phase) and not self.reinvite
-        last = self.turnout(clients, seed, round_index, 0).invited // self.size - 1 if again else 0
+        last = self.select(num_clients, seed, round_index, 0).num_contacted // self.size - 1 if again else 0
         for attempt in range(self.retries + 1):
             draw = random.Random(derive_seed(seed, round_index, phase, 0, attempt))
-            invited = draw.sample(range(clients), self.size)
+            invited = draw.sample(range(num_clients), self.size)
             if again:
                 draw_again = random.Random(derive_seed(seed, round_index, 0, 0, last + attempt))
-                invited = draw_again.sample(range(clients), self.size)
+                invited = draw_again.sample(range(num_clients), self.size)
             answered = responses.arrivals(invited, round_index, draw)[: self.first]
             if len(answered) >= self.at_least:
-                return Turnout(sorted(answered), self.size * (attempt + 1))
-        return Turnout([], self.size * (self.retries + 1))
+                return Selection(sorted(answered), self.size * (attempt + 1))
+        return Selection([], self.size * (self.retries + 1))
 
-    def check(self, clients: int) -> None:
+    def check(self, num_clients: int) -> None:
         """The invited must fit into the federation."""
-        if self.size > clients:
+        if self.size > num_clients:
             raise ValueError(
-                f"FirstResponders(size={self.size}): more are invited than the federation's {clients} clients. "
-                f"Choose size <= {clients}."
+                f"FirstResponders(size={self.size}): more are invited than the federation's {num_clients} clients. "
+                f"Choose size <= {num_clients}."
             )

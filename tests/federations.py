@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from fedlightning.core.parameter_space import ParameterSpace
 from fedlightning.data.module import RoundLoader
 from fedlightning.federation.simulation import Simulation
 from fedlightning.oracle import Autocast, Vectorized
 from fedlightning.participation import Full, Uniform
-from fedlightning.space import ParameterSpace
 from fedlightning.tasks import ClientNumbers, PersonalQuadratic, QuadraticSaddle
 
 CLIENTS = 6
@@ -55,17 +55,17 @@ class Rounds(Simulation):
         return self.runner.clients.client_state(rows)
 
 
-def quadratic(algorithm, clients=CLIENTS, dim_y=3, heterogeneity=1.0, seed=3, **federation):
+def quadratic(algorithm, num_clients=CLIENTS, dim_y=3, heterogeneity=1.0, seed=3, **federation):
     """A quadratic saddle problem in float64."""
     task = QuadraticSaddle(
-        algorithm, clients=clients, dim_y=dim_y, heterogeneity=heterogeneity, problem_seed=seed, **federation
+        algorithm, num_clients=num_clients, dim_y=dim_y, heterogeneity=heterogeneity, problem_seed=seed, **federation
     )
     return task.double()
 
 
-def personal_quadratic(algorithm, clients=CLIENTS, seed=3, **problem):
+def personal_quadratic(algorithm, num_clients=CLIENTS, seed=3, **problem):
     """A quadratic problem with a personal block in float64."""
-    return PersonalQuadratic(algorithm, clients=clients, problem_seed=seed, **problem).double()
+    return PersonalQuadratic(algorithm, num_clients=num_clients, problem_seed=seed, **problem).double()
 
 
 def loop_for(task, oracle=None, **options):
@@ -75,10 +75,10 @@ def loop_for(task, oracle=None, **options):
     return Rounds(task.algorithm, task, space, oracle or Vectorized(), **options)
 
 
-def rounds_of(algorithm, count, clients=CLIENTS, size=None, local_steps=K, seed=0, start=0):
+def rounds_of(algorithm, count, num_clients=CLIENTS, size=None, local_steps=K, seed=0, start=0):
     """Batches of ``count`` rounds of a federation of numbered clients."""
     data = ClientNumbers(
-        clients,
+        num_clients,
         local_steps=local_steps,
         participation=Full() if size is None else Uniform(size),
         rounds_per_epoch=count,
@@ -101,7 +101,7 @@ def train(algorithm, rounds=4, size=None, oracle=None, local_steps=K, seed=0, **
     """Task, loop and trajectory of a few rounds on a quadratic problem."""
     task = quadratic(algorithm, **problem)
     loop = loop_for(task, oracle)
-    clients = problem.get("clients", CLIENTS)
+    clients = problem.get("num_clients", CLIENTS)
     trajectory = run(loop, rounds_of(algorithm, rounds, clients, size, local_steps, seed))
     return task, loop, trajectory
 
@@ -114,7 +114,7 @@ def numpy_operators(task):
 
 def cohorts_of(batches):
     """Ids of every round's cohort; of every phase's cohort for algorithms with several."""
-    rounds = [[[deal.id for deal in cohort.deals] for cohort in batch.cohorts] for batch in batches]
+    rounds = [[[member.id for member in cohort.members] for cohort in batch.cohorts] for batch in batches]
     return [phases[0] if len(phases) == 1 else phases for phases in rounds]
 
 

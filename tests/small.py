@@ -77,11 +77,11 @@ def clients(count=4, sizes=(12, 9, 15, 10), seed=0):
     return sets
 
 
-def regression_data(**dealing):
+def regression_data(**options):
     """Four clients; validation and test data."""
     defaults = {"batch_size": 4, "local_steps": 3, "rounds_per_epoch": 5, "seed": 1}
     return FederatedDataModule.from_datasets(
-        clients(), val=clients(seed=7)[0], test=clients(seed=8)[0], **{**defaults, **dealing}
+        clients(), val=clients(seed=7)[0], test=clients(seed=8)[0], **{**defaults, **options}
     )
 
 

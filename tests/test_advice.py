@@ -14,9 +14,9 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import TensorDataset
 
 from fedlightning import FederatedDataModule, FederatedLightningModule
-from fedlightning.advice import leave_out_advice_to_synchronise, leave_out_inapplicable_advice
 from fedlightning.algorithms import FedAvg
 from fedlightning.oracle import Vectorized
+from fedlightning.tasks.advice import leave_out_advice_to_synchronise, leave_out_inapplicable_advice
 
 
 class Recurrent(FederatedLightningModule):

@@ -254,7 +254,7 @@ OPTIONS: list[tuple[str, Callable[[Any], Any], list[tuple[Any, type[BaseExceptio
     ("FirstResponders.size", p.FirstResponders, [("a", T, WHOLE), (2.5, T, WHOLE), (0, V, "at_least <= size")]),
     ("FirstResponders.first", lambda v: p.FirstResponders(3, first=v), [(0, V, "first >= at_least"), (1.5, T, WHOLE)]),
     ("FirstResponders.responses", lambda v: p.FirstResponders(3, v), [("x", T, "expected a Responses object")]),
-    ("IID.clients", IID, [(2.5, T, rf"IID\(clients=2.5\): {WHOLE}"), ("3", T, WHOLE), (0, V, "at least 1")]),
+    ("IID.num_clients", IID, [(2.5, T, rf"IID\(num_clients=2.5\): {WHOLE}"), ("3", T, WHOLE), (0, V, "at least 1")]),
     ("Dirichlet.alpha", lambda v: Dirichlet(3, v), [(0, V, "> 0"), ([1.0], T, NUMBER)]),
     ("Dirichlet.min_size", lambda v: Dirichlet(3, 1.0, v), [(2.5, T, WHOLE)]),
     ("Shards.shards_per_client", lambda v: Shards(3, v), [(NAN, T, WHOLE)]),
@@ -296,7 +296,7 @@ OPTIONS: list[tuple[str, Callable[[Any], Any], list[tuple[Any, type[BaseExceptio
     (
         "Synthetic",
         lambda v: Synthetic(**v),
-        [({"alpha": NAN}, V, "finite"), ({"clients": 0}, V, ">= 1"), ({"problem_seed": -1}, V, ">= 0")],
+        [({"alpha": NAN}, V, "finite"), ({"num_clients": 0}, V, ">= 1"), ({"problem_seed": -1}, V, ">= 0")],
     ),
     (
         "Digits",
@@ -307,14 +307,14 @@ OPTIONS: list[tuple[str, Callable[[Any], Any], list[tuple[Any, type[BaseExceptio
             ({"partitioner": IID}, T, "partitioner=IID"),
         ],
     ),
-    ("DigitsM", lambda v: DigitsM(**v), [({"clients": 3}, V, "even number"), ({"size": "a"}, T, WHOLE)]),
+    ("DigitsM", lambda v: DigitsM(**v), [({"num_clients": 3}, V, "even number"), ({"size": "a"}, T, WHOLE)]),
     ("DigitsOfSizes", DigitsOfSizes, [((), V, "8, 4, 2 or 1"), (8, V, "8, 4, 2 or 1"), ((3,), V, "3 is none of")]),
     ("PersonalDigits", lambda v: PersonalDigits(IID(3), test_share=v), [("a", T, NUMBER), (1.0, V, "< 1")]),
     (
         "QuadraticSaddle",
         lambda v: QuadraticSaddle(a.FedSGDA(0.1), **v),
         [
-            ({"clients": 0}, V, ">= 1"),
+            ({"num_clients": 0}, V, ">= 1"),
             ({"dim_x": "a"}, T, WHOLE),
             ({"dim_y": -1}, V, ">= 0"),
             ({"noise": -1.0}, V, ">= 0"),
@@ -349,7 +349,7 @@ OPTIONS: list[tuple[str, Callable[[Any], Any], list[tuple[Any, type[BaseExceptio
     (
         "task.oracle",
         lambda v: Line(oracle=v),
-        [("Sequential", T, "expected a Oracle object"), (Sequential, T, "oracle=Sequential")],
+        [("Sequential", T, "expected a ClientBatching object"), (Sequential, T, "oracle=Sequential")],
     ),
     (
         "task.client_storage",
@@ -487,9 +487,9 @@ class Labels(FederatedLightningModule):
         return F.cross_entropy(self.net(batch[0]), batch[1])
 
 
-def of(*sets, task=Line, **dealing):
+def of(*sets, task=Line, **options):
     """Fit on one data set a client."""
-    return fit(seeded(task), FederatedDataModule.from_datasets(list(sets), **{**DEAL, **dealing}))
+    return fit(seeded(task), FederatedDataModule.from_datasets(list(sets), **{**DEAL, **options}))
 
 
 def pair(x=X, y=Y):
@@ -1103,8 +1103,8 @@ COMMANDS: list[tuple[str, str, Callable[[], list[str]], str]] = [
         "expected one number or a pair [min, max]",
     ),
     ("command line", "lr text", asked(f"{ALGORITHM}.init_args.lr=fast"), "lr=fast"),
-    ("command line", "clients of a half", asked(f"{MODEL}.clients=2.5"), "clients=2.5"),
-    ("command line", "clients zero", asked(f"{MODEL}.clients=0"), "clients=0"),
+    ("command line", "clients of a half", asked(f"{MODEL}.num_clients=2.5"), "num_clients=2.5"),
+    ("command line", "clients zero", asked(f"{MODEL}.num_clients=0"), "num_clients=0"),
     ("command line", "missing checkpoint", asked("--ckpt_path=runs/missing.ckpt"), "runs/missing.ckpt: no such file."),
     ("command line", "batch of none", asked("--data.init_args.rounds_per_epoch=0"), "rounds_per_epoch=0"),
     ("command line", "compare without arguments", lambda: ["compare"], "base"),
@@ -1117,8 +1117,8 @@ COMMANDS: list[tuple[str, str, Callable[[], list[str]], str]] = [
     (
         "files",
         "config with unknown argument",
-        config("model:\n  init_args:\n    cleints: 3\n"),
-        "Did you mean 'clients'?",
+        config("model:\n  init_args:\n    num_cleints: 3\n"),
+        "Did you mean 'num_clients'?",
     ),
     (
         "files",

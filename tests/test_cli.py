@@ -13,8 +13,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from fedlightning.cli import FederatedCLI, main, plain_refusals
 from fedlightning.cli.parser import plain
+from fedlightning.core.parameter_space import Layout
 from fedlightning.federation.checkpoint_io import AtomicCheckpointIO
-from fedlightning.space import Layout
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = ROOT / "configs"
@@ -104,7 +104,7 @@ def test_command_line_wins_over_the_checkpoint(monkeypatch):
     (checkpoint,) = Path("runs").rglob("last.ckpt")
     seen = []
     monkeypatch.setattr(
-        "fedlightning.module.FederatedLightningModule.on_train_start", lambda self: seen.append(self.algorithm.mu)
+        "fedlightning.tasks.base.FederatedLightningModule.on_train_start", lambda self: seen.append(self.algorithm.mu)
     )
     changed = "--model.init_args.algorithm.init_args.mu=7"
     main(["fit", *arguments, changed, "--trainer.max_steps=3", f"--ckpt_path={checkpoint}"])

@@ -9,7 +9,7 @@ TEMPLATE = {"dual": torch.tensor([1.0, 2.0]), "tolerance": torch.tensor(0.5)}
 @pytest.fixture(params=["device", "host", "file"])
 def states(request, tmp_path):
     storage = {"device": OnDevice(), "host": OnHost(), "file": MemoryMapped(str(tmp_path / "rows"))}[request.param]
-    return ClientStates(TEMPLATE, clients=100, storage=storage)
+    return ClientStates(TEMPLATE, num_clients=100, storage=storage)
 
 
 def test_unseen_clients_stand_at_the_template(states):
@@ -48,7 +48,7 @@ def test_rows_are_copies(states):
 
 def test_state_dict_round_trip(states):
     states.write([9, 4], {"dual": torch.randn(2, 2), "tolerance": torch.randn(2)})
-    other = ClientStates({k: torch.zeros_like(v) for k, v in TEMPLATE.items()}, clients=100)
+    other = ClientStates({k: torch.zeros_like(v) for k, v in TEMPLATE.items()}, num_clients=100)
     other.load_state_dict(states.state_dict())
     for name in TEMPLATE:
         assert torch.equal(other.all(name), states.all(name))
@@ -56,14 +56,14 @@ def test_state_dict_round_trip(states):
 
 def test_state_of_another_federation_or_shape_is_refused(states):
     with pytest.raises(ValueError, match="federation of 100 clients, the data have 5"):
-        ClientStates(TEMPLATE, clients=5).load_state_dict(states.state_dict())
+        ClientStates(TEMPLATE, num_clients=5).load_state_dict(states.state_dict())
     with pytest.raises(ValueError, match="fields"):
-        ClientStates({"dual": torch.zeros(3)}, clients=100).load_state_dict(states.state_dict())
+        ClientStates({"dual": torch.zeros(3)}, num_clients=100).load_state_dict(states.state_dict())
 
 
 def test_stateless_costs_nothing_and_a_million_clients_cost_what_is_seen():
-    ClientStates({}, clients=10**9).write([5], {})
-    states = ClientStates({"dual": torch.zeros(1000)}, clients=10**6)
+    ClientStates({}, num_clients=10**9).write([5], {})
+    states = ClientStates({"dual": torch.zeros(1000)}, num_clients=10**6)
     states.write([999_999], {"dual": torch.ones(1, 1000)})
     assert states._capacity == 1
     assert states.rows([999_999, 0])["dual"].sum() == 1000

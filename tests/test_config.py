@@ -7,7 +7,14 @@ from jsonargparse import ArgumentError, ArgumentParser
 
 from fedlightning import algorithms
 from fedlightning.algorithms import Algorithm, FedAvg, FedMM
-from fedlightning.config import CheckpointError, NotPlainError, Trust, UntrustedClassError, from_config, to_config
+from fedlightning.core.serialisation import (
+    CheckpointError,
+    NotPlainError,
+    Trust,
+    UntrustedClassError,
+    from_config,
+    to_config,
+)
 from fedlightning.local import LocalSteps
 from fedlightning.oracle import Vectorized
 from fedlightning.proximal import L1, SquaredL2, Sum
@@ -64,7 +71,7 @@ def test_partials_come_back_as_partials_and_tuples_as_tuples():
         "fedlightning.tasks.Classification",
         "fedlightning.compare.run.Run",
         "fedlightning.callbacks.LastCheckpoint",
-        "fedlightning.oracle.scores._ScoresModule",
+        "fedlightning.oracle.predictions._ScoresModule",
         "fedlightning.oracle.base.nn",
         "fedlightning.oracle.nowhere.Sequential",
         "torch.save",
@@ -96,7 +103,13 @@ def test_every_public_component_of_the_package_may_be_named():
 
     for package in (algorithms, local, models, oracle, participation, proximal):
         for name, value in vars(package).items():
-            kinds = (Algorithm, torch.nn.Module, oracle.Oracle, participation.Participation, proximal.Regularizer)
+            kinds = (
+                Algorithm,
+                torch.nn.Module,
+                oracle.ClientBatching,
+                participation.Participation,
+                proximal.Regularizer,
+            )
             if isinstance(value, type) and issubclass(value, (*kinds, local.LocalSolver, local.StoppingRule)):
                 assert Trust().find(f"{package.__name__}.{name}", "here") is value
                 assert Trust().find(f"{value.__module__}.{name}", "here") is value

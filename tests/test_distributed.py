@@ -12,15 +12,15 @@ import torch
 
 from fedlightning.federation.checkpoint_io import read_checkpoint
 
-NAMES = ("fedmm", "personal", "variants", "fiaelt", "fed_pd", "fed_skip", "uneven")
+NAMES = ("fedmm", "personal", "architectures", "fiaelt", "fed_pd", "fed_skip", "uneven")
 _SCRIPT = """
 import fedlightning, sys, torch
 from fedlightning import FederatedDataModule
 from tests.small import Line, Normed, Personal, clients, regression_data, trainer
 from fedlightning.algorithms import FIAELT, FedMM, FedPD, FedSkip, SCAFFOLD
 from fedlightning.local import SVRG, LocalSteps
-from fedlightning.models import Variants
-from fedlightning.config import to_config
+from fedlightning.models import PerArchitecture
+from fedlightning.core.serialisation import to_config
 from fedlightning.oracle import Sequential, Vectorized
 from fedlightning.participation import Uniform
 from fedlightning.federation.processes import DistributedProcesses, OneProcess
@@ -30,7 +30,7 @@ class Varied(Line):
     def __init__(self, algorithm):
         super().__init__(algorithm, dropout=0.0)
         parts = {"wide": torch.nn.Linear(6, 1), "none": torch.nn.Identity(), "bias": torch.nn.Linear(6, 1, False)}
-        self.own = Variants(parts, ["wide", "bias", "none", "wide"])
+        self.own = PerArchitecture(parts, ["wide", "bias", "none", "wide"])
 
     def objective(self, batch):
         x, y = batch
@@ -57,7 +57,7 @@ devices, folder = int(sys.argv[1]), sys.argv[2]
 tasks = {
     "fedmm": lambda: Line(FedMM(0.05, mu=1.0), dropout=0.0),
     "personal": lambda: Personal(SCAFFOLD(0.05)),
-    "variants": lambda: Varied(SCAFFOLD(0.05)),
+    "architectures": lambda: Varied(SCAFFOLD(0.05)),
     "fiaelt": lambda: Line(FIAELT(beta=5.0, solver=SVRG(inner_steps=6, epochs=2)), dropout=0.0),
     "fed_pd": lambda: Line(FedPD(eta=0.5, p=0.5, solver=LocalSteps(lr=0.05)), dropout=0.0),
     "fed_skip": lambda: Line(FedSkip(lr=0.05, period=3), dropout=0.0),
@@ -71,8 +71,8 @@ if __name__ == "__main__":
         fit.fit(task, regression_data(participation=Uniform(3)))
         fit.save_checkpoint(f"{folder}/{name}-{devices}.ckpt")
     torch.manual_seed(0)
-    dealing = {"batch_size": 4, "rounds_per_epoch": 2, "seed": 1}
-    data = FederatedDataModule.from_datasets(clients(5), val=clients(5, seed=7), **dealing)
+    options = {"batch_size": 4, "rounds_per_epoch": 2, "seed": 1}
+    data = FederatedDataModule.from_datasets(clients(5), val=clients(5, seed=7), **options)
     evaluated = Evaluated(buffers="local")
     options = {"devices": devices, "strategy": "ddp" if devices > 1 else "auto", "precision": "64-true"}
     trainer(None, max_steps=4, **options).fit(evaluated, data)

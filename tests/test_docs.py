@@ -74,7 +74,7 @@ def test_algorithm_reaches_the_saddle(readme):
 
 def test_clients_with_other_sensors_learn_one_head(readme):
     torch.manual_seed(0)
-    task = readme("variants").Wearables(FedAvg(lr=0.05))
+    task = readme("architectures").Wearables(FedAvg(lr=0.05))
     draw = torch.Generator().manual_seed(0)
 
     def sets():

@@ -23,7 +23,7 @@ from fedlightning.algorithms import FedAlt, FedAvg
 from fedlightning.callbacks import EvaluateClients
 from fedlightning.federation.checkpoint_io import AtomicCheckpointIO
 from fedlightning.oracle import Sequential
-from fedlightning.surface import HOOKS
+from fedlightning.tasks.lightning_surface import HOOKS
 from tests.small import Line, Normed, Personal, clients, regression_data, trainer
 
 PAGE = (Path(__file__).parent.parent / "docs" / "LIGHTNING.md").read_text()

@@ -135,8 +135,8 @@ def bad(count, all_clients=4):
     return sets
 
 
-def caught(sets, rounds=4, **dealing):
-    data = FederatedDataModule.from_datasets(sets, batch_size=4, local_steps=2, rounds_per_epoch=rounds, **dealing)
+def caught(sets, rounds=4, **options):
+    data = FederatedDataModule.from_datasets(sets, batch_size=4, local_steps=2, rounds_per_epoch=rounds, **options)
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         trainer(max_steps=rounds).fit(Line(FedAvg(0.05), oracle=Vectorized()), data)

@@ -3,7 +3,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from fedlightning.nested import flatten, map_tensors, unflatten
+from fedlightning.core.tree import flatten, map_tensors, unflatten
 
 
 class Pair(NamedTuple):

@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from fedlightning.participation import Devices, FirstResponders, Full, ResponseShare, Turnout, Uniform
+from fedlightning.participation import Devices, FirstResponders, Full, ResponseShare, Selection, Uniform
 
 
 def test_full_is_everyone():
@@ -50,14 +50,14 @@ def test_too_large_a_cohort():
 
 def test_responses_follow_the_paper():
     rule = FirstResponders(size=16)
-    turnouts = [rule.turnout(500, 0, t, 0) for t in range(400)]
-    sizes = [len(turnout.ids) for turnout in turnouts]
-    assert all(turnout.invited == 16 for turnout in turnouts)
+    selections = [rule.select(500, 0, t, 0) for t in range(400)]
+    sizes = [len(selection.ids) for selection in selections]
+    assert all(selection.num_contacted == 16 for selection in selections)
     assert min(sizes) == 9  # ceil of more than half of 16
     assert max(sizes) == 16
     assert abs(sum(sizes) / 400 - 12.5) < 0.5
-    assert turnouts == [rule.turnout(500, 0, t, 0) for t in range(400)]
-    assert rule.turnout(500, 0, 3, 0) != rule.turnout(500, 0, 3, 1)
+    assert selections == [rule.select(500, 0, t, 0) for t in range(400)]
+    assert rule.select(500, 0, 3, 0) != rule.select(500, 0, 3, 1)
 
 
 def test_first_answers_count_and_late_ones_are_dropped():
@@ -70,11 +70,11 @@ def test_first_answers_count_and_late_ones_are_dropped():
 
 def test_too_few_answers_are_asked_again_then_given_up():
     silent = ResponseShare(0.0, 0.0)
-    assert FirstResponders(size=5, responses=silent, retries=2).turnout(50, 0, 0, 0) == Turnout([], 15)
+    assert FirstResponders(size=5, responses=silent, retries=2).select(50, 0, 0, 0) == Selection([], 15)
     rare = FirstResponders(size=4, responses=Devices(low=0.3, high=0.3), at_least=3, retries=400)
-    turnouts = [rare.turnout(50, 0, t, 0) for t in range(50)]
-    assert all(len(turnout.ids) >= 3 for turnout in turnouts)
-    assert max(turnout.invited for turnout in turnouts) > 8
+    selections = [rare.select(50, 0, t, 0) for t in range(50)]
+    assert all(len(selection.ids) >= 3 for selection in selections)
+    assert max(selection.num_contacted for selection in selections) > 8
 
 
 def test_the_second_phase_may_ask_the_same_clients_again():
@@ -86,10 +86,10 @@ def test_the_second_phase_may_ask_the_same_clients_again():
     assert any(rule.cohort(100, 0, t, 0) != rule.cohort(100, 0, t, 1) for t in range(20))
     assert {*everybody.cohort(100, 0, 5, 0)} != invited
     often = FirstResponders(size=6, responses=ResponseShare(0.0, 1.0), at_least=4, retries=9, reinvite=False)
-    twice = [(often.turnout(100, 0, t, 0), often.turnout(100, 0, t, 1)) for t in range(200)]
-    assert any(first.invited > 6 for first, _ in twice)
+    twice = [(often.select(100, 0, t, 0), often.select(100, 0, t, 1)) for t in range(200)]
+    assert any(first.num_contacted > 6 for first, _ in twice)
     for first, second in twice:
-        if second.invited == 6:  # six invited, of whom at least four answer each time: two at least did both
+        if second.num_contacted == 6:  # six invited, of whom at least four answer each time: two at least did both
             assert len({*first.ids} & {*second.ids}) >= 2
 
 
@@ -98,8 +98,8 @@ def test_shares_are_rounded_up_exactly(share, invited, count):
     assert len(ResponseShare(share, share).arrivals(list(range(invited)), 0, random.Random(0))) == count
 
 
-def answers(responses, round_index=0, clients=20_000):
-    return responses.arrivals(list(range(clients)), round_index, random.Random(0))
+def answers(responses, round_index=0, num_clients=20_000):
+    return responses.arrivals(list(range(num_clients)), round_index, random.Random(0))
 
 
 def test_devices_have_their_own_availability():

@@ -9,11 +9,11 @@ import torch
 
 from fedlightning import algorithms as fl
 from fedlightning.algorithms import Algorithm
+from fedlightning.core.parameter_space import ParameterSpace
 from fedlightning.data.module import FederatedDataModule
 from fedlightning.local import GradientDescent, LocalSteps
 from fedlightning.participation import Uniform
 from fedlightning.proximal import L1, compose
-from fedlightning.space import ParameterSpace
 from tests.algorithms.cases import CASES
 from tests.federations import loop_for, personal_quadratic, quadratic, rounds_of, run
 from tests.small import Line, Personal, clients, regression_data, trainer
@@ -34,14 +34,14 @@ LEADS_ON = {
 @pytest.mark.parametrize("name", LEADS_ON)
 def test_a_resumed_run_with_other_hyper_parameters_reaches_the_saddle(name):
     algorithm, changes = LEADS_ON[name]
-    problem = {"clients": 4, "heterogeneity": 0.4}
+    problem = {"num_clients": 4, "heterogeneity": 0.4}
     first = loop_for(quadratic(algorithm, **problem))
-    run(first, rounds_of(algorithm, 3, clients=4, size=2, local_steps=6))
+    run(first, rounds_of(algorithm, 3, num_clients=4, size=2, local_steps=6))
     other = replace(algorithm, **changes)
     task = quadratic(other, **problem)
     second = loop_for(task)
     second.load_state_dict(first.state_dict())
-    trajectory = run(second, rounds_of(other, 105, clients=4, local_steps=6))
+    trajectory = run(second, rounds_of(other, 105, num_clients=4, local_steps=6))
     assert (trajectory[-1] - task.solution).norm() < 1e-10
 
 
@@ -216,17 +216,17 @@ def test_the_trainer_refuses_too_and_the_command_line_may_change_the_rest(tmp_pa
 def test_states_of_other_clients_are_refused(algorithm, other, tmp_path):
     sizes = (12, 12, 12, 12) if other == "reversed" else (12, 9, 15, 10)
     sets = clients(4, sizes)
-    dealing = {"batch_size": 4, "local_steps": 2, "seed": 1}
+    options = {"batch_size": 4, "local_steps": 2, "seed": 1}
     fit = trainer(max_steps=1)
-    fit.fit(Line(algorithm), FederatedDataModule.from_datasets(sets, **dealing))
+    fit.fit(Line(algorithm), FederatedDataModule.from_datasets(sets, **options))
     fit.save_checkpoint(tmp_path / "x.ckpt")
-    data = FederatedDataModule.from_datasets(sets[::-1], **dealing)
+    data = FederatedDataModule.from_datasets(sets[::-1], **options)
     samples = " of other samples" if other == "reversed" else ""
     with pytest.raises(
         ValueError, match=rf"What the clients keep was trained on a federation of 4.*\){samples}\. Give"
     ):
         trainer(max_steps=2).fit(Line(algorithm), data, ckpt_path=tmp_path / "x.ckpt")
-    same = FederatedDataModule.from_datasets(sets, **{**dealing, "seed": 9, "local_steps": 3})
+    same = FederatedDataModule.from_datasets(sets, **{**options, "seed": 9, "local_steps": 3})
     trainer(max_steps=2).fit(Line(algorithm), same, ckpt_path=tmp_path / "x.ckpt")
 
 

@@ -19,7 +19,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from fedlightning.algorithms import FedAvg, FedMM
 from fedlightning.callbacks import History, LastCheckpoint
 from fedlightning.cli import main
-from fedlightning.config import CheckpointError, UntrustedClassError
+from fedlightning.core.serialisation import CheckpointError, UntrustedClassError
 from fedlightning.data.module import ClientDatasets
 from fedlightning.federation.checkpoint_io import AtomicCheckpointIO
 from fedlightning.oracle import Sequential

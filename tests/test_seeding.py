@@ -1,6 +1,6 @@
 import torch
 
-from fedlightning.seeding import derive_seed, seed_device
+from fedlightning.core.seeding import derive_seed, seed_device
 
 
 def test_seeds_are_functions_of_their_parts_and_differ():

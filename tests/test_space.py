@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedlightning.space import ParameterSpace, read, write
+from fedlightning.core.parameter_space import ParameterSpace, read, write
 
 
 class Net(nn.Module):

@@ -16,13 +16,13 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from fedlightning import FederatedDataModule, FederatedLightningModule, ScoredTask
+from fedlightning import BatchedEvaluationTask, FederatedDataModule, FederatedLightningModule
 from fedlightning.algorithms import CDMA, CODAPlus, Ditto, FedALA, FedAlt, FedAPM, FedAvg, FedDR, FedMM
 from fedlightning.data import IID, Digits
 from fedlightning.local import LocalSteps
 from fedlightning.oracle import Sequential, Vectorized
-from fedlightning.surface import TRANSFER_HOOKS
 from fedlightning.tasks import Classification
+from fedlightning.tasks.lightning_surface import TRANSFER_HOOKS
 from tests.small import Line, Normed, Personal, clients, regression_data, trainer
 
 
@@ -42,10 +42,10 @@ class Own(Personal):
         return self(batch[0])
 
 
-def own_data(**dealing):
+def own_data(**options):
     defaults = {"batch_size": 4, "local_steps": 3, "rounds_per_epoch": 2, "seed": 1}
     held_out = {"val": clients(seed=7), "test": clients(seed=8)}
-    return FederatedDataModule.from_datasets(clients(), **held_out, **{**defaults, **dealing})
+    return FederatedDataModule.from_datasets(clients(), **held_out, **{**defaults, **options})
 
 
 def fitted(task, data=None, **options):
@@ -490,7 +490,7 @@ def test_synchronised_batch_statistics_are_refused():
 
 
 def test_ready_made_tasks_say_which_way_their_losses_go():
-    class Scored(ScoredTask):
+    class Scored(BatchedEvaluationTask):
         higher_is_better: ClassVar = {"mse": False}
         personal_parameters = ("offset",)
 
@@ -498,11 +498,11 @@ def test_ready_made_tasks_say_which_way_their_losses_go():
             super().__init__(algorithm, oracle=Vectorized())
             self.line, self.offset = nn.Linear(6, 1), nn.Parameter(torch.zeros(1))
 
-        def scores(self, batch):
+        def predictions(self, batch):
             return self.line(batch[0]).squeeze(1) + self.offset
 
         def objective(self, batch):
-            return (self.scores(batch) - batch[1]).square().mean()
+            return (self.predictions(batch) - batch[1]).square().mean()
 
         def evaluate(self, stage, batch, scores):
             self.log(f"{stage}_mse", (scores - batch[1]).square().mean(), batch_size=len(scores))

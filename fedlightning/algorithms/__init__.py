@@ -43,7 +43,7 @@ from fedlightning.algorithms.p_fed_me import pFedMe
 from fedlightning.algorithms.projected_gda import PGDA, ProjectedGDA
 from fedlightning.algorithms.scaffold import SCAFFOLD, SCAFFOLDS
 from fedlightning.algorithms.splitting import SplittingAlgorithm
-from fedlightning.ranges import require
+from fedlightning.core.validation import require
 
 __all__ = [
     "CDMA",

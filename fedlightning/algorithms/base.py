@@ -29,11 +29,11 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from fedlightning.core.parameter_space import ParameterSpace, PerBlock
+from fedlightning.core.validation import require
 from fedlightning.local.descent import Direction, descend, require_elementwise
-from fedlightning.oracle.cohort import CohortOracle
+from fedlightning.oracle.gradient import GradientOracle
 from fedlightning.proximal.composite import Composite
-from fedlightning.ranges import require
-from fedlightning.space import ParameterSpace, PerBlock
 
 OptimizerCallable = Callable[[Iterable[Tensor]], Optimizer]
 """Makes an optimizer over given tensors, e.g. ``torch.optim.Adam`` or a ``functools.partial`` of it."""
@@ -92,10 +92,10 @@ class PerClient:
     clients: Tensor
     values: Tensor
 
-    def of(self, clients: Sequence[int]) -> Tensor:
+    def of(self, client_ids: Sequence[int]) -> Tensor:
         """The rows of ``clients``, ``[S, ...]``."""
         place = {client: number for number, client in enumerate(self.clients.tolist())}
-        rows = [self.values[place[client]] if client in place else self.default for client in clients]
+        rows = [self.values[place[client]] if client in place else self.default for client in client_ids]
         return torch.stack(rows)
 
 
@@ -110,12 +110,12 @@ class Phase:
         server_update: Server state and averaged update to new server state.
         data: ``minibatches`` (``oracle.batches``), ``full`` if the clients need all their data at once
             (``oracle.full``), or ``both``.
-        steps: How many local steps a client takes; None for as many as the data module deals.
+        steps: How many local steps a client takes; None for as many as the data module gives.
         draws: Minibatches a local step takes: 2 for methods that look ahead on one and step on another.
     """
 
     broadcast: Callable[[Any], Any]
-    client_update: Callable[[Any, Any, CohortOracle], Reply]
+    client_update: Callable[[Any, Any, GradientOracle], Reply]
     server_update: Callable[[Any, Any], Any]
     data: Literal["minibatches", "full", "both"] = "minibatches"
     steps: int | None = None
@@ -218,7 +218,7 @@ class Algorithm(ABC):
         """The message sent to every client: a dataclass of tensors and numbers."""
 
     @abstractmethod
-    def client_update(self, message: Any, state: Any, oracle: CohortOracle) -> Reply:
+    def client_update(self, message: Any, state: Any, oracle: GradientOracle) -> Reply:
         """The local work of S clients.
 
         Args:
@@ -350,7 +350,7 @@ class LocalGradientAlgorithm(Algorithm):
         return super().bind(space, like, regularizer)
 
     def local_steps(
-        self, z: Tensor, oracle: CohortOracle, direction: Direction | None = None
+        self, z: Tensor, oracle: GradientOracle, direction: Direction | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """K steps of every client from ``z [d]``, or ``[S, d]``; see :func:`fedlightning.local.descent.descend`."""
         lr: Any = self.lr

@@ -26,11 +26,11 @@ from torch import Tensor
 
 from fedlightning.algorithms.base import Algorithm, Phase, Point, Reply, per_block
 from fedlightning.algorithms.fed_sgda import Gradient
-from fedlightning.nested import map_tensors
-from fedlightning.oracle.cohort import CohortOracle, Minibatch
-from fedlightning.ranges import require
-from fedlightning.seeding import derive_seed
-from fedlightning.space import PerBlock
+from fedlightning.core.parameter_space import PerBlock
+from fedlightning.core.seeding import derive_seed
+from fedlightning.core.tree import map_tensors
+from fedlightning.core.validation import require
+from fedlightning.oracle.gradient import GradientOracle, Minibatch
 
 
 @dataclass(frozen=True)
@@ -93,9 +93,9 @@ class CatalystScaffoldS(Algorithm):
         """The point."""
         return Point(server.z)
 
-    def collect(self, message: Point, state: Any, oracle: CohortOracle) -> Reply:
+    def collect(self, message: Point, state: Any, oracle: GradientOracle) -> Reply:
         """The full local operator."""
-        return Reply(Gradient(oracle.full(message.z.expand(oracle.clients, -1))))
+        return Reply(Gradient(oracle.full(message.z.expand(oracle.num_clients, -1))))
 
     def correct(self, server: Server, update: Gradient) -> Server:
         """The mean operator of the cohort."""
@@ -105,9 +105,9 @@ class CatalystScaffoldS(Algorithm):
         """Point, mean operator and reference."""
         return server
 
-    def client_update(self, message: Server, state: Any, oracle: CohortOracle) -> Reply:
+    def client_update(self, message: Server, state: Any, oracle: GradientOracle) -> Reply:
         """Corrected steps until the coin falls."""
-        z = w = message.z.expand(oracle.clients, -1)
+        z = w = message.z.expand(oracle.num_clients, -1)
         v = oracle.personal
         for batch in _cycled(oracle, self.steps_of(message.t)):
             correction = message.g - oracle.at_reference(z, batch, v)
@@ -135,7 +135,7 @@ class CatalystScaffoldS(Algorithm):
         return steps
 
 
-def _cycled(oracle: CohortOracle, steps: int) -> Iterator[Minibatch]:
+def _cycled(oracle: GradientOracle, steps: int) -> Iterator[Minibatch]:
     """So many minibatches of every client: its own, from the first again once they are used update."""
     dealt = oracle.steps.long()
     if bool((dealt == dealt[0]).all()):

@@ -27,9 +27,9 @@ from torch import Tensor
 
 from fedlightning.algorithms.base import Algorithm, Phase, Point, Reply, per_block
 from fedlightning.algorithms.fed_sgda import Gradient
-from fedlightning.oracle.cohort import CohortOracle
-from fedlightning.ranges import require
-from fedlightning.space import PerBlock
+from fedlightning.core.parameter_space import PerBlock
+from fedlightning.core.validation import require
+from fedlightning.oracle.gradient import GradientOracle
 
 
 @dataclass(frozen=True)
@@ -119,12 +119,14 @@ class CDMA(Algorithm):
         """The point, and the one before if its operator is needed."""
         return Ask(server.z, None if self.weight(server.t) == 1 else server.before, server.t)
 
-    def collect(self, message: Ask, state: Any, oracle: CohortOracle) -> Reply:
+    def collect(self, message: Ask, state: Any, oracle: GradientOracle) -> Reply:
         """The full local operator, less the part of the one before that the server remembers."""
         remembered: float | Tensor = 0.0
         if message.before is not None:  # with the random numbers of the next line
-            remembered = (1 - self.weight(message.t)) * oracle.at_reference(message.before.expand(oracle.clients, -1))
-        return Reply(Gradient(oracle.full(message.z.expand(oracle.clients, -1)) - remembered))
+            remembered = (1 - self.weight(message.t)) * oracle.at_reference(
+                message.before.expand(oracle.num_clients, -1)
+            )
+        return Reply(Gradient(oracle.full(message.z.expand(oracle.num_clients, -1)) - remembered))
 
     def correct(self, server: Server, update: Gradient) -> Server:
         """The estimate of the mean operator (paper, eq. (2))."""
@@ -135,9 +137,9 @@ class CDMA(Algorithm):
         """The point and the correction."""
         return Correction(server.z, server.u if self.beta else None, server.t)
 
-    def client_update(self, message: Correction, state: Any, oracle: CohortOracle) -> Reply:
+    def client_update(self, message: Correction, state: Any, oracle: GradientOracle) -> Reply:
         """K corrected steps (paper, eq. (3))."""
-        z = w = message.z.expand(oracle.clients, -1)
+        z = w = message.z.expand(oracle.num_clients, -1)
         v = oracle.personal
         lr = self.lr / (message.t + 1) ** self.rho
         for batch in oracle.batches():

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from fedlightning.algorithms.base import Algorithm, Reply, per_block
-from fedlightning.oracle.cohort import CohortOracle
-from fedlightning.ranges import require
-from fedlightning.space import PerBlock
+from fedlightning.core.parameter_space import PerBlock
+from fedlightning.core.validation import require
+from fedlightning.oracle.gradient import GradientOracle
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class CODAPlus(Algorithm):
         """Point, reference and stage."""
         return server
 
-    def client_update(self, message: Server, state: Any, oracle: CohortOracle) -> Reply:
+    def client_update(self, message: Server, state: Any, oracle: GradientOracle) -> Reply:
         """K steps of the stage's problem."""
         w, v = self.local_steps(message, oracle, 0.0)
         return Reply(Update(w, oracle.steps), personal=v, point=w)
@@ -94,10 +94,10 @@ class CODAPlus(Algorithm):
         return replace(server, z=z, reference=z[: self.min_dim] if begins else server.reference)
 
     def local_steps(
-        self, message: Server, oracle: CohortOracle, correction: Tensor | float
+        self, message: Server, oracle: GradientOracle, correction: Tensor | float
     ) -> tuple[Tensor, Tensor | None]:
         """K steps from ``message.z`` with a correction ``[S, d]`` added to the direction."""
-        w, v = message.z.expand(oracle.clients, -1), oracle.personal
+        w, v = message.z.expand(oracle.num_clients, -1), oracle.personal
         for batch in oracle.batches():
             g, v = oracle.step_personal(w, v, batch, self.personal_lr)
             w = batch.keep(w - self.stage_lr(message.stage) * (g + self.pull(w, message) + correction), w)

@@ -20,9 +20,9 @@ from torch import Tensor
 from fedlightning.algorithms import coda_plus
 from fedlightning.algorithms.base import Reply, over_all_clients, per_block
 from fedlightning.algorithms.coda_plus import CODAPlus
-from fedlightning.oracle.cohort import CohortOracle
-from fedlightning.ranges import require
-from fedlightning.space import PerBlock
+from fedlightning.core.parameter_space import PerBlock
+from fedlightning.core.validation import require
+from fedlightning.oracle.gradient import GradientOracle
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class CODASCA(CODAPlus):
         """Control variates start at zero."""
         return Client(torch.zeros_like(z))
 
-    def client_update(self, message: Any, state: Any, oracle: CohortOracle) -> Reply:
+    def client_update(self, message: Any, state: Any, oracle: GradientOracle) -> Reply:
         """K corrected steps, then the new control variate."""
         w, v = self.local_steps(message, oracle, message.c - state.c)
         c = state.c - message.c + (message.z - w) / (oracle.steps[:, None] * self.stage_lr(message.stage))

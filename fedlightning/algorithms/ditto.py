@@ -17,10 +17,10 @@ from torch import Tensor
 
 from fedlightning.algorithms.base import Point, Reply, per_block
 from fedlightning.algorithms.fed_avg import FedAvg
+from fedlightning.core.parameter_space import PerBlock
+from fedlightning.core.validation import require
 from fedlightning.local import descend
-from fedlightning.oracle.cohort import CohortOracle
-from fedlightning.ranges import require
-from fedlightning.space import PerBlock
+from fedlightning.oracle.gradient import GradientOracle
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Ditto(FedAvg):
         """The personal model starts at the point."""
         return Client(z)
 
-    def client_update(self, message: Point, state: Client, oracle: CohortOracle) -> Reply:
+    def client_update(self, message: Point, state: Client, oracle: GradientOracle) -> Reply:
         """K steps of the global model, K steps of the personal one."""
         z, lam = message.z, self.lam
         w, v = self.local_steps(z, oracle)

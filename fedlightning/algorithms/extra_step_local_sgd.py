@@ -15,7 +15,7 @@ from typing import Any
 
 from fedlightning.algorithms.base import Phase, Point, Reply
 from fedlightning.algorithms.projected_gda import ProjectedGDA
-from fedlightning.oracle.cohort import CohortOracle
+from fedlightning.oracle.gradient import GradientOracle
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,9 +31,9 @@ class ExtraStepLocalSGD(ProjectedGDA):
         """Two minibatches a local step."""
         return (Phase(self.broadcast, self.client_update, self.server_update, draws=2),)
 
-    def client_update(self, message: Point, state: Any, oracle: CohortOracle) -> Reply:
+    def client_update(self, message: Point, state: Any, oracle: GradientOracle) -> Reply:
         """K extragradient steps."""
-        w, v = message.z.expand(oracle.clients, -1), oracle.personal
+        w, v = message.z.expand(oracle.num_clients, -1), oracle.personal
         for first, second in oracle.pairs():
             half = self.step(w, w, oracle.shared_gradient(w, v, first))
             g, v = oracle.step_personal(half, v, second, self.personal_lr)

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from fedlightning.algorithms.base import Phase, Reply
 from fedlightning.algorithms.fed_dual_avg import Change, Dual, FedDualAvg
-from fedlightning.oracle.cohort import CohortOracle, Minibatch
+from fedlightning.oracle.gradient import GradientOracle, Minibatch
 
 
 @dataclass(frozen=True)
@@ -85,9 +85,9 @@ class FeDualEx(FedDualAvg):
         """The dual and the steps so far."""
         return Dual(server.dual, server.steps)
 
-    def client_update(self, message: Dual, state: Any, oracle: CohortOracle) -> Reply:
+    def client_update(self, message: Dual, state: Any, oracle: GradientOracle) -> Reply:
         """K steps of dual extrapolation."""
-        dual, v = message.dual.expand(oracle.clients, -1), oracle.personal
+        dual, v = message.dual.expand(oracle.num_clients, -1), oracle.personal
         middles = []
         for k, (first, second) in enumerate(oracle.pairs()):
             middle = dual - self.lr * oracle.shared_gradient(self.at(dual, message, k), v, first)

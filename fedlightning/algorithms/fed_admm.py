@@ -24,12 +24,12 @@ from torch import Tensor
 
 from fedlightning.algorithms.base import Reply, over_all_clients, per_block
 from fedlightning.algorithms.splitting import SplittingAlgorithm
+from fedlightning.core.parameter_space import PerBlock
+from fedlightning.core.validation import require
 from fedlightning.local.solvers import GradientDescent, LocalSolver
 from fedlightning.local.stopping import DecreasingTolerance, StoppingRule
 from fedlightning.local.subproblem import Subproblem
-from fedlightning.oracle.cohort import CohortOracle
-from fedlightning.ranges import require
-from fedlightning.space import PerBlock
+from fedlightning.oracle.gradient import GradientOracle
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class FedADMM(SplittingAlgorithm):
         """The point."""
         return Broadcast(server.z)
 
-    def client_update(self, message: Broadcast, state: Client, oracle: CohortOracle) -> Reply:
+    def client_update(self, message: Broadcast, state: Client, oracle: GradientOracle) -> Reply:
         """The subproblem, then a dual step."""
         z = message.z
         solution = self.solve(state.x, oracle, Subproblem(z, self.sigma, state.pi, turn=state.turn))

@@ -23,10 +23,10 @@ from torch import Tensor
 
 from fedlightning.algorithms.base import Point, Reply, per_block
 from fedlightning.algorithms.splitting import SplittingAlgorithm
+from fedlightning.core.parameter_space import PerBlock
+from fedlightning.core.validation import require
 from fedlightning.local.subproblem import Subproblem
-from fedlightning.oracle.cohort import CohortOracle
-from fedlightning.ranges import require
-from fedlightning.space import PerBlock
+from fedlightning.oracle.gradient import GradientOracle
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class FedADMMGong(SplittingAlgorithm):
     Args:
         rho: Penalty > 0: one number, ``[min, max]`` or by name prefix.
         lr_server: Server step size > 0: the same.
-        solver: Solves the subproblems; null for the K minibatch steps the data module deals.
+        solver: Solves the subproblems; null for the K minibatch steps the data module gives.
         stop: When a client is done before; null for never. The paper's rule is a fixed ``GradientTolerance``.
     """
 
@@ -93,7 +93,7 @@ class FedADMMGong(SplittingAlgorithm):
         """The point and the round."""
         return server
 
-    def client_update(self, message: Server, state: Client, oracle: CohortOracle) -> Reply:
+    def client_update(self, message: Server, state: Client, oracle: GradientOracle) -> Reply:
         """The subproblem, then a dual step."""
         z = message.z
         solution = self.solve(state.x, oracle, Subproblem(z, self.rho, state.lam, turn=message.t))

@@ -22,9 +22,9 @@ from torch import Tensor
 
 from fedlightning.algorithms.base import Point, Reply, per_block
 from fedlightning.algorithms.fed_avg import FedAvg
-from fedlightning.oracle.cohort import CohortOracle
-from fedlightning.ranges import require
-from fedlightning.space import PerBlock
+from fedlightning.core.parameter_space import PerBlock
+from fedlightning.core.validation import require
+from fedlightning.oracle.gradient import GradientOracle
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class FedALA(FedAvg):
         """The client's model is the point, and it takes over all of the next."""
         return Client(z, torch.ones_like(z), z.new_zeros(()))
 
-    def client_update(self, message: Point, state: Client, oracle: CohortOracle) -> Reply:
+    def client_update(self, message: Point, state: Client, oracle: GradientOracle) -> Reply:
         """Learn what to take over, then K local steps."""
         gap = message.z - state.v
         a = self._shares(state, gap, oracle)
@@ -85,7 +85,7 @@ class FedALA(FedAvg):
         chooses, chose = (torch.as_tensor(each.adaptive) > 0 for each in (self, before))
         return server if bool((chooses | ~chose).all()) else None
 
-    def _shares(self, state: Client, gap: Tensor, oracle: CohortOracle) -> Tensor:
+    def _shares(self, state: Client, gap: Tensor, oracle: GradientOracle) -> Tensor:
         a = state.a
         passes = torch.where(state.rounds == 0, 0, torch.where(state.rounds == 1, self.first_passes, 1))
         for number in range(int(passes.max())):

@@ -15,9 +15,9 @@ from typing import Any, ClassVar
 
 from fedlightning.algorithms.base import Point, Reply
 from fedlightning.algorithms.fed_avg import FedAvg
+from fedlightning.core.validation import require
 from fedlightning.local import descend, descend_personal
-from fedlightning.oracle.cohort import CohortOracle
-from fedlightning.ranges import require
+from fedlightning.oracle.gradient import GradientOracle
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,10 +38,10 @@ class FedAlt(FedAvg):
         super().__post_init__()
         require(self, "personal_passes", at_least=1)
 
-    def client_update(self, message: Point, state: Any, oracle: CohortOracle) -> Reply:
+    def client_update(self, message: Point, state: Any, oracle: GradientOracle) -> Reply:
         """Steps of the personal block at the received point, then of the shared block."""
         z = message.z
-        start, passes = z.expand(oracle.clients, -1), self.personal_passes
+        start, passes = z.expand(oracle.num_clients, -1), self.personal_passes
         v = descend_personal(start, oracle, self.personal_lr, passes=passes, clip=self.local_clip)
         w, _ = descend(z, oracle, self.lr, optimizer=self.local_optimizer, clip=self.local_clip, personal=v)
         return Reply(Point(w), personal=v, point=w)

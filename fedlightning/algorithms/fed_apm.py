@@ -32,10 +32,10 @@ import torch
 from torch import Tensor
 
 from fedlightning.algorithms.base import Algorithm, Point, Reply, over_all_clients, per_block
+from fedlightning.core.parameter_space import PerBlock
+from fedlightning.core.validation import require
 from fedlightning.local import descend_personal, descend_until
-from fedlightning.oracle.cohort import CohortOracle
-from fedlightning.ranges import require
-from fedlightning.space import PerBlock
+from fedlightning.oracle.gradient import GradientOracle
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class FedAPM(Algorithm):
         """The point."""
         return server
 
-    def client_update(self, message: Point, state: Client, oracle: CohortOracle) -> Reply:
+    def client_update(self, message: Point, state: Client, oracle: GradientOracle) -> Reply:
         """The personal subproblem, the shared one, a step of the dual."""
         z, rho, pi, before = message.z, self.rho, state.pi, oracle.personal
         u = state.u if self.start == "local" else z.expand_as(state.u)

@@ -18,7 +18,7 @@ from typing import Any
 from torch import Tensor
 
 from fedlightning.algorithms.base import LocalGradientAlgorithm, Point, Reply
-from fedlightning.oracle.cohort import CohortOracle
+from fedlightning.oracle.gradient import GradientOracle
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +38,7 @@ class FedAvg(LocalGradientAlgorithm):
         """The point."""
         return server
 
-    def client_update(self, message: Point, state: Any, oracle: CohortOracle) -> Reply:
+    def client_update(self, message: Point, state: Any, oracle: GradientOracle) -> Reply:
         """K local steps from the received point."""
         w, v = self.local_steps(message.z, oracle)
         return Reply(Point(w), personal=v, point=w)

@@ -19,10 +19,10 @@ from torch import Tensor
 
 from fedlightning.algorithms.base import Point, Reply
 from fedlightning.algorithms.fed_avg import FedAvg
-from fedlightning.oracle.cohort import CohortOracle
+from fedlightning.core.parameter_space import Layout, ParameterSpace, names_under
+from fedlightning.core.validation import require
+from fedlightning.oracle.gradient import GradientOracle
 from fedlightning.proximal.composite import Composite
-from fedlightning.ranges import require
-from fedlightning.space import Layout, ParameterSpace, names_under
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +69,7 @@ class FedCP(FedAvg):
             object.__setattr__(bound, "places", joined)
         return bound
 
-    def client_update(self, message: Point, state: Any, oracle: CohortOracle) -> Reply:
+    def client_update(self, message: Point, state: Any, oracle: GradientOracle) -> Reply:
         """K local steps of both blocks; then the personal head goes into the message in part."""
         w, v = self.local_steps(message.z, oracle)
         if self.places is not None:

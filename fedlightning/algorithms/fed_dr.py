@@ -23,10 +23,10 @@ from torch import Tensor
 
 from fedlightning.algorithms.base import Reply, over_all_clients, per_block
 from fedlightning.algorithms.splitting import SplittingAlgorithm
+from fedlightning.core.parameter_space import PerBlock
+from fedlightning.core.validation import require
 from fedlightning.local.subproblem import Subproblem
-from fedlightning.oracle.cohort import CohortOracle
-from fedlightning.ranges import require
-from fedlightning.space import PerBlock
+from fedlightning.oracle.gradient import GradientOracle
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class FedDR(SplittingAlgorithm):
     Args:
         eta: Proximal step size > 0: one number, ``[min, max]`` or by name prefix.
         alpha: Relaxation 0 < alpha < 2.
-        solver: Solves the subproblems; null for the K minibatch steps the data module deals.
+        solver: Solves the subproblems; null for the K minibatch steps the data module gives.
         stop: When a client is done before; null for never.
     """
 
@@ -118,7 +118,7 @@ class FedDR(SplittingAlgorithm):
         """The point and the round."""
         return Message(self.point(server), server.t)
 
-    def client_update(self, message: Message, state: Client, oracle: CohortOracle) -> Reply:
+    def client_update(self, message: Message, state: Client, oracle: GradientOracle) -> Reply:
         """Move the centre, solve, reflect."""
         y = state.y + self.alpha * (message.z - state.x)
         solution = self.solve(state.x, oracle, Subproblem(y, 1 / self.eta, turn=message.t))

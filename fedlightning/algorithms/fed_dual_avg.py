@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from fedlightning.algorithms.base import Algorithm, Reply, per_block
-from fedlightning.oracle.cohort import CohortOracle
-from fedlightning.ranges import require
-from fedlightning.space import PerBlock
+from fedlightning.core.parameter_space import PerBlock
+from fedlightning.core.validation import require
+from fedlightning.oracle.gradient import GradientOracle
 
 
 @dataclass(frozen=True)
@@ -80,9 +80,9 @@ class FedDualAvg(Algorithm):
         """The dual and the steps so far."""
         return server
 
-    def client_update(self, message: Dual, state: Any, oracle: CohortOracle) -> Reply:
+    def client_update(self, message: Dual, state: Any, oracle: GradientOracle) -> Reply:
         """K steps of dual averaging."""
-        dual, v = message.dual.expand(oracle.clients, -1), oracle.personal
+        dual, v = message.dual.expand(oracle.num_clients, -1), oracle.personal
         for k, batch in enumerate(oracle.batches()):
             g, v = oracle.step_personal(self.at(dual, message, k), v, batch, self.personal_lr)
             dual = batch.keep(dual - self.lr * g, dual)

@@ -18,9 +18,9 @@ from typing import Any
 from torch import Tensor
 
 from fedlightning.algorithms.base import Algorithm, Point, Reply, per_block
-from fedlightning.oracle.cohort import CohortOracle
-from fedlightning.ranges import require
-from fedlightning.space import PerBlock
+from fedlightning.core.parameter_space import PerBlock
+from fedlightning.core.validation import require
+from fedlightning.oracle.gradient import GradientOracle
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,9 @@ class FedMiD(Algorithm):
         """The point."""
         return server
 
-    def client_update(self, message: Point, state: Any, oracle: CohortOracle) -> Reply:
+    def client_update(self, message: Point, state: Any, oracle: GradientOracle) -> Reply:
         """K proximal gradient steps."""
-        w, v = message.z.expand(oracle.clients, -1), oracle.personal
+        w, v = message.z.expand(oracle.num_clients, -1), oracle.personal
         for batch in oracle.batches():
             g, v = oracle.step_personal(w, v, batch, self.personal_lr)
             w = batch.keep(self.step(w, g), w)

@@ -38,9 +38,9 @@ import torch
 from torch import Tensor
 
 from fedlightning.algorithms.base import LocalGradientAlgorithm, Point, Reply, over_all_clients, per_block
-from fedlightning.oracle.cohort import CohortOracle
-from fedlightning.ranges import require
-from fedlightning.space import PerBlock
+from fedlightning.core.parameter_space import PerBlock
+from fedlightning.core.validation import require
+from fedlightning.oracle.gradient import GradientOracle
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class FedMM(LocalGradientAlgorithm):
         """The point and the round."""
         return Server(server.z, server.t)
 
-    def client_update(self, message: Server, state: Client, oracle: CohortOracle) -> Reply:
+    def client_update(self, message: Server, state: Client, oracle: GradientOracle) -> Reply:
         """K steps on the augmented Lagrangian, then one on its dual."""
         z, mu, lam = message.z, self.mu, state.lam
         w, v = self.local_steps(z, oracle, lambda w, g: g + mu * (w - z) + lam)

@@ -30,11 +30,11 @@ from torch import Tensor
 
 from fedlightning.algorithms.base import Point, Reply, per_block
 from fedlightning.algorithms.splitting import SplittingAlgorithm
+from fedlightning.core.parameter_space import PerBlock
+from fedlightning.core.seeding import derive_seed
+from fedlightning.core.validation import require
 from fedlightning.local.subproblem import Subproblem
-from fedlightning.oracle.cohort import CohortOracle
-from fedlightning.ranges import require
-from fedlightning.seeding import derive_seed
-from fedlightning.space import PerBlock
+from fedlightning.oracle.gradient import GradientOracle
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class FedPD(SplittingAlgorithm):
         eta: Inverse penalty > 0: one number, ``[min, max]`` or by name prefix.
         p: Probability 0 <= p < 1 that a round ends without communication.
         seed: Seed of the coin.
-        solver: Solves the subproblems; null for the K minibatch steps the data module deals.
+        solver: Solves the subproblems; null for the K minibatch steps the data module gives.
         stop: When a client is done before; null for never. The paper's rule is a fixed ``GradientTolerance``.
     """
 
@@ -123,7 +123,7 @@ class FedPD(SplittingAlgorithm):
         """The point, if there is a new one."""
         return Message(None if server.t and self.skips(server.t - 1) else server.z, server.t)
 
-    def client_update(self, message: Message, state: Client, oracle: CohortOracle) -> Reply:
+    def client_update(self, message: Message, state: Client, oracle: GradientOracle) -> Reply:
         """The subproblem, a dual step, and an upload if the coin says so."""
         reference = state.x0 if message.z is None else message.z
         solution = self.solve(state.x, oracle, Subproblem(reference, 1 / self.eta, state.lam, turn=message.t))

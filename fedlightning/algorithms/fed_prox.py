@@ -14,9 +14,9 @@ from typing import Any
 
 from fedlightning.algorithms.base import Point, Reply, per_block
 from fedlightning.algorithms.fed_avg import FedAvg
-from fedlightning.oracle.cohort import CohortOracle
-from fedlightning.ranges import require
-from fedlightning.space import PerBlock
+from fedlightning.core.parameter_space import PerBlock
+from fedlightning.core.validation import require
+from fedlightning.oracle.gradient import GradientOracle
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +35,7 @@ class FedProx(FedAvg):
         super().__post_init__()
         require(self, "mu", at_least=0.0)
 
-    def client_update(self, message: Point, state: Any, oracle: CohortOracle) -> Reply:
+    def client_update(self, message: Point, state: Any, oracle: GradientOracle) -> Reply:
         """K local steps, each pulled back towards the received point."""
         z, mu = message.z, self.mu
         w, v = self.local_steps(z, oracle, lambda w, g: g + mu * (w - z))

@@ -15,9 +15,9 @@ from typing import Any
 from torch import Tensor
 
 from fedlightning.algorithms.base import Algorithm, Phase, Point, Reply, per_block
-from fedlightning.oracle.cohort import CohortOracle
-from fedlightning.ranges import require
-from fedlightning.space import PerBlock
+from fedlightning.core.parameter_space import PerBlock
+from fedlightning.core.validation import require
+from fedlightning.oracle.gradient import GradientOracle
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Gradient:
 class FedSGDA(Algorithm):
     """Distributed stochastic gradient descent ascent; FedSGD when nothing is maximised.
 
-    Of the minibatches a data module deals, only the first is used.
+    Of the minibatches a data module gives, only the first is used.
 
     Args:
         lr: Step size eta > 0 of the server's step: one number, ``[min, max]`` or by name prefix.
@@ -61,9 +61,9 @@ class FedSGDA(Algorithm):
         """The point."""
         return server
 
-    def client_update(self, message: Point, state: Any, oracle: CohortOracle) -> Reply:
+    def client_update(self, message: Point, state: Any, oracle: GradientOracle) -> Reply:
         """The operator at the received point; a personal block takes one step."""
-        w = message.z.expand(oracle.clients, -1)
+        w = message.z.expand(oracle.num_clients, -1)
         g, v = oracle.step_personal(w, oracle.personal, next(oracle.batches()), self.personal_lr)
         return Reply(Gradient(g), personal=v, point=w)
 

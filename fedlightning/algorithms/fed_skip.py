@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 
 from fedlightning.algorithms.base import LocalGradientAlgorithm, PerClient, Reply, from_each_client, of_any_length
-from fedlightning.oracle.cohort import CohortOracle
-from fedlightning.ranges import require
-from fedlightning.seeding import derive_seed
+from fedlightning.core.seeding import derive_seed
+from fedlightning.core.validation import require
+from fedlightning.oracle.gradient import GradientOracle
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class FedSkip(LocalGradientAlgorithm):
         """Every client's own start."""
         return Message(PerClient(server.z, server.clients, server.models))
 
-    def client_update(self, message: Message, state: Any, oracle: CohortOracle) -> Reply:
+    def client_update(self, message: Message, state: Any, oracle: GradientOracle) -> Reply:
         """K local steps from the model the client was given last."""
         w, v = self.local_steps(message.start, oracle)
         return Reply(Upload(w), personal=v, point=w)

@@ -21,10 +21,10 @@ from torch import Tensor
 
 from fedlightning.algorithms.base import Reply, over_all_clients, per_block
 from fedlightning.algorithms.splitting import SplittingAlgorithm
+from fedlightning.core.parameter_space import PerBlock
+from fedlightning.core.validation import require
 from fedlightning.local.subproblem import Subproblem
-from fedlightning.oracle.cohort import CohortOracle
-from fedlightning.ranges import require
-from fedlightning.space import PerBlock
+from fedlightning.oracle.gradient import GradientOracle
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class FedSplit(SplittingAlgorithm):
 
     Args:
         s: Proximal step size > 0: one number, ``[min, max]`` or by name prefix; about 1 / sqrt(L * strong convexity).
-        solver: Solves the subproblems; null for the K minibatch steps the data module deals.
+        solver: Solves the subproblems; null for the K minibatch steps the data module gives.
         stop: When a client is done before; null for never.
     """
 
@@ -95,7 +95,7 @@ class FedSplit(SplittingAlgorithm):
         """The point and the round."""
         return server
 
-    def client_update(self, message: Server, state: Client, oracle: CohortOracle) -> Reply:
+    def client_update(self, message: Server, state: Client, oracle: GradientOracle) -> Reply:
         """The reflected proximal step."""
         z = message.z
         solution = self.solve(z, oracle, Subproblem(2 * z - state.z, 1 / self.s, turn=message.t))

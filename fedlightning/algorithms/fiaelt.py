@@ -33,13 +33,13 @@ from torch import Tensor
 
 from fedlightning.algorithms.base import Reply, over_all_clients, per_block
 from fedlightning.algorithms.splitting import SplittingAlgorithm
+from fedlightning.core.parameter_space import PerBlock
+from fedlightning.core.validation import require
 from fedlightning.local.smoothness import estimate_smoothness
 from fedlightning.local.solvers import SVRG, LocalSolver
 from fedlightning.local.stopping import RelativeDecrease, StoppingRule
 from fedlightning.local.subproblem import Subproblem
-from fedlightning.oracle.cohort import CohortOracle
-from fedlightning.ranges import require
-from fedlightning.space import PerBlock
+from fedlightning.oracle.gradient import GradientOracle
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class FIAELT(SplittingAlgorithm):
         """The point."""
         return Broadcast(server.y)
 
-    def client_update(self, message: Broadcast, state: Client, oracle: CohortOracle) -> Reply:
+    def client_update(self, message: Broadcast, state: Client, oracle: GradientOracle) -> Reply:
         """The subproblem, then a dual step."""
         y = message.y
         before, beta = self._penalties(state, oracle)
@@ -211,7 +211,7 @@ class FIAELT(SplittingAlgorithm):
         """The server's point y."""
         return server.y
 
-    def _penalties(self, state: Client, oracle: CohortOracle) -> tuple[Any, Any]:
+    def _penalties(self, state: Client, oracle: GradientOracle) -> tuple[Any, Any]:
         """beta_i the server knows of and beta_i from now on: numbers, ``[d]`` or ``[S, 1]``."""
         if not isinstance(state, OwnPenaltyClient):
             return self.beta, self.beta

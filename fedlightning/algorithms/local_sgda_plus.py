@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from fedlightning.algorithms.base import Algorithm, Point, Reply, per_block
-from fedlightning.oracle.cohort import CohortOracle
-from fedlightning.ranges import require
-from fedlightning.space import PerBlock
+from fedlightning.core.parameter_space import PerBlock
+from fedlightning.core.validation import require
+from fedlightning.oracle.gradient import GradientOracle
 
 
 @dataclass(frozen=True)
@@ -61,10 +61,10 @@ class LocalSGDAPlus(Algorithm):
         """Point and snapshot."""
         return server
 
-    def client_update(self, message: Server, state: Any, oracle: CohortOracle) -> Reply:
+    def client_update(self, message: Server, state: Any, oracle: GradientOracle) -> Reply:
         """K steps of both blocks."""
-        w, v = message.z.expand(oracle.clients, -1), oracle.personal
-        snapshot = message.snapshot.expand(oracle.clients, -1)
+        w, v = message.z.expand(oracle.num_clients, -1), oracle.personal
+        snapshot = message.snapshot.expand(oracle.num_clients, -1)
         for batch in oracle.batches():
             ascent = oracle.at_reference(torch.cat([snapshot, w[:, self.min_dim :]], dim=1), batch, v)
             g, v = oracle.step_personal(w, v, batch, self.personal_lr)

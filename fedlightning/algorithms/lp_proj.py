@@ -30,11 +30,11 @@ from typing import ClassVar
 from torch import Tensor
 
 from fedlightning.algorithms.base import Algorithm, Reply, per_block
+from fedlightning.core.parameter_space import ParameterSpace, PerBlock
+from fedlightning.core.validation import require
 from fedlightning.local import CountSketch
-from fedlightning.oracle.cohort import CohortOracle
+from fedlightning.oracle.gradient import GradientOracle
 from fedlightning.proximal.composite import Composite
-from fedlightning.ranges import require
-from fedlightning.space import ParameterSpace, PerBlock
 
 
 @dataclass(frozen=True)
@@ -134,10 +134,10 @@ class LpProj(Algorithm):
         """The reference."""
         return Reference(server.w)
 
-    def client_update(self, message: Reference, state: Client, oracle: CohortOracle) -> Reply:
+    def client_update(self, message: Reference, state: Client, oracle: GradientOracle) -> Reply:
         """Near minimisers of the pulled objective, and a reference that follows their projections."""
         project, lift, lam = self.sketch.project, self.sketch.lift, self.lam
-        theta, w, v = state.theta, message.w.expand(oracle.clients, -1), oracle.personal
+        theta, w, v = state.theta, message.w.expand(oracle.num_clients, -1), oracle.personal
         for batch in oracle.batches():
             for step in range(self.inner_steps):
                 g, v = oracle.step_personal(theta, v, batch, 0.0 if step else self.personal_lr)

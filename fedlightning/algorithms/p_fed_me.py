@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedlightning.algorithms.base import Algorithm, Point, Reply, per_block
-from fedlightning.oracle.cohort import CohortOracle
-from fedlightning.ranges import require
-from fedlightning.space import PerBlock
+from fedlightning.core.parameter_space import PerBlock
+from fedlightning.core.validation import require
+from fedlightning.oracle.gradient import GradientOracle
 
 
 @dataclass(frozen=True)
@@ -68,10 +68,10 @@ class pFedMe(Algorithm):
         """The point."""
         return server
 
-    def client_update(self, message: Point, state: Client, oracle: CohortOracle) -> Reply:
+    def client_update(self, message: Point, state: Client, oracle: GradientOracle) -> Reply:
         """Near proximal points of the local point, which follows them."""
         lam, lr = self.lam, self.lr if self.lr_own is None else self.lr_own
-        w = theta = message.z.expand(oracle.clients, -1)
+        w = theta = message.z.expand(oracle.num_clients, -1)
         v = oracle.personal
         for batch in oracle.batches():
             for step in range(self.inner_steps):

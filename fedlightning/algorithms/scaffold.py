@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from fedlightning.algorithms.base import Algorithm, Reply, over_all_clients, per_block
+from fedlightning.core.parameter_space import PerBlock
+from fedlightning.core.validation import require
 from fedlightning.local.descent import descend
-from fedlightning.oracle.cohort import CohortOracle
-from fedlightning.ranges import require
-from fedlightning.space import PerBlock
+from fedlightning.oracle.gradient import GradientOracle
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class SCAFFOLD(Algorithm):
         """Point and mean control variate."""
         return server
 
-    def client_update(self, message: Server, state: Client, oracle: CohortOracle) -> Reply:
+    def client_update(self, message: Server, state: Client, oracle: GradientOracle) -> Reply:
         """K corrected local steps; the new control variate is the mean operator met on the way."""
         z, c, c_i, lr = message.z, message.c, state.c, self.lr
         w, v = descend(z, oracle, lr, lambda _, g: g - c_i + c, personal_lr=self.personal_lr)

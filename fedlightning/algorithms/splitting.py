@@ -13,13 +13,13 @@ from typing import ClassVar, TypeVar
 from torch import Tensor
 
 from fedlightning.algorithms.base import Algorithm, Phase
+from fedlightning.core.parameter_space import ParameterSpace
+from fedlightning.core.validation import require_instance
 from fedlightning.local.solvers import LocalSolver, LocalSteps, Solution
 from fedlightning.local.stopping import FixedSteps, StoppingRule
 from fedlightning.local.subproblem import Subproblem
-from fedlightning.oracle.cohort import CohortOracle
+from fedlightning.oracle.gradient import GradientOracle
 from fedlightning.proximal.composite import Composite
-from fedlightning.ranges import require_instance
-from fedlightning.space import ParameterSpace
 
 SplittingT = TypeVar("SplittingT", bound="SplittingAlgorithm")
 
@@ -29,7 +29,7 @@ class SplittingAlgorithm(Algorithm):
     """Base of algorithms with a local subproblem.
 
     Args:
-        solver: Solves the subproblems; null for the K minibatch steps the data module deals, with a step size of
+        solver: Solves the subproblems; null for the K minibatch steps the data module gives, with a step size of
             1 / (weight + L_i), L_i estimated in every round.
         stop: When a client is done before its steps are used up; null for the method's own rule, here never.
     """
@@ -65,6 +65,6 @@ class SplittingAlgorithm(Algorithm):
         object.__setattr__(bound, "solver", bound.solver.bind(space, like))
         return bound
 
-    def solve(self, start: Tensor, oracle: CohortOracle, problem: Subproblem) -> Solution:
+    def solve(self, start: Tensor, oracle: GradientOracle, problem: Subproblem) -> Solution:
         """The clients' approximate solutions from ``start``, ``[d]`` or ``[S, d]``."""
         return self.solver.solve(start, oracle, problem, self.own_rule if self.stop is None else self.stop)

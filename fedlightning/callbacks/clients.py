@@ -12,12 +12,12 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
 from torchmetrics import Metric
 
-from fedlightning.advice import leave_out_advice_to_synchronise
+from fedlightning.callbacks.histograms import log_histogram
+from fedlightning.core.tree import map_tensors
 from fedlightning.data.evaluation import ClientLoader, EvaluationPart, PooledLoader
-from fedlightning.histograms import log_histogram
-from fedlightning.nested import map_tensors
-from fedlightning.oracle.scores import CohortScores, NotBatchableError
-from fedlightning.variants import VariantChoice
+from fedlightning.models.per_architecture import TaskArchitectures
+from fedlightning.oracle.predictions import ClientPredictions, NotBatchableError
+from fedlightning.tasks.advice import leave_out_advice_to_synchronise
 
 
 @dataclass
@@ -58,7 +58,7 @@ class _Logged:
 class EvaluateClients(Callback):
     """Runs a task's ordinary validation and test steps once for every client, with that client's model and data.
 
-    The data module deals batches of one client each (:class:`~fedlightning.data.ClientLoader`). Before a batch the
+    The data module gives batches of one client each (:class:`~fedlightning.data.ClientLoader`). Before a batch the
     client's own model is put into the task, afterwards the global one again. Whatever the step logs is gathered by
     client: numbers are averaged over a client's batches, torchmetrics are computed and reset after them. Then the mean
     over clients is logged under the name itself, the standard deviation over clients as ``<name>_std`` and the worst
@@ -71,7 +71,7 @@ class EvaluateClients(Callback):
     module every client's model is evaluated on the client's training data too: ``local_train_loss``, and
     ``global_train_loss`` for the global one.
 
-    A :class:`~fedlightning.ScoredTask` gets batches of several clients, whose models run side by side.
+    A :class:`~fedlightning.BatchedEvaluationTask` gets batches of several clients, whose models run side by side.
 
     Every task brings this callback; it rests where clients have no models of their own.
     """
@@ -79,7 +79,7 @@ class EvaluateClients(Callback):
     def __init__(self) -> None:
         self._logged: dict[tuple[int, str, str], _Logged] = {}  # by data loader, model and name
         self._stage = "val"
-        self._scores: dict[str, CohortScores] = {}  # by variant
+        self._predictions: dict[str, ClientPredictions] = {}  # by architecture
         self._refused = False
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -149,7 +149,7 @@ class EvaluateClients(Callback):
         module.evaluation_session.close()
 
     def _start(self, trainer: Trainer, stage: str, loaders: Any, module: Any) -> None:
-        self._logged, self._stage, self._scores = {}, stage, {}
+        self._logged, self._stage, self._predictions = {}, stage, {}
         if not _check_clients(trainer, module, loaders):
             return
         for metric in module.modules():  # an evaluation that was cut short left a client's samples in them
@@ -181,38 +181,40 @@ class EvaluateClients(Callback):
         self, module: Any, parts: tuple[EvaluationPart, ...], dataloader_idx: int, stage: str, batch: Any
     ) -> None:
         """Several clients; ``batch`` has leaves ``[S, B, ...]``."""
-        scores = self._score(module, parts, batch)
+        predictions = self._predicted(module, parts, batch)
         for place, part in enumerate(parts):
 
             def own(leaf: Tensor, place: int = place, samples: int = len(part.index)) -> Tensor:
                 return leaf[place, :samples]
 
             data = map_tensors(own, batch)
-            if scores is None:
+            if predictions is None:
                 module.evaluation_session.show(part.client, own=part.model == "own")
             self._listen(module, part, dataloader_idx)
-            module.evaluate(stage, data, module.scores(data) if scores is None else map_tensors(own, scores))
+            module.evaluate(
+                stage, data, module.predictions(data) if predictions is None else map_tensors(own, predictions)
+            )
             self._close(module, part, dataloader_idx)
         module.evaluation_session.restore()
 
-    def _score(self, module: Any, parts: tuple[EvaluationPart, ...], batch: Any) -> Any:
+    def _predicted(self, module: Any, parts: tuple[EvaluationPart, ...], batch: Any) -> Any:
         """Scores of all clients; None if they have to be computed one client after the other."""
         if self._refused or not module.run.exists:
             return None
         simulation = module.run.simulation
         try:
-            choice = VariantChoice(module)
-            variant = choice.of(parts[0].client)
-            with choice.chosen(variant):
-                if variant not in self._scores:
-                    self._scores[variant] = CohortScores(module, simulation.space_of(variant))
+            choice = TaskArchitectures(module)
+            architecture = choice.of(parts[0].client)
+            with choice.activated(architecture):
+                if architecture not in self._predictions:
+                    self._predictions[architecture] = ClientPredictions(module, simulation.space_of(architecture))
                 w, v, b = simulation.models([part.client for part in parts], own=parts[0].model == "own")
-                return self._scores[variant](w, v, b, batch)
+                return self._predictions[architecture](w, v, b, batch)
         except NotBatchableError as refusal:
             self._refused = True
             rank_zero_info(
-                f"{type(module).__name__}.scores cannot run for many clients at once; they are evaluated one after the "
-                f"other: {refusal}"
+                f"{type(module).__name__}.predictions cannot run for many clients at once; they are evaluated one "
+                f"after the other: {refusal}"
             )
             return None
 

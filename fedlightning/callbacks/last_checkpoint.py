@@ -10,7 +10,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from fedlightning.ranges import require
+from fedlightning.core.validation import require
 
 
 class LastCheckpoint(Checkpoint):

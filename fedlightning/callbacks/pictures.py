@@ -7,7 +7,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 
-from fedlightning.ranges import require
+from fedlightning.core.validation import require
 
 
 class LogPictures(Callback):

@@ -11,7 +11,7 @@ from lightning.pytorch.callbacks import ProgressBar
 from tqdm.auto import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from fedlightning.ranges import require
+from fedlightning.core.validation import require
 
 
 class RoundProgressBar(ProgressBar):

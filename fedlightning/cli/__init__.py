@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fedlightning import __version__
-from fedlightning._lazy import lazily
 from fedlightning.cli.errors import plain_refusals
+from fedlightning.core.lazy import lazily
 
 if TYPE_CHECKING:
     from fedlightning.cli.app import FederatedCLI

@@ -20,7 +20,7 @@ from fedlightning.cli.errors import is_refusal, raised_in
 from fedlightning.cli.parser import ComparisonParser, plain
 from fedlightning.data.module import FederatedDataModule
 from fedlightning.federation.checkpoint_io import AtomicCheckpointIO
-from fedlightning.module import FederatedLightningModule
+from fedlightning.tasks.base import FederatedLightningModule
 
 
 class TaskParser(ComparisonParser, LightningArgumentParser):

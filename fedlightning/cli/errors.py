@@ -19,7 +19,7 @@ TRACEBACKS = "FEDLIGHTNING_DEBUG"
 
 _HINT = f"{TRACEBACKS}=1 shows the whole traceback."
 
-_STEPS = ("objective", "validation_step", "test_step", "predict_step", "scores", "evaluate")
+_STEPS = ("objective", "validation_step", "test_step", "predict_step", "predictions", "evaluate")
 _SHAPES_MATTER_IN = ("torch", "torchmetrics", "torchvision")
 
 

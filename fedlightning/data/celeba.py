@@ -21,7 +21,7 @@ class CelebA(FederatedDataModule):
     ``ByGroup()`` makes a client of every person.
     """
 
-    def __init__(self, root: str, partitioner: Partitioner | None = None, size: int = 64, **dealing: Any) -> None:
+    def __init__(self, root: str, partitioner: Partitioner | None = None, size: int = 64, **options: Any) -> None:
         """Name the folder.
 
         Args:
@@ -29,9 +29,9 @@ class CelebA(FederatedDataModule):
                 ``list_eval_partition.txt`` (0 train, 1 validation, 2 test).
             partitioner: Splits the training images by identity; null for 500 equal parts sorted by identity.
             size: Height and width of the images.
-            dealing: Arguments of :class:`FederatedDataModule`.
+            options: Arguments of :class:`FederatedDataModule`.
         """
-        super().__init__(**dealing)
+        super().__init__(**options)
         self.root = root
         self.partitioner = Shards(500, shards_per_client=1) if partitioner is None else partitioner
         self.size = size

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from fedlightning.core.validation import require, require_instance
 from fedlightning.data.images import ScalePixels, digits_images
 from fedlightning.data.module import FederatedDataModule, Federation, TensorData
 from fedlightning.data.partition import IID, Partitioner
@@ -17,7 +18,6 @@ from fedlightning.data.pictures import (
     read_mnist,
     read_tiny_imagenet,
 )
-from fedlightning.ranges import require, require_instance
 
 
 class Digits(FederatedDataModule):
@@ -28,7 +28,7 @@ class Digits(FederatedDataModule):
         partitioner: Partitioner | None = None,
         size: int = 8,
         scaling: ScalePixels | None = None,
-        **dealing: Any,
+        **options: Any,
     ) -> None:
         """Choose clients.
 
@@ -36,9 +36,9 @@ class Digits(FederatedDataModule):
             partitioner: Splits the training images by label; null for 20 clients IID.
             size: Height and width of the images.
             scaling: Range of the pixels; null for [-1, 1].
-            dealing: Arguments of :class:`FederatedDataModule`.
+            options: Arguments of :class:`FederatedDataModule`.
         """
-        super().__init__(**dealing)
+        super().__init__(**options)
         self.partitioner = IID(20) if partitioner is None else partitioner
         require_instance(f"{type(self).__name__}(partitioner", self.partitioner, Partitioner, "IID(20)")
         self.size = size
@@ -70,7 +70,7 @@ class LabelledPictures(FederatedDataModule):
         scaling: ScalePixels | None = None,
         cache: str | None = None,
         download: bool = False,
-        **dealing: Any,
+        **options: Any,
     ) -> None:
         """Name the folder.
 
@@ -80,9 +80,9 @@ class LabelledPictures(FederatedDataModule):
             scaling: Range of the pixels; null for [-1, 1].
             cache: Folder for decoded pictures, where the files hold encoded ones; null decodes them every time.
             download: Fetch the files into ``root`` if they are missing.
-            dealing: Arguments of :class:`FederatedDataModule`.
+            options: Arguments of :class:`FederatedDataModule`.
         """
-        super().__init__(**dealing)
+        super().__init__(**options)
         self.root = root
         self.partitioner = IID(100) if partitioner is None else partitioner
         require_instance(f"{type(self).__name__}(partitioner", self.partitioner, Partitioner, "IID(20)")

@@ -17,7 +17,7 @@ from fedlightning.data.tensors import MixedTensorData, TensorData
 class DigitsOfSizes(PersonalDigits):
     """:class:`PersonalDigits` seen by cameras of different resolutions; nothing is downloaded.
 
-    Clients' images differ in shape, so their first layers must: see :class:`~fedlightning.models.Variants`.
+    Clients' images differ in shape, so their first layers must: see :class:`~fedlightning.models.PerArchitecture`.
     """
 
     def __init__(self, sizes: Sequence[int] = (8, 4), permute_labels: bool = False, **options: Any) -> None:

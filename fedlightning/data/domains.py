@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset
 
+from fedlightning.core.validation import require
 from fedlightning.data.cache import cached
 from fedlightning.data.images import (
     ScalePixels,
@@ -26,7 +27,6 @@ from fedlightning.data.images import (
 )
 from fedlightning.data.module import FederatedDataModule, Federation, TensorData
 from fedlightning.data.partition import SourceTargetShare
-from fedlightning.ranges import require
 
 SOURCE, TARGET, HIDDEN = 0, 1, -1
 
@@ -41,25 +41,25 @@ class DigitsM(FederatedDataModule):
 
     def __init__(
         self,
-        clients: int = 2,
+        num_clients: int = 2,
         p: float = 1.0,
         size: int = 16,
         batch_size: int | None = 32,
         local_steps: int | None = 20,
-        **dealing: Any,
+        **options: Any,
     ) -> None:
         """Choose clients.
 
         Args:
-            clients: Number N of clients, even.
+            num_clients: Number N of clients, even.
             p: Share of the source samples in the first half of the clients; 1 separates the domains.
             size: Height and width of the images.
             batch_size: Samples B of a local minibatch.
             local_steps: Local steps M a round.
-            dealing: Further arguments of :class:`FederatedDataModule`.
+            options: Further arguments of :class:`FederatedDataModule`.
         """
-        super().__init__(batch_size=batch_size, local_steps=local_steps, **dealing)
-        self.partitioner = SourceTargetShare(clients, p)
+        super().__init__(batch_size=batch_size, local_steps=local_steps, **options)
+        self.partitioner = SourceTargetShare(num_clients, p)
         self.size = size
         require(self, "size", at_least=1, whole=True)
 
@@ -91,14 +91,14 @@ class MNISTM(FederatedDataModule):
         self,
         root: str,
         photographs: str,
-        clients: int = 2,
+        num_clients: int = 2,
         p: float = 1.0,
         binary_digits: bool = False,
         cache: str = "data/cache",
         download: bool = False,
         batch_size: int | None = 64,
         local_steps: int | None = 20,
-        **dealing: Any,
+        **options: Any,
     ) -> None:
         """Name the files.
 
@@ -106,17 +106,17 @@ class MNISTM(FederatedDataModule):
             root: Folder with MNIST in torchvision's layout, ``<root>/MNIST/raw/``.
             photographs: Folder, ``.npy`` or ``.npz`` with photographs (BSDS500, say); the last third of them is used
                 for validation and test digits only.
-            clients: Number N of clients, even.
+            num_clients: Number N of clients, even.
             p: Share of the source samples in the first half of the clients; 1 separates the domains.
             binary_digits: Make every digit black and white before blending, as a widely copied script does.
             cache: Folder for the blended digits.
             download: Fetch MNIST into ``root`` if it is missing.
             batch_size: Samples B of a local minibatch.
             local_steps: Local steps M a round.
-            dealing: Further arguments of :class:`FederatedDataModule`.
+            options: Further arguments of :class:`FederatedDataModule`.
         """
-        super().__init__(batch_size=batch_size, local_steps=local_steps, **dealing)
-        self.partitioner = SourceTargetShare(clients, p)
+        super().__init__(batch_size=batch_size, local_steps=local_steps, **options)
+        self.partitioner = SourceTargetShare(num_clients, p)
         self.root = root
         self.photographs = photographs
         self.binary_digits = binary_digits
@@ -163,12 +163,12 @@ class Office31(FederatedDataModule):
         root: str,
         source: str = "amazon",
         target: str = "webcam",
-        clients: int = 2,
+        num_clients: int = 2,
         p: float = 1.0,
         size: int = 224,
         batch_size: int | None = 32,
         local_steps: int | None = 20,
-        **dealing: Any,
+        **options: Any,
     ) -> None:
         """Name the folders.
 
@@ -176,15 +176,15 @@ class Office31(FederatedDataModule):
             root: Folder of the three domains.
             source: Labelled domain: ``amazon``, ``dslr`` or ``webcam``.
             target: Unlabelled domain.
-            clients: Number N of clients, even.
+            num_clients: Number N of clients, even.
             p: Share of the source samples in the first half of the clients; 1 separates the domains.
             size: Height and width the images are cut to.
             batch_size: Samples B of a local minibatch.
             local_steps: Local steps M a round.
-            dealing: Further arguments of :class:`FederatedDataModule`.
+            options: Further arguments of :class:`FederatedDataModule`.
         """
-        super().__init__(batch_size=batch_size, local_steps=local_steps, **dealing)
-        self.partitioner = SourceTargetShare(clients, p)
+        super().__init__(batch_size=batch_size, local_steps=local_steps, **options)
+        self.partitioner = SourceTargetShare(num_clients, p)
         self.root = root
         self.domains = (source, target)
         self.size = size

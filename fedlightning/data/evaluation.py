@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from fedlightning.core.tree import map_tensors
 from fedlightning.data.partition import Partition
 from fedlightning.data.tensors import MixedTensorData, as_tensor_data
-from fedlightning.nested import map_tensors
 
 Kind = tuple[str, str, int]
-"""Model, variant of the personal parts, and shape of samples."""
+"""Model, architecture, and shape of samples."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class ClientLoader:
         clients: Iterable[int] | None = None,
         num_workers: int = 0,
         at_once: int = 1,
-        variant: Callable[[int], str] = lambda client: "",
+        architecture: Callable[[int], str] = lambda client: "",
     ) -> None:
         """Cut the clients' samples into batches.
 
@@ -75,7 +75,7 @@ class ClientLoader:
             clients: Clients to take; None for all.
             num_workers: Worker processes for data sets that are not tensors.
             at_once: Largest number of clients in a batch.
-            variant: Variant of a client's personal parts; a batch's clients share it, and the shape of their samples.
+            architecture: A client's architecture; a batch's clients share it, and the shape of their samples.
         """
         self._dataset = dataset
         self._num_workers = num_workers
@@ -88,7 +88,7 @@ class ClientLoader:
                 for number, index in enumerate(pieces, start=1):
                     parts.append(EvaluationPart(client, model, index, number == len(pieces)))
         self.batches = (
-            _side_by_side(parts, batch_size, at_once, self._kind(variant))
+            _side_by_side(parts, batch_size, at_once, self._kind(architecture))
             if self.grouped
             else [(part,) for part in parts]
         )
@@ -108,13 +108,13 @@ class ClientLoader:
         for parts, batch in zip(self.batches, loaded, strict=True):
             yield map_tensors(partial(torch.unflatten, dim=0, sizes=(len(parts), -1)), batch) if self.grouped else batch
 
-    def _kind(self, variant: Callable[[int], str]) -> Callable[[EvaluationPart], Kind]:
+    def _kind(self, architecture: Callable[[int], str]) -> Callable[[EvaluationPart], Kind]:
         """What parts of a batch must agree in."""
         dataset = self._dataset
 
         def kind(part: EvaluationPart) -> Kind:
             shape = dataset.shape_of(int(part.index[0])) if isinstance(dataset, MixedTensorData) else 0
-            return part.model, variant(part.client), shape
+            return part.model, architecture(part.client), shape
 
         return kind
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedlightning.ranges import require
+from fedlightning.core.validation import require
 
 
 @dataclass(frozen=True)

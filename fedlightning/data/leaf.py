@@ -17,19 +17,19 @@ Samples = dict[str, tuple[list[Any], list[int]]]
 class FEMNIST(FederatedDataModule):
     """Federated EMNIST: 28 x 28 images of handwritten characters, 62 classes, by writer."""
 
-    def __init__(self, root: str, clients: int | None = None, **dealing: Any) -> None:
+    def __init__(self, root: str, num_clients: int | None = None, **options: Any) -> None:
         """Name the folder.
 
         Args:
             root: Folder as LEAF's preprocessing writes it: ``train/*.json`` and ``test/*.json``, each with ``users``
                 and ``user_data: {user: {x: [[784 numbers]], y: [label]}}``. Split by sample (LEAF's ``-t sample``), so
                 that writers are in both.
-            clients: The first so many writers, in the order of their names; null for all.
-            dealing: Arguments of :class:`FederatedDataModule`.
+            num_clients: The first so many writers, in the order of their names; null for all.
+            options: Arguments of :class:`FederatedDataModule`.
         """
-        super().__init__(**dealing)
+        super().__init__(**options)
         self.root = root
-        self.clients = clients
+        self._num_clients = num_clients
 
     def build(self) -> Federation:
         """Read the writers.
@@ -40,10 +40,12 @@ class FEMNIST(FederatedDataModule):
         """
         train, test = (_read(Path(self.root) / part) for part in ("train", "test"))
         writers = sorted(train)
-        if self.clients is not None:
-            if self.clients > len(writers):
-                raise ValueError(f"FEMNIST(clients={self.clients}): {self.root}/train has {len(writers)} writers.")
-            writers = writers[: self.clients]
+        if self._num_clients is not None:
+            if self._num_clients > len(writers):
+                raise ValueError(
+                    f"FEMNIST(num_clients={self._num_clients}): {self.root}/train has {len(writers)} writers."
+                )
+            writers = writers[: self._num_clients]
         sizes = torch.tensor([0, *(len(train[writer][1]) for writer in writers)])
         held = _pool(test, [writer for writer in writers if writer in test])
         return Federation(

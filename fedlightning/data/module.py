@@ -20,28 +20,28 @@ from torch.utils.data import Sampler as TorchSampler
 from typing_extensions import Self
 
 from fedlightning.algorithms.base import Phase
-from fedlightning.config import rebuild
-from fedlightning.data.cohort import (
-    Cohort,
-    Deal,
-    LoadedSource,
-    RoundBatch,
-    Source,
-    TensorSource,
-    client_seed,
-    deal_minibatches,
-    held_by,
-)
+from fedlightning.core.seeding import derive_seed
+from fedlightning.core.serialisation import rebuild
+from fedlightning.core.tree import flatten, map_tensors
+from fedlightning.core.validation import require, require_instance
 from fedlightning.data.evaluation import ClientLoader, PooledLoader
 from fedlightning.data.partition import Partition
 from fedlightning.data.tensors import MixedTensorData, as_tensor_data
 from fedlightning.data.tensors import TensorData as TensorData
 from fedlightning.federation.checkpoint_io import read_checkpoint, read_hyper_parameters
-from fedlightning.nested import flatten, map_tensors
-from fedlightning.participation import Full, Participation, Turnout
-from fedlightning.ranges import require, require_instance
-from fedlightning.seeding import derive_seed
-from fedlightning.variants import VariantChoice
+from fedlightning.federation.cohort import (
+    ClientBatches,
+    Cohort,
+    LoadedSource,
+    RoundBatch,
+    Source,
+    TensorSource,
+    client_seed,
+    draw_minibatches,
+    held_by,
+)
+from fedlightning.models.per_architecture import TaskArchitectures
+from fedlightning.participation import Full, Participation, Selection
 
 
 class SampleError(RuntimeError):
@@ -82,11 +82,11 @@ class Federation:
 
 
 class FederatedDataModule(LightningDataModule):
-    """Base of all federated data: a subclass says what the data are, this class deals them.
+    """Base of all federated data: a subclass says what the data are, this class makes rounds of them.
 
     Tensors (:class:`TensorData`, ``TensorDataset``) are gathered by index on the device; other data sets go through
     ``DataLoader`` workers. Cohorts and minibatches are pure functions of seed, round, phase and client, so a resumed
-    run deals the same cards.
+    run sees the same samples.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class FederatedDataModule(LightningDataModule):
         seed: int = 0,
         validate_train: bool = False,
     ) -> None:
-        """Say how data are dealt.
+        """Say how rounds are made of the data.
 
         Args:
             batch_size: Samples B of a local minibatch; null for the client's whole data. Every minibatch has B samples;
@@ -145,7 +145,7 @@ class FederatedDataModule(LightningDataModule):
         train: Sequence[Dataset[Any]],
         val: Dataset[Any] | Sequence[Dataset[Any] | None] | None = None,
         test: Dataset[Any] | Sequence[Dataset[Any] | None] | None = None,
-        **dealing: Any,
+        **options: Any,
     ) -> FederatedDataModule:
         """Federated data from one data set a client.
 
@@ -154,7 +154,7 @@ class FederatedDataModule(LightningDataModule):
             val: Validation data of the global model; or a list, one data set a client, for their own models. Clients
                 whose entry is null or empty are not looked at.
             test: Test data, likewise.
-            dealing: Arguments of :class:`FederatedDataModule`: ``batch_size``, ``local_steps``, ``participation``,
+            options: Arguments of :class:`FederatedDataModule`: ``batch_size``, ``local_steps``, ``participation``,
                 ``seed``, ...
         """
         if isinstance(train, Dataset | Tensor | str | Mapping) or not hasattr(train, "__getitem__"):
@@ -164,7 +164,7 @@ class FederatedDataModule(LightningDataModule):
             )
         if not len(train):
             raise ValueError("from_datasets(train=[]): give one data set a client.")
-        return ClientDatasets(train, val, test, **dealing)
+        return ClientDatasets(train, val, test, **options)
 
     @_restricted_classmethod
     def load_from_checkpoint(
@@ -264,9 +264,9 @@ class FederatedDataModule(LightningDataModule):
         algorithm = getattr(trainer.lightning_module, "algorithm", None)
         phases = (_ONE_PHASE,) if algorithm is None else algorithm.phases
         start = (lambda: 0) if trainer.overfit_batches else (lambda: trainer.global_step)
-        variant = _variants(trainer.lightning_module)
+        architecture = _architecture_of(trainer.lightning_module)
         by_owner = getattr(trainer.lightning_module, "keeps_client_states", False)
-        return RoundLoader(self, phases, start, trainer.global_rank, trainer.world_size, variant, by_owner)
+        return RoundLoader(self, phases, start, trainer.global_rank, trainer.world_size, architecture, by_owner)
 
     def val_dataloader(self) -> DataLoader[Any] | list[Any] | ClientLoader:
         """Validation data, client by client where clients have models of their own.
@@ -343,9 +343,9 @@ class FederatedDataModule(LightningDataModule):
             )
         mine = held_by(0 if trainer is None else trainer.global_rank, processes, len(partition))
         clients = mine if client is None else [client]
-        variant = _variants(None if self.trainer is None else self.trainer.lightning_module)
+        architecture = _architecture_of(None if self.trainer is None else self.trainer.lightning_module)
         return ClientLoader(
-            dataset, partition, self.eval_batch_size, models, clients, self.num_workers, at_once, variant
+            dataset, partition, self.eval_batch_size, models, clients, self.num_workers, at_once, architecture
         )
 
     def _loader(self, dataset: Dataset[Any]) -> DataLoader[Any]:
@@ -368,10 +368,10 @@ class ClientDatasets(FederatedDataModule):
         clients: Sequence[Dataset[Any]],
         val_dataset: Dataset[Any] | Sequence[Dataset[Any] | None] | None = None,
         test_dataset: Dataset[Any] | Sequence[Dataset[Any] | None] | None = None,
-        **dealing: Any,
+        **options: Any,
     ) -> None:
         """Take the clients' data sets; ``dealing`` are arguments of :class:`FederatedDataModule`."""
-        super().__init__(**dealing)
+        super().__init__(**options)
         self.clients = list(clients)
         self.val_dataset = val_dataset
         self.test_dataset = test_dataset
@@ -433,13 +433,13 @@ class RoundLoader:
         start: Callable[[], int] = lambda: 0,
         rank: int = 0,
         world_size: int = 1,
-        variant: Callable[[int], str] = lambda client: "",
+        architecture: Callable[[int], str] = lambda client: "",
         by_owner: bool = False,
     ) -> None:
         """Deal ``data`` to the cohorts of ``phases``.
 
         Each of ``world_size`` processes gets its part of a cohort: with ``by_owner`` the clients whose states lie in
-        it, else an equal share. ``variant`` gives that of a client's personal parts.
+        it, else an equal share. ``architecture`` gives a client's architecture.
 
         Raises:
             ValueError: If a cohort may have fewer clients than there are processes.
@@ -449,7 +449,7 @@ class RoundLoader:
         self._start = start
         self._rank = rank
         self._world_size = world_size
-        self._variant = variant
+        self._architecture = architecture
         self._by_owner = by_owner
         self._tensors = _as_source(data.federation.train)
         if world_size > 1:
@@ -484,20 +484,20 @@ class RoundLoader:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Nothing to restore."""
 
-    def deals(self, round_index: int, phase: int) -> tuple[Deal, ...]:
+    def members(self, round_index: int, phase: int) -> tuple[ClientBatches, ...]:
         """This process's clients of one phase of one round and their samples; none once too few have answered."""
         data, partition = self._data, self._data.federation.partition
         ids = self._own(self._answering(round_index, phase))
         asked = self._phases[phase]
         mixed = isinstance(data.federation.train, MixedTensorData)
-        deals = []
+        members = []
         for client in ids:
             indices = partition[client]
             steps = self._steps(asked, len(indices))
             index = (
                 indices[None]
                 if asked.data == "full"
-                else deal_minibatches(
+                else draw_minibatches(
                     indices,
                     data.batch_size,
                     steps * asked.draws,
@@ -506,22 +506,22 @@ class RoundLoader:
             )
             whole = indices if asked.data == "both" else None
             shape = data.federation.train.shape_of(int(indices[0])) if mixed else 0  # type: ignore[attr-defined]
-            deals.append(Deal(client, index, len(indices), whole, self._variant(client), shape))
-        return tuple(sorted(deals, key=lambda deal: (*deal.kind, 0 if deal.whole is None else deal.size)))
+            members.append(ClientBatches(client, index, len(indices), whole, self._architecture(client), shape))
+        return tuple(sorted(members, key=lambda member: (*member.kind, 0 if member.whole is None else member.size)))
 
     def _cohort(self, round_index: int, phase: int, source: Source) -> Cohort:
         return Cohort(
-            self.deals(round_index, phase),
+            self.members(round_index, phase),
             source,
             seed=derive_seed(self._data.seed, round_index, phase, 2),
             answering=len(self._answering(round_index, phase)),
-            contacted=self._turnout(round_index, phase).invited,
+            contacted=self._selection(round_index, phase).num_contacted,
         )
 
     def _answering(self, round_index: int, phase: int) -> list[int]:
         """Clients that answer in a phase; none once too few have."""
-        turnouts = [self._turnout(round_index, each).ids for each in range(phase + 1)]
-        return turnouts[phase] if all(turnouts[:phase]) else []
+        selections = [self._selection(round_index, each).ids for each in range(phase + 1)]
+        return selections[phase] if all(selections[:phase]) else []
 
     def _steps(self, phase: Phase, samples: int) -> int:
         """Local steps K of a client: the phase's own number, the data's, or as many as its local epochs take."""
@@ -534,14 +534,14 @@ class RoundLoader:
             return data.local_epochs
         return math.ceil(data.local_epochs * samples / data.batch_size)
 
-    def _turnout(self, round_index: int, phase: int) -> Turnout:
+    def _selection(self, round_index: int, phase: int) -> Selection:
         data = self._data
-        return data.participation.turnout(len(data.federation.partition), data.seed, round_index, phase)
+        return data.participation.select(len(data.federation.partition), data.seed, round_index, phase)
 
-    def _check_size(self, clients: int) -> None:
-        if clients < self._world_size:
+    def _check_size(self, num_clients: int) -> None:
+        if num_clients < self._world_size:
             raise ValueError(
-                f"{self._data.participation}: a round may have {clients} clients, too few for {self._world_size} "
+                f"{self._data.participation}: a round may have {num_clients} clients, too few for {self._world_size} "
                 "processes. Let more take part (FirstResponders: raise at_least), or use fewer devices."
             )
 
@@ -570,9 +570,9 @@ class _ClientOrder(TorchSampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         for round_index in range(self._start, self._start + len(self._rounds)):
             for phase in range(len(self._rounds._phases)):
-                for deal in self._rounds.deals(round_index, phase):
-                    self.asked.append((round_index, deal.id))
-                    yield (deal.index if deal.whole is None else deal.whole).flatten().tolist()
+                for member in self._rounds.members(round_index, phase):
+                    self.asked.append((round_index, member.id))
+                    yield (member.index if member.whole is None else member.whole).flatten().tolist()
 
 
 def _loaded(items: Iterator[Any], asked: deque[tuple[int, int]]) -> Iterator[Any]:
@@ -713,9 +713,9 @@ def _named(federation: Mapping[str, Any]) -> str:
     return f"a federation of {clients} clients (partition {partition}, seed {seed})"
 
 
-def _variants(task: Any) -> Callable[[int], str]:
-    """Variants of clients' personal parts."""
-    choice = None if task is None else VariantChoice(task)
+def _architecture_of(task: Any) -> Callable[[int], str]:
+    """PerArchitecture of clients' personal parts."""
+    choice = None if task is None else TaskArchitectures(task)
     return choice.of if choice else lambda client: ""
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedlightning.ranges import require
+from fedlightning.core.validation import require
 
 
 class Partition(Sequence[Tensor]):
@@ -59,16 +59,16 @@ class Partition(Sequence[Tensor]):
         return cls(torch.cat(tensors), torch.cat([torch.zeros(1, dtype=torch.long), sizes.cumsum(0)]), allow_empty)
 
     @classmethod
-    def equal(cls, order: Tensor, clients: int) -> Partition:
+    def equal(cls, order: Tensor, num_clients: int) -> Partition:
         """Consecutive parts of ``order`` whose sizes differ by one at most."""
-        if clients < 1:
-            raise ValueError(f"clients={clients}: expected at least 1.")
-        if clients > len(order):
+        if num_clients < 1:
+            raise ValueError(f"num_clients={num_clients}: expected at least 1.")
+        if num_clients > len(order):
             raise ValueError(
-                f"{clients:,} clients cannot share {len(order):,} samples: every client needs at least one. Use fewer "
-                "clients or more data."
+                f"{num_clients:,} clients cannot share {len(order):,} samples: every client needs at least one. Use "
+                "fewer clients or more data."
             )
-        offsets = torch.linspace(0, len(order), clients + 1, dtype=torch.float64).round().long()
+        offsets = torch.linspace(0, len(order), num_clients + 1, dtype=torch.float64).round().long()
         return cls(order, offsets)
 
     @property
@@ -188,18 +188,18 @@ class IID(Partitioner):
     """Uniformly at random, in equal parts.
 
     Args:
-        clients: Number N of clients.
+        num_clients: Number N of clients.
     """
 
-    clients: int
+    num_clients: int
 
     def __post_init__(self) -> None:
-        _require_count(self, "clients")
+        _require_count(self, "num_clients")
 
     def split(self, column: Tensor, seed: int) -> Partition:
         """Shuffle and cut."""
-        _require_enough(self, column, self.clients)
-        return Partition.equal(torch.randperm(len(column), generator=_generator(seed)), self.clients)
+        _require_enough(self, column, self.num_clients)
+        return Partition.equal(torch.randperm(len(column), generator=_generator(seed)), self.num_clients)
 
 
 @dataclass(frozen=True)
@@ -207,18 +207,18 @@ class Dirichlet(Partitioner):
     """Every class is shared out by a Dirichlet draw (Hsu, Qi and Brown, 2019): small ``alpha``, few classes a client.
 
     Args:
-        clients: Number N of clients.
+        num_clients: Number N of clients.
         alpha: Concentration > 0.
         min_size: Draw again until every client has as many samples; a hundred times at most.
     """
 
-    clients: int
+    num_clients: int
     alpha: float
     min_size: int = 1
 
     def __post_init__(self) -> None:
         require(self, "alpha", above=0.0)
-        _require_count(self, "clients", "min_size")
+        _require_count(self, "num_clients", "min_size")
 
     def split(self, column: Tensor, seed: int) -> Partition:
         """Draw shares for each class; every sample goes to exactly one client.
@@ -226,7 +226,7 @@ class Dirichlet(Partitioner):
         Raises:
             ValueError: If there are too few samples, or no draw of a hundred gives every client enough.
         """
-        _require_enough(self, column, self.clients * self.min_size)
+        _require_enough(self, column, self.num_clients * self.min_size)
         draw = np.random.default_rng(seed)
         labels = column.numpy()
         places = [np.flatnonzero(labels == label) for label in np.unique(labels)]
@@ -234,15 +234,16 @@ class Dirichlet(Partitioner):
             members, cuts = [], []
             for place in places:
                 members.append(draw.permutation(place))
-                shares = draw.dirichlet(np.full(self.clients, self.alpha))
+                shares = draw.dirichlet(np.full(self.num_clients, self.alpha))
                 inner = (np.cumsum(shares)[:-1] * len(place)).round().astype(int)
                 cuts.append(np.concatenate([[0], inner, [len(place)]]))
             if np.diff(cuts).sum(axis=0).min() >= self.min_size:
                 pieces = [np.split(own, cut[1:-1]) for own, cut in zip(members, cuts, strict=True)]
                 return Partition.of(np.concatenate(part) for part in zip(*pieces, strict=True))
         raise ValueError(
-            f"Dirichlet(clients={self.clients}, alpha={self.alpha}, min_size={self.min_size}): no draw of 100 gave "
-            f"every client {self.min_size} of the {len(column)} samples. Lower min_size or clients, or raise alpha."
+            f"Dirichlet(num_clients={self.num_clients}, alpha={self.alpha}, min_size={self.min_size}): no draw of 100 "
+            f"gave every client {self.min_size} of the {len(column)} samples. Lower min_size or num_clients, or raise "
+            "alpha."
         )
 
 
@@ -251,26 +252,26 @@ class Shards(Partitioner):
     """Sort by label, cut into equal shards, deal each client some (McMahan et al., 2017).
 
     Args:
-        clients: Number N of clients.
+        num_clients: Number N of clients.
         shards_per_client: 1 gives label-sorted equal parts in order.
     """
 
-    clients: int
+    num_clients: int
     shards_per_client: int = 2
 
     def __post_init__(self) -> None:
-        _require_count(self, "clients", "shards_per_client")
+        _require_count(self, "num_clients", "shards_per_client")
 
     def split(self, column: Tensor, seed: int) -> Partition:
         """Sort, cut and deal; ties within a label in random order."""
-        _require_enough(self, column, self.clients * self.shards_per_client)
+        _require_enough(self, column, self.num_clients * self.shards_per_client)
         generator = _generator(seed)
         shuffled = torch.randperm(len(column), generator=generator)
         by_label = shuffled[column[shuffled].argsort(stable=True)]
-        shards = Partition.equal(by_label, self.clients * self.shards_per_client)
+        shards = Partition.equal(by_label, self.num_clients * self.shards_per_client)
         if self.shards_per_client == 1:
             return shards
-        dealt = torch.randperm(len(shards), generator=generator).view(self.clients, self.shards_per_client)
+        dealt = torch.randperm(len(shards), generator=generator).view(self.num_clients, self.shards_per_client)
         return Partition.of(torch.cat([shards[int(shard)] for shard in hand]) for hand in dealt)
 
 
@@ -293,17 +294,17 @@ class SourceTargetShare(Partitioner):
     the rest: p = 1 separates the domains, p = 0.5 mixes them evenly.
 
     Args:
-        clients: Number N of clients, even.
+        num_clients: Number N of clients, even.
         p: Share 0 <= p <= 1.
     """
 
-    clients: int = 2
+    num_clients: int = 2
     p: float = 1.0
 
     def __post_init__(self) -> None:
-        require(self, "clients", "p")
-        if self.clients < 2 or self.clients % 2:
-            raise ValueError(f"SourceTargetShare(clients={self.clients}): expected an even number of clients.")
+        require(self, "num_clients", "p")
+        if self.num_clients < 2 or self.num_clients % 2:
+            raise ValueError(f"SourceTargetShare(num_clients={self.num_clients}): expected an even number of clients.")
         if not 0 <= self.p <= 1:
             raise ValueError(f"SourceTargetShare(p={self.p}): expected 0 <= p <= 1.")
 
@@ -313,7 +314,7 @@ class SourceTargetShare(Partitioner):
         Raises:
             ValueError: If a half has fewer samples than clients.
         """
-        _require_enough(self, column, self.clients)
+        _require_enough(self, column, self.num_clients)
         generator = _generator(seed)
         halves: tuple[list[Tensor], list[Tensor]] = ([], [])
         for domain, share in ((0, self.p), (1, 1 - self.p)):
@@ -325,14 +326,14 @@ class SourceTargetShare(Partitioner):
         parts: list[Tensor] = []
         for half in halves:
             pooled = torch.cat(half)
-            if len(pooled) < self.clients // 2:
+            if len(pooled) < self.num_clients // 2:
                 raise ValueError(
-                    f"SourceTargetShare(clients={self.clients}, p={self.p}): one half of the clients shares "
-                    f"{len(pooled)} samples, each of its {self.clients // 2} clients needs at least one. Use fewer "
+                    f"SourceTargetShare(num_clients={self.num_clients}, p={self.p}): one half of the clients shares "
+                    f"{len(pooled)} samples, each of its {self.num_clients // 2} clients needs at least one. Use fewer "
                     "clients, or p nearer to 0.5."
                 )
             mixed = pooled[torch.randperm(len(pooled), generator=generator)]
-            parts.extend(Partition.equal(mixed, self.clients // 2))
+            parts.extend(Partition.equal(mixed, self.num_clients // 2))
         return Partition.of(parts)
 
 

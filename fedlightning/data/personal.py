@@ -10,14 +10,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from fedlightning.core.seeding import derive_seed
+from fedlightning.core.validation import require, require_instance
 from fedlightning.data.images import ScalePixels, digits_images
 from fedlightning.data.module import FederatedDataModule, Federation
 from fedlightning.data.partition import IID, ByGroup, Dirichlet, Partition, Partitioner
 from fedlightning.data.pictures import Reader, read_cifar10, read_cifar100, read_mnist, read_tiny_imagenet
 from fedlightning.data.sensors import halves_shared, ku_har_folders, read_hapt, read_ku_har, read_uci_har
 from fedlightning.data.tensors import TensorData
-from fedlightning.ranges import require, require_instance
-from fedlightning.seeding import derive_seed
 
 
 class PersonalData(FederatedDataModule):
@@ -39,7 +39,7 @@ class PersonalData(FederatedDataModule):
         test_share: float = 0.2,
         val_share: float = 0.1,
         class_counts: bool = False,
-        **dealing: Any,
+        **options: Any,
     ) -> None:
         """Say how samples are shared out.
 
@@ -50,9 +50,9 @@ class PersonalData(FederatedDataModule):
             class_counts: Whether a sample is (input, label, counts), with the numbers ``[C]`` of its client's training
                 samples by class, as :class:`~fedlightning.tasks.FedRoD` needs them. C is ``classes``, or one more than
                 the largest label of all clients.
-            dealing: Arguments of :class:`FederatedDataModule`.
+            options: Arguments of :class:`FederatedDataModule`.
         """
-        super().__init__(**dealing)
+        super().__init__(**options)
         self.partitioner = partitioner
         self.test_share = test_share
         self.val_share = val_share

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedlightning.core.validation import require, require_argument
 from fedlightning.data.module import FederatedDataModule, Federation, TensorData
 from fedlightning.data.partition import Partition
-from fedlightning.ranges import require
 
 FEATURES = 60
 CLASSES = 10
@@ -33,9 +33,9 @@ class Synthetic(FederatedDataModule):
         alpha: float = 1.0,
         beta: float = 1.0,
         iid: bool = False,
-        clients: int = 30,
+        num_clients: int = 30,
         problem_seed: int = 0,
-        **dealing: Any,
+        **options: Any,
     ) -> None:
         """Choose how much clients differ.
 
@@ -43,27 +43,27 @@ class Synthetic(FederatedDataModule):
             alpha: Variance >= 0 of u_k, from client to client.
             beta: Variance >= 0 of B_k, from client to client.
             iid: One W and b, N(0, 1), and v = 0 for all; alpha and beta then play no part.
-            clients: Number N of clients.
+            num_clients: Number N of clients.
             problem_seed: Equal seeds, equal data.
-            dealing: Arguments of :class:`FederatedDataModule`.
+            options: Arguments of :class:`FederatedDataModule`.
 
         Raises:
             ValueError: If a variance is negative or there are no clients.
         """
-        super().__init__(**dealing)
+        super().__init__(**options)
         self.alpha = alpha
         self.beta = beta
         self.iid = iid
-        self.clients = clients
+        self._num_clients = num_clients
         self.problem_seed = problem_seed
         require(self, "alpha", "beta", at_least=0.0)
-        require(self, "clients", at_least=1, whole=True)
+        require_argument(self, "num_clients", num_clients, at_least=1, whole=True)
         require(self, "problem_seed", at_least=0, whole=True)
 
     def build(self) -> Federation:
         """Draw the data."""
         draw = np.random.default_rng(self.problem_seed)
-        sizes = np.floor(draw.lognormal(4, 2, self.clients)).astype(int) + 50
+        sizes = np.floor(draw.lognormal(4, 2, self._num_clients)).astype(int) + 50
         deviation = np.arange(1, FEATURES + 1) ** -0.6
         shared = draw.normal(0, 1, (FEATURES + 1, CLASSES))
         train, held = [], []

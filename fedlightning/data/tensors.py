@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset, TensorDataset
 
-from fedlightning.data.cohort import MixedSource, TensorSource, Transform
-from fedlightning.nested import flatten, map_tensors
+from fedlightning.core.tree import flatten, map_tensors
+from fedlightning.federation.cohort import MixedSource, TensorSource, Transform
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,14 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from fedlightning.data.cohort import Chunk, Cohort
 from fedlightning.federation.client_group import ClientGroup
 from fedlightning.federation.client_table import mean_of_parts
+from fedlightning.federation.cohort import Chunk, Cohort
 from fedlightning.federation.oracle_selection import OracleSelection
 from fedlightning.federation.protocol import Answer, Request, Stamp
 from fedlightning.federation.validation import tensors_of
+from fedlightning.models.per_architecture import TaskArchitectures
 from fedlightning.oracle import Autocast, Cost
-from fedlightning.variants import VariantChoice
 
 
 class Architectures:
@@ -33,10 +33,10 @@ class Architectures:
         """Begin with the first architecture.
 
         Args:
-            task: Has :class:`~fedlightning.models.Variants`.
+            task: Has :class:`~fedlightning.models.PerArchitecture`.
             make: Makes the group of the architecture that is in the task.
         """
-        self._choice = VariantChoice(task)
+        self._choice = TaskArchitectures(task)
         self._make = make
         self._groups: dict[str, ClientGroup] = {}
         self._autocast: Autocast | None = None
@@ -82,7 +82,7 @@ class Architectures:
     def active(self, client: int) -> Iterator[ClientGroup]:
         """The group of a client, its architecture in the task for a while."""
         architecture = self._choice.of(client)
-        with self._choice.chosen(architecture):
+        with self._choice.activated(architecture):
             yield self._group(architecture)
 
     def join(self, chunk: Chunk, num_clients: int) -> Cost:
@@ -107,10 +107,10 @@ class Architectures:
         Raises:
             ValueError: If clients of different architectures change different buffers of shared layers.
         """
-        for architecture, deals in groupby(cohort.deals, lambda deal: deal.variant):
-            part = replace(cohort, deals=tuple(deals))
+        for architecture, members in groupby(cohort.members, lambda member: member.architecture):
+            part = replace(cohort, members=tuple(members))
             self._choice.require(architecture)
-            with self.active(part.deals[0].id) as group:
+            with self.active(part.members[0].id) as group:
                 if not group.has_joined:
                     self._join_late(group, part, request, ways)
                 yield from group.answers(request, part, ways)
@@ -125,11 +125,11 @@ class Architectures:
         return any(changed)
 
     def models(
-        self, clients: Sequence[int], point: Tensor, buffers: Tensor | None, own: bool = True
+        self, client_ids: Sequence[int], point: Tensor, buffers: Tensor | None, own: bool = True
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """The models of clients of one architecture; see :meth:`ClientGroup.models`."""
-        with self.active(clients[0]) as group:
-            return group.models(clients, point, buffers, own)
+        with self.active(client_ids[0]) as group:
+            return group.models(client_ids, point, buffers, own)
 
     def mean_state(self) -> Any:
         """The algorithm's client state averaged over all N clients; None for a stateless algorithm."""
@@ -156,7 +156,7 @@ class Architectures:
         """Restore what :meth:`state_dict` saved."""
         self.num_clients = state["clients"]
         for name, own in state["architectures"].items():
-            with self._choice.chosen(name):
+            with self._choice.activated(name):
                 self._group(name).load_state_dict(own, keep)
 
     @property
@@ -166,7 +166,7 @@ class Architectures:
 
     def _group(self, architecture: str) -> ClientGroup:
         if architecture not in self._groups:
-            with self._choice.chosen(architecture):
+            with self._choice.activated(architecture):
                 self._groups[architecture] = self._make()
             if self._autocast is not None:
                 self._groups[architecture].use(self._autocast)
@@ -179,7 +179,7 @@ class Architectures:
         mine, theirs = set(group.averaged_buffers), set(self._known.averaged_buffers)
         if mine != theirs:
             raise ValueError(
-                f"Client {cohort.deals[0].id} changes buffer '{sorted(mine ^ theirs)[0]}', which clients of other "
+                f"Client {cohort.members[0].id} changes buffer '{sorted(mine ^ theirs)[0]}', which clients of other "
                 "architectures do not change, or the other way round, so it cannot be averaged. Set buffers to "
                 "'local', or use layers without running statistics (GroupNorm, LayerNorm)."
             )

@@ -19,7 +19,7 @@ from lightning.pytorch.core.saving import load_hparams_from_tags_csv
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
-from fedlightning.config import CheckpointError
+from fedlightning.core.serialisation import CheckpointError
 from fedlightning.federation.shards import placed_shards, read_shards, remove_shards, require_no_shards
 from fedlightning.federation.whole_files import write_whole
 

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from fedlightning.data.cohort import Chunk, Cohort
 from fedlightning.federation.client_group import ClientGroup
 from fedlightning.federation.client_table import mean_of_parts
+from fedlightning.federation.cohort import Chunk, Cohort
 from fedlightning.federation.oracle_selection import OracleSelection
 from fedlightning.federation.processes import Processes
 from fedlightning.federation.protocol import Answer, Request, Roster, Stamp
@@ -66,7 +66,7 @@ class Clients(Protocol):
         """Keep or drop pending states."""
 
     def models(
-        self, clients: Sequence[int], point: Tensor, buffers: Tensor | None, own: bool = True
+        self, client_ids: Sequence[int], point: Tensor, buffers: Tensor | None, own: bool = True
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """The models of clients of one architecture."""
 
@@ -173,7 +173,7 @@ class ClientRunner:
             self._choose_or_check(None, request, cohort)
             return
         due = self.ways.is_made and self.ways.is_due(request.stamp.round)
-        first = cohort.apart(self.ways.turn(request), self.ways.chunk_size).ids[0] if due else cohort.deals[0].id
+        first = cohort.apart(self.ways.turn(request), self.ways.chunk_size).ids[0] if due else cohort.members[0].id
         with self.clients.active(first) as group:
             self._choose_or_check(group, request, cohort)
 

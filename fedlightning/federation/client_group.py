@@ -12,18 +12,18 @@ import torch
 from torch import Tensor, nn
 
 from fedlightning.algorithms.base import Algorithm, PerClient, Phase, Reply
-from fedlightning.data.cohort import Chunk, Cohort
+from fedlightning.core.parameter_space import ParameterSpace, read
+from fedlightning.core.seeding import derive_seed
+from fedlightning.core.tree import map_tensors
 from fedlightning.federation.aggregation import finite_clients
 from fedlightning.federation.client_states import Rows, Storage
 from fedlightning.federation.client_table import Buffers, ClientTable
+from fedlightning.federation.cohort import Chunk, Cohort
 from fedlightning.federation.oracle_selection import OracleSelection
 from fedlightning.federation.protocol import Answer, Request, Stamp
 from fedlightning.federation.validation import require_reply, tensors_of
-from fedlightning.nested import map_tensors
-from fedlightning.oracle import Autocast, CohortOracle, Cost, Objective, ObjectiveError
+from fedlightning.oracle import Autocast, Cost, GradientOracle, Objective, ObjectiveError
 from fedlightning.oracle.look import Look
-from fedlightning.seeding import derive_seed
-from fedlightning.space import ParameterSpace, read
 
 
 class ClientGroup(ClientTable):
@@ -86,7 +86,7 @@ class ClientGroup(ClientTable):
         Returns:
             What one client's gradient takes.
         """
-        look = self._look(Objective(self.task, self.space.at_hand(self.task), self.objective.autocast), chunk)
+        look = self._look(Objective(self.task, self.space.of_active(self.task), self.objective.autocast), chunk)
         self.begin(look.buffers, num_clients)
         self.objective = Objective(self.task, self.space, self.objective.autocast)
         self.objective.changes_batch = look.changes_batch
@@ -138,12 +138,12 @@ class ClientGroup(ClientTable):
         return changed
 
     @contextmanager
-    def errors_named(self, clients: Sequence[int]) -> Iterator[None]:
+    def errors_named(self, client_ids: Sequence[int]) -> Iterator[None]:
         """Name the client in an error of the objective, which knows its place among ``clients`` alone."""
         try:
             yield
         except ObjectiveError as error:
-            raise self._named(error, clients) from error.__cause__
+            raise self._named(error, client_ids) from error.__cause__
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
@@ -156,14 +156,14 @@ class ClientGroup(ClientTable):
 
     def _reply(
         self, phase: Phase, request: Request, chunk: Chunk, cohort: Cohort, ways: OracleSelection
-    ) -> tuple[Reply, CohortOracle]:
+    ) -> tuple[Reply, GradientOracle]:
         """What a chunk's clients reply, by the next slower way if this one fails."""
         rows = self.states.rows(chunk.ids)
         state, message = self.client_state(rows), for_clients(request.message, chunk.ids)
         calls = 1 if phase.data == "full" else cohort.steps()
         seeds = [derive_seed(request.seed, client, 2) for client in chunk.ids]
         while True:
-            oracle = CohortOracle(
+            oracle = GradientOracle(
                 chunk,
                 ways.oracle.evaluator(self.objective, calls),
                 buffers=self.with_own(request.buffers.expand(len(chunk), -1), rows),
@@ -181,7 +181,7 @@ class ClientGroup(ClientTable):
                 require_reply(self.algorithm, reply, len(chunk), self.space.personal.dim)
                 return reply, oracle
 
-    def _answer(self, request: Request, chunk: Chunk, reply: Reply, oracle: CohortOracle) -> Answer:
+    def _answer(self, request: Request, chunk: Chunk, reply: Reply, oracle: GradientOracle) -> Answer:
         """A reply as it is sent; the clients' new states stay here."""
         rows = self.new_rows(reply, oracle)
         if rows:
@@ -203,10 +203,10 @@ class ClientGroup(ClientTable):
             sound=finite_clients(rows),
         )
 
-    def _named(self, error: ObjectiveError, clients: Sequence[int]) -> ObjectiveError:
+    def _named(self, error: ObjectiveError, client_ids: Sequence[int]) -> ObjectiveError:
         if error.place is None:
             return error
-        return ObjectiveError(f"{self.objective.name}.objective failed for client {clients[error.place]}: {error}")
+        return ObjectiveError(f"{self.objective.name}.objective failed for client {client_ids[error.place]}: {error}")
 
 
 def _copied(message: Any) -> Any:
@@ -219,10 +219,10 @@ def _copied(message: Any) -> Any:
     return received
 
 
-def for_clients(message: Any, clients: Sequence[int]) -> Any:
+def for_clients(message: Any, client_ids: Sequence[int]) -> Any:
     """A broadcast as ``clients`` receive it: of what differs between clients, each its own."""
     own = {
-        each.name: value.of(clients)
+        each.name: value.of(client_ids)
         for each in fields(message)
         if isinstance(value := getattr(message, each.name), PerClient)
     }

@@ -78,16 +78,16 @@ class ClientStates:
     Memory grows with the clients seen, not with N; a stateless algorithm has no fields and costs nothing.
     """
 
-    def __init__(self, template: Mapping[str, Tensor], clients: int, storage: Storage | None = None) -> None:
+    def __init__(self, template: Mapping[str, Tensor], num_clients: int, storage: Storage | None = None) -> None:
         """Begin with no client seen.
 
         Args:
             template: The initial row of every field, as for one client.
-            clients: N.
+            num_clients: N.
             storage: Where rows lie; by default beside the template.
         """
         self.template = dict(template)
-        self.clients = clients
+        self.clients = num_clients
         self._storage = OnDevice() if storage is None else storage
         self._slots: dict[int, int] = {}
         self._rows: Rows = {}

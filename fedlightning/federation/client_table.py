@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from fedlightning.algorithms.base import Algorithm, Reply
+from fedlightning.core.parameter_space import ParameterSpace, read
 from fedlightning.federation.client_states import ClientStates, Rows, Storage
 from fedlightning.federation.validation import tensors_of
-from fedlightning.oracle import CohortOracle
-from fedlightning.space import ParameterSpace, read
+from fedlightning.oracle import GradientOracle
 
 Buffers = Literal["average", "local"]
 
@@ -110,13 +110,13 @@ class ClientTable:
         """The averaged buffers at the start, ``[b]``."""
         return self._start_buffers[self._averaged]
 
-    def start(self, point: Tensor, buffers: Tensor, clients: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Point, personal block and buffers of a client before its first round, a copy for each of ``clients``."""
+    def start(self, point: Tensor, buffers: Tensor, num_clients: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Point, personal block and buffers of a client before its first round, a copy for each of ``num_clients``."""
         whole = self.with_own(buffers[None], {_BUFFERS: self._start_buffers[None]})[0]
-        z, personal, own = (vector.expand(clients, -1).clone() for vector in (point, self._personal, whole))
+        z, personal, own = (vector.expand(num_clients, -1).clone() for vector in (point, self._personal, whole))
         return z, personal, own
 
-    def new_rows(self, reply: Reply, oracle: CohortOracle) -> Rows:
+    def new_rows(self, reply: Reply, oracle: GradientOracle) -> Rows:
         """What clients keep of a reply."""
         rows: Rows = {_STATE + name: row for name, row in tensors_of(reply.state).items()}
         if reply.personal is not None:
@@ -138,12 +138,12 @@ class ClientTable:
     # ---- models ------------------------------------------------------------------------------------------------------
 
     def models(
-        self, clients: Sequence[int], point: Tensor, buffers: Tensor | None, own: bool = True
+        self, client_ids: Sequence[int], point: Tensor, buffers: Tensor | None, own: bool = True
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Shared parameters ``[S, d]``, personal blocks ``[S, p]`` and buffers ``[S, b]`` of clients' models.
 
         Args:
-            clients: Clients of this group.
+            client_ids: Clients of this group.
             point: The global model, ``[d]``.
             buffers: The server's averaged buffers, ``[b]``; None if it has none yet.
             own: Their personal models; else the global one, beside their personal blocks and local buffers.
@@ -151,15 +151,15 @@ class ClientTable:
         Returns:
             The three; None for buffers that are still the task's own.
         """
-        points, personal = (vector.expand(len(clients), -1) for vector in (point, self._personal))
+        points, personal = (vector.expand(len(client_ids), -1) for vector in (point, self._personal))
         if self._states is None or buffers is None:  # before the first round all stand at the start
             return points, personal, None
-        rows = self._states.rows(clients)
+        rows = self._states.rows(client_ids)
         models = self.algorithm.personal_model(self.client_state(rows)) if own else None
         if models is not None:  # who never took part has no model beside the global one
-            seen = self._states.has_seen(clients).to(models.device)
+            seen = self._states.has_seen(client_ids).to(models.device)
             points = torch.where(seen[:, None], models, points)
-        return points, rows.get(_PERSONAL, personal), self.with_own(buffers.expand(len(clients), -1), rows)
+        return points, rows.get(_PERSONAL, personal), self.with_own(buffers.expand(len(client_ids), -1), rows)
 
     def global_model(self, point: Tensor, buffers: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
         """The global model ``[1, d]`` with the personal block and the local buffers of the start."""

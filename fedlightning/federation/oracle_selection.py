@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
-from fedlightning.data.cohort import Chunk, Cohort
+from fedlightning.core.tree import map_tensors
+from fedlightning.federation.cohort import Chunk, Cohort
 from fedlightning.federation.processes import Processes
 from fedlightning.federation.protocol import Request
-from fedlightning.nested import map_tensors
-from fedlightning.oracle import Auto, BatchedError, Cost, ObjectiveError, Oracle, Vectorized
+from fedlightning.oracle import Auto, BatchedError, ClientBatching, Cost, ObjectiveError, Vectorized
 from fedlightning.oracle.auto import Trial
 from fedlightning.oracle.check import STEPS, Sample, SelfCheck, fastest_that_agrees, in_words, ladder
 from fedlightning.oracle.side_effects import undone
@@ -38,7 +38,9 @@ class OracleSelection:
         oracle: How operators are computed; in the first round a fixed choice replaces an open one.
     """
 
-    def __init__(self, oracle: Oracle, processes: Processes, report: Callable[[str], None], self_check: When) -> None:
+    def __init__(
+        self, oracle: ClientBatching, processes: Processes, report: Callable[[str], None], self_check: When
+    ) -> None:
         """Begin with what the user asked for.
 
         Args:
@@ -51,7 +53,7 @@ class OracleSelection:
         self._processes = processes
         self._report = report
         self._self_check = self_check
-        self._ladder: list[Oracle] = [oracle]
+        self._ladder: list[ClientBatching] = [oracle]
         self._cost: Cost | None = None
 
     @property
@@ -95,7 +97,7 @@ class OracleSelection:
     def check(self, group: ClientGroup | None, cohort: Cohort, request: Request) -> None:
         """Compare the oracle with plain evaluation, and take a slower one if they differ; every process calls it."""
         assert isinstance(self.oracle, Vectorized)
-        found: Oracle = self.oracle
+        found: ClientBatching = self.oracle
         if group is not None:
             chunk = cohort.apart(self.turn(request), self.chunk_size)
             group.look_again(chunk, request)
@@ -122,14 +124,14 @@ class OracleSelection:
         self.oracle = self._ladder[-1]
         self._report(f"oracle: took {in_words(self.oracle, on_cpu)} from the next round on: {why}")
 
-    def resume(self, stored: Oracle) -> None:
+    def resume(self, stored: ClientBatching) -> None:
         """Go on with the choice of an earlier run, where this one leaves it open."""
         if isinstance(self.oracle, Auto) and not isinstance(stored, Auto):
             self.oracle = stored
         elif isinstance(self.oracle, Vectorized) and isinstance(stored, Vectorized) and self.oracle.chunk_size is None:
             self.oracle = replace(self.oracle, chunk_size=stored.chunk_size)
 
-    def _chosen(self, group: ClientGroup | None, cost: Cost | None, cohort: Cohort, request: Request) -> Oracle:
+    def _chosen(self, group: ClientGroup | None, cost: Cost | None, cohort: Cohort, request: Request) -> ClientBatching:
         """A fixed oracle in place of an open one, the same in all processes, that agrees with plain evaluation."""
         on_cpu = request.point.device.type == "cpu"
         wanted = self.oracle if isinstance(self.oracle, Vectorized) else Vectorized()
@@ -140,7 +142,7 @@ class OracleSelection:
             size = min(size, self._processes.largest(len(cohort)))
         fixed = replace(wanted, chunk_size=size)
         self._ladder = ladder(fixed, on_cpu)
-        batched: Oracle = fixed
+        batched: ClientBatching = fixed
         if size > 1 or not open_choice:
             mine = fixed if group is None else self._agreeing(group, cohort.apart(0, size), fixed, request)
             batched = self._agreed(mine, request)
@@ -158,25 +160,27 @@ class OracleSelection:
         assert chosen is not None
         return chosen
 
-    def _trial(self, group: ClientGroup, cohort: Cohort, batched: Oracle | None, request: Request) -> Trial:
+    def _trial(self, group: ClientGroup, cohort: Cohort, batched: ClientBatching | None, request: Request) -> Trial:
         """Time the ways on the first clients of a cohort."""
         assert isinstance(self.oracle, Auto)
 
-        def arguments(clients: int) -> tuple[Tensor, Tensor, Tensor, Any]:
-            chunk = cohort.preview(clients)  # the last one is repeated if too few share the first one's architecture
-            places = torch.arange(clients, device=request.point.device).clamp(max=len(chunk) - 1)
+        def arguments(num_clients: int) -> tuple[Tensor, Tensor, Tensor, Any]:
+            chunk = cohort.preview(
+                num_clients
+            )  # the last one is repeated if too few share the first one's architecture
+            places = torch.arange(num_clients, device=request.point.device).clamp(max=len(chunk) - 1)
             data = map_tensors(lambda leaf: leaf[places], next(chunk.minibatches()).data)
-            return *group.start(request.point, request.buffers, clients), data
+            return *group.start(request.point, request.buffers, num_clients), data
 
-        with group.errors_named([deal.id for deal in cohort.deals]), undone(group.task):
+        with group.errors_named([member.id for member in cohort.members]), undone(group.task):
             return self.oracle.choose(
                 group.objective, cohort.steps(), arguments, batched if isinstance(batched, Vectorized) else None
             )
 
-    def _agreeing(self, group: ClientGroup, chunk: Chunk, oracle: Vectorized, request: Request) -> Oracle:
+    def _agreeing(self, group: ClientGroup, chunk: Chunk, oracle: Vectorized, request: Request) -> ClientBatching:
         """The oracle, or the fastest slower one that agrees with plain evaluation."""
         on_cpu = request.point.device.type == "cpu"
-        found: Oracle = oracle
+        found: ClientBatching = oracle
         why = None if self._self_check == "off" else group.alone
         if why is not None:
             found = self._ladder[-1]
@@ -190,7 +194,7 @@ class OracleSelection:
             self._report(f"oracle: took {in_words(found, on_cpu)}: {why}")
         return found
 
-    def _agreed(self, oracle: Oracle, request: Request) -> Oracle:
+    def _agreed(self, oracle: ClientBatching, request: Request) -> ClientBatching:
         """The slowest of the processes' ways; all processes ask."""
         agreed = self._ladder[self._processes.largest(self._ladder.index(oracle))]
         if agreed != oracle:

@@ -105,11 +105,11 @@ class Roster:
         """N."""
         return len(self.samples)
 
-    def weights(self, clients: Sequence[int], by_samples: bool) -> Tensor:
+    def weights(self, client_ids: Sequence[int], by_samples: bool) -> Tensor:
         """How much each of ``clients`` counts in a mean, ``[S]``."""
         if not by_samples:
-            return torch.ones(len(clients))
-        return self.samples[list(clients)]
+            return torch.ones(len(client_ids))
+        return self.samples[list(client_ids)]
 
     def total_weight(self, by_samples: bool) -> float:
         """How much all N clients count together."""

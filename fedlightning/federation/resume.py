@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedlightning.algorithms.base import Algorithm
-from fedlightning.config import NotPlainError, to_config
+from fedlightning.core.serialisation import NotPlainError, to_config
 
 _NAMES = {"regularizer": "regularizers"}
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from fedlightning.config import CheckpointError
+from fedlightning.core.serialisation import CheckpointError
 from fedlightning.federation.processes import Processes
 from fedlightning.federation.whole_files import write_whole
 

@@ -9,23 +9,23 @@ import torch
 from torch import Tensor, nn
 
 from fedlightning.algorithms.base import Algorithm
-from fedlightning.config import UntrustedClassError, class_path, from_config, to_config
-from fedlightning.data.cohort import RoundBatch, held_by
+from fedlightning.core.parameter_space import ParameterSpace, read, write
+from fedlightning.core.serialisation import UntrustedClassError, class_path, from_config, to_config
 from fedlightning.federation.architectures import Architectures
 from fedlightning.federation.client import ClientRunner, Clients
 from fedlightning.federation.client_group import ClientGroup
 from fedlightning.federation.client_states import Storage
 from fedlightning.federation.client_table import Buffers
+from fedlightning.federation.cohort import RoundBatch, held_by
 from fedlightning.federation.loop import RoundLoop, RoundResult
 from fedlightning.federation.oracle_selection import OracleSelection, When
 from fedlightning.federation.processes import OneProcess, Processes
 from fedlightning.federation.resume import Dependencies
 from fedlightning.federation.server import FederatedServer, Weighting
 from fedlightning.federation.transport import InProcess
-from fedlightning.oracle import Autocast, Oracle
+from fedlightning.models.per_architecture import TaskArchitectures
+from fedlightning.oracle import Autocast, ClientBatching
 from fedlightning.proximal import Composite
-from fedlightning.space import ParameterSpace, read, write
-from fedlightning.variants import VariantChoice
 
 Models = tuple[Tensor, Tensor, Tensor | None]
 """Shared parameters ``[S, d]``, personal blocks ``[S, p]``, buffers ``[S, b]`` (None where they are the task's own)."""
@@ -47,7 +47,7 @@ class Simulation:
         algorithm: Algorithm,
         task: nn.Module,
         space: ParameterSpace,
-        oracle: Oracle,
+        oracle: ClientBatching,
         weighting: Weighting = "uniform",
         buffers: Buffers = "average",
         storage: Storage | None = None,
@@ -87,11 +87,11 @@ class Simulation:
         places = None if drifting is None else drifting.to(start.device)
 
         def make_group() -> ClientGroup:
-            own = space.at_hand(task)
+            own = space.of_active(task)
             return ClientGroup(self._bind(algorithm, own), task, own, self._start, buffers, storage, places)
 
-        choice = VariantChoice(task)
-        with choice.chosen(choice.first):
+        choice = TaskArchitectures(task)
+        with choice.activated(choice.first):
             clients: Clients = Architectures(task, make_group) if choice else make_group()
             self.server = FederatedServer(self._bind(algorithm, space), self._start, weighting)
         ways = OracleSelection(oracle, self.processes, report, self_check)
@@ -117,16 +117,16 @@ class Simulation:
                 f"The checkpoint holds a federation of {known} clients, the data have {found}. Resume with the data it "
                 "was trained on."
             )
-        return self.loop.run(batch.index, self._transport.deal(batch, autocast), undo_overflow)
+        return self.loop.run(batch.index, self._transport.receive(batch, autocast), undo_overflow)
 
     @property
     def num_clients(self) -> int | None:
         """N; None before the first round."""
         return self.runner.clients.num_clients
 
-    def models(self, clients: Sequence[int], own: bool = True) -> Models:
+    def models(self, client_ids: Sequence[int], own: bool = True) -> Models:
         """Models of clients of one architecture; see :meth:`ClientGroup.models`."""
-        return self.runner.clients.models(clients, self.server.point, self.server.buffers, own)
+        return self.runner.clients.models(client_ids, self.server.point, self.server.buffers, own)
 
     def global_model(self, architecture: str = "") -> Models:
         """The global model with the personal block that clients of an architecture start with."""
@@ -152,7 +152,7 @@ class Simulation:
 
     def write_buffers(self, task: nn.Module) -> None:
         """Write the server's averaged buffers into the architecture that is active in the task."""
-        architecture = VariantChoice(task).current
+        architecture = TaskArchitectures(task).active
         _, _, buffers = self.global_model(architecture)
         if buffers is not None:
             write(self.space_of(architecture).buffers, task, buffers[0])
@@ -216,7 +216,7 @@ class Simulation:
     def _bind(self, algorithm: Algorithm, space: ParameterSpace) -> Algorithm:
         return algorithm.bind(space, self._start, self._regularizer)
 
-    def _stored_oracle(self, config: Mapping[str, Any]) -> Oracle:
+    def _stored_oracle(self, config: Mapping[str, Any]) -> ClientBatching:
         """The oracle of a checkpoint, one of this package; the user's own is as it was given to this run."""
         path, present = config.get("class_path"), self.runner.ways.oracle
         package = __package__.partition(".")[0]
@@ -228,6 +228,6 @@ class Simulation:
                 "imported or run. If it is the oracle of your own that the run was made with, give it again: oracle=..."
             )
         stored = from_config(config, place="federation.oracle")
-        if not isinstance(stored, Oracle):
+        if not isinstance(stored, ClientBatching):
             raise UntrustedClassError(f"federation.oracle is a {type(stored).__name__}, expected an oracle.")
         return stored

@@ -22,13 +22,13 @@ def tensors_of(message: Any) -> dict[str, Tensor]:
     return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
 
-def require_reply(algorithm: Algorithm, reply: Any, clients: int, personal: int) -> None:
+def require_reply(algorithm: Algorithm, reply: Any, num_clients: int, personal: int) -> None:
     """Make sure that an algorithm's client function returned a reply of the right shape.
 
     Args:
         algorithm: Whose function it is.
         reply: What was returned.
-        clients: Number S of clients it was computed for.
+        num_clients: Number S of clients it was computed for.
         personal: Length p of their personal blocks, 0 if there are none.
 
     Raises:
@@ -54,12 +54,12 @@ def require_reply(algorithm: Algorithm, reply: Any, clients: int, personal: int)
             if not isinstance(tensor, Tensor):
                 raise TypeError(
                     f"{name} returned {part}.{field_name} of type {type(tensor).__name__}; expected a tensor "
-                    f"[{clients}, ...], one row for each of the S={clients} clients."
+                    f"[{num_clients}, ...], one row for each of the S={num_clients} clients."
                 )
-            if tensor.shape[:1] != (clients,):
+            if tensor.shape[:1] != (num_clients,):
                 raise ValueError(
                     f"{name} returned {part}.{field_name} of shape {list(tensor.shape)}; expected "
-                    f"[{clients}, ...], one row for each of the S={clients} clients."
+                    f"[{num_clients}, ...], one row for each of the S={num_clients} clients."
                 )
     if personal and reply.personal is None and reply.state is None and reply.point is None:
         return  # a phase that only asks
@@ -68,9 +68,9 @@ def require_reply(algorithm: Algorithm, reply: Any, clients: int, personal: int)
             f"{name} returned no personal blocks, but the task has personal_parameters. Return Reply(..., personal=v) "
             "with v from local_steps or oracle.step_personal; personal=oracle.personal leaves them as they are."
         )
-    if reply.personal is not None and reply.personal.shape != (clients, personal):
+    if reply.personal is not None and reply.personal.shape != (num_clients, personal):
         raise ValueError(
-            f"{name} returned personal of shape {list(reply.personal.shape)}; expected [{clients}, {personal}]."
+            f"{name} returned personal of shape {list(reply.personal.shape)}; expected [{num_clients}, {personal}]."
         )
 
 
@@ -103,9 +103,9 @@ class LeftOutWarnings:
         """No client has been named yet."""
         self._named: set[int] = set()
 
-    def warn(self, clients: Sequence[int]) -> None:
+    def warn(self, client_ids: Sequence[int]) -> None:
         """Name those of ``clients`` that have not been named before."""
-        new = [client for client in dict.fromkeys(clients) if client not in self._named]
+        new = [client for client in dict.fromkeys(client_ids) if client not in self._named]
         shown = new[: max(0, _NAMED_CLIENTS - len(self._named))]
         self._named.update(new)
         if not shown:

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from fedlightning.local.descent import Direction, clip_rows
-from fedlightning.oracle.cohort import CohortOracle
+from fedlightning.oracle.gradient import GradientOracle
 
 
 @torch.no_grad()
 def descend_personal(
     w: Tensor,
-    oracle: CohortOracle,
+    oracle: GradientOracle,
     lr: float | Tensor,
     direction: Callable[[Tensor, Tensor], Tensor] | None = None,
     passes: int = 1,
@@ -47,7 +47,7 @@ def descend_personal(
 
 @torch.no_grad()
 def descend_until(
-    w: Tensor, v: Tensor | None, oracle: CohortOracle, lr: float | Tensor, direction: Direction, tolerance: Tensor
+    w: Tensor, v: Tensor | None, oracle: GradientOracle, lr: float | Tensor, direction: Direction, tolerance: Tensor
 ) -> Tensor:
     """Steps ``w <- w - lr * direction(w, g)`` until a client's squared direction is small; personal blocks stand still.
 

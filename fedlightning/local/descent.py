@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 if TYPE_CHECKING:
-    from fedlightning.oracle.cohort import CohortOracle, Minibatch
+    from fedlightning.oracle.gradient import GradientOracle, Minibatch
 
 Direction = Callable[[Tensor, Tensor], Tensor]
 """``(w [S, d], g [S, d]) -> [S, d]``: from a client's point and operator to the direction it steps against."""
@@ -21,7 +21,7 @@ Direction = Callable[[Tensor, Tensor], Tensor]
 @torch.no_grad()
 def descend(
     z: Tensor,
-    oracle: CohortOracle,
+    oracle: GradientOracle,
     lr: float | Tensor,
     direction: Direction | None = None,
     optimizer: Callable[[Iterable[Tensor]], Optimizer] | None = None,
@@ -47,7 +47,7 @@ def descend(
     Returns:
         The local points ``[S, d]``, a new tensor, and the personal blocks; None if there are none.
     """
-    w = z.expand(oracle.clients, -1).clone()
+    w = z.expand(oracle.num_clients, -1).clone()
     step = gradient_step(lr) if optimizer is None else optimizer_step(w, lr, optimizer)
     v = oracle.personal if personal is None else personal
     for batch in oracle.batches():
@@ -57,7 +57,7 @@ def descend(
 
 
 def clipped_step(
-    oracle: CohortOracle,
+    oracle: GradientOracle,
     w: Tensor,
     v: Tensor | None,
     batch: Minibatch,

@@ -22,7 +22,7 @@ def estimate_smoothness(operator: Callable[[Tensor], Tensor], w: Tensor, iterati
 
     Args:
         operator: From points ``[S, d]`` to operators ``[S, d]``, on the same data and with the same random numbers at
-            every call: :meth:`fedlightning.oracle.CohortOracle.at_reference`.
+            every call: :meth:`fedlightning.oracle.GradientOracle.at_reference`.
         w: Points, ``[S, d]``.
         iterations: Products.
 

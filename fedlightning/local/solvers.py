@@ -17,15 +17,15 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from fedlightning.core.parameter_space import ParameterSpace, PerBlock
+from fedlightning.core.validation import require
 from fedlightning.local.descent import Step, clipped_step, gradient_step, optimizer_step, require_elementwise
 from fedlightning.local.smoothness import estimate_smoothness
 from fedlightning.local.stopping import StoppingRule
 from fedlightning.local.subproblem import Subproblem
-from fedlightning.ranges import require
-from fedlightning.space import ParameterSpace, PerBlock
 
 if TYPE_CHECKING:
-    from fedlightning.oracle.cohort import CohortOracle
+    from fedlightning.oracle.gradient import GradientOracle
 
 SolverT = TypeVar("SolverT", bound="LocalSolver")
 
@@ -58,7 +58,7 @@ class LocalSolver(ABC):
 
     Attributes:
         data: What the solver needs of a client's data, as :class:`fedlightning.algorithms.Phase` names it.
-        steps: Minibatches it needs in a round; None for as many as the data module deals.
+        steps: Minibatches it needs in a round; None for as many as the data module gives.
     """
 
     data: ClassVar[Literal["minibatches", "full", "both"]] = "minibatches"
@@ -72,7 +72,7 @@ class LocalSolver(ABC):
         return None
 
     @abstractmethod
-    def solve(self, w: Tensor, oracle: CohortOracle, problem: Subproblem, stop: StoppingRule) -> Solution:
+    def solve(self, w: Tensor, oracle: GradientOracle, problem: Subproblem, stop: StoppingRule) -> Solution:
         """Solve the subproblems of S clients.
 
         Args:
@@ -121,7 +121,7 @@ class LocalSolver(ABC):
 
 @dataclass(frozen=True, eq=False)
 class LocalSteps(LocalSolver):
-    """The K minibatch steps a data module deals, by plain gradient steps or any elementwise torch optimizer.
+    """The K minibatch steps a data module gives, by plain gradient steps or any elementwise torch optimizer.
 
     Stopping rules test the minibatch operator: exact with ``batch_size: null``.
 
@@ -147,9 +147,9 @@ class LocalSteps(LocalSolver):
             require_elementwise(self.optimizer, like, "LocalSteps: optimizer")
         return super().bind(space, like)
 
-    def solve(self, w: Tensor, oracle: CohortOracle, problem: Subproblem, stop: StoppingRule) -> Solution:
+    def solve(self, w: Tensor, oracle: GradientOracle, problem: Subproblem, stop: StoppingRule) -> Solution:
         """Steps on minibatches; a personal block takes its own on the same ones."""
-        w = w.expand(oracle.clients, -1).clone()
+        w = w.expand(oracle.num_clients, -1).clone()
         first_batch = next(oracle.batches())
         lr = self.step_size(problem, lambda point: oracle.at_reference(point, first_batch), w)
         step = gradient_step(lr) if self.optimizer is None else optimizer_step(w, lr, self.optimizer)
@@ -181,9 +181,9 @@ class GradientDescent(LocalSolver):
         require(self, "lr", above=0.0, optional=True)
         require(self, "max_steps", at_least=1)
 
-    def solve(self, w: Tensor, oracle: CohortOracle, problem: Subproblem, stop: StoppingRule) -> Solution:
+    def solve(self, w: Tensor, oracle: GradientOracle, problem: Subproblem, stop: StoppingRule) -> Solution:
         """Full gradient steps."""
-        w = w.expand(oracle.clients, -1).clone()
+        w = w.expand(oracle.num_clients, -1).clone()
         step = gradient_step(self.step_size(problem, oracle.at_reference, w))
         run = _Run(w, stop, problem, step, oracle.personal)
         for _ in range(self.max_steps):
@@ -209,7 +209,7 @@ class SVRG(LocalSolver):
         lr: Step size > 0: one number, ``[min, max]`` or by name prefix. Null: 0.15 / (weight + L_i), which is the
             1 / (40 L) of FIAELT's Corollary 2 where weight = 5 L_i; an unknown L_i is estimated in every round.
         inner_steps: Steps m of an epoch, at least 1.
-        epochs: Epochs at most, at least 1. The data module deals epochs * m minibatches, whatever its ``local_steps``.
+        epochs: Epochs at most, at least 1. The data module gives epochs * m minibatches, whatever its ``local_steps``.
     """
 
     data = "both"
@@ -231,9 +231,9 @@ class SVRG(LocalSolver):
         step = super().step_size(problem, operator, w)
         return step if self.lr is not None else 0.15 * step
 
-    def solve(self, w: Tensor, oracle: CohortOracle, problem: Subproblem, stop: StoppingRule) -> Solution:
+    def solve(self, w: Tensor, oracle: GradientOracle, problem: Subproblem, stop: StoppingRule) -> Solution:
         """Epochs until done; every client draws its points from its own seed."""
-        snapshot = w.expand(oracle.clients, -1).clone()
+        snapshot = w.expand(oracle.num_clients, -1).clone()
         lr = self.step_size(problem, oracle.at_reference, snapshot)
         length = (oracle.uniform(self.epochs) * self.inner_steps).long()
         batches = oracle.batches()

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedlightning.core.validation import require
 from fedlightning.local.subproblem import Subproblem
-from fedlightning.ranges import require
 
 ROUNDING = 4
 """Errors in units of the last place that count as rounding."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedlightning.precision import at_least_float32
+from fedlightning.core.precision import at_least_float32
 
 TOLERANCE = 1e-5
 """Numbers of smaller absolute value count as zero (Bai and Bullins, FeDualEx, 2024, Section 6)."""

@@ -4,6 +4,7 @@ from fedlightning.models.classifiers import CNN, MLP, LeNet5, LogisticRegression
 from fedlightning.models.conditional_policy import ConditionalPolicy, head_context
 from fedlightning.models.dcgan import DCGANDiscriminator, DCGANGenerator
 from fedlightning.models.extractors import DigitFeatures, MobileNetV2Features
+from fedlightning.models.per_architecture import PerArchitecture
 from fedlightning.models.personalized import (
     AttentionPooling,
     AudioVideoNet,
@@ -16,7 +17,6 @@ from fedlightning.models.personalized import (
     TwoLayerCNN,
 )
 from fedlightning.models.two_heads import PolicyHeads, SummedHeads
-from fedlightning.variants import Variants
 
 __all__ = [
     "CNN",
@@ -33,6 +33,7 @@ __all__ = [
     "LeNet5",
     "LogisticRegression",
     "MobileNetV2Features",
+    "PerArchitecture",
     "PersonalMLP",
     "PolicyHeads",
     "ResNet18",
@@ -40,6 +41,5 @@ __all__ = [
     "SummedHeads",
     "ThreeLayerCNN",
     "TwoLayerCNN",
-    "Variants",
     "head_context",
 ]

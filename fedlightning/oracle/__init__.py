@@ -1,8 +1,8 @@
 """The operator of a task's objective over a cohort of clients: vectorised, sequential, or whichever is faster."""
 
 from fedlightning.oracle.auto import Auto
-from fedlightning.oracle.base import Cost, Evaluate, Evaluation, Oracle
-from fedlightning.oracle.cohort import CohortOracle, Minibatch
+from fedlightning.oracle.base import ClientBatching, Cost, Evaluate, Evaluation
+from fedlightning.oracle.gradient import GradientOracle, Minibatch
 from fedlightning.oracle.objective import Autocast, BatchedError, Objective, ObjectiveError
 from fedlightning.oracle.sequential import Sequential
 from fedlightning.oracle.vectorized import Vectorized
@@ -11,14 +11,14 @@ __all__ = [
     "Auto",
     "Autocast",
     "BatchedError",
-    "CohortOracle",
+    "ClientBatching",
     "Cost",
     "Evaluate",
     "Evaluation",
+    "GradientOracle",
     "Minibatch",
     "Objective",
     "ObjectiveError",
-    "Oracle",
     "Sequential",
     "Vectorized",
 ]

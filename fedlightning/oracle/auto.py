@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedlightning.oracle.base import Cost, Evaluate, Oracle
+from fedlightning.core.validation import require
+from fedlightning.oracle.base import ClientBatching, Cost, Evaluate
 from fedlightning.oracle.objective import Objective
 from fedlightning.oracle.randomness import Randomness
 from fedlightning.oracle.sequential import Sequential
 from fedlightning.oracle.vectorized import MIN_CALLS_TO_RECORD, Vectorized
-from fedlightning.ranges import require
 
 WORTH_A_THREAD = 0.9
 """More threads must save a tenth of the time: on a busy machine those that wait for each other cost far more."""
@@ -33,12 +33,12 @@ class Trial:
         report: One sentence with the measured times.
     """
 
-    oracle: Oracle
+    oracle: ClientBatching
     report: str
 
 
 @dataclass(frozen=True)
-class Auto(Oracle):
+class Auto(ClientBatching):
     """Take :class:`Vectorized` or :class:`Sequential`, on one thread or several, whichever is faster here.
 
     All run a few gradients of the first round's first cohort in turn; the choice is logged and stored in checkpoints,
@@ -78,7 +78,7 @@ class Auto(Oracle):
             load: Number of clients to arguments of an evaluator (w, v, buffers, data) for so many.
             batched: The fastest batched way that is right, its chunk size fixed; None if there is none.
         """
-        ways: list[tuple[Oracle, int]] = [(Sequential(), 1)]
+        ways: list[tuple[ClientBatching, int]] = [(Sequential(), 1)]
         if batched is not None:
             assert batched.chunk_size is not None
             ways.append((batched, batched.chunk_size))
@@ -100,23 +100,23 @@ class Auto(Oracle):
         objective: Objective,
         calls: int,
         arguments: Arguments,
-        clients: int,
+        num_clients: int,
     ) -> tuple[Any, float]:
         """The way with the threads it is worth, and its time for one client's gradient."""
         most = torch.get_num_threads()
         if most == 1 or not objective.autocast.on_cpu:
-            return way, self._time(way, objective, calls, arguments) / clients
+            return way, self._time(way, objective, calls, arguments) / num_clients
         chosen, best = way, float("inf")
         for threads in _doubling(most):
             candidate = replace(way, threads=threads)
             with limited(threads):
-                taken = self._time(candidate, objective, calls, arguments) / clients
+                taken = self._time(candidate, objective, calls, arguments) / num_clients
             if taken > WORTH_A_THREAD * best:
                 break
             chosen, best = candidate, taken
         return chosen, best
 
-    def _time(self, oracle: Oracle, objective: Objective, calls: int, arguments: Arguments) -> float:
+    def _time(self, oracle: ClientBatching, objective: Objective, calls: int, arguments: Arguments) -> float:
         """Seconds of the fastest gradient with its step, as the rounds will run it, recorded or not."""
         evaluate = oracle.evaluator(objective, calls)
         w, v, b, data = arguments

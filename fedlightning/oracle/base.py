@@ -1,4 +1,4 @@
-"""How the operator of a cohort is computed: the contract of :class:`Oracle`."""
+"""How the operator of a cohort is computed: the contract of :class:`ClientBatching`."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Cost:
     free_bytes: int | None = None
 
 
-class Oracle(ABC):
+class ClientBatching(ABC):
     """A way to compute the operators of a cohort. All ways agree; they differ in speed, memory and what they allow.
 
     Attributes:
@@ -157,7 +157,7 @@ def differentiate(
 
 
 def collected(
-    objective: Objective, shared: Sequence[Tensor], personal: Sequence[Tensor], w: Tensor, clients: int
+    objective: Objective, shared: Sequence[Tensor], personal: Sequence[Tensor], w: Tensor, num_clients: int
 ) -> tuple[Tensor, Tensor]:
     """Gradients by parameter as rows: the operator ``[S, d]`` and ``[S, p]``; ``[S, 0]`` without any gradient.
 
@@ -166,11 +166,11 @@ def collected(
         shared: Gradients of the shared parameters, in their order, scaled as ``objective.autocast`` says; or none.
         personal: Those of the personal ones; or none.
         w: Gives dtype and device.
-        clients: S.
+        num_clients: S.
     """
     space, scale = objective.space, objective.autocast.scale
-    g = space.shared.flatten(shared, clients) if shared else w.new_empty((clients, 0))
-    g_personal = space.personal.flatten(personal, clients) if personal else w.new_empty((clients, 0))
+    g = space.shared.flatten(shared, num_clients) if shared else w.new_empty((num_clients, 0))
+    g_personal = space.personal.flatten(personal, num_clients) if personal else w.new_empty((num_clients, 0))
     if scale != 1:
         g, g_personal = g / scale, g_personal / scale
     return (space.shared.to_operator_(g) if shared else g), g_personal

@@ -19,8 +19,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from fedlightning.nested import map_tensors
-from fedlightning.oracle.base import Evaluate, Evaluation, Oracle
+from fedlightning.core.tree import map_tensors
+from fedlightning.oracle.base import ClientBatching, Evaluate, Evaluation
 from fedlightning.oracle.objective import BatchedError, Objective
 from fedlightning.oracle.randomness import Randomness, python_generators_restored
 from fedlightning.oracle.sequential import Sequential
@@ -58,7 +58,7 @@ class Sample:
 class Checked(Protocol):
     """What a check says of a way to compute: nothing, or what is wrong with it."""
 
-    def __call__(self, oracle: Oracle) -> str | None:
+    def __call__(self, oracle: ClientBatching) -> str | None:
         """One line, None if it agrees with plain evaluation."""
 
 
@@ -87,7 +87,7 @@ class SelfCheck:
                 self._expected.append(result)
                 w, v, b = _moved(w, result.g), _moved(v, result.g_personal), result.buffers
 
-    def __call__(self, oracle: Oracle) -> str | None:
+    def __call__(self, oracle: ClientBatching) -> str | None:
         """What differs between ``oracle`` and plain evaluation, in one line; None if nothing does."""
         calls = MIN_CALLS_TO_RECORD  # so that what may be replayed is
         with self._leaving_no_trace(), warnings.catch_warnings(record=True) as caught:
@@ -182,14 +182,14 @@ def fastest_that_agrees(oracle: Vectorized, on_cpu: bool, check: Checked) -> tup
     return Sequential(threads=oracle.threads), first
 
 
-def ladder(oracle: Oracle, on_cpu: bool) -> list[Oracle]:
+def ladder(oracle: ClientBatching, on_cpu: bool) -> list[ClientBatching]:
     """The oracle and the slower ones it may give way to, the last one plain."""
     if not isinstance(oracle, Vectorized):
         return [oracle]
     return [oracle, *(way for way in oracle.ways(on_cpu) if way != oracle), Sequential(threads=oracle.threads)]
 
 
-def in_words(oracle: Oracle, on_cpu: bool) -> str:
+def in_words(oracle: ClientBatching, on_cpu: bool) -> str:
     """A way to compute, for reports."""
     if not isinstance(oracle, Vectorized):
         return type(oracle).__name__

@@ -11,7 +11,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fedlightning.nested import flatten, map_tensors
+from fedlightning.core.tree import flatten, map_tensors
 from fedlightning.oracle.layers import LoneLayers
 from fedlightning.oracle.objective import Named, Objective, ObjectiveError, writes_into
 from fedlightning.oracle.randomness import python_generators_restored, python_state

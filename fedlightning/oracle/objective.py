@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedlightning.nested import map_tensors
-from fedlightning.space import ParameterSpace
+from fedlightning.core.parameter_space import ParameterSpace
+from fedlightning.core.tree import map_tensors
 
 Named = Mapping[str, Tensor]
 

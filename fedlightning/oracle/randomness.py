@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fedlightning.seeding import derive_seed
+from fedlightning.core.seeding import derive_seed
 
 aten = torch.ops.aten
 
@@ -32,15 +32,15 @@ class UnsplittableDrawError(RuntimeError):
 class Randomness:
     """Seeds of the random numbers of S clients in one evaluation."""
 
-    def __init__(self, clients: Sequence[int], steps: int, missed: Tensor | None = None) -> None:
+    def __init__(self, client_ids: Sequence[int], steps: int, missed: Tensor | None = None) -> None:
         """Name the evaluation.
 
         Args:
-            clients: Seed of each client in this phase of this round.
+            client_ids: Seed of each client in this phase of this round.
             steps: Evaluations of this chunk before this one.
             missed: ``[S]``, how many of those each client took no part in; None if none did.
         """
-        self._clients = clients
+        self._clients = client_ids
         self._steps = steps
         self._missed = missed
 
@@ -172,20 +172,20 @@ def _plain(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return func(*args, **kwargs)
 
 
-def _shared_out(func: Any, args: tuple[Any, ...], clients: int) -> list[tuple[Any, ...]]:
+def _shared_out(func: Any, args: tuple[Any, ...], num_clients: int) -> list[tuple[Any, ...]]:
     """The arguments of each client's part: rows of batched tensors, the rest of a shape ``[S, ...]``."""
     columns: list[Sequence[Any]] = []
     first = next((value for value in args if isinstance(value, Tensor | list | tuple)), None)
     for value in args:
         if func is aten.multinomial.default and isinstance(value, Tensor):  # [S * B, classes]
-            columns.append(value.chunk(clients) if len(value) % clients == 0 else ())
+            columns.append(value.chunk(num_clients) if len(value) % num_clients == 0 else ())
         elif isinstance(value, Tensor) and isinstance(first, Tensor):
-            columns.append(value.unbind(0) if value.dim() == first.dim() > 0 else [value] * clients)
+            columns.append(value.unbind(0) if value.dim() == first.dim() > 0 else [value] * num_clients)
         elif isinstance(value, list | tuple) and value is first:  # the shape of what is drawn
-            columns.append([value[1:]] * (clients if value and value[0] == clients else 0))
+            columns.append([value[1:]] * (num_clients if value and value[0] == num_clients else 0))
         else:
-            columns.append([value] * clients)
-    if first is None or any(len(column) != clients for column in columns):
+            columns.append([value] * num_clients)
+    if first is None or any(len(column) != num_clients for column in columns):
         raise UnsplittableDrawError(f"{func} does not draw client by client")
     return list(zip(*columns, strict=True))
 

@@ -9,17 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedlightning.nested import map_tensors
-from fedlightning.oracle.base import Blocks, Cost, Evaluate, Evaluation, Oracle, differentiate
+from fedlightning.core.seeding import seed_device
+from fedlightning.core.tree import map_tensors
+from fedlightning.core.validation import require
+from fedlightning.oracle.base import Blocks, ClientBatching, Cost, Evaluate, Evaluation, differentiate
 from fedlightning.oracle.layers import LoneLayers
 from fedlightning.oracle.objective import Objective, ObjectiveError, writes_into
 from fedlightning.oracle.randomness import Randomness, seed_python
-from fedlightning.ranges import require
-from fedlightning.seeding import seed_device
 
 
 @dataclass(frozen=True)
-class Sequential(Oracle):
+class Sequential(ClientBatching):
     """Train one client after the other: any Python in the objective, least memory, fastest for large models on CPUs.
 
     Args:

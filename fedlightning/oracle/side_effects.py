@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 
-from fedlightning.nested import flatten
+from fedlightning.core.tree import flatten
 
 _DEPTH = 5
 _MANY = 100

@@ -14,13 +14,13 @@ from torch import Tensor
 from torch.func import grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from fedlightning.nested import flatten, unflatten
-from fedlightning.oracle.base import Blocks, Cost, Evaluate, Evaluation, Oracle, collected, differentiate
+from fedlightning.core.tree import flatten, unflatten
+from fedlightning.core.validation import require
+from fedlightning.oracle.base import Blocks, ClientBatching, Cost, Evaluate, Evaluation, collected, differentiate
 from fedlightning.oracle.layers import CohortLayers
 from fedlightning.oracle.objective import BatchedError, Named, Objective, writes_into
 from fedlightning.oracle.randomness import ClientNoise, PerClient, Randomness, generator_state
 from fedlightning.oracle.recording import Recording
-from fedlightning.ranges import require
 
 CACHE_BYTES = 32 * 2**20
 """On a CPU a chunk's parameters, gradients and activations should stay near the caches."""
@@ -35,7 +35,7 @@ Backward = Literal["autograd", "vmap"]
 
 
 @dataclass(frozen=True)
-class Vectorized(Oracle):
+class Vectorized(ClientBatching):
     """Compute a chunk of clients as one batched operation.
 
     The objective runs under ``torch.func.vmap``: it must not read tensor values in Python (``.item()``, ``if`` on a

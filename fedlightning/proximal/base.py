@@ -2,9 +2,9 @@
 
 The package has one convention: it minimises over x and maximises over y
 
-    mean_i f_i(x, y) + psi_1(x) - psi_2(y),
+    mean_i f_i(x, y) + ψ₁(x) - ψ₂(y),
 
-and a *regulariser* is one psi: a convex function with a closed-form proximal operator, a constraint set, or both.
+and a *regulariser* is one ψ: a convex function with a closed-form proximal operator, a constraint set, or both.
 Methods whose papers sum over clients convert inside.
 """
 
@@ -21,28 +21,28 @@ Weight = float | Tensor
 
 
 class Regularizer(ABC):
-    """A convex psi on vectors ``[..., n]`` or matrices ``[..., m, n]``; leading dimensions are separate points.
+    """A convex ψ on vectors ``[..., n]`` or matrices ``[..., m, n]``; leading dimensions are separate points.
 
     On a model it applies to every parameter tensor of its block, or under its name prefix, separately: as a vector, or,
     where ``matrices`` holds, as the matrix ``[first dimension, all others]``.
     """
 
     matrices: ClassVar[bool] = False
-    """Whether psi is a function of matrices."""
+    """Whether ψ is a function of matrices."""
 
     separable: ClassVar[bool] = False
-    """Whether psi is a sum over elements, so that step sizes may differ by element."""
+    """Whether ψ is a sum over elements, so that step sizes may differ by element."""
 
     homogeneous: ClassVar[bool] = False
-    """Whether psi(c z) = c psi(z) for c >= 0."""
+    """Whether ψ(c z) = c ψ(z) for c >= 0."""
 
     @abstractmethod
     def value(self, z: Tensor) -> Tensor:
-        """psi(z), a scalar; the sum over leading dimensions; infinite outside the constraint."""
+        """ψ(z), a scalar; the sum over leading dimensions; infinite outside the constraint."""
 
     @abstractmethod
     def prox(self, z: Tensor, t: Weight) -> Tensor:
-        """The minimiser u of t * psi(u) + 1/2 ||u - z||^2, a new tensor of the shape of ``z``.
+        """The minimiser u of t * ψ(u) + 1/2 ||u - z||^2, a new tensor of the shape of ``z``.
 
         Args:
             z: Point.
@@ -51,7 +51,7 @@ class Regularizer(ABC):
 
     @abstractmethod
     def subgradient(self, z: Tensor) -> Tensor:
-        """An element of the subdifferential of psi inside its constraint, of the shape of ``z``."""
+        """An element of the subdifferential of ψ inside its constraint, of the shape of ``z``."""
 
     def project(self, z: Tensor) -> Tensor:
         """The nearest point of the constraint; ``z`` itself where there is none."""
@@ -66,9 +66,9 @@ class Regularizer(ABC):
         return z
 
     def from_dual(self, dual: Tensor, t: Weight) -> Tensor:
-        """The point whose dual image, with psi taken t times, is ``dual``.
+        """The point whose dual image, with ψ taken t times, is ``dual``.
 
-        It minimises l(u) + t * psi(u) - <dual, u>; for the Euclidean mirror map l = 1/2 ||.||^2 this is :meth:`prox`.
+        It minimises l(u) + t * ψ(u) - <dual, u>; for the Euclidean mirror map l = 1/2 ||.||^2 this is :meth:`prox`.
         """
         return self.prox(dual, t)
 

@@ -1,4 +1,4 @@
-"""psi over the flat vector of a model's parameters: which regulariser applies to which part of it."""
+"""ψ over the flat vector of a model's parameters: which regulariser applies to which part of it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from math import prod
 import torch
 from torch import Tensor
 
+from fedlightning.core.parameter_space import Layout, is_under, names_under
 from fedlightning.proximal.base import Regularizer, Weight
-from fedlightning.space import Layout, is_under, names_under
 
 Regularizers = Regularizer | Mapping[str, Regularizer | None] | None
 """One regulariser for a whole block, or one by name prefix (None for no regulariser there); the longest prefix wins,
@@ -25,7 +25,7 @@ class Term:
         start: Where it begins.
         stop: Where it ends.
         shape: What the stretch is viewed as: ``[n]``, or ``[m, n]`` for functions of matrices.
-        regularizer: psi of this stretch.
+        regularizer: ψ of this stretch.
     """
 
     start: int
@@ -36,9 +36,9 @@ class Term:
 
 @dataclass(frozen=True)
 class Composite:
-    """psi(z) = psi_1(x) + psi_2(y) for points ``z [..., d]``; nothing if there are no terms.
+    """ψ(z) = ψ₁(x) + ψ₂(y) for points ``z [..., d]``; nothing if there are no terms.
 
-    In operator form both blocks are minimised over, so psi_2 appears with the sign of psi_1.
+    In operator form both blocks are minimised over, so ψ₂ appears with the sign of ψ₁.
     """
 
     terms: tuple[Term, ...] = ()
@@ -48,12 +48,12 @@ class Composite:
         return bool(self.terms)
 
     def value(self, z: Tensor) -> Tensor:
-        """psi(z), a scalar, for ``z [d]``."""
+        """ψ(z), a scalar, for ``z [d]``."""
         zero = z.new_zeros(())
         return sum((term.regularizer.value(z[term.start : term.stop].view(term.shape)) for term in self.terms), zero)
 
     def prox(self, z: Tensor, t: Weight) -> Tensor:
-        """The minimiser of t * psi(u) + 1/2 ||u - z||^2.
+        """The minimiser of t * ψ(u) + 1/2 ||u - z||^2.
 
         Args:
             z: ``[..., d]``.
@@ -70,7 +70,7 @@ class Composite:
         return self._map(z, lambda term, part: term.regularizer.start(part))
 
     def subgradient(self, z: Tensor) -> Tensor:
-        """A subgradient of psi, ``[..., d]``; zero where nothing is regularised."""
+        """A subgradient of ψ, ``[..., d]``; zero where nothing is regularised."""
         return self._map(z, lambda term, part: term.regularizer.subgradient(part), rest=torch.zeros_like)
 
     def to_dual(self, z: Tensor) -> Tensor:
@@ -78,7 +78,7 @@ class Composite:
         return self._map(z, lambda term, part: term.regularizer.to_dual(part))
 
     def from_dual(self, dual: Tensor, t: Weight) -> Tensor:
-        """Points whose dual image, with psi taken t times, is ``dual``."""
+        """Points whose dual image, with ψ taken t times, is ``dual``."""
         return self._map(dual, lambda term, part: term.regularizer.from_dual(part, _weight(t, term)))
 
     def _map(
@@ -112,8 +112,8 @@ def compose(
 
     Args:
         layout: Names and shapes of the shared parameters.
-        regularizer: psi_1, of the min block.
-        max_regularizer: psi_2, of the max block.
+        regularizer: ψ₁, of the min block.
+        max_regularizer: ψ₂, of the max block.
         personal: Names of the personal parameters, which have no regulariser.
 
     Raises:
@@ -140,28 +140,28 @@ def compose(
     terms: list[Term] = []
     start = 0
     for name, shape, size in zip(layout.names, layout.shapes, layout.sizes, strict=True):
-        psi = chosen.get(name)
-        if psi is not None and size:
+        regularizer = chosen.get(name)
+        if regularizer is not None and size:
             last = terms[-1] if terms else None
-            if psi.separable and last is not None and last.regularizer is psi and last.stop == start:
-                terms[-1] = Term(last.start, start + size, (start + size - last.start,), psi)
+            if regularizer.separable and last is not None and last.regularizer is regularizer and last.stop == start:
+                terms[-1] = Term(last.start, start + size, (start + size - last.start,), regularizer)
             else:
-                terms.append(Term(start, start + size, _shape(psi, name, shape), psi))
+                terms.append(Term(start, start + size, _shape(regularizer, name, shape), regularizer))
         start += size
     return Composite(tuple(terms))
 
 
 def _by_name(
-    psi: Regularizers, names: Iterable[str], argument: str, elsewhere: Mapping[str, str]
+    regularizer: Regularizers, names: Iterable[str], argument: str, elsewhere: Mapping[str, str]
 ) -> dict[str, Regularizer | None]:
     """The regulariser of each name; the longest prefix wins.
 
     ``elsewhere`` says of names in other blocks where they are and what to do.
     """
     names = list(names)
-    if psi is None:
+    if regularizer is None:
         return {}
-    given = psi.values() if isinstance(psi, Mapping) else [psi]
+    given = regularizer.values() if isinstance(regularizer, Mapping) else [regularizer]
     if wrong := [value for value in given if value is not None and not isinstance(value, Regularizer)]:
         raise TypeError(
             f"{argument}: {wrong[0]!r} is no regulariser. Give one, e.g. L1(0.01), or one by name prefix, "
@@ -169,32 +169,32 @@ def _by_name(
         )
     if not names:
         raise ValueError(f"{argument}: the task has no parameters in this block. Remove it, or set max_parameters.")
-    if isinstance(psi, Regularizer):
-        return dict.fromkeys(names, psi)
+    if isinstance(regularizer, Regularizer):
+        return dict.fromkeys(names, regularizer)
     found: dict[str, Regularizer | None] = {}
-    for prefix in sorted(psi, key=lambda prefix: (prefix != "default", len(prefix))):
+    for prefix in sorted(regularizer, key=lambda prefix: (prefix != "default", len(prefix))):
         if prefix != "default" and not any(is_under(name, prefix) for name in names):
             for name, reason in elsewhere.items():
                 if is_under(name, prefix):
                     raise ValueError(f"{argument}: '{prefix}' {reason}.")
         under = names if prefix == "default" else names_under(prefix, names, argument=argument)
-        found |= dict.fromkeys(under, psi[prefix])
+        found |= dict.fromkeys(under, regularizer[prefix])
     return found
 
 
-def _shape(psi: Regularizer, name: str, shape: torch.Size) -> tuple[int, ...]:
-    if not psi.matrices:
+def _shape(regularizer: Regularizer, name: str, shape: torch.Size) -> tuple[int, ...]:
+    if not regularizer.matrices:
         return (prod(shape),)
     if len(shape) < 2:
         raise ValueError(
-            f"{type(psi).__name__} is a function of matrices, but parameter '{name}' has shape {list(shape)}. "
+            f"{type(regularizer).__name__} is a function of matrices, but parameter '{name}' has shape {list(shape)}. "
             "Name the matrices it is for: {prefix: regulariser}."
         )
     return (shape[0], prod(shape[1:]))
 
 
 def _weight(t: Weight, term: Term) -> Weight:
-    """The step size of one stretch; it is one number there unless psi is a sum over elements."""
+    """The step size of one stretch; it is one number there unless ψ is a sum over elements."""
     if not isinstance(t, Tensor) or t.dim() == 0:
         return t
     return t[term.start : term.stop] if term.regularizer.separable else t[term.start]

@@ -8,9 +8,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedlightning.precision import at_least_float32
+from fedlightning.core.precision import at_least_float32
+from fedlightning.core.validation import require
 from fedlightning.proximal.base import Regularizer, Weight, infinite_unless, slack
-from fedlightning.ranges import require
 
 
 @dataclass(frozen=True)

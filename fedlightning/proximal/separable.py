@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedlightning.core.validation import require
 from fedlightning.proximal.base import Regularizer, Weight, infinite_unless, slack
-from fedlightning.ranges import require
 
 
 def soft_threshold(z: Tensor, threshold: Weight) -> Tensor:

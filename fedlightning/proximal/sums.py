@@ -8,11 +8,11 @@ from functools import reduce
 import torch
 from torch import Tensor
 
+from fedlightning.core.validation import require_instance
 from fedlightning.proximal.base import Regularizer, Weight
 from fedlightning.proximal.matrices import GroupLasso, Nuclear, SpectralBall
 from fedlightning.proximal.separable import L1, Box, LInfBall, SquaredL2
 from fedlightning.proximal.vectors import EntropySimplex, L2Ball, Simplex
-from fedlightning.ranges import require_instance
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Sum(Regularizer):
 
     * any separable + :class:`Box` or :class:`LInfBall`: clip the former's (the minimiser of a convex function of one
       variable over an interval is the clipped free minimiser);
-    * any + :class:`SquaredL2`: prox of t/(1 + t w) psi at z/(1 + t w);
+    * any + :class:`SquaredL2`: prox of t/(1 + t w) ψ at z/(1 + t w);
     * :class:`Nuclear` + :class:`SpectralBall`: clip the shrunk singular values;
     * :class:`GroupLasso` + :class:`L1`: soft threshold, then shrink the groups (sparse group lasso);
     * any norm + :class:`L2Ball`: scale the former's to the radius. (The subdifferential of a norm does not change along
@@ -96,17 +96,17 @@ class Sum(Regularizer):
         return isinstance(part, L2Ball) and self.matrices
 
 
-def _terms(psi: Regularizer) -> tuple[Regularizer, ...]:
-    return (*_terms(psi.first), *_terms(psi.second)) if isinstance(psi, Sum) else (psi,)
+def _terms(regularizer: Regularizer) -> tuple[Regularizer, ...]:
+    return (*_terms(regularizer.first), *_terms(regularizer.second)) if isinstance(regularizer, Sum) else (regularizer,)
 
 
-def _turn(psi: Regularizer) -> int:
+def _turn(regularizer: Regularizer) -> int:
     """When its proximal operator is applied in a composition."""
-    if isinstance(psi, SquaredL2):
+    if isinstance(regularizer, SquaredL2):
         return 3
-    if isinstance(psi, Box | LInfBall | SpectralBall | L2Ball | Simplex):
+    if isinstance(regularizer, Box | LInfBall | SpectralBall | L2Ball | Simplex):
         return 2
-    return 0 if psi.separable else 1
+    return 0 if regularizer.separable else 1
 
 
 def _chains(inner: Regularizer, outer: Regularizer) -> bool:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedlightning.core.validation import require
 from fedlightning.proximal.base import Regularizer, Weight, infinite_unless, slack
-from fedlightning.ranges import require
 
 LEAST_SHARE = 1e-3
 """Smallest element of a start in the entropy geometry, as a share of the uniform point's."""

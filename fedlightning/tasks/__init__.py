@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from fedlightning._lazy import lazily
+from fedlightning.core.lazy import lazily
 
 if TYPE_CHECKING:
     from fedlightning.tasks.adversaries import CDAN, DANN, MDD, Adversary

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedlightning.core.validation import require
 from fedlightning.models.extractors import init_truncated_normal
-from fedlightning.ranges import require
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from torchmetrics.classification import BinaryAUROC
 
 from fedlightning.algorithms.base import Algorithm
+from fedlightning.core.validation import require_argument
 from fedlightning.data.module import FederatedDataModule
 from fedlightning.data.tensors import as_tensor_data
 from fedlightning.models import LogisticRegression
-from fedlightning.module import FederatedLightningModule
-from fedlightning.ranges import require_argument
+from fedlightning.tasks.base import FederatedLightningModule
 
 Batch = tuple[Tensor, Tensor]
 

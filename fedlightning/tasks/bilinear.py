@@ -13,23 +13,23 @@ import torch
 from torch import Tensor, nn
 
 from fedlightning.algorithms.base import Algorithm
+from fedlightning.core.precision import at_least_float32
+from fedlightning.core.seeding import derive_seed
+from fedlightning.core.validation import require_argument
 from fedlightning.metrics.structure import numerical_rank, share_of_nonzeros
-from fedlightning.module import FederatedLightningModule
-from fedlightning.precision import at_least_float32
 from fedlightning.proximal import L1, Nuclear, Regularizer
-from fedlightning.ranges import require_argument
-from fedlightning.seeding import derive_seed
+from fedlightning.tasks.base import FederatedLightningModule
 
 
 class Bilinear(FederatedLightningModule):
-    """min_x max_y <A x - b, y> + psi(x) - psi(y); :class:`ClientNumbers` are its data."""
+    """min_x max_y <A x - b, y> + ψ(x) - ψ(y); :class:`ClientNumbers` are its data."""
 
     max_parameters = ("y",)
 
     def __init__(
         self,
         algorithm: Algorithm,
-        psi: Regularizer,
+        regularizer: Regularizer,
         dim_x: int,
         dim_y: int,
         noise: float,
@@ -37,11 +37,11 @@ class Bilinear(FederatedLightningModule):
         **federation: Any,
     ) -> None:
         """Draw the matrix A ``[dim_y, dim_x]`` from U[-1, 1]."""
-        super().__init__(algorithm, regularizer=psi, max_regularizer=psi, **federation)
+        super().__init__(algorithm, regularizer=regularizer, max_regularizer=regularizer, **federation)
         for name, size in (("dim_x", dim_x), ("dim_y", dim_y)):
             require_argument(self, name, size, at_least=1, whole=True)
         require_argument(self, "noise", noise, at_least=0.0)
-        self.psi = psi
+        self.ball = regularizer
         self.noise = noise
         self.register_buffer("matrix", _uniform((dim_y, dim_x), derive_seed(seed, 0)), persistent=False)
         self.matrix: Tensor
@@ -163,8 +163,8 @@ class BilinearNuclear(Bilinear):
         offset = _uniform((dim_y, columns), derive_seed(problem_seed, 1))
         offset[:, columns // 2 :] = 0
         self.register_buffer("offset", offset, persistent=False)
-        self.x = nn.Parameter(self.psi.project(torch.empty(dim_x, columns).uniform_(-1, 1)))
-        self.y = nn.Parameter(self.psi.project(torch.empty(dim_y, columns).uniform_(-1, 1)))
+        self.x = nn.Parameter(self.ball.project(torch.empty(dim_x, columns).uniform_(-1, 1)))
+        self.y = nn.Parameter(self.ball.project(torch.empty(dim_y, columns).uniform_(-1, 1)))
 
     def duality_gap(self, x: Tensor, y: Tensor) -> Tensor:
         """As for vectors, with singular values for absolute values and the trace of B'Y for <b, y>."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
-from fedlightning.config import CheckpointError, NotPlainError, class_path, rebuild, to_config
+from fedlightning.core.serialisation import CheckpointError, NotPlainError, class_path, rebuild, to_config
 from fedlightning.data.module import FederatedDataModule
 from fedlightning.federation.checkpoint_io import (
     FORMAT,
@@ -24,7 +24,7 @@ from fedlightning.federation.client_states import MemoryMapped
 from fedlightning.federation.shards import write_shards
 
 if TYPE_CHECKING:
-    from fedlightning.module import FederatedLightningModule
+    from fedlightning.tasks.base import FederatedLightningModule
 
 CHECKPOINT_KEY = "federation"
 _RESUMED = {"optimizer_states", "lr_schedulers", "loops"}

@@ -11,7 +11,7 @@ from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.models import LogisticRegression
-from fedlightning.module import FederatedLightningModule
+from fedlightning.tasks.base import FederatedLightningModule
 from fedlightning.tasks.labels import require_labels
 
 Batch = tuple[Tensor, Tensor]

@@ -138,14 +138,14 @@ class TaskWithClients(GuardedModule):
     def evaluated_together(self, stage: str) -> int:
         """How many clients a batch of validation (``val``) or test data may hold side by side; 1 for one by one.
 
-        See :class:`~fedlightning.ScoredTask`.
+        See :class:`~fedlightning.BatchedEvaluationTask`.
         """
         return 1
 
     def personalize(self, client: int) -> Self:
         """A copy of the task with one client's own model: personal block, personal model, local buffers.
 
-        In place of :class:`~fedlightning.models.Variants` it has the client's variant itself.
+        In place of :class:`~fedlightning.models.PerArchitecture` it has the client's own module itself.
 
         Its networks are plain modules: ``torch.save(task.personalize(3).network.state_dict(), path)``.
 

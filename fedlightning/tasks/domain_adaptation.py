@@ -12,13 +12,13 @@ from torchmetrics import MetricCollection
 from torchmetrics.classification import MulticlassAccuracy
 
 from fedlightning.algorithms.base import Algorithm
+from fedlightning.core.validation import require_instance
 from fedlightning.data.domains import SOURCE
 from fedlightning.metrics import DomainConfusion
 from fedlightning.models.extractors import DigitFeatures, init_truncated_normal
-from fedlightning.module import FederatedLightningModule
 from fedlightning.plotting.pictures import feature_map, prediction_grid
-from fedlightning.ranges import require_instance
 from fedlightning.tasks.adversaries import DANN, Adversary
+from fedlightning.tasks.base import FederatedLightningModule
 
 Batch = dict[str, Tensor]
 

@@ -27,8 +27,8 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from fedlightning.algorithms.base import Algorithm
+from fedlightning.core.validation import require
 from fedlightning.models import ConditionalPolicy, PolicyHeads, head_context
-from fedlightning.ranges import require
 from fedlightning.tasks.two_heads import TwoHeadClassification
 
 

@@ -17,10 +17,10 @@ from torchmetrics.image.fid import FrechetInceptionDistance
 from torchmetrics.image.inception import InceptionScore
 
 from fedlightning.algorithms.base import Algorithm
+from fedlightning.core.validation import require_argument
 from fedlightning.models.dcgan import DCGANDiscriminator, DCGANGenerator
-from fedlightning.module import FederatedLightningModule
 from fedlightning.plotting.pictures import image_grid
-from fedlightning.ranges import require_argument
+from fedlightning.tasks.base import FederatedLightningModule
 
 Batch = tuple[Tensor, ...]
 

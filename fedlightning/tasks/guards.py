@@ -9,7 +9,7 @@ from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 
-from fedlightning.surface import never_made, require_a_federated_fit
+from fedlightning.tasks.lightning_surface import never_made, require_a_federated_fit
 from fedlightning.tasks.session import EvaluationSession
 
 
@@ -51,7 +51,7 @@ class GuardedModule(LightningModule):
 
     @trainer.setter
     def trainer(self, trainer: Trainer | None) -> None:
-        from fedlightning.module import FederatedLightningModule
+        from fedlightning.tasks.base import FederatedLightningModule
 
         if "_in_round" not in vars(self):
             raise TypeError(never_made(self))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedlightning.data.module import FederatedDataModule
 from fedlightning.data.tensors import MixedTensorData, as_tensor_data
-from fedlightning.module import FederatedLightningModule
+from fedlightning.tasks.base import FederatedLightningModule
 
 
 def require_labels(task: FederatedLightningModule, classes: int) -> None:

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from fedlightning.algorithms.base import Algorithm
-from fedlightning.module import FederatedLightningModule
-from fedlightning.ranges import require_argument
-from fedlightning.seeding import derive_seed
+from fedlightning.core.seeding import derive_seed
+from fedlightning.core.validation import require_argument
+from fedlightning.tasks.base import FederatedLightningModule
 from fedlightning.tasks.quadratic_saddle import gram
 
 
@@ -29,7 +29,7 @@ class PersonalQuadratic(FederatedLightningModule):
     def __init__(
         self,
         algorithm: Algorithm,
-        clients: int = 8,
+        num_clients: int = 8,
         dim_shared: int = 5,
         dim_personal: int = 3,
         heterogeneity: float = 1.0,
@@ -40,7 +40,7 @@ class PersonalQuadratic(FederatedLightningModule):
 
         Args:
             algorithm: What clients and server do.
-            clients: Number N of clients, as in the data.
+            num_clients: Number N of clients, as in the data.
             dim_shared: Length of the shared block u.
             dim_personal: Length of the personal block v.
             heterogeneity: How much clients differ; 0 makes all alike.
@@ -49,7 +49,7 @@ class PersonalQuadratic(FederatedLightningModule):
         """
         super().__init__(algorithm, **federation)
         self.save_hyperparameters()
-        for name, size in (("clients", clients), ("dim_shared", dim_shared), ("dim_personal", dim_personal)):
+        for name, size in (("num_clients", num_clients), ("dim_shared", dim_shared), ("dim_personal", dim_personal)):
             require_argument(self, name, size, at_least=1, whole=True)
         require_argument(self, "heterogeneity", heterogeneity, at_least=0.0)
         draw = torch.Generator().manual_seed(derive_seed(problem_seed, 0))
@@ -60,7 +60,7 @@ class PersonalQuadratic(FederatedLightningModule):
 
         def varied(*shape: int) -> Tensor:
             common = torch.randn(*shape, generator=draw)
-            return common + heterogeneity * torch.randn(clients, *shape, generator=draw_own)
+            return common + heterogeneity * torch.randn(num_clients, *shape, generator=draw_own)
 
         self.register_buffer("matrix", 0.5 * torch.eye(dim) + gram(varied(dim, dim)), persistent=False)
         self.register_buffer("offset", varied(dim), persistent=False)

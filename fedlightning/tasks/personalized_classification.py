@@ -13,13 +13,13 @@ from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.metrics.present_auroc import PresentClassesAUROC
 from fedlightning.models import PersonalMLP
-from fedlightning.scored import ScoredTask
+from fedlightning.tasks.batched_evaluation import BatchedEvaluationTask
 from fedlightning.tasks.labels import require_labels
 
 Batch = tuple[Any, Tensor]
 
 
-class PersonalizedClassification(ScoredTask):
+class PersonalizedClassification(BatchedEvaluationTask):
     """Any network of logits, cross entropy; every client is evaluated by itself.
 
     Which part is personal is a choice of names: lower layers (input personalisation), upper layers (output), or one of
@@ -100,18 +100,18 @@ class PersonalizedClassification(ScoredTask):
             )
         return batch  # type: ignore[no-any-return]
 
-    def scores(self, batch: Batch) -> Tensor:
+    def predictions(self, batch: Batch) -> Tensor:
         """Logits ``[B, C]``."""
         return self(batch[0])  # type: ignore[no-any-return]
 
-    def evaluate(self, stage: str, batch: Batch, scores: Tensor) -> None:
+    def evaluate(self, stage: str, batch: Batch, predictions: Tensor) -> None:
         """Accuracy, macro F1, AUC and loss; classes a client's own head does not have get probability 0.
 
         Raises:
             ValueError: If the network has more outputs than ``classes``, or a label is beyond its outputs.
         """
         y = batch[1]
-        outputs = scores.shape[1]
+        outputs = predictions.shape[1]
         if outputs > self._classes:
             raise ValueError(
                 f"{type(self).__name__}(classes={self._classes}): the network has {outputs} outputs. Give network and "
@@ -122,13 +122,13 @@ class PersonalizedClassification(ScoredTask):
                 f"{type(self).__name__}: the {stage} data have label {label}, the network has {outputs} outputs, for "
                 f"labels 0 to {outputs - 1}. Give network and task classes={label + 1} or more."
             )
-        self.log(f"{stage}_loss", F.cross_entropy(scores, y), batch_size=len(y))
-        self.log_dict(self.measured(stage, scores, y), prog_bar=stage == "val", batch_size=len(y))
+        self.log(f"{stage}_loss", F.cross_entropy(predictions, y), batch_size=len(y))
+        self.log_dict(self.measured(stage, predictions, y), prog_bar=stage == "val", batch_size=len(y))
 
-    def measured(self, name: str, scores: Tensor, y: Tensor) -> dict[str, Any]:
+    def measured(self, name: str, predictions: Tensor, y: Tensor) -> dict[str, Any]:
         """The metrics of that name, with these samples."""
         metrics: Any = self.metrics[name]
-        metrics.update(F.pad(scores.softmax(1), (0, self._classes - scores.shape[1])), y)
+        metrics.update(F.pad(predictions.softmax(1), (0, self._classes - predictions.shape[1])), y)
         return dict(metrics.items())
 
     def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from fedlightning.algorithms.base import Algorithm
+from fedlightning.core.seeding import derive_seed
+from fedlightning.core.validation import require_argument
 from fedlightning.data.module import FederatedDataModule, Federation, TensorData
 from fedlightning.data.partition import Partition
-from fedlightning.module import FederatedLightningModule
-from fedlightning.ranges import require_argument
-from fedlightning.seeding import derive_seed
+from fedlightning.tasks.base import FederatedLightningModule
 
 
 def gram(factor: Tensor) -> Tensor:
@@ -35,7 +35,7 @@ class QuadraticSaddle(FederatedLightningModule):
     def __init__(
         self,
         algorithm: Algorithm,
-        clients: int = 8,
+        num_clients: int = 8,
         dim_x: int = 5,
         dim_y: int = 3,
         heterogeneity: float = 1.0,
@@ -47,7 +47,7 @@ class QuadraticSaddle(FederatedLightningModule):
 
         Args:
             algorithm: What clients and server do.
-            clients: Number N of clients, as in the data.
+            num_clients: Number N of clients, as in the data.
             dim_x: Length of the min block.
             dim_y: Length of the max block; 0 makes it a minimisation problem.
             heterogeneity: How much clients differ; 0 makes all alike.
@@ -58,7 +58,7 @@ class QuadraticSaddle(FederatedLightningModule):
         super().__init__(algorithm, **federation)
         self.save_hyperparameters()
         self.noise = noise
-        require_argument(self, "clients", clients, at_least=1, whole=True)
+        require_argument(self, "num_clients", num_clients, at_least=1, whole=True)
         require_argument(self, "dim_x", dim_x, at_least=1, whole=True)
         require_argument(self, "dim_y", dim_y, at_least=0, whole=True)
         require_argument(self, "heterogeneity", heterogeneity, at_least=0.0)
@@ -71,9 +71,9 @@ class QuadraticSaddle(FederatedLightningModule):
 
         def varied(*shape: int) -> Tensor:
             common = torch.randn(*shape, generator=draw)
-            return common + heterogeneity * torch.randn(clients, *shape, generator=draw_own)
+            return common + heterogeneity * torch.randn(num_clients, *shape, generator=draw_own)
 
-        matrix = torch.zeros(clients, dim, dim)
+        matrix = torch.zeros(num_clients, dim, dim)
         matrix[:, :dim_x, :dim_x] = torch.eye(dim_x) + 0.5 * gram(varied(dim_x, dim_x))
         matrix[:, dim_x:, dim_x:] = torch.eye(dim_y) + 0.5 * gram(varied(dim_y, dim_y))
         coupling = varied(dim_x, dim_y)
@@ -135,21 +135,23 @@ class QuadraticSaddle(FederatedLightningModule):
 class ClientNumbers(FederatedDataModule):
     """Data for problems that live in the task: every client holds one sample, its own number."""
 
-    def __init__(self, clients: int = 8, batch_size: int | None = None, local_steps: int = 10, **dealing: Any) -> None:
+    def __init__(
+        self, num_clients: int = 8, batch_size: int | None = None, local_steps: int = 10, **options: Any
+    ) -> None:
         """Number the clients.
 
         Args:
-            clients: Number N of clients.
+            num_clients: Number N of clients.
             batch_size: Null; there is one sample a client.
             local_steps: Local steps K a round.
-            dealing: Arguments of :class:`FederatedDataModule`.
+            options: Arguments of :class:`FederatedDataModule`.
         """
-        super().__init__(batch_size=batch_size, local_steps=local_steps, **dealing)
-        self.clients = clients
+        super().__init__(batch_size=batch_size, local_steps=local_steps, **options)
+        self._num_clients = num_clients
 
     def build(self) -> Federation:
         """One number a client; validation looks at the problem once."""
-        numbers = torch.arange(self.clients)
+        numbers = torch.arange(self._num_clients)
         data = TensorData(numbers)
-        partition = Partition(numbers, torch.arange(self.clients + 1))
+        partition = Partition(numbers, torch.arange(self._num_clients + 1))
         return Federation(data, partition, val=data, test=data, val_partition=partition, test_partition=partition)

@@ -18,10 +18,10 @@ from torch.nn import functional as F
 from torchmetrics.classification import MulticlassAccuracy
 
 from fedlightning.algorithms.base import Algorithm
+from fedlightning.core.validation import require_argument
 from fedlightning.models import LogisticRegression
-from fedlightning.module import FederatedLightningModule
 from fedlightning.plotting.pictures import attack_figure
-from fedlightning.ranges import require_argument
+from fedlightning.tasks.base import FederatedLightningModule
 from fedlightning.tasks.labels import require_labels
 
 Batch = tuple[Tensor, Tensor]

@@ -10,9 +10,9 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from fedlightning.algorithms.base import Algorithm
+from fedlightning.callbacks.histograms import log_histogram
+from fedlightning.core.parameter_space import PerBlock
 from fedlightning.federation.loop import RoundResult
-from fedlightning.histograms import log_histogram
-from fedlightning.space import PerBlock
 
 _RUNAWAY = 1e6
 

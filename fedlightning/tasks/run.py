@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fedlightning.config import CheckpointError
+from fedlightning.core.parameter_space import ParameterSpace, read, write
+from fedlightning.core.serialisation import CheckpointError
 from fedlightning.data.module import FederatedDataModule
 from fedlightning.federation.simulation import Models, Simulation
-from fedlightning.space import ParameterSpace, read, write
-from fedlightning.variants import VariantChoice, settle
+from fedlightning.models.per_architecture import TaskArchitectures, keep_active_alone
 
 if TYPE_CHECKING:
-    from fedlightning.module import FederatedLightningModule
+    from fedlightning.tasks.base import FederatedLightningModule
 
 
 class FederationRun:
@@ -147,7 +147,7 @@ class FederationRun:
         """Make a copy of the task a client's personal model."""
         copied.run.of_one_client = True
         _put_into(copied, client, True, self.simulation)
-        settle(copied)
+        keep_active_alone(copied)
 
     def of_copy(self, task: FederatedLightningModule) -> FederationRun:
         """The run of a copy of the task: without states."""
@@ -167,11 +167,11 @@ def _put_into(task: FederatedLightningModule, client: int | None, own: bool, sim
     known = None if simulation is None else simulation.num_clients
     if client is not None and known is not None and not 0 <= client < known:
         raise IndexError(f"client={client}: the federation has clients 0 to {known - 1}.")
-    choice = VariantChoice(task)
+    choice = TaskArchitectures(task)
     wanted = choice.first if client is None else choice.of(client)
-    if simulation is not None and wanted != choice.current:  # the architecture that is left gets its start back
-        _write(task, simulation, choice.current, simulation.global_model(choice.current))
-    choice.choose(wanted)
+    if simulation is not None and wanted != choice.active:  # the architecture that is left gets its start back
+        _write(task, simulation, choice.active, simulation.global_model(choice.active))
+    choice.activate(wanted)
     if simulation is not None:
         models = simulation.global_model(wanted) if client is None else simulation.models([client], own)
         _write(task, simulation, wanted, models)

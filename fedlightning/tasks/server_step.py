@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from fedlightning.core.parameter_space import write
 from fedlightning.federation.simulation import Simulation
-from fedlightning.space import write
 
 OptimizerCallable = Callable[[Iterable[Tensor]], Optimizer]
 LRSchedulerCallable = Callable[[Optimizer], LRScheduler]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedlightning.module import FederatedLightningModule
+    from fedlightning.tasks.base import FederatedLightningModule
 
 Listener = Callable[..., None]
 """Called like ``self.log``."""

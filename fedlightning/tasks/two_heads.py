@@ -9,8 +9,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from fedlightning.algorithms.base import Algorithm
+from fedlightning.core.parameter_space import is_under
 from fedlightning.models import PersonalMLP
-from fedlightning.space import is_under
 from fedlightning.tasks.personalized_classification import PersonalizedClassification
 
 
@@ -101,13 +101,13 @@ class TwoHeadClassification(PersonalizedClassification):
         network.head = deepcopy(self.personal_head())
         return network  # type: ignore[no-any-return]
 
-    def scores(self, batch: Any) -> dict[str, Tensor]:  # type: ignore[override]
+    def predictions(self, batch: Any) -> dict[str, Tensor]:  # type: ignore[override]
         """Logits ``[B, C]`` of the personal and of the global model."""
         x = batch[0]
         return {"own": self(x), "global": self.network(x)}
 
-    def evaluate(self, stage: str, batch: Any, scores: dict[str, Tensor]) -> None:  # type: ignore[override]
+    def evaluate(self, stage: str, batch: Any, predictions: dict[str, Tensor]) -> None:  # type: ignore[override]
         """As the base class for the personal model; accuracy, macro F1 and AUC for the global one."""
-        super().evaluate(stage, batch, scores["own"])
+        super().evaluate(stage, batch, predictions["own"])
         y = batch[1]
-        self.log_dict(self.measured(f"{stage}_global", scores["global"], y), batch_size=len(y))
+        self.log_dict(self.measured(f"{stage}_global", predictions["global"], y), batch_size=len(y))

@@ -21,9 +21,9 @@ from torchmetrics.classification import MulticlassAccuracy
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.metrics.structure import share_of_nonzeros
 from fedlightning.models import LogisticRegression
-from fedlightning.module import FederatedLightningModule
 from fedlightning.plotting.pictures import attack_figure
 from fedlightning.proximal import L1, Regularizer
+from fedlightning.tasks.base import FederatedLightningModule
 
 Batch = tuple[Tensor, Tensor]
 

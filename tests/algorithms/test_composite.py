@@ -96,14 +96,14 @@ def test_proximal_gradient_method_solves_the_regularised_saddle_point():
 
 def bilinear(algorithm, noise, rounds):
     """Gap of f(x, y) = x'By on ||x||_inf, ||y||_inf <= 1 after ``rounds`` rounds of one client, one step each."""
-    task = quadratic(algorithm, clients=1, noise=noise)
+    task = quadratic(algorithm, num_clients=1, noise=noise)
     coupling = torch.randn(5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     task.matrix.zero_()
     task.matrix[:, :5, 5:], task.matrix[:, 5:, :5] = coupling, -coupling.T
     task.offset.zero_()
     psi = L1(1e-12, radius=1.0)
     loop = loop_with(task, psi, psi)
-    z = run(loop, rounds_of(algorithm, rounds, clients=1, local_steps=1))[-1]
+    z = run(loop, rounds_of(algorithm, rounds, num_clients=1, local_steps=1))[-1]
     x, y = z[:5], z[5:]
     return float((coupling.T @ x).abs().sum() + (coupling @ y).abs().sum())
 
@@ -125,8 +125,8 @@ def test_stochastic_dual_extrapolation_slows_down_to_its_rate():
 
 def test_without_regulariser_one_client_one_step_is_dual_extrapolation():
     algorithm = fl.FeDualEx(lr=0.1)
-    task = quadratic(algorithm, clients=1)
-    trajectory = run(loop_for(task), rounds_of(algorithm, 5, clients=1, local_steps=1))
+    task = quadratic(algorithm, num_clients=1)
+    trajectory = run(loop_for(task), rounds_of(algorithm, 5, num_clients=1, local_steps=1))
     (g,), z = numpy_operators(task), start_of(task)
     total, start = np.zeros_like(z), z
     for point in trajectory:
@@ -146,7 +146,7 @@ def test_dual_averaging_without_regulariser_is_fed_avg():
 def test_entropy_geometry_solves_a_matrix_game(name):
     """Rock, paper, scissors: the saddle is the uniform pair; extra steps find it, the others circle or leave."""
     algorithm = CASES[name].make(lr=0.8)
-    task = quadratic(algorithm, clients=1)
+    task = quadratic(algorithm, num_clients=1)
     task.x = torch.nn.Parameter(torch.tensor([0.6, 0.3, 0.1], dtype=torch.float64))
     task.y = torch.nn.Parameter(torch.tensor([0.2, 0.2, 0.6], dtype=torch.float64))
     game = torch.tensor([[0.0, 1, -1], [-1, 0, 1], [1, -1, 0]], dtype=torch.float64)
@@ -154,7 +154,7 @@ def test_entropy_geometry_solves_a_matrix_game(name):
     task.matrix[:, :3, 3:], task.matrix[:, 3:, :3] = game, -game.T
     task.offset = torch.zeros(1, 6, dtype=torch.float64)
     loop = loop_with(task, EntropySimplex(), EntropySimplex())
-    z = run(loop, rounds_of(algorithm, 200, clients=1, local_steps=2))[-1]
+    z = run(loop, rounds_of(algorithm, 200, num_clients=1, local_steps=2))[-1]
     torch.testing.assert_close(z.view(2, 3).sum(1), torch.ones(2, dtype=torch.float64))
     distance = (z - 1 / 3).norm()
     assert distance < 1e-4 if name in ("FeDualEx", "FedMiP") else distance > 0.3
@@ -164,11 +164,11 @@ def test_entropy_geometry_solves_a_matrix_game(name):
 def test_entropy_geometry_finds_the_best_corner_from_any_start(name):
     """min <c, p> over the simplex, started where the Euclidean projection has zeros, the best corner among them."""
     algorithm = CASES[name].make(lr=0.3)
-    task = quadratic(algorithm, clients=1, dim_y=0)
+    task = quadratic(algorithm, num_clients=1, dim_y=0)
     cost = torch.tensor([1.0, 0.0, 0.8], dtype=torch.float64)
     task.x = torch.nn.Parameter(torch.tensor([2.0, -1.0, 0.5], dtype=torch.float64))
     task.matrix, task.offset = torch.zeros(1, 3, 3, dtype=torch.float64), cost[None]
-    z = run(loop_with(task, EntropySimplex()), rounds_of(algorithm, 60, clients=1, local_steps=2))[-1]
+    z = run(loop_with(task, EntropySimplex()), rounds_of(algorithm, 60, num_clients=1, local_steps=2))[-1]
     assert (z.argmax(), cost.argmin()) == (1, 1)
     assert z[1] > 0.99
 

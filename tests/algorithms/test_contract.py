@@ -9,7 +9,7 @@ import torch
 
 from fedlightning import algorithms as fl
 from fedlightning.algorithms import Algorithm
-from fedlightning.data.cohort import RoundBatch
+from fedlightning.federation.cohort import RoundBatch
 from fedlightning.oracle import Autocast, Sequential, Vectorized
 from tests.algorithms.cases import CASES, EXACT
 from tests.federations import (
@@ -58,7 +58,7 @@ def test_order_of_the_cohort_does_not_matter(name):
     algorithm = CASES[name].algorithm()
 
     def backwards(cohort):
-        return replace(cohort, deals=cohort.deals[::-1])
+        return replace(cohort, members=cohort.members[::-1])
 
     batches = rounds_of(algorithm, 3, size=4)
     turned = [RoundBatch(b.index, tuple(backwards(c) for c in b.cohorts), b.samples) for b in batches]
@@ -67,8 +67,8 @@ def test_order_of_the_cohort_does_not_matter(name):
 
 def test_identical_clients_are_one_client(name):
     algorithm = CASES[name].algorithm()
-    many = train(algorithm, heterogeneity=0.0, clients=4)[2]
-    one = train(algorithm, heterogeneity=0.0, clients=1)[2]
+    many = train(algorithm, heterogeneity=0.0, num_clients=4)[2]
+    one = train(algorithm, heterogeneity=0.0, num_clients=1)[2]
     close(many, one, 1e-10)
 
 
@@ -182,7 +182,7 @@ def test_absent_clients_keep_their_rows(name):
     run(loop, batches[:1])
     for batch in batches[1:]:
         before = {key: loop.clients.all(key) for key in loop.clients.template}
-        present = {deal.id for cohort in batch.cohorts for deal in cohort.deals}
+        present = {member.id for cohort in batch.cohorts for member in cohort.members}
         run(loop, [batch])
         absent = [i for i in range(CLIENTS) if i not in present]
         for key, rows in before.items():

@@ -10,7 +10,7 @@ import torch
 
 from fedlightning import algorithms as fl
 from fedlightning.oracle import Autocast
-from fedlightning.participation import FirstResponders, ResponseShare, Turnout
+from fedlightning.participation import FirstResponders, ResponseShare, Selection
 from fedlightning.tasks import ClientNumbers
 from tests.federations import CLIENTS, K, loop_for, quadratic, rounds_of, run, train
 from tests.small import Line, regression_data, trainer
@@ -68,7 +68,7 @@ def test_the_coin_is_geometric():
 
 
 def test_with_one_client_the_correction_is_nothing():
-    close(train(fl.CDMA_ONE(0.05), clients=1)[2], train(fl.FedAvg(0.05), clients=1)[2])
+    close(train(fl.CDMA_ONE(0.05), num_clients=1)[2], train(fl.FedAvg(0.05), num_clients=1)[2])
 
 
 def test_ada_asks_for_the_point_before_only_when_it_remembers():
@@ -115,7 +115,7 @@ def test_most_invited_are_silent_and_training_goes_on(tmp_path):
     for share, size in ((0.3, 10), (1.0, 3)):
         distances = []
         for seed in range(4):
-            task = quadratic(fl.CDMA_ONE(0.02), clients=30, heterogeneity=0.3)
+            task = quadratic(fl.CDMA_ONE(0.02), num_clients=30, heterogeneity=0.3)
             data = responders(size=size, responses=ResponseShare(share, share))
             data.seed = seed
             trainer(tmp_path, max_steps=40, precision="64-true").fit(task, data)
@@ -127,7 +127,7 @@ def test_most_invited_are_silent_and_training_goes_on(tmp_path):
 
 
 def test_a_round_nobody_answers_is_skipped_with_a_warning(tmp_path):
-    task = quadratic(fl.SCAFFOLD(0.05), clients=30)
+    task = quadratic(fl.SCAFFOLD(0.05), num_clients=30)
     before = torch.cat([task.x, task.y]).detach().clone()
     data = responders(size=5, responses=ResponseShare(0.0, 0.0), retries=1)
     run_ = trainer(tmp_path, max_steps=2, precision="64-true")
@@ -149,7 +149,9 @@ class OnlyTheFirstRound(ResponseShare):
 def test_a_skipped_round_does_not_move_a_server_optimizer(tmp_path):
     ends = []
     for rounds in (1, 2):
-        task = quadratic(fl.FedAvg(0.05), clients=30, server_optimizer=partial(torch.optim.SGD, lr=0.5, momentum=0.9))
+        task = quadratic(
+            fl.FedAvg(0.05), num_clients=30, server_optimizer=partial(torch.optim.SGD, lr=0.5, momentum=0.9)
+        )
         data = responders(size=5, responses=OnlyTheFirstRound(), retries=0)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
@@ -161,9 +163,9 @@ def test_a_skipped_round_does_not_move_a_server_optimizer(tmp_path):
 class SecondPhaseUnheard(FirstResponders):
     """Nobody answers the second invitation of a round."""
 
-    def turnout(self, clients, seed, round_index, phase):
-        heard = super().turnout(clients, seed, round_index, phase)
-        return heard if phase == 0 else Turnout([], 15)
+    def select(self, num_clients, seed, round_index, phase):
+        heard = super().select(num_clients, seed, round_index, phase)
+        return heard if phase == 0 else Selection([], 15)
 
 
 def test_a_round_skipped_in_its_second_phase_counts_what_was_sent_before():
@@ -173,7 +175,7 @@ def test_a_round_skipped_in_its_second_phase_counts_what_was_sent_before():
     from fedlightning.data.module import RoundLoader
 
     batch = next(iter(RoundLoader(data, algorithm.phases))).place(torch.device("cpu"), torch.float64)
-    loop = loop_for(quadratic(algorithm, clients=30))
+    loop = loop_for(quadratic(algorithm, num_clients=30))
     before = loop.point.clone()
     with pytest.warns(RuntimeWarning, match=r"Round 0 was skipped: of 15 clients invited in phase 2 of 2, too few"):
         result = loop.run(batch, Autocast("cpu"))
@@ -189,7 +191,7 @@ def test_unanswered_invitations_cost_their_download():
     from fedlightning.data.module import RoundLoader
 
     batch = next(iter(RoundLoader(data, algorithm.phases))).place(torch.device("cpu"), torch.float64)
-    loop = loop_for(quadratic(algorithm, clients=30))
+    loop = loop_for(quadratic(algorithm, num_clients=30))
     result = loop.run(batch, Autocast("cpu"))
     assert (loop.upload, loop.download) == (3 * 8, 10 * 8)
     assert result.metrics["upload_bytes"] == 3 * 8 * 8
@@ -204,7 +206,7 @@ def test_first_responders_resume_bitwise(tmp_path):
 
         data = responders(size=10)
         batches = [b.place(torch.device("cpu"), torch.float64) for b in RoundLoader(data, algorithm.phases)]
-        return loop_for(quadratic(algorithm, clients=30)), batches[:6]
+        return loop_for(quadratic(algorithm, num_clients=30)), batches[:6]
 
     whole, batches = loop_and_batches()
     trajectory = run(whole, batches)

@@ -13,13 +13,13 @@ from fedlightning.participation import Full, Uniform
 from tests.federations import loop_for, quadratic, rounds_of, run
 from tests.small import Line, clients, trainer
 
-PROBLEM = {"clients": 10, "heterogeneity": 0.5}
+PROBLEM = {"num_clients": 10, "heterogeneity": 0.5}
 
 
 def distances(algorithm, rounds, size, **options):
     task = quadratic(algorithm, **PROBLEM)
     loop = loop_for(task, **options)
-    trajectory = run(loop, rounds_of(algorithm, rounds, clients=10, size=size, local_steps=4))
+    trajectory = run(loop, rounds_of(algorithm, rounds, num_clients=10, size=size, local_steps=4))
     return loop, (trajectory - task.solution).norm(dim=1)
 
 

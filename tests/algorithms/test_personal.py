@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from fedlightning import algorithms as fl
-from fedlightning.data.cohort import RoundBatch
 from fedlightning.federation.client_group import for_clients
+from fedlightning.federation.cohort import RoundBatch
 from fedlightning.federation.transport import InProcess
 from fedlightning.local import SVRG, FixedSteps, GradientDescent, LocalSteps
 from fedlightning.oracle import Autocast, Sequential, Vectorized
@@ -150,7 +150,7 @@ def test_personal_blocks_of_absent_clients_stay(name):
     for batch in batches[1:]:
         before = loop.clients.all("personal")
         run(loop, [batch])
-        present = {deal.id for cohort in batch.cohorts for deal in cohort.deals}
+        present = {member.id for cohort in batch.cohorts for member in cohort.members}
         absent = [i for i in range(CLIENTS) if i not in present]
         assert torch.equal(loop.clients.all("personal")[absent], before[absent])
 
@@ -182,10 +182,10 @@ APM = {"lr": 0.15, "rho": 2.0, "sigma": 0.1}
 
 def solve(algorithm, rounds, seed=0):
     """Distances to the Schur-complement solution under 30 % participation, and the largest sum of duals met."""
-    task = personal_quadratic(algorithm, clients=N, dim_shared=3, dim_personal=2)
+    task = personal_quadratic(algorithm, num_clients=N, dim_shared=3, dim_personal=2)
     loop = loop_for(task)
     duals = []
-    for batch in rounds_of(algorithm, rounds, clients=N, size=3, local_steps=4, seed=seed):
+    for batch in rounds_of(algorithm, rounds, num_clients=N, size=3, local_steps=4, seed=seed):
         run(loop, [batch])
         state, z = loop.client_state(loop.clients.rows(range(N))), loop.point
         duals.append((state.pi + algorithm.rho * (state.u - z)).sum(0).abs().max())
@@ -199,7 +199,7 @@ def distance_at_the_start(task):
 
 
 def test_solution_solves_the_joint_problem():
-    task = personal_quadratic(fl.FedSim(0.1), clients=3, dim_shared=2, dim_personal=2)
+    task = personal_quadratic(fl.FedSim(0.1), num_clients=3, dim_shared=2, dim_personal=2)
     u, v = task.solution
     matrix, offset = torch.zeros(8, 8, dtype=torch.float64), torch.zeros(8, dtype=torch.float64)
     for i in range(3):
@@ -239,7 +239,7 @@ class CohortMean(fl.FedAPM):
 
 def test_the_mean_over_the_cohort_misses_the_solution():
     (shared, _), duals, _ = solve(CohortMean(**APM), rounds=280)
-    task = personal_quadratic(CohortMean(**APM), clients=N, dim_shared=3, dim_personal=2)
+    task = personal_quadratic(CohortMean(**APM), num_clients=N, dim_shared=3, dim_personal=2)
     assert 1e-2 < shared < 0.5 * distance_at_the_start(task)
     assert duals[100:].min() > 1e-2
 
@@ -250,8 +250,8 @@ def test_fed_apm_weighs_clients_by_their_samples():
     loop = loop_for(task, weighting="samples")
     for batch in rounds_of(algorithm, 250, size=3, local_steps=4):
         (cohort,) = batch.cohorts
-        deals = tuple(replace(deal, size=sizes[deal.id]) for deal in cohort.deals)
-        run(loop, [RoundBatch(batch.index, (replace(cohort, deals=deals),), torch.tensor(sizes))])
+        members = tuple(replace(member, size=sizes[member.id]) for member in cohort.members)
+        run(loop, [RoundBatch(batch.index, (replace(cohort, members=members),), torch.tensor(sizes))])
     n, weights = len(task.u), torch.tensor(sizes, dtype=torch.float64) / sum(sizes)
     matrix, offset = task.matrix.double(), task.offset.double()
     coupling = matrix[:, :n, n:] @ torch.linalg.inv(matrix[:, n:, n:])
@@ -270,9 +270,9 @@ def test_fed_apm_weighs_clients_by_their_samples():
     ids=["gradient descent", "SVRG"],
 )
 def test_solvers_on_all_data_move_personal_blocks_to_the_joint_solution(algorithm):
-    task = personal_quadratic(algorithm, clients=N)
+    task = personal_quadratic(algorithm, num_clients=N)
     loop = loop_for(task)
-    run(loop, rounds_of(algorithm, 115, clients=N))
+    run(loop, rounds_of(algorithm, 115, num_clients=N))
     u, v = task.solution
     torch.testing.assert_close(loop.point, u, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(loop.clients.all("personal"), v, rtol=1e-6, atol=1e-6)
@@ -286,8 +286,8 @@ def test_step_sizes_of_personal_blocks_are_not_estimated(solver):
 
 def test_fed_alt_and_fed_sim_miss_the_solution():
     for algorithm in (fl.FedAlt(0.15), fl.FedSim(0.15)):
-        task = personal_quadratic(algorithm, clients=N)
-        points = run(loop_for(task), rounds_of(algorithm, 60, clients=N, local_steps=6))
+        task = personal_quadratic(algorithm, num_clients=N)
+        points = run(loop_for(task), rounds_of(algorithm, 60, num_clients=N, local_steps=6))
         torch.testing.assert_close(points[-1], points[-2], rtol=1e-9, atol=1e-9)
         assert 1e-2 < (points[-1] - task.solution[0]).norm() < 0.5 * distance_at_the_start(task)
 
@@ -401,9 +401,9 @@ def test_a_client_without_minibatches_rests():
         loop = loop_for(task)
         (batch,) = rounds_of(algorithm, 1, size=2)
         (cohort,) = batch.cohorts
-        deals = tuple(replace(d, index=d.index[:n]) for d, n in zip(cohort.deals, steps, strict=True))
-        run(loop, [RoundBatch(0, (replace(cohort, deals=deals),), batch.samples)])
-        ends.append(loop.clients.all("state.theta")[[d.id for d in deals]])
+        members = tuple(replace(d, index=d.index[:n]) for d, n in zip(cohort.members, steps, strict=True))
+        run(loop, [RoundBatch(0, (replace(cohort, members=members),), batch.samples)])
+        ends.append(loop.clients.all("state.theta")[[d.id for d in members]])
     assert torch.equal(ends[0][0], ends[1][0])
     assert not torch.equal(ends[0][1], ends[1][1])
 

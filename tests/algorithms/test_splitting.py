@@ -92,9 +92,9 @@ def federation(algorithm, rounds, batch_size=None, local_steps=20, participation
     return loop, (batch.place(torch.device("cpu"), torch.float64) for batch in loader)
 
 
-def solve(algorithm, rounds, **dealing):
+def solve(algorithm, rounds, **options):
     """The loop after some rounds, and what each logged."""
-    loop, batches = federation(algorithm, rounds, **dealing)
+    loop, batches = federation(algorithm, rounds, **options)
     return loop, [loop.run(batch, Autocast("cpu")).metrics for batch in batches]
 
 

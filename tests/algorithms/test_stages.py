@@ -41,18 +41,18 @@ class Counter(FederatedLightningModule):
         return self.x.sum() + 0 * batch[0].sum()
 
 
-def unequal(sizes=(4, 12, 20, 6), **dealing):
+def unequal(sizes=(4, 12, 20, 6), **options):
     """Clients with 1, 3, 5 and 2 minibatches a round."""
     draw = torch.Generator().manual_seed(2)
     sets = []
     for size in sizes:
         x = torch.randn(size, 3, generator=draw, dtype=torch.float64)
         sets.append(TensorDataset(x, x @ torch.randn(3, generator=draw, dtype=torch.float64)))
-    return FederatedDataModule.from_datasets(sets, **{"batch_size": 4, "seed": 1, **dealing})
+    return FederatedDataModule.from_datasets(sets, **{"batch_size": 4, "seed": 1, **options})
 
 
-def fitted(task, rounds, **dealing):
-    trainer(max_steps=rounds, precision="64-true").fit(task, unequal(**dealing))
+def fitted(task, rounds, **options):
+    trainer(max_steps=rounds, precision="64-true").fit(task, unequal(**options))
     return task
 
 

@@ -22,9 +22,9 @@ from tests.small import Line, Personal, clients, regression_data, trainer
 CLIENTS = 5
 
 
-def digits(**dealing):
+def digits(**options):
     defaults = {"participation": Uniform(size=3), "batch_size": 10, "local_steps": 4, "eval_batch_size": 30}
-    return PersonalDigits(IID(CLIENTS), **{**defaults, **dealing})
+    return PersonalDigits(IID(CLIENTS), **{**defaults, **options})
 
 
 def task(algorithm=None, personal=("head",), **options):
@@ -264,9 +264,9 @@ class OwnLine(Personal):
         return self.line(batch[0]).squeeze(1) + self.offset
 
 
-def own_data(**dealing):
-    dealing = {"batch_size": 4, "local_steps": 3, "seed": 1, "eval_batch_size": 5, **dealing}
-    return FederatedDataModule.from_datasets(clients(), val=clients(seed=7), test=clients(seed=8), **dealing)
+def own_data(**options):
+    options = {"batch_size": 4, "local_steps": 3, "seed": 1, "eval_batch_size": 5, **options}
+    return FederatedDataModule.from_datasets(clients(), val=clients(seed=7), test=clients(seed=8), **options)
 
 
 def test_users_validation_runs_once_a_client():

@@ -99,7 +99,7 @@ def test_what_the_parser_accepts_passes(arguments):
         (["--model=fedlightning.tasks.Clasification"], "has no 'Clasification'. Did you mean 'Classification'?"),
         (["--data.init_args.batch_sise=3"], "Digits has no argument 'batch_sise'. Did you mean 'batch_size'?"),
         (["--data.init_args.partitioner=fedlightning.data.IID", "--data.init_args.partitioner.init_args.client=3"],
-         "IID has no argument 'client'. Did you mean 'clients'? It takes clients."),
+         "IID has no argument 'client'. Did you mean 'num_clients'? It takes num_clients."),
         (["--model.init_args.oracle.chunksize=3"], "Vectorized has no argument 'chunksize'. Did you mean"),
         (["--model.init_args.server_optimizer=torch.optim.Adam", "--model.init_args.server_optimizer.init_args.lrr=1"],
          "Adam has no argument 'lrr'. Did you mean 'lr'?"),

@@ -9,20 +9,20 @@ from torch.utils.data import Dataset, TensorDataset
 from fedlightning import FederatedDataModule
 from fedlightning.algorithms import Phase
 from fedlightning.data import RoundLoader, TensorData
-from fedlightning.data.cohort import deal_minibatches
+from fedlightning.federation.cohort import draw_minibatches
 from fedlightning.participation import FirstResponders, Full, Uniform
 
 CPU = torch.device("cpu")
 
 
 def test_an_epoch_meets_every_sample_once():
-    index = deal_minibatches(torch.arange(100, 130), batch_size=10, steps=3, seed=4)
+    index = draw_minibatches(torch.arange(100, 130), batch_size=10, steps=3, seed=4)
     assert index.shape == (3, 10)
     assert index.flatten().sort().values.tolist() == list(range(100, 130))
 
 
 def test_epochs_reshuffle_and_short_minibatches_are_filled():
-    index = deal_minibatches(torch.arange(7), batch_size=3, steps=5, seed=4)
+    index = draw_minibatches(torch.arange(7), batch_size=3, steps=5, seed=4)
     assert index.shape == (5, 3)
     flat = index.flatten()
     assert flat[:7].sort().values.tolist() == flat[7:14].sort().values.tolist() == list(range(7))
@@ -30,10 +30,10 @@ def test_epochs_reshuffle_and_short_minibatches_are_filled():
 
 
 def test_steps_and_full_batches():
-    assert deal_minibatches(torch.arange(7), 3, steps=9, seed=0).shape == (9, 3)
-    assert deal_minibatches(torch.arange(7), None, steps=2, seed=0).tolist() == [list(range(7))] * 2
-    assert deal_minibatches(torch.arange(7), None, steps=3, seed=0).shape == (3, 7)
-    tiny = deal_minibatches(torch.arange(2), 4, steps=1, seed=0)
+    assert draw_minibatches(torch.arange(7), 3, steps=9, seed=0).shape == (9, 3)
+    assert draw_minibatches(torch.arange(7), None, steps=2, seed=0).tolist() == [list(range(7))] * 2
+    assert draw_minibatches(torch.arange(7), None, steps=3, seed=0).shape == (3, 7)
+    tiny = draw_minibatches(torch.arange(2), 4, steps=1, seed=0)
     assert tiny.flatten().bincount().tolist() == [2, 2]
 
 
@@ -50,12 +50,12 @@ class Slow(Dataset):
         return {"x": self.tensors[0][index], "y": self.tensors[1][index]}
 
 
-def federation(slow=False, **dealing):
+def federation(slow=False, **options):
     sizes = [12, 5, 9, 20]
     sets = [(torch.randn(n, 3, generator=torch.Generator().manual_seed(n)), torch.arange(n) + 100 * n) for n in sizes]
     made = [Slow(t) if slow else TensorData({"x": t[0], "y": t[1]}) for t in sets]
     return FederatedDataModule.from_datasets(
-        made, **{"batch_size": 4, "local_steps": None, "local_epochs": 1, "rounds_per_epoch": 3, "seed": 2, **dealing}
+        made, **{"batch_size": 4, "local_steps": None, "local_epochs": 1, "rounds_per_epoch": 3, "seed": 2, **options}
     )
 
 
@@ -121,13 +121,13 @@ def test_full_phase_gives_all_data_and_minibatch_phase_refuses():
 def test_a_phase_may_ask_for_fewer_minibatches():
     phases = (Phase(None, None, None, steps=1),)
     batch = next(iter(RoundLoader(federation(), phases)))
-    assert {len(deal.index) for deal in batch.cohorts[0].deals} == {1}
+    assert {len(member.index) for member in batch.cohorts[0].members} == {1}
 
 
 def test_phases_have_cohorts_of_their_own():
     phases = (Phase(None, None, None), Phase(None, None, None))
     data = federation(participation=Uniform(2), rounds_per_epoch=20)
-    pairs = [tuple(tuple(d.id for d in c.deals) for c in batch.cohorts) for batch in RoundLoader(data, phases)]
+    pairs = [tuple(tuple(d.id for d in c.members) for c in batch.cohorts) for batch in RoundLoader(data, phases)]
     assert any(first != second for first, second in pairs)
 
 
@@ -156,9 +156,9 @@ def test_two_clients_apart_are_dealt_again(slow):
 
 def test_processes_share_a_cohort():
     data = federation(participation=Uniform(3))
-    whole = [[d.id for d in b.cohorts[0].deals] for b in RoundLoader(data)]
+    whole = [[d.id for d in b.cohorts[0].members] for b in RoundLoader(data)]
     parts = [
-        [[d.id for d in b.cohorts[0].deals] for b in RoundLoader(data, rank=rank, world_size=2)] for rank in (0, 1)
+        [[d.id for d in b.cohorts[0].members] for b in RoundLoader(data, rank=rank, world_size=2)] for rank in (0, 1)
     ]
     for all_ids, first, second in zip(whole, *parts, strict=True):
         assert sorted(first + second) == sorted(all_ids)

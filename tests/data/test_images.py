@@ -108,7 +108,7 @@ def fingerprints(data, members):
 
 
 def test_digits_m_parts_are_disjoint_and_targets_unlabelled():
-    federation = DigitsM(clients=4, p=1.0).federation
+    federation = DigitsM(num_clients=4, p=1.0).federation
     train, domain = federation.train.tensors, federation.train.tensors["domain"]
     assert (domain == 0).sum() == (domain == 1).sum() == 650
     assert (train["label"][domain == 1] == -1).all()

@@ -40,14 +40,14 @@ def test_one_client_a_writer(folder):
 
 
 def test_the_first_writers(folder):
-    federation = FEMNIST(str(folder), clients=2).federation
+    federation = FEMNIST(str(folder), num_clients=2).federation
     assert len(federation.partition) == 2
     assert federation.val.tensors[1].tolist() == [1]
 
 
 def test_what_is_missing_is_named(folder):
-    with pytest.raises(ValueError, match=r"FEMNIST\(clients=4\): .*train has 3 writers"):
-        FEMNIST(str(folder), clients=4).build()
+    with pytest.raises(ValueError, match=r"FEMNIST\(num_clients=4\): .*train has 3 writers"):
+        FEMNIST(str(folder), num_clients=4).build()
     with pytest.raises(FileNotFoundError, match=r"No \*\.json in .*nowhere/train.*preprocess\.sh"):
         FEMNIST(str(folder / "nowhere")).build()
 

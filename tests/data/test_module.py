@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset, TensorDataset
 
-from fedlightning import FederatedDataModule, ScoredTask
+from fedlightning import BatchedEvaluationTask, FederatedDataModule
 from fedlightning.algorithms import FedAvg
 from fedlightning.data import IID, Federation, Partition, PersonalDigits
 from tests.small import Line, Personal, clients, trainer
@@ -27,10 +27,10 @@ class OwnLine(Personal):
         return self.line(batch[0]).squeeze(1) + self.offset
 
 
-class ScoredLine(ScoredTask, Personal):
+class ScoredLine(BatchedEvaluationTask, Personal):
     """Evaluated side by side."""
 
-    def scores(self, batch):
+    def predictions(self, batch):
         return self.line(batch[0]).squeeze(1) + self.offset
 
     def evaluate(self, stage, batch, scores):
@@ -109,8 +109,8 @@ def test_lists_that_do_not_do_are_named():
         FederatedDataModule.from_datasets(clients(), val=[None, EMPTY]).setup("fit")
 
 
-def digits(clients=3, **options):
-    return PersonalDigits(IID(clients), **{"batch_size": 20, "local_steps": 1, "seed": 1, **options})
+def digits(num_clients=3, **options):
+    return PersonalDigits(IID(num_clients), **{"batch_size": 20, "local_steps": 1, "seed": 1, **options})
 
 
 def test_federations_are_told_apart():

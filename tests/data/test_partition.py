@@ -70,7 +70,7 @@ def test_source_target_share(p, expected):
 def test_wrong_arguments():
     with pytest.raises(ValueError, match="alpha=0"):
         Dirichlet(3, alpha=0)
-    with pytest.raises(ValueError, match=r"clients=3\): expected an even number"):
+    with pytest.raises(ValueError, match=r"num_clients=3\): expected an even number"):
         SourceTargetShare(3)
     with pytest.raises(ValueError, match="no draw of 100 gave every client 70"):
         Dirichlet(8, alpha=0.1, min_size=70).split(LABELS, 0)
@@ -99,10 +99,10 @@ FEW = torch.arange(10).repeat_interleave(120)[:1197]
 @pytest.mark.parametrize(
     ("partitioner", "column", "message"),
     [
-        (IID(100_000), FEW, "IID(clients=100000): at least 100,000 samples are needed, there are 1,197. Use fewer"),
+        (IID(100_000), FEW, "IID(num_clients=100000): at least 100,000 samples are needed, there are 1,197. Use fewer"),
         (Dirichlet(100_000, alpha=0.3), FEW, "at least 100,000 samples are needed, there are 1,197. Use fewer clients"),
         (Dirichlet(20, alpha=1.0, min_size=60), FEW, "at least 1,200 samples are needed, there are 1,197"),
-        (Shards(600, 2), FEW, "Shards(clients=600, shards_per_client=2): at least 1,200 samples are needed, there are"),
+        (Shards(600, 2), FEW, "Shards(num_clients=600, shards_per_client=2): at least 1,200 samples are needed"),
         (SourceTargetShare(1200), FEW % 2, "at least 1,200 samples are needed, there are 1,197"),
         (SourceTargetShare(4, p=1.0), torch.tensor([0] * 50 + [1]), "one half of the clients shares 1 samples, each"),
         (ByGroup(), FEW[:0], "ByGroup(): at least 1 samples are needed, there are 0"),
@@ -128,8 +128,8 @@ def test_equal_parts_need_a_sample_each():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: IID(0), r"IID\(clients=0\): expected at least 1"),
-        (lambda: Dirichlet(0, alpha=1.0), r"Dirichlet\(clients=0\): expected at least 1"),
+        (lambda: IID(0), r"IID\(num_clients=0\): expected at least 1"),
+        (lambda: Dirichlet(0, alpha=1.0), r"Dirichlet\(num_clients=0\): expected at least 1"),
         (lambda: Dirichlet(3, alpha=1.0, min_size=0), r"Dirichlet\(min_size=0\): expected at least 1"),
         (lambda: Shards(3, 0), r"Shards\(shards_per_client=0\): expected at least 1"),
     ],

@@ -32,7 +32,7 @@ def test_shapes_and_sizes():
 
 
 def test_inputs_have_the_stated_mean_and_variance():
-    data = Synthetic(alpha=0.0, beta=4.0, clients=400)
+    data = Synthetic(alpha=0.0, beta=4.0, num_clients=400)
     x = [x for x, _ in clients(data) if len(x) > 200]
     within = torch.stack([rows.var(0) for rows in x]).mean(0)
     torch.testing.assert_close(within, torch.arange(1, 61) ** -1.2, rtol=0.05, atol=0)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import torch
 
-from fedlightning.data.cohort import RoundBatch
+from fedlightning.federation.cohort import RoundBatch
 from fedlightning.federation.loop import RoundLoop
 from fedlightning.federation.processes import OneProcess
 from fedlightning.federation.protocol import Invitation
@@ -23,16 +23,16 @@ class OverTheWire:
         self.runners = runners
         self.bytes = 0
 
-    def deal(self, batch, autocast):
+    def receive(self, batch, autocast):
         for client, transport in self.runners.items():
             cohorts = tuple(
-                replace(cohort, deals=tuple(deal for deal in cohort.deals if deal.id == client))
+                replace(cohort, members=tuple(member for member in cohort.members if member.id == client))
                 for cohort in batch.cohorts
             )
-            transport.deal(RoundBatch(batch.index, cohorts, batch.samples), autocast)
-        self.first = [deal.id for deal in batch.cohorts[0].deals]
+            transport.receive(RoundBatch(batch.index, cohorts, batch.samples), autocast)
+        self.first = [member.id for member in batch.cohorts[0].members]
         return [
-            Invitation([deal.id for deal in cohort.deals], cohort.answering, cohort.contacted, cohort.seed)
+            Invitation([member.id for member in cohort.members], cohort.answering, cohort.contacted, cohort.seed)
             for cohort in batch.cohorts
         ]
 
@@ -69,7 +69,7 @@ class FederationOverTheWire:
         self.loop = RoundLoop(self.server, self.wire)
 
     def run(self, batch, autocast, undo_overflow=False):
-        return self.loop.run(batch.index, self.wire.deal(batch, autocast), undo_overflow)
+        return self.loop.run(batch.index, self.wire.receive(batch, autocast), undo_overflow)
 
     @property
     def point(self):

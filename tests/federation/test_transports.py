@@ -11,10 +11,10 @@ from torch import nn
 from fedlightning import algorithms as fl
 from fedlightning.data.module import RoundLoader
 from fedlightning.federation.server import RoundRejectedError
-from fedlightning.models import Variants
+from fedlightning.models import PerArchitecture
+from fedlightning.models.per_architecture import TaskArchitectures
 from fedlightning.oracle import Autocast, Sequential, Vectorized
 from fedlightning.participation import Devices, FirstResponders, Uniform
-from fedlightning.variants import VariantChoice
 from tests.algorithms.cases import CASES
 from tests.federation.over_the_wire import FederationOverTheWire
 from tests.federations import CLIENTS, loop_for, personal_quadratic, quadratic, rounds_of
@@ -25,8 +25,8 @@ ROUNDS = 4
 
 def batches_of(data, task, rounds=ROUNDS, dtype=torch.float64):
     data.rounds_per_epoch = rounds
-    choice = VariantChoice(task)
-    loader = RoundLoader(data, task.algorithm.phases, variant=choice.of if choice else lambda client: "")
+    choice = TaskArchitectures(task)
+    loader = RoundLoader(data, task.algorithm.phases, architecture=choice.of if choice else lambda client: "")
     return [batch.place(torch.device("cpu"), dtype) for batch in loader]
 
 
@@ -92,7 +92,7 @@ class Wearables(Personal):
         super().__init__(algorithm)
         del self.offset
         parts = {"wide": nn.Linear(6, 6), "normed": nn.BatchNorm1d(6), "none": nn.Identity()}
-        self.sensor = Variants(parts, ["wide", "normed", "none", "normed"])
+        self.sensor = PerArchitecture(parts, ["wide", "normed", "none", "normed"])
 
     def objective(self, batch):
         x, y = batch
@@ -121,9 +121,9 @@ SITUATIONS = {
 @pytest.mark.parametrize("situation", SITUATIONS)
 @pytest.mark.parametrize("oracle", [Sequential(), Vectorized(chunk_size=2)], ids=["one by one", "batched"])
 def test_situations_are_alike_over_the_wire(situation, oracle):
-    make, dealing, options = SITUATIONS[situation]
+    make, data_options, options = SITUATIONS[situation]
     task = seeded(make)
-    data = regression_data(**{"participation": Uniform(3), **dealing})
+    data = regression_data(**{"participation": Uniform(3), **data_options})
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Round .* was skipped")
         here, there, results = both(task, batches_of(data, task()), 4, oracle, **options)

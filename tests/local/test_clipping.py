@@ -19,9 +19,9 @@ from tests.small import Line, Personal, clients, trainer
 CLIP = 0.3
 
 
-def whole(sets, **dealing):
+def whole(sets, **options):
     """Every step sees all of a client's data, so that a plain loop needs to know nothing of the dealing."""
-    return FederatedDataModule.from_datasets(sets, batch_size=None, local_steps=4, rounds_per_epoch=2, **dealing)
+    return FederatedDataModule.from_datasets(sets, batch_size=None, local_steps=4, rounds_per_epoch=2, **options)
 
 
 def plain_loop(task, x, y, lr, clip, steps=4):

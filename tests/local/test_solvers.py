@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from fedlightning.core.parameter_space import ParameterSpace
 from fedlightning.local import (
     SVRG,
     DecreasingTolerance,
@@ -21,8 +22,7 @@ from fedlightning.local import (
     estimate_smoothness,
 )
 from fedlightning.oracle.base import Evaluation
-from fedlightning.oracle.cohort import CohortOracle, Minibatch
-from fedlightning.space import ParameterSpace
+from fedlightning.oracle.gradient import GradientOracle, Minibatch
 
 DIM, CLIENTS, SAMPLES = 4, 3, 8
 
@@ -57,7 +57,7 @@ def evaluate(w, v, buffers, a, blocks="both", randomness=None):
 
 
 def oracle_of(data, seeds=None):
-    return CohortOracle(data, evaluate, torch.empty(CLIENTS, 0, dtype=torch.float64), seeds=seeds)
+    return GradientOracle(data, evaluate, torch.empty(CLIENTS, 0, dtype=torch.float64), seeds=seeds)
 
 
 def subproblem(weight=10.0, **more):
@@ -99,7 +99,7 @@ def test_gradient_descent_solves_a_skew_problem_with_a_max_block():
 
     problem = Subproblem(torch.ones(2, dtype=torch.float64), 5.0)
     data = Samples(finite_sum(), 1)
-    oracle = CohortOracle(data, bilinear, torch.empty(CLIENTS, 0, dtype=torch.float64))
+    oracle = GradientOracle(data, bilinear, torch.empty(CLIENTS, 0, dtype=torch.float64))
     start = torch.zeros(2, dtype=torch.float64)
     exact = torch.linalg.solve(skew + 5 * torch.eye(2).double(), 5 * torch.ones(2).double())
     solver = GradientDescent(max_steps=3000).bind(Bound(min_dim=1), start)
@@ -156,7 +156,7 @@ def test_smoothness_is_estimated_under_one_draw_of_the_noise(solver):
     torch.manual_seed(3)
     noise = 10 * torch.randn_like(start)
     torch.manual_seed(3)
-    oracle = CohortOracle(data, noisy, torch.empty(CLIENTS, 0, dtype=torch.float64))
+    oracle = GradientOracle(data, noisy, torch.empty(CLIENTS, 0, dtype=torch.float64))
     moved = solver.solve(start, oracle, problem, FixedSteps()).w
     smoothness = estimate_smoothness(lambda w: evaluate(w, None, None, seen).g, start)
     g = evaluate(start, None, None, seen).g + noise
@@ -178,7 +178,7 @@ def test_svrg_takes_both_gradients_with_the_same_random_numbers():
     start = torch.zeros(DIM, dtype=torch.float64)
     exact = solver.solve(start, oracle_of(data), problem, FixedSteps())
     buffers = torch.empty(CLIENTS, 0, dtype=torch.float64)
-    oracle = CohortOracle(data, noisy, buffers, evaluate_full=evaluate)
+    oracle = GradientOracle(data, noisy, buffers, evaluate_full=evaluate)
     result = solver.solve(start, oracle, problem, FixedSteps())
     torch.testing.assert_close(result.w, exact.w, rtol=1e-9, atol=1e-9)
 
@@ -294,7 +294,7 @@ def test_uniform_numbers_belong_to_the_client():
             def __len__(self):
                 return len(seeds)
 
-        return CohortOracle(Some(finite_sum(), 1), evaluate, torch.empty(len(seeds), 0), seeds=seeds).uniform(5)
+        return GradientOracle(Some(finite_sum(), 1), evaluate, torch.empty(len(seeds), 0), seeds=seeds).uniform(5)
 
     together = uniform([3, 4, 5])
     assert torch.equal(together[1:], torch.cat([uniform([4]), uniform([5])]))

@@ -37,7 +37,7 @@ from torch.utils.data import TensorDataset
 from fedlightning import FederatedDataModule, FederatedLightningModule
 from fedlightning.algorithms import FedAvg
 from fedlightning.federation.server import RoundRejectedError
-from fedlightning.oracle import Auto, ObjectiveError, Oracle, Sequential, Vectorized
+from fedlightning.oracle import Auto, ObjectiveError, ClientBatching, Sequential, Vectorized
 from tests.oracle.objectives import AbsentError, Case, Setting, UnsuitableError, module_cases, operation_cases, reseed
 from tests.oracle.written import written_cases
 
@@ -49,7 +49,7 @@ EPS = torch.finfo(torch.float64).eps
 
 SPEEDS = ("replayed", "batched", "one by one")
 
-WAYS: dict[str, tuple[Callable[[], Oracle], str]] = {
+WAYS: dict[str, tuple[Callable[[], ClientBatching], str]] = {
     "batched": (lambda: Vectorized(replay=False), "batched"),
     "replayed": (lambda: Vectorized(replay=True), "replayed"),
     "default": (Auto, "replayed"),
@@ -112,7 +112,7 @@ class Outcome:
 class Task(FederatedLightningModule):
     """Any network with any loss."""
 
-    def __init__(self, setting: Setting, oracle: Oracle) -> None:
+    def __init__(self, setting: Setting, oracle: ClientBatching) -> None:
         super().__init__(FedAvg(setting.lr), oracle=oracle)
         self.network = setting.network()
         self.calls = ctypes.c_long()  # in plain Python it would be state, and have clients computed one by one
@@ -169,7 +169,7 @@ class _Lines(logging.Handler):
 _ABOUT = re.compile(r"oracle|Sequential|Vectorized|vmap|replay|one by one", re.IGNORECASE)
 
 
-def fit(setting: Setting, oracle: Oracle, rounds: int = ROUNDS, nudge: float = 0.0) -> Fit:
+def fit(setting: Setting, oracle: ClientBatching, rounds: int = ROUNDS, nudge: float = 0.0) -> Fit:
     """Train, as a user does, perhaps from a start that is relatively ``nudge`` beside."""
     reseed()
     task = Task(setting, oracle).double()
@@ -285,7 +285,7 @@ def examine(case: Case, ways: Iterable[str] = (), rounds: int = ROUNDS) -> Outco
     return outcome
 
 
-def _judged(name: str, asked: str, setting: Setting, expected: Fit, oracle: Oracle, rounds: int) -> Way:
+def _judged(name: str, asked: str, setting: Setting, expected: Fit, oracle: ClientBatching, rounds: int) -> Way:
     try:
         got = fit(setting, oracle, rounds)
     except Exception as error:
@@ -322,7 +322,7 @@ def batched_preferred() -> Any:
     """A context in which ``Auto`` finds one by one too slow, so that its choice does not depend on the machine."""
     measured = Auto._time
 
-    def slow_alone(self: Auto, oracle: Oracle, *args: Any) -> float:
+    def slow_alone(self: Auto, oracle: ClientBatching, *args: Any) -> float:
         return measured(self, oracle, *args) * (1e6 if isinstance(oracle, Sequential) else 1.0)
 
     return mock.patch.object(Auto, "_time", slow_alone)

@@ -16,11 +16,11 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.nn import functional as F
 
 from fedlightning.algorithms import FedAvg, FedSGDA
-from fedlightning.data.cohort import RoundBatch
+from fedlightning.core.parameter_space import ParameterSpace, read
+from fedlightning.federation.cohort import RoundBatch
 from fedlightning.oracle import Auto, Autocast, Evaluation, Objective, ObjectiveError, Sequential, Vectorized
 from fedlightning.oracle.check import Sample, SelfCheck, fastest_that_agrees
 from fedlightning.oracle.look import Look
-from fedlightning.space import ParameterSpace, read
 from tests.federations import loop_for, quadratic, rounds_of, run
 from tests.oracle.test_oracle import S, classify, setting
 

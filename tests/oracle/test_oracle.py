@@ -8,10 +8,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedlightning.algorithms import FedAvg
-from fedlightning.data.cohort import RoundBatch
+from fedlightning.core.parameter_space import ParameterSpace, read
+from fedlightning.federation.cohort import RoundBatch
 from fedlightning.oracle import Auto, Autocast, Cost, Objective, Sequential, Vectorized
 from fedlightning.oracle.layers import CohortLayers
-from fedlightning.space import ParameterSpace, read
 from tests.federations import loop_for, quadratic, rounds_of, run
 
 S, B = 3, 4
@@ -366,8 +366,8 @@ def test_auto_decides_by_time(monkeypatch):
 
 def test_auto_with_one_client_is_sequential():
     algorithm = FedAvg(0.05)
-    loop = loop_for(quadratic(algorithm, clients=1), Auto())
-    run(loop, rounds_of(algorithm, 1, clients=1))
+    loop = loop_for(quadratic(algorithm, num_clients=1), Auto())
+    run(loop, rounds_of(algorithm, 1, num_clients=1))
     assert loop.oracle == Sequential()
 
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedlightning.algorithms import CDMA_ONE, FedAvg
-from fedlightning.data.cohort import RoundBatch
+from fedlightning.federation.cohort import RoundBatch
 from fedlightning.oracle import BatchedError, Sequential, Vectorized
 from fedlightning.oracle.randomness import ClientNoise, PerClient, Randomness, UnsplittableDrawError
 from tests.federations import loop_for, quadratic, rounds_of, run
@@ -183,7 +183,7 @@ def test_an_anchor_draws_what_the_next_call_draws():
 
     class Compares(FedAvg):
         def client_update(self, message, state, oracle):
-            z = message.z.expand(oracle.clients, -1)
+            z = message.z.expand(oracle.num_clients, -1)
             for batch in oracle.batches():
                 seen.append((oracle.at_reference(z, batch) - oracle(z, batch)).abs().max())
             return super().client_update(message, state, oracle)

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from fedlightning.core.parameter_space import ParameterSpace
 from fedlightning.proximal import L1, Composite, GroupLasso, L2Ball, Nuclear, Simplex, SquaredL2, compose
-from fedlightning.space import ParameterSpace
 
 
 class Net(nn.Module):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
-from fedlightning.config import from_config, to_config
+from fedlightning.core.serialisation import from_config, to_config
 from fedlightning.proximal import (
     L1,
     Box,

@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 
-from fedlightning.seeding import derive_seed
+from fedlightning.core.seeding import derive_seed
 
 
 class Nothing:

@@ -20,12 +20,12 @@ def nuclear(**options):
     torch.manual_seed(0)
     task = BilinearNuclear(FeDualEx(0.03), dim_x=9, dim_y=7, columns=4, **options).double()
     for block in (task.x, task.y):
-        block.data = task.psi.project(block.data)  # in double precision
+        block.data = task.ball.project(block.data)  # in double precision
     return task
 
 
 def phi(task, x, y):
-    return ((task.matrix @ x - task.offset) * y).sum() + task.psi.value(x) - task.psi.value(y)
+    return ((task.matrix @ x - task.offset) * y).sum() + task.ball.value(x) - task.ball.value(y)
 
 
 @pytest.mark.parametrize("make", [l1, nuclear], ids=["l1", "nuclear"])
@@ -33,13 +33,13 @@ def test_gap_is_that_of_the_best_responses(make):
     """The best y' maximises <c, y'> - psi(y'): far along c the proximal step ends at it."""
     task = make()
     x, y = task.x.detach(), task.y.detach()
-    best_y = task.psi.prox(1e7 * (task.matrix @ x - task.offset), 1e7)
-    best_x = task.psi.prox(-1e7 * task.matrix.mT @ y, 1e7)
+    best_y = task.ball.prox(1e7 * (task.matrix @ x - task.offset), 1e7)
+    best_x = task.ball.prox(-1e7 * task.matrix.mT @ y, 1e7)
     torch.testing.assert_close(task.duality_gap(x, y), phi(task, x, best_y) - phi(task, best_x, y), rtol=1e-6, atol=0)
     draw = torch.Generator().manual_seed(1)
     for _ in range(50):
-        other_x = task.psi.project(torch.randn(x.shape, dtype=x.dtype, generator=draw))
-        other_y = task.psi.project(torch.randn(y.shape, dtype=x.dtype, generator=draw))
+        other_x = task.ball.project(torch.randn(x.shape, dtype=x.dtype, generator=draw))
+        other_y = task.ball.project(torch.randn(y.shape, dtype=x.dtype, generator=draw))
         assert task.duality_gap(x, y) >= phi(task, x, other_y) - phi(task, other_x, y) - 1e-9
 
 
@@ -51,8 +51,8 @@ def test_zero_is_a_saddle_where_the_price_exceeds_the_offset():
 
 def test_start_is_feasible_and_the_offset_of_matrices_has_half_rank():
     for task in (l1(), nuclear()):
-        assert torch.isfinite(task.psi.value(task.x.detach()))
-        assert torch.isfinite(task.psi.value(task.y.detach()))
+        assert torch.isfinite(task.ball.value(task.x.detach()))
+        assert torch.isfinite(task.ball.value(task.y.detach()))
     assert torch.linalg.matrix_rank(task.offset) == 2
     for start in (l1().x, l1().y):
         assert start.min() < -0.5 * l1().radius

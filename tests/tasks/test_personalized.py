@@ -10,9 +10,9 @@ from torch.nn import functional as F
 from fedlightning import FederatedDataModule
 from fedlightning import algorithms as fl
 from fedlightning.algorithms import FedAPM, FedAvg, FedSim
+from fedlightning.core.tree import map_tensors
 from fedlightning.data import IID, Dirichlet, PersonalDigits, TensorData
 from fedlightning.models import PersonalMLP, PolicyHeads, SummedHeads, TwoLayerCNN, head_context
-from fedlightning.nested import map_tensors
 from fedlightning.oracle import ObjectiveError, Sequential, Vectorized
 from fedlightning.tasks import ClientNumbers, FedCP, FedRoD, PersonalizedClassification, PersonalQuadratic
 from tests.models.test_personalized import SMALL
@@ -48,7 +48,7 @@ def test_nothing_shared_is_refused():
 
 
 def test_the_quadratic_problem_logs_distances_of_both_blocks():
-    task = PersonalQuadratic(FedAPM(0.15, rho=2.0), clients=4)
+    task = PersonalQuadratic(FedAPM(0.15, rho=2.0), num_clients=4)
     fit = trainer(max_steps=150, val_check_interval=150, check_val_every_n_epoch=None, precision="64-true")
     fit.fit(task, ClientNumbers(4, local_steps=5, rounds_per_epoch=150))
     assert fit.callback_metrics["distance"] < 1e-6

@@ -155,7 +155,7 @@ def test_the_penalty_belongs_to_what_is_minimised():
 
 
 def test_quadratic_solution_and_drift_point_are_what_they_say():
-    task = QuadraticSaddle(FedAvg(0.05), clients=4).double()
+    task = QuadraticSaddle(FedAvg(0.05), num_clients=4).double()
     z = task.solution.clone().requires_grad_()
     with torch.no_grad():
         task.x.copy_(z[:5])

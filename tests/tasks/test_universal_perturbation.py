@@ -7,17 +7,17 @@ import torch
 from torch.nn import functional as F
 
 from fedlightning.algorithms import FedAvg, FeDualEx, ProjectedGDA
+from fedlightning.core.parameter_space import read
 from fedlightning.data import Digits, ScalePixels
 from fedlightning.models import ThreeLayerCNN
 from fedlightning.oracle import Vectorized
 from fedlightning.proximal import L2Ball
-from fedlightning.space import read
 from fedlightning.tasks import UniversalPerturbation
 from tests.small import trainer
 
 
-def digits(**dealing):
-    return Digits(scaling=ScalePixels(mean=0.0, std=1.0), batch_size=30, local_steps=5, **dealing)
+def digits(**options):
+    return Digits(scaling=ScalePixels(mean=0.0, std=1.0), batch_size=30, local_steps=5, **options)
 
 
 def fit(algorithm, tmp_path, rounds=30, **options):

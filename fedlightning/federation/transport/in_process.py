@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from fedlightning.data.cohort import RoundBatch
 from fedlightning.federation.client import ClientRunner
+from fedlightning.federation.cohort import RoundBatch
 from fedlightning.federation.processes import OneProcess, Processes
 from fedlightning.federation.protocol import Answer, Invitation, Request, Roster, Stamp
 from fedlightning.oracle import Autocast
@@ -14,7 +14,7 @@ from fedlightning.oracle import Autocast
 class InProcess:
     """The simulation: one runner computes all clients of this process, many at a time.
 
-    A round's data come from the data loader, so :meth:`deal` hands them out before the server asks. With several
+    A round's data come from the data loader, so :meth:`receive` hands them out before the server asks. With several
     processes every one runs the same server on the answers of its own clients; sums go over all of them, client states
     never leave the process that holds them.
 
@@ -30,7 +30,7 @@ class InProcess:
         self._batch: RoundBatch | None = None
         self._autocast: Autocast | None = None
 
-    def deal(self, batch: RoundBatch, autocast: Autocast) -> list[Invitation]:
+    def receive(self, batch: RoundBatch, autocast: Autocast) -> list[Invitation]:
         """Hand out the data of the coming round.
 
         Args:
@@ -42,22 +42,22 @@ class InProcess:
         """
         self._batch, self._autocast = batch, autocast
         return [
-            Invitation([deal.id for deal in cohort.deals], cohort.answering, cohort.contacted, cohort.seed)
+            Invitation([member.id for member in cohort.members], cohort.answering, cohort.contacted, cohort.seed)
             for cohort in batch.cohorts
         ]
 
     def join(self) -> Roster:
         """All clients, of all processes."""
-        batch = self._dealt
+        batch = self._round
         self.runner.clients.use(self._precision)
         return self.runner.join(batch.cohorts[0], batch.samples)
 
     def ask(self, request: Request, invited: Sequence[int]) -> Iterator[Answer]:
         """The answers of this process's clients, chunk by chunk in the order of the cohort."""
-        cohort = self._dealt.cohorts[request.stamp.phase]
+        cohort = self._round.cohorts[request.stamp.phase]
         if not self.runner.has_joined:  # a client of its own, whom the first cohort left out
             self.runner.clients.use(self._precision)
-            self.runner.join(cohort, self._dealt.samples)
+            self.runner.join(cohort, self._round.samples)
         return self.runner.train(request, cohort, self._precision)
 
     def settle(self, accepted: Mapping[int, Stamp]) -> bool:
@@ -65,11 +65,11 @@ class InProcess:
         return self.runner.clients.settle(accepted)
 
     @property
-    def _dealt(self) -> RoundBatch:
-        assert self._batch is not None, "deal() comes before the round"
+    def _round(self) -> RoundBatch:
+        assert self._batch is not None, "receive() comes before the round"
         return self._batch
 
     @property
     def _precision(self) -> Autocast:
-        assert self._autocast is not None, "deal() comes before the round"
+        assert self._autocast is not None, "receive() comes before the round"
         return self._autocast

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from fedlightning.oracle.scores import CohortScores, NotBatchableError
-from fedlightning.space import ParameterSpace, read
+from fedlightning.core.parameter_space import ParameterSpace, read
+from fedlightning.oracle.predictions import ClientPredictions, NotBatchableError
 
 S, B = 3, 5
 
@@ -19,7 +19,7 @@ class Scorer(nn.Module):
         self.calls = 0
         self.change = change
 
-    def scores(self, batch):
+    def predictions(self, batch):
         return self.change(self, self.net(batch[0]))
 
 
@@ -28,15 +28,15 @@ def scored(change):
     space = ParameterSpace(task)
     w = read(space.shared, task) + torch.randn(S, space.shared.dim, dtype=torch.float64)
     x = torch.randn(S, B, 4, dtype=torch.float64)
-    scores = CohortScores(task, space)
-    return scores(w, w.new_empty(S, 0), None, (x,)), space.shared.views(w), x
+    predictions = ClientPredictions(task, space)
+    return predictions(w, w.new_empty(S, 0), None, (x,)), space.shared.views(w), x
 
 
 def test_scores_are_each_clients_own():
-    scores, views, x = scored(lambda task, y: y.tanh())
+    predictions, views, x = scored(lambda task, y: y.tanh())
     for i in range(S):
         expected = (x[i] @ views["net.weight"][i].T + views["net.bias"][i]).tanh()
-        torch.testing.assert_close(scores[i], expected, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(predictions[i], expected, rtol=1e-12, atol=1e-12)
 
 
 def centred(task, y):
@@ -59,5 +59,5 @@ def test_scores_that_depend_on_more_than_the_sample_are_refused(change):
 
 
 def test_the_comparison_leaves_no_trace():
-    scores, _, _ = scored(lambda task, y: (setattr(task, "calls", task.calls + 1), y)[1])
-    assert scores.shape == (S, B, 2)
+    predictions, _, _ = scored(lambda task, y: (setattr(task, "calls", task.calls + 1), y)[1])
+    assert predictions.shape == (S, B, 2)

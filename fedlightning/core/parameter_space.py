@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from fedlightning.variants import VariantChoice
+from fedlightning.models.per_architecture import TaskArchitectures
 
 if TYPE_CHECKING:
     PerBlock: TypeAlias = Any  # once an algorithm is bound, arithmetic on it is that of a number or a vector
@@ -63,17 +63,17 @@ class Layout:
             for name, shape, piece in zip(self.names, self.shapes, pieces, strict=True)
         }
 
-    def flatten(self, tensors: Iterable[Tensor], clients: int) -> Tensor:
+    def flatten(self, tensors: Iterable[Tensor], num_clients: int) -> Tensor:
         """The inverse of :meth:`views` for a cohort.
 
         Args:
             tensors: One tensor ``[S, *shape]`` a name, in the order of the names; there must be one at least.
-            clients: S.
+            num_clients: S.
 
         Returns:
             ``[S, d]``, a new tensor.
         """
-        return torch.cat([tensor.reshape(clients, -1) for tensor in tensors], dim=1)
+        return torch.cat([tensor.reshape(num_clients, -1) for tensor in tensors], dim=1)
 
     def to_operator_(self, gradient: Tensor) -> Tensor:
         """Turn a gradient ``[..., d]`` into the operator in place: the max block changes its sign."""
@@ -139,7 +139,7 @@ class ParameterSpace:
     """The trainable parameters of a module, sorted into shared and personal, min and max; and its buffers.
 
     Parameters that do not require gradients belong to no block: they are constants of the objective. Of
-    :class:`~fedlightning.models.Variants` only those at hand count; the shared block is the same for all.
+    :class:`~fedlightning.models.PerArchitecture` only the active ones count; the shared block is the same for all.
 
     Attributes:
         shared: Layout of the point the server holds.
@@ -159,7 +159,8 @@ class ParameterSpace:
 
         Raises:
             ValueError: If a prefix matches no trainable parameter, a parameter is named by both, nothing is shared,
-                or the trainable parameters do not share one real dtype, or variants are not personal.
+                the trainable parameters do not share one real dtype, or parts that differ by architecture are not
+                personal.
         """
         trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
         if lazy := [name for name, p in trainable.items() if is_lazy(p)]:
@@ -181,14 +182,14 @@ class ParameterSpace:
                 "Convert the module, or exclude parameters with requires_grad_(False)."
             )
         self._prefixes = tuple(max_parameters), tuple(personal_parameters)
-        choice = VariantChoice(module)
-        for part in choice.names:
+        choice = TaskArchitectures(module)
+        for part in choice.parts:
             if travels := sorted(name for name in trainable if is_under(name, part) and name not in personal):
                 raise ValueError(
                     f"'{part}' varies between clients, so it cannot be shared, but '{travels[0]}' is not personal. "
                     f"Add '{part}' to personal_parameters."
                 )
-        absent = choice.absent()
+        absent = choice.inactive()
         self._absent = tuple(name for name in trainable if any(is_under(name, prefix) for prefix in absent))
         minimised = [name for name in trainable if name not in maximised | personal]
         shared = (*minimised, *(name for name in trainable if name in maximised))
@@ -219,8 +220,8 @@ class ParameterSpace:
             personal.spread(value, name, like, others=(*shared.names, *self._absent)),
         )
 
-    def at_hand(self, module: nn.Module) -> ParameterSpace:
-        """The space of the variants of ``module`` that are at hand now."""
+    def of_active(self, module: nn.Module) -> ParameterSpace:
+        """Return the space of the architecture that is active in ``module`` now."""
         return ParameterSpace(module, *self._prefixes)
 
     def stay(self) -> Tensor:

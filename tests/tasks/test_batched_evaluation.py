@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import Dataset
 
-from fedlightning import FederatedDataModule, ScoredTask
+from fedlightning import BatchedEvaluationTask, FederatedDataModule
 from fedlightning.algorithms import Ditto, FedALA, FedAPM, FedAvg, pFedMe
 from fedlightning.data import ClientLoader, Dirichlet, Partition, PersonalDigits, TensorData
 from fedlightning.models import HARNet, TwoLayerCNN
@@ -50,8 +50,8 @@ def test_training_data_of_a_global_model_are_evaluated_as_one():
     class Plain(PersonalizedClassification):
         per_client_evaluation = False
 
-        def evaluate(self, stage, batch, scores):
-            self.log(f"{stage}_loss", F.cross_entropy(scores, batch[1]), batch_size=len(scores))
+        def evaluate(self, stage, batch, predictions):
+            self.log(f"{stage}_loss", F.cross_entropy(predictions, batch[1]), batch_size=len(predictions))
 
     task, data = Plain(FedAvg(0.1)), digits(validate_train=True)
     fit = trainer(max_steps=2, val_check_interval=2, check_val_every_n_epoch=None)
@@ -141,20 +141,20 @@ def test_before_the_first_round_all_stand_at_the_present_parameters():
     assert first["val_loss"] == pytest.approx(float(torch.stack(losses).mean()), rel=1e-5)
 
 
-class OwnLine(ScoredTask, Personal):
+class OwnLine(BatchedEvaluationTask, Personal):
     """A user's task."""
 
-    def scores(self, batch):
+    def predictions(self, batch):
         return self.line(batch[0]).squeeze(1) + self.offset
 
-    def evaluate(self, stage, batch, scores):
-        self.log(f"{stage}_loss", (scores - batch[1]).square().mean(), batch_size=len(scores))
+    def evaluate(self, stage, batch, predictions):
+        self.log(f"{stage}_loss", (predictions - batch[1]).square().mean(), batch_size=len(predictions))
 
 
-def own_data(wrap=lambda part: part, **dealing):
-    dealing = {"batch_size": 4, "local_steps": 3, "seed": 1, "eval_batch_size": 30, **dealing}
+def own_data(wrap=lambda part: part, **options):
+    options = {"batch_size": 4, "local_steps": 3, "seed": 1, "eval_batch_size": 30, **options}
     return FederatedDataModule.from_datasets(
-        clients(), val=[wrap(part) for part in clients(seed=7)], test=clients(seed=8), **dealing
+        clients(), val=[wrap(part) for part in clients(seed=7)], test=clients(seed=8), **options
     )
 
 
@@ -208,14 +208,14 @@ def test_clients_of_like_size_stand_together():
 
 
 class Refusing(OwnLine):
-    def scores(self, batch):
+    def predictions(self, batch):
         shift = self.offset.item()
         return self.line(batch[0]).squeeze(1) + shift
 
 
 class Drawing(OwnLine):
-    def scores(self, batch):
-        return super().scores(batch) + 0 * torch.rand(len(batch[0]))
+    def predictions(self, batch):
+        return super().predictions(batch) + 0 * torch.rand(len(batch[0]))
 
 
 class BatchNormed(OwnLine):
@@ -223,7 +223,7 @@ class BatchNormed(OwnLine):
         super().__init__(algorithm, oracle=Sequential())
         self.norm = nn.BatchNorm1d(6, affine=False, track_running_stats=False)
 
-    def scores(self, batch):
+    def predictions(self, batch):
         return self.line(self.norm(batch[0])).squeeze(1) + self.offset
 
 
@@ -235,11 +235,11 @@ def test_scores_that_cannot_run_side_by_side_run_one_by_one(make, monkeypatch):
     trainer(limit_val_batches=0).fit(task, data)
     trainer().validate(task, data, verbose=False)
     assert len(said) == 1
-    assert said[0].startswith(f"{make.__name__}.scores cannot run for many clients at once")
+    assert said[0].startswith(f"{make.__name__}.predictions cannot run for many clients at once")
     expected = []
     for i, part in enumerate(clients(seed=7)):
         own = task.personalize(i).eval()
-        expected.append((own.scores(part.tensors) - part.tensors[1]).square().mean())
+        expected.append((own.predictions(part.tensors) - part.tensors[1]).square().mean())
     torch.testing.assert_close(task.client_metrics["val_loss"], torch.stack(expected).detach())
     assert task.offset.item() == 0.0
 
@@ -263,7 +263,7 @@ def test_a_validation_step_of_its_own_is_taken_as_it_is():
 
 
 class Failing(OwnLine):
-    def evaluate(self, stage, batch, scores):
+    def evaluate(self, stage, batch, predictions):
         raise KeyboardInterrupt
 
 

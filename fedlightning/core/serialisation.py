@@ -115,7 +115,7 @@ class Trust:
             there = _imported(module, name)
         if isinstance(there, type) and issubclass(there, base):
             home = there.__module__
-            mine = home.startswith(f"{__package__}.") or home in self.modules
+            mine = home.startswith(f"{_PACKAGE}.") or home in self.modules
             if mine or any(there is known for known in (base, *self.named)):
                 return there
         raise UntrustedClassError(
@@ -194,7 +194,7 @@ def rebuild(
             f"{place}._instantiator asks to run {instantiator!r}; nothing of it was imported or run. No checkpoint of "
             "fedlightning does: do not use this file, unless you know who changed it."
         )
-    own = () if base.__module__.startswith(f"{__package__}.") else (base.__module__,)
+    own = () if base.__module__.startswith(f"{_PACKAGE}.") else (base.__module__,)
     trust = Trust(_named(trusted), own)
     path = arguments.pop("_class_path", None)
     cls = base if path is None else trust.find_subclass(path, base, f"{place}._class_path")
@@ -221,7 +221,8 @@ def class_path(cls: type) -> str:
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 _VAR_KEYWORD = inspect.Parameter.VAR_KEYWORD
 _INSTANTIATORS = ("lightning.pytorch.cli.instantiate_module", "pytorch_lightning.cli.instantiate_module")
-_TASKS_AND_DATA = (f"{__package__}.tasks", f"{__package__}.data")
+_PACKAGE = __name__.partition(".")[0]
+_TASKS_AND_DATA = (f"{_PACKAGE}.tasks", f"{_PACKAGE}.data")
 _PARTS = (
     "algorithms",
     "data",
@@ -232,7 +233,6 @@ _PARTS = (
     "participation",
     "proximal",
     "tasks",
-    "variants",
 )
 
 
@@ -258,10 +258,10 @@ def _of_torch(module: str, found: Any) -> type | None:
 def _of_this_package(module: str, name: str) -> type | None:
     """A class of this package that hyper-parameters may hold: no task, no data module, nothing that acts."""
     package, *parts = module.split(".")
-    if package != __package__ or not parts or parts[0] not in _PARTS or name.startswith("_"):
+    if package != _PACKAGE or not parts or parts[0] not in _PARTS or name.startswith("_"):
         return None
     found = _imported(module, name)
-    mine = isinstance(found, type) and found.__module__.startswith(f"{__package__}.")
+    mine = isinstance(found, type) and found.__module__.startswith(f"{_PACKAGE}.")
     return found if mine and issubclass(found, _kinds()) and not hasattr(found, "load_from_checkpoint") else None
 
 
@@ -280,13 +280,23 @@ def _kinds() -> tuple[type, ...]:
     from fedlightning.data.partition import Partitioner
     from fedlightning.federation.client_states import Storage
     from fedlightning.local import LocalSolver, StoppingRule
-    from fedlightning.oracle import Oracle
+    from fedlightning.oracle import ClientBatching
     from fedlightning.participation import Participation, Responses
     from fedlightning.proximal import Regularizer
     from fedlightning.tasks.adversaries import Adversary
 
     return (
-        *(Algorithm, Storage, Partitioner, LocalSolver, StoppingRule, Oracle, Participation, Responses, Regularizer),
+        *(
+            Algorithm,
+            Storage,
+            Partitioner,
+            LocalSolver,
+            StoppingRule,
+            ClientBatching,
+            Participation,
+            Responses,
+            Regularizer,
+        ),
         *(Adversary, nn.Module),
     )
 

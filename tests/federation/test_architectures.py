@@ -11,11 +11,11 @@ from torch import nn
 
 from fedlightning import FederatedLightningModule
 from fedlightning import algorithms as fl
-from fedlightning.data.cohort import RoundBatch
 from fedlightning.data.module import RoundLoader
 from fedlightning.federation.client_states import MemoryMapped
+from fedlightning.federation.cohort import RoundBatch
 from fedlightning.federation.validation import tensors_of
-from fedlightning.models import Variants
+from fedlightning.models import PerArchitecture
 from fedlightning.oracle import Auto, Sequential, Vectorized
 from fedlightning.participation import Full, Uniform
 from fedlightning.tasks import ClientNumbers
@@ -49,7 +49,7 @@ class Nothing(nn.Module):
 
 
 class RaggedQuadratic(FederatedLightningModule):
-    """1/2 w'H_i w + q_i'w with w = (u, v_i), v_i as long as client i's variant is."""
+    """1/2 w'H_i w + q_i'w with w = (u, v_i), v_i as long as client i's architecture is."""
 
     personal_parameters = ("v",)
 
@@ -61,7 +61,7 @@ class RaggedQuadratic(FederatedLightningModule):
             name: Block(torch.randn(length, generator=draw)) if length else Nothing()
             for name, length in LENGTHS.items()
         }
-        self.v = Variants(blocks, choice)
+        self.v = PerArchitecture(blocks, choice)
         for name, length in LENGTHS.items():
             size = SHARED + length
             matrix = 0.5 * torch.eye(size) + gram(torch.randn(N, size, size, generator=draw))
@@ -81,7 +81,7 @@ def ragged(algorithm, **options):
     return RaggedQuadratic(algorithm, **options).double()
 
 
-def rounds(algorithm, count, size=None, seed=0, start=0, variant=CHOICE.__getitem__):
+def rounds(algorithm, count, size=None, seed=0, start=0, architecture=CHOICE.__getitem__):
     data = ClientNumbers(
         N,
         local_steps=K,
@@ -89,7 +89,7 @@ def rounds(algorithm, count, size=None, seed=0, start=0, variant=CHOICE.__getite
         rounds_per_epoch=count,
         seed=seed,
     )
-    loader = RoundLoader(data, algorithm.phases, start=lambda: start, variant=variant)
+    loader = RoundLoader(data, algorithm.phases, start=lambda: start, architecture=architecture)
     return [batch.place(torch.device("cpu"), torch.float64) for batch in loader]
 
 
@@ -177,7 +177,7 @@ def test_every_algorithm_computes_alike_in_any_order_and_resumes(name):
     loops = [loop_for(ragged(algorithm), oracle) for oracle in (Vectorized(), Sequential(), Vectorized(chunk_size=2))]
     trajectories = [run(loop, batches) for loop in loops]
     turned = [
-        RoundBatch(b.index, tuple(replace(cohort, deals=cohort.deals[::-1]) for cohort in b.cohorts), b.samples)
+        RoundBatch(b.index, tuple(replace(cohort, members=cohort.members[::-1]) for cohort in b.cohorts), b.samples)
         for b in batches
     ]
     loops.append(loop_for(ragged(algorithm)))
@@ -251,19 +251,27 @@ class Undeclared(RaggedQuadratic):
     ("make", "error", "message"),
     [
         (lambda: loop_for(Undeclared(fl.FedAvg(0.1))), ValueError, "Add 'v' to personal_parameters"),
-        (lambda: Variants({}, []), ValueError, "give one module at least"),
-        (lambda: Variants(dict.fromkeys("ab", nn.Linear(1, 1)), []), ValueError, "'a' and 'b' share a parameter"),
+        (lambda: PerArchitecture({}, []), ValueError, "give one module at least"),
         (
-            lambda: run(loop_for(ragged(fl.FedAvg(0.1))), rounds(fl.FedAvg(0.1), 1, variant=lambda client: "")),
+            lambda: PerArchitecture(dict.fromkeys("ab", nn.Linear(1, 1)), []),
             ValueError,
-            "Variant '' is unknown to this task",
+            "'a' and 'b' share a parameter",
         ),
-        (lambda: Variants({"a": nn.Identity()}, "a"), ValueError, "expected a list of names, one a client"),
-        (lambda: Variants({"a": nn.Identity()}, ["a", "b"]), ValueError, "client 1 has variant 'b'; there are 'a'"),
+        (
+            lambda: run(loop_for(ragged(fl.FedAvg(0.1))), rounds(fl.FedAvg(0.1), 1, architecture=lambda client: "")),
+            ValueError,
+            "Architecture '' is unknown to this task",
+        ),
+        (lambda: PerArchitecture({"a": nn.Identity()}, "a"), ValueError, "expected a list of names, one a client"),
+        (
+            lambda: PerArchitecture({"a": nn.Identity()}, ["a", "b"]),
+            ValueError,
+            "client 1 has architecture 'b'; there are 'a'",
+        ),
         (
             lambda: run(loop_for(ragged(fl.FedAvg(0.1), choice=CHOICE[:4])), rounds(fl.FedAvg(0.1), 1)),
             IndexError,
-            "choice names the variants of 4 clients",
+            "choice names the architectures of 4 clients",
         ),
     ],
 )
@@ -279,7 +287,9 @@ class NormedTwice(FederatedLightningModule):
 
     def __init__(self, algorithm, choice=CHOICE, **federation):
         super().__init__(algorithm, **federation)
-        self.part = Variants({"short": nn.Linear(2, 3), "none": nn.Linear(2, 3), "long": nn.Linear(2, 3)}, choice)
+        self.part = PerArchitecture(
+            {"short": nn.Linear(2, 3), "none": nn.Linear(2, 3), "long": nn.Linear(2, 3)}, choice
+        )
         self.norm = nn.BatchNorm1d(3)
         self.line = nn.Linear(3, 1)
 
@@ -289,7 +299,7 @@ class NormedTwice(FederatedLightningModule):
         return (self.line(self.norm(self.part(x))) - 1).square().mean()
 
 
-def test_statistics_of_a_personal_layer_beside_variants_stay_on_the_client():
+def test_statistics_of_a_personal_layer_beside_architectures_stay_on_the_client():
     algorithm = fl.FedAvg(0.05)
     batches = rounds(algorithm, 3)
     task = NormedTwice(algorithm).double()

@@ -17,25 +17,29 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
 from typing_extensions import Self
 
-from fedlightning.advice import leave_out_inapplicable_advice
 from fedlightning.algorithms.base import Algorithm, composite_methods
 from fedlightning.callbacks.clients import EvaluateClients
-from fedlightning.data.cohort import RoundBatch
+from fedlightning.core.parameter_space import ParameterSpace, read
+from fedlightning.core.validation import require_argument, require_instance
 from fedlightning.data.module import FederatedDataModule
 from fedlightning.federation.checkpoint_io import AtomicCheckpointIO
 from fedlightning.federation.client_states import Storage
 from fedlightning.federation.client_table import Buffers
+from fedlightning.federation.cohort import RoundBatch
 from fedlightning.federation.oracle_selection import When
 from fedlightning.federation.processes import DistributedProcesses, OneProcess
 from fedlightning.federation.server import RoundRejectedError, Weighting
 from fedlightning.federation.simulation import Simulation
-from fedlightning.oracle import Auto, Autocast, Oracle
+from fedlightning.oracle import Auto, Autocast, ClientBatching
 from fedlightning.proximal import Composite, Regularizer, compose
-from fedlightning.ranges import require_argument, require_instance
-from fedlightning.space import ParameterSpace, read
-from fedlightning.surface import refuse_synchronised_statistics, say_if_never_validated, warn_of_single_samples
 from fedlightning.tasks import checkpoint as codec
+from fedlightning.tasks.advice import leave_out_inapplicable_advice
 from fedlightning.tasks.client_models import TaskWithClients
+from fedlightning.tasks.lightning_surface import (
+    refuse_synchronised_statistics,
+    say_if_never_validated,
+    warn_of_single_samples,
+)
 from fedlightning.tasks.round_report import RoundReport, client_step_sizes
 from fedlightning.tasks.run import FederationRun
 from fedlightning.tasks.server_step import EXAMPLES, LRSchedulerCallable, OptimizerCallable, ServerStep
@@ -91,7 +95,7 @@ class FederatedLightningModule(TaskWithClients):
         algorithm: Algorithm,
         regularizer: Regularizer | dict[str, Regularizer | None] | None = None,
         max_regularizer: Regularizer | dict[str, Regularizer | None] | None = None,
-        oracle: Oracle | None = None,
+        oracle: ClientBatching | None = None,
         server_optimizer: OptimizerCallable | None = None,
         server_scheduler: LRSchedulerCallable | None = None,
         server_clip: float | None = None,
@@ -106,9 +110,9 @@ class FederatedLightningModule(TaskWithClients):
 
         Args:
             algorithm: What clients and server do.
-            regularizer: psi_1, added to the mean of the objectives: one for every shared tensor of the min block, or
+            regularizer: ψ₁, added to the mean of the objectives: one for every shared tensor of the min block, or
                 one by name prefix (None for none there). Personal parameters have none.
-            max_regularizer: psi_2, subtracted from it: the same for the max block.
+            max_regularizer: ψ₂, subtracted from it: the same for the max block.
             oracle: How operators are computed; null measures in the first round which way is faster.
             server_optimizer: Moves the global model along the algorithm's proposal (FedAvg with Adam is FedAdam);
                 null takes the proposal as it is.
@@ -146,7 +150,7 @@ class FederatedLightningModule(TaskWithClients):
             raise ValueError(f"self_check={self_check!r}: expected 'first', 'off', or a number of rounds from 1 on.")
         owner = type(self).__name__
         if oracle is not None:
-            require_instance(f"{owner}(oracle", oracle, Oracle, "Sequential()")
+            require_instance(f"{owner}(oracle", oracle, ClientBatching, "Sequential()")
         if client_storage is not None:
             require_instance(f"{owner}(client_storage", client_storage, Storage, "MemoryMapped('rows')")
         require_argument(self, "server_clip", server_clip, optional=True, above=0.0)

@@ -1,4 +1,4 @@
-"""The batches of federated training: one round's cohorts, and the minibatches dealt to their clients."""
+"""The batches of federated training: one round's cohorts, and the minibatches that their clients work on."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fedlightning.nested import map_tensors
-from fedlightning.oracle.cohort import Minibatch
-from fedlightning.seeding import derive_seed
+from fedlightning.core.seeding import derive_seed
+from fedlightning.core.tree import map_tensors
+from fedlightning.oracle.gradient import Minibatch
 
 Transform = Callable[[Any], Any]
 """Maps a gathered batch (leaves ``[..., B, ...]``) to the batch the objective sees, on the device."""
@@ -34,7 +34,7 @@ class Source(ABC):
         """A source whose samples arrive on ``device``, real numbers in ``dtype``."""
 
     @abstractmethod
-    def deal(self, index: Tensor, keep: bool = False) -> Callable[[int], Any]:
+    def minibatches(self, index: Tensor, keep: bool = False) -> Callable[[int], Any]:
         """Samples of C clients.
 
         Args:
@@ -46,15 +46,15 @@ class Source(ABC):
         """
 
     @abstractmethod
-    def deal_both(
+    def minibatches_and_all(
         self, index: Tensor, whole: Sequence[Tensor], keep: bool = False
     ) -> tuple[Callable[[int], Any], Callable[[Sequence[int]], Any]]:
         """Minibatches and all samples of C clients.
 
         Args:
-            index: As for :meth:`deal`.
+            index: As for :meth:`minibatches`.
             whole: ``[n_i]``, all positions of each client.
-            keep: As for :meth:`deal`.
+            keep: As for :meth:`minibatches`.
 
         Returns:
             The function of the step, and one of places in ``whole`` with equal n that gives leaves
@@ -62,7 +62,7 @@ class Source(ABC):
         """
 
     def ahead(self, places: Sequence[int]) -> Source:
-        """A source whose next clients are those at ``places``, counted from the next one; all stay to be dealt."""
+        """A source whose next clients are those at ``places``, counted from the next one; all are still to come."""
         return self
 
 
@@ -83,15 +83,15 @@ class TensorSource(Source):
             self._placed = {key: TensorSource(moved, self.transform)}  # one device at a time
         return self._placed[key]
 
-    def deal(self, index: Tensor, keep: bool = False) -> Callable[[int], Any]:
+    def minibatches(self, index: Tensor, keep: bool = False) -> Callable[[int], Any]:
         """Gather step by step: a step's samples stay in the caches until they are used."""
         return lambda k: self.gather(index[:, k])
 
-    def deal_both(
+    def minibatches_and_all(
         self, index: Tensor, whole: Sequence[Tensor], keep: bool = False
     ) -> tuple[Callable[[int], Any], Callable[[Sequence[int]], Any]]:
         """Gather both when they are asked for."""
-        return self.deal(index), lambda places: self.gather(torch.stack([whole[place] for place in places]))
+        return self.minibatches(index), lambda places: self.gather(torch.stack([whole[place] for place in places]))
 
     def gather(self, index: Tensor) -> Any:
         """Samples at ``index [...]``, leaves ``[..., *sample]``."""
@@ -112,17 +112,17 @@ class MixedSource(Source):
         """Every source in its place."""
         return MixedSource([source.place(device, dtype) for source in self._sources], self._offsets)
 
-    def deal(self, index: Tensor, keep: bool = False) -> Callable[[int], Any]:
+    def minibatches(self, index: Tensor, keep: bool = False) -> Callable[[int], Any]:
         """Samples of clients that have one shape."""
         source, start = self._of(index)
-        return source.deal(index - start, keep)
+        return source.minibatches(index - start, keep)
 
-    def deal_both(
+    def minibatches_and_all(
         self, index: Tensor, whole: Sequence[Tensor], keep: bool = False
     ) -> tuple[Callable[[int], Any], Callable[[Sequence[int]], Any]]:
         """Likewise."""
         source, start = self._of(index)
-        return source.deal_both(index - start, [positions - start for positions in whole], keep)
+        return source.minibatches_and_all(index - start, [positions - start for positions in whole], keep)
 
     def _of(self, index: Tensor) -> tuple[TensorSource, int]:
         number = int(torch.searchsorted(self._offsets, index.flatten()[:1].cpu(), right=True)) - 1
@@ -148,8 +148,8 @@ class LoadedSource(Source):
         self._device, self._dtype = device, dtype
         return self
 
-    def deal(self, index: Tensor, keep: bool = False) -> Callable[[int], Any]:
-        """Draw the next C items; the index was dealt to the loader beforehand and tells the shape only."""
+    def minibatches(self, index: Tensor, keep: bool = False) -> Callable[[int], Any]:
+        """Draw the next C items; the loader was given the index beforehand, so it only tells the shape."""
         clients, steps, batch = index.shape
         drawn = self._draw(clients, keep)
 
@@ -159,7 +159,7 @@ class LoadedSource(Source):
         data = map_tensors(stack, *drawn)
         return lambda k: map_tensors(lambda t: t[:, k], data)
 
-    def deal_both(
+    def minibatches_and_all(
         self, index: Tensor, whole: Sequence[Tensor], keep: bool = False
     ) -> tuple[Callable[[int], Any], Callable[[Sequence[int]], Any]]:
         """Draw all samples of the next C clients; minibatches are picked from them."""
@@ -185,8 +185,8 @@ class LoadedSource(Source):
         drawn = self._draw(max(places) + 1, keep=True)
         return LoadedSource(iter([drawn[place] for place in places]), self._device, self._dtype)
 
-    def _draw(self, clients: int, keep: bool) -> list[Any]:
-        drawn = [self._kept.popleft() if self._kept else next(self._items) for _ in range(clients)]
+    def _draw(self, num_clients: int, keep: bool) -> list[Any]:
+        drawn = [self._kept.popleft() if self._kept else next(self._items) for _ in range(num_clients)]
         if keep:
             self._kept.extendleft(reversed(drawn))
         return drawn
@@ -197,7 +197,7 @@ class LoadedSource(Source):
 
 
 @dataclass(frozen=True)
-class Deal:
+class ClientBatches:
     """One client's part in one phase of a round.
 
     Attributes:
@@ -206,7 +206,7 @@ class Deal:
             wants full data.
         size: Number n of its samples.
         whole: All its samples, ``[n]`` positions, in a phase that wants them beside minibatches; else None.
-        variant: Variant of its personal parts; see :class:`~fedlightning.models.Variants`.
+        architecture: Its architecture; see :class:`~fedlightning.models.PerArchitecture`.
         shape: Which of several shapes its samples have.
     """
 
@@ -214,13 +214,13 @@ class Deal:
     index: Tensor
     size: int
     whole: Tensor | None = None
-    variant: str = ""
+    architecture: str = ""
     shape: int = 0
 
     @property
     def kind(self) -> tuple[int, str, int]:
         """Clients of one kind can be computed together."""
-        return self.index.shape[1], self.variant, self.shape
+        return self.index.shape[1], self.architecture, self.shape
 
 
 @dataclass(frozen=True)
@@ -228,7 +228,7 @@ class Cohort:
     """The clients of one phase of one round, or one process's part of them.
 
     Attributes:
-        deals: The clients with their samples; clients of one kind stand together.
+        members: The clients with their samples; clients of one kind stand together.
         source: Gives the samples.
         seed: Seed of this cohort's randomness.
         answering: Clients that will answer, over all processes; none once too few do.
@@ -237,7 +237,7 @@ class Cohort:
         device: Where indices lie.
     """
 
-    deals: tuple[Deal, ...]
+    members: tuple[ClientBatches, ...]
     source: Source
     seed: int
     answering: int = 0
@@ -246,7 +246,7 @@ class Cohort:
     device: torch.device = torch.device("cpu")
 
     def __len__(self) -> int:
-        return len(self.deals)
+        return len(self.members)
 
     def place(self, device: torch.device, dtype: torch.dtype) -> Cohort:
         """The cohort with its samples on ``device``."""
@@ -256,14 +256,14 @@ class Cohort:
 
     def steps(self) -> int:
         """Minibatches of the client that has most; 0 without clients."""
-        return max((len(deal.index) for deal in self.deals), default=0)
+        return max((len(member.index) for member in self.members), default=0)
 
-    def preview(self, clients: int) -> Chunk:
-        """Up to so many of the first clients, which :meth:`chunks` will deal again."""
-        return next(self._chunks(clients, keep=True))
+    def preview(self, num_clients: int) -> Chunk:
+        """Up to so many of the first clients, which :meth:`chunks` will give again."""
+        return next(self._chunks(num_clients, keep=True))
 
     def apart(self, turn: int, among: int) -> Chunk:
-        """Two clients of one kind, or the only one, which :meth:`chunks` will deal again.
+        """Two clients of one kind, or the only one, which :meth:`chunks` will give again.
 
         Args:
             turn: At turn 0 the first client and the last of its kind, at every later turn the next two.
@@ -271,13 +271,13 @@ class Cohort:
         """
         within = min(max(among, 2), len(self)) if self.source.in_order else len(self)
         one = 2 * turn % within
-        kinds = [deal.kind for deal in self.deals[:within]]
+        kinds = [member.kind for member in self.members[:within]]
         start, stop = kinds.index(kinds[one]), one + 1
         while stop < within and kinds[stop] == kinds[one]:
             stop += 1
         places = sorted({one, one - 1 if one > start else stop - 1})
         ahead = replace(self, source=self.source.ahead(places))
-        return Chunk([self.deals[place] for place in places], ahead, keep=True)
+        return Chunk([self.members[place] for place in places], ahead, keep=True)
 
     def chunks(self, size: int) -> Iterator[Chunk]:
         """The cohort in pieces of at most ``size`` clients of one kind."""
@@ -285,12 +285,12 @@ class Cohort:
 
     def _chunks(self, size: int, keep: bool) -> Iterator[Chunk]:
         start = 0
-        while start < len(self.deals):
-            kind = self.deals[start].kind
+        while start < len(self.members):
+            kind = self.members[start].kind
             stop = start
-            while stop < len(self.deals) and stop - start < size and self.deals[stop].kind == kind:
+            while stop < len(self.members) and stop - start < size and self.members[stop].kind == kind:
                 stop += 1
-            yield Chunk(self.deals[start:stop], self, keep)
+            yield Chunk(self.members[start:stop], self, keep)
             start = stop
 
 
@@ -299,27 +299,27 @@ class Chunk:
 
     Attributes:
         ids: Clients.
-        variant: Variant of their personal parts.
+        architecture: The architecture of these clients.
         steps: Minibatches of each, ``[C]``.
         sizes: Samples of each, ``[C]``.
     """
 
-    def __init__(self, deals: Sequence[Deal], cohort: Cohort, keep: bool = False) -> None:
-        """Take ``deals`` of ``cohort``; with ``keep``, leave them to be taken again."""
-        self.ids = [deal.id for deal in deals]
-        self.variant = deals[0].variant
-        counts = [len(deal.index) for deal in deals]
+    def __init__(self, members: Sequence[ClientBatches], cohort: Cohort, keep: bool = False) -> None:
+        """Take ``members`` of ``cohort``; with ``keep``, leave them to be taken again."""
+        self.ids = [member.id for member in members]
+        self.architecture = members[0].architecture
+        counts = [len(member.index) for member in members]
         self.steps = torch.tensor(counts, dtype=cohort.dtype, device=cohort.device)
-        self.sizes = torch.tensor([deal.size for deal in deals], dtype=cohort.dtype, device=cohort.device)
+        self.sizes = torch.tensor([member.size for member in members], dtype=cohort.dtype, device=cohort.device)
         self._longest = max(counts)
         self._ragged = min(counts) < self._longest
-        self._index = torch.stack([_padded(deal.index, self._longest) for deal in deals]).to(cohort.device)
-        whole = [deal.whole.to(cohort.device) for deal in deals if deal.whole is not None]
-        self._everything: Callable[[Sequence[int]], Any] | None = None
+        self._index = torch.stack([_padded(member.index, self._longest) for member in members]).to(cohort.device)
+        whole = [member.whole.to(cohort.device) for member in members if member.whole is not None]
+        self._whole: Callable[[Sequence[int]], Any] | None = None
         if whole:
-            self._deal, self._everything = cohort.source.deal_both(self._index, whole, keep)
+            self._at_step, self._whole = cohort.source.minibatches_and_all(self._index, whole, keep)
         else:
-            self._deal = cohort.source.deal(self._index, keep)
+            self._at_step = cohort.source.minibatches(self._index, keep)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -327,23 +327,23 @@ class Chunk:
     def minibatches(self) -> Iterator[Minibatch]:
         """K minibatches, the clients with fewer marked at the end."""
         for k in range(self._longest):
-            yield Minibatch(self._deal(k), self.steps > k if self._ragged else None)
+            yield Minibatch(self._at_step(k), self.steps > k if self._ragged else None)
 
     def full(self) -> Iterator[tuple[Tensor, Any]]:
         """All data of the clients, in groups of clients that have equally many samples."""
-        if self._everything is not None:
+        if self._whole is not None:
             sizes = [int(size) for size in self.sizes.tolist()]
             for size in dict.fromkeys(sizes):
                 places = [place for place, own in enumerate(sizes) if own == size]
-                yield torch.tensor(places, device=self.steps.device), self._everything(places)
+                yield torch.tensor(places, device=self.steps.device), self._whole(places)
             return
         index = self._index[:, 0]
         if index.shape[1] != self.sizes[0] or (self.sizes != self.sizes[0]).any():
             raise ValueError(
-                "oracle.full needs all data of a client, but this phase deals minibatches. "
+                "oracle.full needs all data of a client, but this phase works on minibatches. "
                 "Declare the phase with data='full' or 'both', or set batch_size to null."
             )
-        yield torch.arange(len(self), device=self.steps.device), self._deal(0)
+        yield torch.arange(len(self), device=self.steps.device), self._at_step(0)
 
 
 class RoundBatch:
@@ -368,7 +368,7 @@ class RoundBatch:
         return RoundBatch(self.index, tuple(cohort.place(device, dtype) for cohort in self.cohorts), self.samples)
 
 
-def deal_minibatches(indices: Tensor, batch_size: int | None, steps: int, seed: int) -> Tensor:
+def draw_minibatches(indices: Tensor, batch_size: int | None, steps: int, seed: int) -> Tensor:
     """One client's minibatches of a round: epochs of its data, each in a new order without replacement.
 
     A minibatch that the end of an epoch would leave short is filled from the beginning of the next epoch, so all have
@@ -392,9 +392,9 @@ def deal_minibatches(indices: Tensor, batch_size: int | None, steps: int, seed: 
     return indices[torch.cat(orders)[:needed]].view(steps, batch_size)
 
 
-def held_by(process: int, processes: int, clients: int) -> range:
+def held_by(process: int, processes: int, num_clients: int) -> range:
     """The clients whose states lie in a process: client i is with process i modulo their number."""
-    return range(process, clients, processes)
+    return range(process, num_clients, processes)
 
 
 def client_seed(seed: int, round_index: int, phase: int, client: int) -> int:

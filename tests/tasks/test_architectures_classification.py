@@ -14,12 +14,12 @@ from torchmetrics.functional.classification import multiclass_accuracy, multicla
 from fedlightning import FederatedDataModule
 from fedlightning.algorithms import Ditto, FedAlt, FedAPM, FedAvg, pFedMe
 from fedlightning.data import IID, DigitsOfSizes, MixedTensorData, TensorData
-from fedlightning.models import Chain, Variants
+from fedlightning.models import Chain, PerArchitecture
 from fedlightning.oracle import Vectorized
 from fedlightning.participation import Uniform
 from fedlightning.tasks import Classification, PersonalizedClassification
 from tests.small import trainer
-from tests.test_scored import OneByOne
+from tests.tasks.test_batched_evaluation import OneByOne
 
 CLIENTS = 5
 SIZES = [8, 4, 8, 4, 8]
@@ -27,7 +27,7 @@ CHOICE = ["fine" if size == 8 else "coarse" for size in SIZES]
 
 
 def network():
-    camera = Variants({"fine": nn.Linear(64, 12), "coarse": nn.Linear(16, 12)}, CHOICE)
+    camera = PerArchitecture({"fine": nn.Linear(64, 12), "coarse": nn.Linear(16, 12)}, CHOICE)
     return Chain(
         {
             "flatten": nn.Flatten(),
@@ -98,7 +98,7 @@ def test_one_clients_model_is_a_plain_module(tmp_path):
         plain.load_state_dict(dict(zip(plain.state_dict(), saved.values(), strict=True)))
         x = torch.randn(3, 1, size, size)
         assert torch.equal(plain(x), own(x))
-    assert isinstance(model.network.camera, Variants)
+    assert isinstance(model.network.camera, PerArchitecture)
 
 
 def test_prediction_as_one_client_and_as_everyone():
@@ -200,7 +200,7 @@ def test_clients_with_other_classes_have_other_heads():
         return [TensorDataset(torch.randn(20, 6, generator=draw), torch.arange(20) % c) for c in counts]
 
     data = FederatedDataModule.from_datasets(sets(), val=sets(), test=sets(), batch_size=5, local_steps=2)
-    heads = Variants({f"of{c}": nn.Linear(8, c) for c in sorted(set(counts))}, [f"of{c}" for c in counts])
+    heads = PerArchitecture({f"of{c}": nn.Linear(8, c) for c in sorted(set(counts))}, [f"of{c}" for c in counts])
     model = task(net=Chain({"body": nn.Linear(6, 8), "relu": nn.ReLU(), "head": heads}), personal=["head"], classes=5)
     fitted(model, data)
     trainer().validate(model, data, verbose=False)
@@ -210,8 +210,10 @@ def test_clients_with_other_classes_have_other_heads():
 
 
 def test_two_parts_may_vary():
-    camera = Variants({"fine": nn.Linear(64, 12), "coarse": nn.Linear(16, 12)}, CHOICE)
-    head = Variants({"ten": nn.Linear(12, 10), "twelve": nn.Linear(12, 12)}, ["ten", "twelve", "twelve", "ten", "ten"])
+    camera = PerArchitecture({"fine": nn.Linear(64, 12), "coarse": nn.Linear(16, 12)}, CHOICE)
+    head = PerArchitecture(
+        {"ten": nn.Linear(12, 10), "twelve": nn.Linear(12, 12)}, ["ten", "twelve", "twelve", "ten", "ten"]
+    )
     net = Chain({"flatten": nn.Flatten(), "camera": camera, "shared": nn.Linear(12, 12), "head": head})
     model, data = task(net=net, personal=["camera", "head"], classes=12), digits()
     fitted(model, data)
@@ -228,8 +230,8 @@ def normed(track=True):
         norm = nn.BatchNorm1d(12) if track else nn.LayerNorm(12)
         return Chain({"linear": nn.Linear(pixels, 12), "norm": norm})
 
-    variants = Variants({"fine": camera(64), "coarse": camera(16)}, CHOICE)
-    return Chain({"flatten": nn.Flatten(), "camera": variants, "head": nn.Linear(12, 10)})
+    cameras = PerArchitecture({"fine": camera(64), "coarse": camera(16)}, CHOICE)
+    return Chain({"flatten": nn.Flatten(), "camera": cameras, "head": nn.Linear(12, 10)})
 
 
 @pytest.mark.filterwarnings("ignore:Hyper-parameter 'network'")
@@ -266,9 +268,9 @@ def test_mixed_positions_count_through_the_parts():
     assert torch.equal(mixed[4][0], torch.tensor([12.0, 13.0]))
     source = mixed.source().place(torch.device("cpu"), torch.float64)
     index = torch.tensor([[[3, 5]], [[6, 4]]])
-    step, everything = source.deal_both(index, [torch.arange(3, 6), torch.arange(4, 7)])
+    step, everything = source.minibatches_and_all(index, [torch.arange(3, 6), torch.arange(4, 7)])
     (batch,) = step(0)
     assert torch.equal(batch[1], torch.tensor([[16.0, 17.0], [12.0, 13.0]], dtype=torch.float64))
     (whole,) = everything([0, 1])
     assert whole.shape == (2, 3, 2)
-    assert torch.equal(source.deal(torch.tensor([[[2]]]))(0)[0], torch.tensor([[2.0]], dtype=torch.float64))
+    assert torch.equal(source.minibatches(torch.tensor([[[2]]]))(0)[0], torch.tensor([[2.0]], dtype=torch.float64))

@@ -12,28 +12,29 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedlightning.nested import flatten, map_tensors
+from fedlightning.core.parameter_space import ParameterSpace
+from fedlightning.core.tree import flatten, map_tensors
 from fedlightning.oracle.layers import CohortLayers
 from fedlightning.oracle.side_effects import undone
 from fedlightning.oracle.vectorized import BATCHABLE_ATTENTION
-from fedlightning.space import ParameterSpace
 
 
 class NotBatchableError(RuntimeError):
-    """The scores cannot be computed for many clients at once; the message says why."""
+    """The predictions cannot be computed for many clients at once; the message says why."""
 
 
-class CohortScores:
-    """``task.scores`` of S clients at their own models, by ``torch.func.vmap``.
+class ClientPredictions:
+    """``task.predictions`` of S clients at their own models, by ``torch.func.vmap``.
 
-    Random numbers are not drawn: scores that need any are refused, as one after the other they would be others.
+    Random numbers are not drawn: predictions that need any are refused, as one after the other they would be others.
     """
 
     def __init__(self, task: nn.Module, space: ParameterSpace) -> None:
-        """Wrap a task, a module with a method ``scores(batch)``.
+        """Wrap a task, a module with a method ``predictions(batch)``.
 
         Raises:
-            NotBatchableError: If scores of one sample depend on the batch it is in, so that padding would change them.
+            NotBatchableError: If predictions of one sample depend on the batch it is in, so that padding would change
+                them.
         """
         for name, module in task.named_modules():
             if isinstance(module, _BatchNorm) and module.running_mean is None:
@@ -54,10 +55,10 @@ class CohortScores:
             data: Leaves ``[S, B, ...]``.
 
         Returns:
-            What ``scores`` returns, leaves ``[S, B, ...]``.
+            What ``predictions`` returns, leaves ``[S, B, ...]``.
 
         Raises:
-            NotBatchableError: If ``vmap`` refuses, could only go client by client, or gives other scores than two
+            NotBatchableError: If ``vmap`` refuses, could only go client by client, or gives other predictions than two
                 clients have alone, on half of their samples; the first call looks.
         """
         own = dict(self._task.named_parameters()) | dict(self._task.named_buffers())
@@ -66,15 +67,15 @@ class CohortScores:
             views |= self._space.buffers.views(b)
         state = {f"task.{name}": _as(view, own[name]) for name, view in views.items()}
         try:
-            scores = self._batched(self._one, state, data)
+            predictions = self._batched(self._one, state, data)
         except NotBatchableError:
-            scores = self._batched(_apart(self._one), state, data)
+            predictions = self._batched(_apart(self._one), state, data)
         if not self._checked:
-            self._compare(scores, state, data)
+            self._compare(predictions, state, data)
             self._checked = True
-        return scores
+        return predictions
 
-    def _compare(self, scores: Any, state: dict[str, Tensor], data: Any) -> None:
+    def _compare(self, predictions: Any, state: dict[str, Tensor], data: Any) -> None:
         """Two clients alone, with half of the samples: none may depend on who else is in the batch."""
         for client in range(min(2, len(next(iter(state.values()))))):
 
@@ -84,7 +85,7 @@ class CohortScores:
 
             with undone(self._task):
                 alone = self._one({name: view[client] for name, view in state.items()}, map_tensors(half, data))
-            for one, other in zip(flatten(alone)[0], flatten(map_tensors(half, scores))[0], strict=True):
+            for one, other in zip(flatten(alone)[0], flatten(map_tensors(half, predictions))[0], strict=True):
                 size = one.abs().amax() if one.numel() and one.is_floating_point() else 0
                 tolerance = torch.finfo(one.dtype).eps ** 0.5 if one.is_floating_point() else 0
                 if one.shape != other.shape or not torch.allclose(
@@ -119,7 +120,7 @@ def _apart(one: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _ScoresModule(nn.Module):
-    """``functional_call`` calls a module; this one's call is the scores."""
+    """``functional_call`` calls a module; this one's call is the predictions."""
 
     def __init__(self, task: nn.Module) -> None:
         super().__init__()
@@ -127,7 +128,7 @@ class _ScoresModule(nn.Module):
         self.training = task.training
 
     def forward(self, data: Any) -> Any:
-        return self.task.scores(data)  # type: ignore[operator]
+        return self.task.predictions(data)  # type: ignore[operator]
 
 
 def _as(value: Tensor, own: Tensor) -> Tensor:

@@ -7,34 +7,34 @@ from typing import Any
 
 import torch
 
-from fedlightning.module import FederatedLightningModule
 from fedlightning.oracle.vectorized import CACHE_BYTES
+from fedlightning.tasks.base import FederatedLightningModule
 
 
-class ScoredTask(FederatedLightningModule):
+class BatchedEvaluationTask(FederatedLightningModule):
     """A task that is evaluated in two steps: what the model makes of a batch, and what is logged of that.
 
-    Where clients have models of their own, the first step, :meth:`scores`, runs for many clients at once, and the
+    Where clients have models of their own, the first step, :meth:`predictions`, runs for many clients at once, and the
     second, :meth:`evaluate`, with every client's part. A subclass writes both in place of ``validation_step`` and
     ``test_step``::
 
-        class Regression(ScoredTask):
+        class Regression(BatchedEvaluationTask):
             personal_parameters = ("offset",)
 
-            def scores(self, batch):
+            def predictions(self, batch):
                 x, y = batch
                 return self.line(x).squeeze(1) + self.offset
 
-            def evaluate(self, stage, batch, scores):
-                self.log(f"{stage}_mse", (scores - batch[1]).square().mean(), batch_size=len(scores))
+            def evaluate(self, stage, batch, predictions):
+                self.log(f"{stage}_mse", (predictions - batch[1]).square().mean(), batch_size=len(predictions))
 
-    Scores that ``torch.func.vmap`` refuses are computed one client after the other, and a message says so. A subclass
-    that writes its own ``validation_step`` or ``test_step`` is validated or tested one client after the other.
+    Predictions that ``torch.func.vmap`` refuses are computed one client after the other, and a message says so. A
+    subclass that writes its own ``validation_step`` or ``test_step`` is validated or tested one client after the other.
     """
 
     @abstractmethod
-    def scores(self, batch: Any) -> Any:
-        """What the model makes of a batch; a sample's scores must not depend on the others of the batch.
+    def predictions(self, batch: Any) -> Any:
+        """What the model makes of a batch; a sample's predictions must not depend on the others of the batch.
 
         Runs under ``torch.func.vmap`` like :meth:`objective`, and must draw no random numbers.
 
@@ -46,24 +46,24 @@ class ScoredTask(FederatedLightningModule):
         """
 
     @abstractmethod
-    def evaluate(self, stage: str, batch: Any, scores: Any) -> None:
+    def evaluate(self, stage: str, batch: Any, predictions: Any) -> None:
         """Log metrics, as a ``validation_step`` would.
 
         Args:
             stage: ``val`` or ``test``. With ``validate_train`` ``local_train`` for every client's training data, or
                 ``global_train`` for all clients' where there is only the global model.
-            batch: As given to :meth:`scores`.
-            scores: What :meth:`scores` returned.
+            batch: As given to :meth:`predictions`.
+            predictions: What :meth:`predictions` returned.
         """
 
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Score and evaluate."""
+        """Predict and evaluate."""
         train = "local_train" if self.evaluated_models else "global_train"
-        self._score(("val", train)[dataloader_idx], batch)
+        self._evaluate_batch(("val", train)[dataloader_idx], batch)
 
     def test_step(self, batch: Any, batch_idx: int) -> None:
-        """Score and evaluate."""
-        self._score("test", batch)
+        """Predict and evaluate."""
+        self._evaluate_batch("test", batch)
 
     def log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
         """As Lightning's; names have the stage in them, so data loaders are told apart without their numbers."""
@@ -72,14 +72,14 @@ class ScoredTask(FederatedLightningModule):
     def evaluated_together(self, stage: str) -> int:
         """As many models as fit: into the caches on a CPU, into a quarter of the free memory elsewhere."""
         mine, name = type(self), "validation_step" if stage == "val" else "test_step"
-        if getattr(mine, name) is not getattr(ScoredTask, name):
+        if getattr(mine, name) is not getattr(BatchedEvaluationTask, name):
             return 1
         free = torch.cuda.mem_get_info(self.device)[0] // 4 if self.device.type == "cuda" else CACHE_BYTES
         return max(1, free // sum(p.numel() * p.element_size() for p in self.parameters()))
 
-    def _score(self, stage: str, batch: Any) -> None:
+    def _evaluate_batch(self, stage: str, batch: Any) -> None:
         together = self.evaluation_session.together
         if together is None:
-            self.evaluate(stage, batch, self.scores(batch))
+            self.evaluate(stage, batch, self.predictions(batch))
         else:
             together(stage, batch)

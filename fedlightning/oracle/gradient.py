@@ -32,7 +32,7 @@ class Minibatch:
 
 
 class ClientData(Protocol):
-    """The data of S clients in one round; see :class:`fedlightning.data.cohort.Chunk`."""
+    """The data of S clients in one round; see :class:`fedlightning.federation.cohort.Chunk`."""
 
     @property
     def steps(self) -> Tensor:
@@ -48,7 +48,7 @@ class ClientData(Protocol):
         """All data of every client, in groups of clients of equal size: (positions in the chunk, data)."""
 
 
-class CohortOracle:
+class GradientOracle:
     """The operators of S clients.
 
     ``oracle(w, batch)`` is the operator ``g [S, d]`` of every client at its own row of ``w [S, d]``; with a personal
@@ -97,7 +97,7 @@ class CohortOracle:
         self._missed: Tensor | None = None  # [S], evaluations that were not a client's own any more
 
     @property
-    def clients(self) -> int:
+    def num_clients(self) -> int:
         """S, the number of clients of this chunk."""
         return len(self._data)
 
