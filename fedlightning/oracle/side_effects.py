@@ -40,6 +40,16 @@ def _attributes(task: nn.Module) -> Iterator[tuple[nn.Module, str, Any]]:
                 yield module, name, value
 
 
+def _tensors(task: nn.Module) -> list[tuple[nn.Module, str, Tensor]]:
+    """Attributes that are tensors, in one quick pass: it is made twice a phase of every round."""
+    return [
+        (module, name, value)
+        for module in task.modules()
+        for name, value in vars(module).items()
+        if isinstance(value, Tensor)
+    ]
+
+
 def fingerprint(task: nn.Module) -> dict[str, Any]:
     """What the task remembers in Python, by name: attributes of its modules and of objects they hold.
 
@@ -183,16 +193,16 @@ def released(task: nn.Module) -> Iterator[None]:
     Old-style ``weight_norm`` and hooks that keep activations leave such tensors behind, and a task that has any can
     neither be copied nor saved.
     """
-    before = {(id(module), name): value for module, name, value in _attributes(task) if isinstance(value, Tensor)}
+    before = {(id(module), name): value for module, name, value in _tensors(task)}
     try:
         yield
     finally:
-        for module, name, value in list(_attributes(task)):
-            if isinstance(value, Tensor) and is_functorch_wrapped_tensor(value):
-                value = before.get((id(module), name))
+        for module, name, found in _tensors(task):
+            value = before.get((id(module), name)) if is_functorch_wrapped_tensor(found) else found
+            if value is not None and value.grad_fn is not None:
+                value = value.detach()
+            if value is not found:
                 vars(module)[name] = value
-            if isinstance(value, Tensor) and value.grad_fn is not None:
-                vars(module)[name] = value.detach()
 
 
 def versions(data: Any) -> list[int]:

@@ -203,27 +203,24 @@ def _eager(objective: Objective, backward: Backward | None, noise: ClientNoise) 
 
 
 def _recorded(objective: Objective, backward: Backward | None, noise: ClientNoise) -> Evaluate:
-    recordings: dict[Any, tuple[Recording, list[str]]] = {}
+    recordings: dict[Any, Recording] = {}
 
-    def record(structure: Any, blocks: Blocks) -> tuple[Recording, list[str]]:
-        names: list[str] = []
-
-        def function(w: Tensor, v: Tensor, b: Tensor, *leaves: Tensor) -> list[Tensor]:
+    def record(structure: Any, blocks: Blocks) -> Recording:
+        def function(w: Tensor, v: Tensor, b: Tensor, *leaves: Tensor) -> tuple[list[Tensor], list[str]]:
             result = _batched(objective, backward, w, v, b, unflatten(list(leaves), structure), blocks)
-            names[:] = result.scalars
-            return [result.g, result.g_personal, result.buffers, result.loss, *result.scalars.values()]
+            return [result.g, result.g_personal, result.buffers, result.loss, *result.scalars.values()], [
+                *result.scalars
+            ]
 
-        return Recording(function, noise), names
+        return Recording(function, noise)
 
     def evaluate(
         w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks = "both", randomness: Randomness | None = None
     ) -> Evaluation:
         leaves, structure = flatten(data)
-        key = structure, blocks, tuple(leaf.shape for leaf in leaves)
-        if key not in recordings:
-            recordings[key] = record(structure, blocks)
-        recording, names = recordings[key]
-        g, g_personal, buffers, loss, *scalars = recording(w, v, b, *leaves)
+        if (structure, blocks) not in recordings:
+            recordings[structure, blocks] = record(structure, blocks)
+        (g, g_personal, buffers, loss, *scalars), names = recordings[structure, blocks](w, v, b, *leaves)
         return Evaluation(g, g_personal, buffers, loss, dict(zip(names, scalars, strict=True)))
 
     return evaluate

@@ -6,7 +6,17 @@ import numpy as np
 import pytest
 import torch
 
-from fedlightning.oracle.recording import Recording
+from fedlightning.oracle.recording import Recording as WithConstant
+
+
+class Recording(WithConstant):
+    """Of a function that returns tensors alone."""
+
+    def __init__(self, function):
+        super().__init__(lambda *inputs: (function(*inputs), None))
+
+    def __call__(self, *inputs):
+        return super().__call__(*inputs)[0]
 
 
 def conjugates(x):
@@ -113,3 +123,13 @@ def test_shapes_are_recorded_by_themselves():
     recording = Recording(lambda x: [x.sum() * len(x)])
     for n in (2, 3, 2, 3):
         assert recording(torch.ones(n))[0] == n * n
+
+
+def test_what_is_the_same_in_every_call_comes_back_with_each():
+    recording = WithConstant(lambda x: ([x + 1], f"shape {tuple(x.shape)}"))
+    assert [recording(torch.ones(n))[1] for n in (2, 3, 2)] == ["shape (2,)", "shape (3,)", "shape (2,)"]
+
+
+def test_comparisons_in_python_are_not_recorded():
+    recording = Recording(lambda x: [x * 2 if torch.equal(x, torch.zeros(2)) else x * 3])
+    assert [recording(torch.full((2,), k))[0][0].item() for k in (0.0, 1.0, 0.0)] == [0.0, 3.0, 0.0]
