@@ -89,18 +89,8 @@ class Program:
             Names of the results; None where one is no tensor.
         """
         reads: list[Name] = []
-
-        def written(value: Any) -> str:
-            if isinstance(value, Tensor):
-                reads.append(name_of(value))
-                return reads[-1]
-            if isinstance(value, list | tuple):
-                return f"[{', '.join(map(written, value))}]"
-            if value is None or type(value) in (bool, int) or (type(value) is float and isfinite(value)):
-                return repr(value)
-            return self.hold(value)
-
-        arguments = [*map(written, args), *(f"{name}={written(value)}" for name, value in kwargs.items())]
+        arguments = [self._written(value, name_of, reads) for value in args]
+        arguments += [f"{name}={self._written(value, name_of, reads)}" for name, value in kwargs.items()]
         call = f"{self.hold(_without_wrapper(function))}({', '.join(arguments)})"
         of_one = isinstance(output, Tensor)
         results = (output,) if of_one else output or ()
@@ -125,7 +115,18 @@ class Program:
         source = "\n".join([f"def replay({', '.join(self._inputs)}):", *reversed(body)])
         scope = dict(self._scope)
         exec(_compiled(source), scope)
-        return scope["replay"]  # type: ignore[no-any-return]
+        return scope.pop("replay")  # type: ignore[no-any-return]  # a function in its own globals would outlive its use
+
+    def _written(self, value: Any, name_of: Callable[[Tensor], Name], reads: list[Name]) -> str:
+        """The source of an argument; names of tensors are added to ``reads``."""
+        if isinstance(value, Tensor):
+            reads.append(name_of(value))
+            return reads[-1]
+        if isinstance(value, list | tuple):
+            return f"[{', '.join([self._written(item, name_of, reads) for item in value])}]"
+        if value is None or type(value) in (bool, int) or (type(value) is float and isfinite(value)):
+            return repr(value)
+        return self.hold(value)
 
     def _new(self) -> Name:
         self._count += 1

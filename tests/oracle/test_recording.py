@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -133,3 +136,23 @@ def test_what_is_the_same_in_every_call_comes_back_with_each():
 def test_comparisons_in_python_are_not_recorded():
     recording = Recording(lambda x: [x * 2 if torch.equal(x, torch.zeros(2)) else x * 3])
     assert [recording(torch.full((2,), k))[0][0].item() for k in (0.0, 1.0, 0.0)] == [0.0, 3.0, 0.0]
+
+
+def test_a_recording_is_gone_with_its_last_reference():
+    """No cycle of references keeps the tensors of a recorded step until the garbage collector comes by."""
+    made = []
+
+    def function(x):
+        y = x + torch.ones(2)
+        made.append(weakref.ref(y))
+        return [(y * 2).sum()]
+
+    gc.collect()
+    gc.disable()
+    try:
+        recording = Recording(function)
+        recording(torch.ones(2))
+        recording(torch.ones(2))
+        assert made[0]() is None
+    finally:
+        gc.enable()
