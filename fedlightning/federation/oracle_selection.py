@@ -16,7 +16,8 @@ from fedlightning.federation.processes import Processes
 from fedlightning.federation.protocol import Request
 from fedlightning.oracle import Auto, BatchedError, ClientBatching, Cost, ObjectiveError, Vectorized
 from fedlightning.oracle.auto import Trial
-from fedlightning.oracle.check import STEPS, Sample, SelfCheck, fastest_that_agrees, in_words, ladder
+from fedlightning.oracle.check import SelfCheck, fastest_that_agrees, in_words, ladder
+from fedlightning.oracle.comparison import STEPS, Sample
 from fedlightning.oracle.side_effects import undone
 
 if TYPE_CHECKING:

@@ -19,7 +19,8 @@ from fedlightning.algorithms import FedAvg, FedSGDA
 from fedlightning.core.parameter_space import ParameterSpace, read
 from fedlightning.federation.cohort import RoundBatch
 from fedlightning.oracle import Auto, Autocast, Evaluation, Objective, ObjectiveError, Sequential, Vectorized
-from fedlightning.oracle.check import Sample, SelfCheck, fastest_that_agrees
+from fedlightning.oracle.check import SelfCheck, fastest_that_agrees
+from fedlightning.oracle.comparison import Sample
 from fedlightning.oracle.look import Look
 from tests.federations import loop_for, quadratic, rounds_of, run
 from tests.oracle.test_oracle import S, classify, setting
