@@ -4,18 +4,21 @@ The check takes a few consecutive steps of two clients that lie apart in their c
 with equal random numbers, and compares gradients, losses, buffers and logged scalars. The tolerance follows from the
 precision of the computation: ``sqrt(eps)`` of a quantity and some ``eps`` of the numbers it was summed from, at most
 two per cent. Whatever differs by more is excused only if plain evaluation itself moves about as far when its point is
-rounded differently.
+rounded differently. A way that passes is compared once more in float64 where the objective allows it, for terms that
+are smaller than the rounding of training (see :mod:`fedlightning.oracle.double`).
 """
 
 from __future__ import annotations
 
 import warnings
+from functools import cached_property
 from typing import Protocol
 
 import torch
 
 from fedlightning.oracle.base import ClientBatching
 from fedlightning.oracle.comparison import Comparison, Sample, Tolerance
+from fedlightning.oracle.double import DoubleComparison, in_double
 from fedlightning.oracle.objective import BatchedError, Objective
 from fedlightning.oracle.sequential import Sequential
 from fedlightning.oracle.vectorized import Vectorized, is_slow
@@ -53,7 +56,17 @@ class SelfCheck:
                 return str(error).splitlines()[0]
         if isinstance(oracle, Vectorized) and oracle.backward == "autograd" and any(map(is_slow, caught)):
             return "vmap would run a part of the objective client by client"
-        return self._comparison.difference(found, Tolerance.of(self._eps))
+        difference = self._comparison.difference(found, Tolerance.of(self._eps))
+        if difference is not None or self._in_double is None:
+            return difference
+        return self._in_double(oracle)
+
+    @cached_property
+    def _in_double(self) -> DoubleComparison | None:
+        """The comparison in float64, made once a way has passed that in the precision of training."""
+        if self._eps <= torch.finfo(torch.float64).eps:
+            return None
+        return in_double(self._objective, self._sample)
 
     @property
     def _eps(self) -> float:

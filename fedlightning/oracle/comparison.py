@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
@@ -64,12 +64,29 @@ class Tolerance:
         """The tolerance of a computation in numbers of one precision: ``sqrt(eps)``, and some ``eps`` of the summed."""
         return cls(eps, min(eps**0.5, MOST), min(100 * eps, MOST))
 
+    def at_least_of(self, dtype: torch.dtype) -> Tolerance:
+        """The tolerance for a quantity of a dtype, which may be coarser than what the rest is computed in."""
+        coarser = dtype.is_floating_point and torch.finfo(dtype).eps > self.eps
+        return Tolerance.of(torch.finfo(dtype).eps) if coarser else self
+
 
 class Comparison:
     """Plain evaluation of a sample, with which other ways are compared."""
 
-    def __init__(self, objective: Objective, sample: Sample) -> None:
+    def __init__(
+        self,
+        objective: Objective,
+        sample: Sample,
+        steps: int = STEPS,
+        watch: AbstractContextManager[Any] | None = None,
+    ) -> None:
         """Evaluate the sample plainly, once for all comparisons.
+
+        Args:
+            objective: In the precision in which it is compared.
+            sample: Where it is evaluated.
+            steps: How many consecutive steps are taken.
+            watch: A context that sees the operations of the first step.
 
         Raises:
             ObjectiveError: If the objective itself fails.
@@ -82,13 +99,20 @@ class Comparison:
         w, v, b = sample.w, sample.v, sample.b
         with self._leaving_no_trace():
             evaluate = Sequential().evaluator(objective, STEPS)
-            for step in range(STEPS):
+            for step in range(steps):
                 data = sample.data[step % len(sample.data)]
                 point = (w, v, b, data, Randomness(range(len(w)), step))
-                result = _at(evaluate, point)
+                with nullcontext() if step or watch is None else watch:
+                    result = _at(evaluate, point)
                 self._points.append(point)
                 self._expected.append(result)
                 w, v, b = _moved(w, result.g), _moved(v, result.g_personal), result.buffers
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether all losses and gradients of plain evaluation are finite."""
+        tensors = [t for result in self._expected for t in (result.loss, result.g, result.g_personal)]
+        return all(bool(tensor.isfinite().all()) for tensor in tensors)
 
     def evaluated(self, oracle: ClientBatching) -> list[Evaluation]:
         """What a way makes of the sample, step by step.
@@ -210,6 +234,7 @@ def _excess(
     """
     if not mine.shape[1]:
         return None
+    tolerance = tolerance.at_least_of(theirs.dtype)
     difference, size = _difference_and_size(mine, theirs)
     beyond = difference - tolerance.relative * size - tolerance.summed * floor - noise
     place = int(beyond.argmax())

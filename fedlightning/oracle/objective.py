@@ -147,16 +147,21 @@ class Objective:
         Returns:
             The scalar loss, further scalars to log, and the buffers' new values in the layout's order.
         """
-        named = (*shared.items(), *personal.items())
-        state = {f"task.{name}": tensor.to(self.dtype) for name, tensor in named}  # points may be wider than the task
         if self.changes_batch:
             data = map_tensors(torch.clone, data)
-        own = dict(self.task.named_buffers()) if buffers else {}
-        for name, tensor in buffers.items():
-            state[f"task.{name}"] = tensor.to(own[name].dtype, copy=True)  # the objective writes into its copy
+        state = self._state(shared, personal, buffers)
         result = functional_call(self._call, state, (data,), tie_weights=self._tied)  # looking for ties takes time
         loss, scalars = _split(result, self.name)
         return loss, scalars, [state[f"task.{name}"] for name in self.space.buffers.names]
+
+    def _state(self, shared: Named, personal: Named, buffers: Named) -> dict[str, Tensor]:
+        """The tensors the task is evaluated with in place of its own."""
+        named = (*shared.items(), *personal.items())
+        state = {f"task.{name}": tensor.to(self.dtype) for name, tensor in named}  # points may be wider than the task
+        own = dict(self.task.named_buffers()) if buffers else {}
+        for name, tensor in buffers.items():
+            state[f"task.{name}"] = tensor.to(own[name].dtype, copy=True)  # the objective writes into its copy
+        return state
 
 
 class _ObjectiveModule(nn.Module):

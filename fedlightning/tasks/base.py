@@ -131,7 +131,8 @@ class FederatedLightningModule(TaskWithClients):
             self_check: When a batched, replayed or compiled oracle is compared with evaluation client by client, and
                 given up for a slower one if they differ: in the ``first`` round of a fit, with the first and the last
                 client of its cohort; in every n-th, each time with two other clients; or never (``off``). The first
-                round cannot show what an objective begins to do later.
+                round cannot show what an objective begins to do later. Beside the precision of training they are
+                compared in float64 where the objective allows it.
 
         Raises:
             ValueError: If a regulariser is given to an algorithm that takes none, or a server optimizer is asked of an

@@ -41,11 +41,12 @@ def mlp():
 
 @dataclass(frozen=True)
 class Wrong(Vectorized):
-    """Right but for one quantity of the second client at one step."""
+    """Right but for one quantity of the second client at one step, by a number and by some last digits."""
 
     what: str = "g"
     step: int = 0
     by: float = 1e-3
+    digits: int = 0
 
     def ways(self, on_cpu):
         yield self
@@ -57,12 +58,13 @@ class Wrong(Vectorized):
         def evaluate(*arguments):
             result = right(*arguments)
             parts = {name: getattr(result, name) for name in ("g", "g_personal", "buffers", "loss", "scalars")}
+            by = self.by + self.digits * torch.finfo(result.g.dtype).eps
             if len(calls_so_far) == self.step:
                 if self.what == "scalars":
-                    parts["scalars"] = {name: value + self.by for name, value in result.scalars.items()}
+                    parts["scalars"] = {name: value + by for name, value in result.scalars.items()}
                 else:
                     parts[self.what] = parts[self.what].clone()
-                    parts[self.what][1:] += self.by
+                    parts[self.what][1:] += by
             calls_so_far.append(1)
             return Evaluation(**parts)
 
@@ -96,9 +98,8 @@ def test_every_quantity_is_compared_at_every_step(what, named, step):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_rounding_is_no_difference_and_little_more_is(dtype):
     check, _ = checked(mlp(), dtype=dtype)
-    eps = torch.finfo(dtype).eps
-    assert check(Wrong(by=10 * eps)) is None
-    assert check(Wrong(by=10 * eps**0.5)) is not None
+    assert check(Wrong(by=0.0, digits=10)) is None
+    assert check(Wrong(by=10 * torch.finfo(dtype).eps ** 0.5)) is not None
     for way in (Vectorized(replay=True), Vectorized(replay=False, backward="vmap")):
         assert check(way) is None
 
