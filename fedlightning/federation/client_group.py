@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
@@ -22,7 +23,7 @@ from fedlightning.federation.cohort import Chunk, Cohort
 from fedlightning.federation.oracle_selection import OracleSelection
 from fedlightning.federation.protocol import Answer, Request, Stamp
 from fedlightning.federation.validation import require_reply, tensors_of
-from fedlightning.oracle import Autocast, Cost, GradientOracle, Objective, ObjectiveError
+from fedlightning.oracle import Autocast, ClientBatching, Cost, GradientOracle, Objective, ObjectiveError
 from fedlightning.oracle.look import Look
 
 
@@ -117,8 +118,7 @@ class ClientGroup(ClientTable):
         phase = self.algorithm.phases[request.stamp.phase]
         request = replace(request, message=_copied(request.message))
         for chunk in cohort.chunks(ways.chunk_size):
-            reply, oracle = self._reply(phase, request, chunk, cohort, ways)
-            yield self._answer(request, chunk, reply, oracle)
+            yield from self._answers_of(chunk, phase, request, cohort.steps(), ways)
 
     def settle(self, accepted: Mapping[int, Stamp]) -> bool:
         """Keep the pending states of clients whose answers the server has accepted; drop all others.
@@ -154,54 +154,78 @@ class ClientGroup(ClientTable):
         with self.errors_named(chunk.ids):
             return Look.at(objective, at, self._personal, data)
 
-    def _reply(
-        self, phase: Phase, request: Request, chunk: Chunk, cohort: Cohort, ways: OracleSelection
-    ) -> tuple[Reply, GradientOracle]:
-        """What a chunk's clients reply, by the next slower way if this one fails."""
-        rows = self.states.rows(chunk.ids)
-        state, message = self.client_state(rows), for_clients(request.message, chunk.ids)
-        calls = 1 if phase.data == "full" else cohort.steps()
-        seeds = [derive_seed(request.seed, client, 2) for client in chunk.ids]
-        while True:
-            oracle = GradientOracle(
-                chunk,
-                ways.oracle.evaluator(self.objective, calls),
-                buffers=self.with_own(request.buffers.expand(len(chunk), -1), rows),
-                personal=self.personal_of(rows),
-                evaluate_full=ways.oracle.evaluator(self.objective, 1) if phase.data == "both" else None,
-                seeds=seeds,
-                averaged=self._averaged,
-            )
-            try:
-                reply = phase.client_update(message, state, oracle)
-            except ObjectiveError as error:
-                if not ways.give_way(error, self.objective.autocast.on_cpu):
-                    raise self._named(error, chunk.ids) from error.__cause__
+    def _answers_of(
+        self, chunk: Chunk, phase: Phase, request: Request, steps: int, ways: OracleSelection
+    ) -> Iterator[Answer]:
+        """What a chunk's clients answer; in parts where fewer are computed together by now."""
+        waiting = deque([chunk])
+        while waiting:
+            part = waiting.popleft()
+            if len(part) > ways.chunk_size:
+                waiting.extendleft(reversed(part.parts(ways.chunk_size)))
+                continue
+            answer = self._attempt(part, phase, request, steps, ways)
+            if answer is None:
+                waiting.appendleft(part)
             else:
-                require_reply(self.algorithm, reply, len(chunk), self.space.personal.dim)
-                return reply, oracle
+                yield answer
+
+    def _attempt(
+        self, chunk: Chunk, phase: Phase, request: Request, steps: int, ways: OracleSelection
+    ) -> Answer | None:
+        """What a chunk's clients answer; None if that failed, and another way to compute it was taken.
+
+        Nothing of a failed attempt is left once this returns: its error would hold all that filled the memory.
+        """
+        try:
+            return self._answer(request, chunk, *self._reply(phase, request, chunk, steps, ways.oracle))
+        except ObjectiveError as error:
+            if not ways.give_way(error, len(chunk), self.objective.autocast.on_cpu):
+                raise self._named(error, chunk.ids) from error.__cause__
+        except (RuntimeError, MemoryError) as error:  # memory may be short for points and states as well
+            if not ways.give_way(error, len(chunk), self.objective.autocast.on_cpu):
+                raise
+        return None
+
+    def _reply(
+        self, phase: Phase, request: Request, chunk: Chunk, steps: int, way: ClientBatching
+    ) -> tuple[Reply, GradientOracle]:
+        """What a chunk's clients reply."""
+        rows = self.states.rows(chunk.ids)
+        oracle = GradientOracle(
+            chunk,
+            way.evaluator(self.objective, 1 if phase.data == "full" else steps),
+            buffers=self.with_own(request.buffers.expand(len(chunk), -1), rows),
+            personal=self.personal_of(rows),
+            evaluate_full=way.evaluator(self.objective, 1) if phase.data == "both" else None,
+            seeds=[derive_seed(request.seed, client, 2) for client in chunk.ids],
+            averaged=self._averaged,
+        )
+        reply = phase.client_update(for_clients(request.message, chunk.ids), self.client_state(rows), oracle)
+        require_reply(self.algorithm, reply, len(chunk), self.space.personal.dim)
+        return reply, oracle
 
     def _answer(self, request: Request, chunk: Chunk, reply: Reply, oracle: GradientOracle) -> Answer:
         """A reply as it is sent; the clients' new states stay here."""
         rows = self.new_rows(reply, oracle)
-        if rows:
-            self._pending.append((request.stamp, chunk.ids, rows))
         tally = {f"train_{name}": value for name, value in oracle.tally().items()}
         metrics = dict(reply.log)
         if reply.point is not None:
             moved = reply.point - request.point
             metrics["drift"] = (moved if self._drift is None else moved[:, self._drift]).norm(dim=1)
-        change = oracle.buffers[:, self._averaged] - request.buffers
-        return Answer(
+        answer = Answer(
             chunk.ids,
             reply.update,
-            change,
+            oracle.buffers[:, self._averaged] - request.buffers,
             metrics,
             tally,
             oracle.evaluated(),
             per_client=tuple(reply.log),
             sound=finite_clients(rows),
         )
+        if rows:
+            self._pending.append((request.stamp, chunk.ids, rows))
+        return answer
 
     def _named(self, error: ObjectiveError, client_ids: Sequence[int]) -> ObjectiveError:
         if error.place is None:

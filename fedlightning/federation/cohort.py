@@ -39,7 +39,7 @@ class Source(ABC):
 
         Args:
             index: ``[C, K, B]``, one minibatch of B samples in each of K steps.
-            keep: Deal the same clients once more afterwards.
+            keep: ClientBatches the same clients once more afterwards.
 
         Returns:
             A function of the step k that gives leaves ``[C, B, ...]``.
@@ -196,6 +196,36 @@ class LoadedSource(Source):
         return tensor.to(self._device, dtype, non_blocking=True)
 
 
+class PartSource(Source):
+    """Samples of some clients among others with whom they were drawn together."""
+
+    in_order = True
+
+    def __init__(
+        self, minibatches: Callable[[int], Any], everything: Callable[[Sequence[int]], Any] | None, places: slice
+    ) -> None:
+        """Take what a source gave, and the places of the clients among all."""
+        self._step = minibatches
+        self._everything = everything
+        self._places = places
+
+    def place(self, device: torch.device, dtype: torch.dtype) -> PartSource:
+        """The samples themselves: they were placed before."""
+        return self
+
+    def minibatches(self, index: Tensor, keep: bool = False) -> Callable[[int], Any]:
+        """These clients' part of every minibatch."""
+        return lambda k: map_tensors(lambda leaf: leaf[self._places], self._step(k))
+
+    def minibatches_and_all(
+        self, index: Tensor, whole: Sequence[Tensor], keep: bool = False
+    ) -> tuple[Callable[[int], Any], Callable[[Sequence[int]], Any]]:
+        """Likewise, and all their samples."""
+        everything = self._everything
+        assert everything is not None
+        return self.minibatches(index), lambda places: everything([self._places.start + place for place in places])
+
+
 @dataclass(frozen=True)
 class ClientBatches:
     """One client's part in one phase of a round.
@@ -306,6 +336,8 @@ class Chunk:
 
     def __init__(self, members: Sequence[ClientBatches], cohort: Cohort, keep: bool = False) -> None:
         """Take ``members`` of ``cohort``; with ``keep``, leave them to be taken again."""
+        self._members = members
+        self._cohort = cohort
         self.ids = [member.id for member in members]
         self.architecture = members[0].architecture
         counts = [len(member.index) for member in members]
@@ -323,6 +355,16 @@ class Chunk:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def parts(self, size: int) -> list[Chunk]:
+        """The chunk in pieces of at most ``size`` clients, with the samples that were drawn for it."""
+        return [self._part(slice(start, start + size)) for start in range(0, len(self), size)]
+
+    def _part(self, places: slice) -> Chunk:
+        source = self._cohort.source
+        if source.in_order:  # what has arrived does not arrive again
+            source = PartSource(self._at_step, self._whole, places)
+        return Chunk(self._members[places], replace(self._cohort, source=source))
 
     def minibatches(self) -> Iterator[Minibatch]:
         """K minibatches, the clients with fewer marked at the end."""

@@ -14,10 +14,11 @@ from fedlightning.core.tree import map_tensors
 from fedlightning.federation.cohort import Chunk, Cohort
 from fedlightning.federation.processes import Processes
 from fedlightning.federation.protocol import Request
-from fedlightning.oracle import Auto, BatchedError, ClientBatching, Cost, ObjectiveError, Vectorized
+from fedlightning.oracle import Auto, BatchedError, ClientBatching, Cost, Vectorized
 from fedlightning.oracle.auto import Trial
 from fedlightning.oracle.check import SelfCheck, fastest_that_agrees, in_words, ladder
 from fedlightning.oracle.comparison import STEPS, Sample
+from fedlightning.oracle.objective import is_out_of_memory
 from fedlightning.oracle.side_effects import undone
 
 if TYPE_CHECKING:
@@ -110,15 +111,43 @@ class OracleSelection:
         if isinstance(self.oracle, Vectorized):  # other processes follow before the next round
             self.oracle = self._agreeing(group, chunk, self.oracle, request)
 
-    def give_way(self, error: ObjectiveError, on_cpu: bool) -> bool:
-        """Go on with the next slower way; False if the error is the objective's own and not the oracle's."""
-        if self.oracle == self._ladder[-1] or not isinstance(error, BatchedError):
+    def give_way(self, error: Exception, clients: int, on_cpu: bool) -> bool:
+        """Go on with fewer clients at once, or with the next slower way.
+
+        Args:
+            error: What the present way failed with.
+            clients: How many were computed together.
+            on_cpu: Whether the objective runs on a CPU.
+
+        Returns:
+            False if there is nothing to give way to, or the error is the objective's own.
+        """
+        if self.oracle == self._ladder[-1]:
+            return False
+        if is_out_of_memory(error) and clients > 1:
+            self._take_fewer_than(clients)
+            return True
+        if not isinstance(error, BatchedError):
             return False
         slower = self._ladder[self._ladder.index(self.oracle) + 1]
         why = str(error).splitlines()[0]
         self._report(f"oracle: took {in_words(slower, on_cpu)}: with {in_words(self.oracle, on_cpu)} {why}")
         self.oracle = slower
         return True
+
+    def _take_fewer_than(self, clients: int) -> None:
+        """Compute half as many clients together from now on, in this way and in all slower ones."""
+        place = self._ladder.index(self.oracle)
+        fewer = self._reported_half(clients)
+        self._ladder = [replace(way, chunk_size=fewer) if isinstance(way, Vectorized) else way for way in self._ladder]
+        self.oracle = self._ladder[place]
+
+    def _reported_half(self, clients: int) -> int:
+        """Half of the clients that do not fit into memory; a line says so."""
+        half = (clients + 1) // 2
+        chunks = f"chunks of {half} client{'s' if half > 1 else ''}"
+        self._report(f"oracle: took {chunks}: {clients} at once do not fit into memory")
+        return half
 
     def leave_batching(self, on_cpu: bool, why: str) -> None:
         """Compute clients one after the other from the next round on."""
@@ -162,21 +191,32 @@ class OracleSelection:
         return chosen
 
     def _trial(self, group: ClientGroup, cohort: Cohort, batched: ClientBatching | None, request: Request) -> Trial:
-        """Time the ways on the first clients of a cohort."""
+        """Time the ways on the first clients of a cohort, on as many at once as fit into memory."""
+        wanted = batched if isinstance(batched, Vectorized) else None
+        while True:
+            try:
+                return self._timed(group, cohort, wanted, request)
+            except (RuntimeError, MemoryError) as error:
+                if wanted is None or not is_out_of_memory(error):
+                    raise
+            wanted = self._smaller(wanted)  # here, not above: the error holds what fills the memory
+
+    def _timed(self, group: ClientGroup, cohort: Cohort, batched: Vectorized | None, request: Request) -> Trial:
         assert isinstance(self.oracle, Auto)
 
         def arguments(num_clients: int) -> tuple[Tensor, Tensor, Tensor, Any]:
-            chunk = cohort.preview(
-                num_clients
-            )  # the last one is repeated if too few share the first one's architecture
+            chunk = cohort.preview(num_clients)  # its last client is repeated if too few share one architecture
             places = torch.arange(num_clients, device=request.point.device).clamp(max=len(chunk) - 1)
             data = map_tensors(lambda leaf: leaf[places], next(chunk.minibatches()).data)
             return *group.start(request.point, request.buffers, num_clients), data
 
         with group.errors_named([member.id for member in cohort.members]), undone(group.task):
-            return self.oracle.choose(
-                group.objective, cohort.steps(), arguments, batched if isinstance(batched, Vectorized) else None
-            )
+            return self.oracle.choose(group.objective, cohort.steps(), arguments, batched)
+
+    def _smaller(self, oracle: Vectorized) -> Vectorized | None:
+        """The same way with half as many clients at once; None if it took one already."""
+        assert oracle.chunk_size is not None
+        return replace(oracle, chunk_size=self._reported_half(oracle.chunk_size)) if oracle.chunk_size > 1 else None
 
     def _agreeing(self, group: ClientGroup, chunk: Chunk, oracle: Vectorized, request: Request) -> ClientBatching:
         """The oracle, or the fastest slower one that agrees with plain evaluation."""

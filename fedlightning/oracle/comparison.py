@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedlightning.core.tree import map_tensors
-from fedlightning.oracle.base import Evaluate, Evaluation, ClientBatching
+from fedlightning.oracle.base import ClientBatching, Evaluate, Evaluation
 from fedlightning.oracle.objective import Objective
 from fedlightning.oracle.randomness import Randomness, python_generators_restored
 from fedlightning.oracle.sequential import Sequential

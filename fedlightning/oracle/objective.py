@@ -35,6 +35,17 @@ class BatchedError(ObjectiveError):
     """The objective cannot be evaluated for many clients at once; one after the other it may well be."""
 
 
+class ChunkTooLargeError(BatchedError):
+    """So many clients at once do not fit into memory; fewer may well do."""
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether an error says that memory was short, on whichever device, and not for one client alone."""
+    if isinstance(error, ObjectiveError):
+        return isinstance(error, ChunkTooLargeError)
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in str(error)
+
+
 def writes_into(
     name: str, parameter: str | None, by_embedding: bool = False, place: int | None = None
 ) -> ObjectiveError:

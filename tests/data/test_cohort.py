@@ -9,7 +9,7 @@ from torch.utils.data import Dataset, TensorDataset
 from fedlightning import FederatedDataModule
 from fedlightning.algorithms import Phase
 from fedlightning.data import RoundLoader, TensorData
-from fedlightning.federation.cohort import draw_minibatches
+from fedlightning.federation.cohort import Cohort, draw_minibatches
 from fedlightning.participation import FirstResponders, Full, Uniform
 
 CPU = torch.device("cpu")
@@ -240,3 +240,18 @@ def test_both_kinds_of_data_do_not_depend_on_chunks_or_source(chunk):
     expected = both(federation(), 4)
     assert both(federation(), chunk) == expected
     assert both(federation(slow=True), chunk) == expected
+
+
+@pytest.mark.parametrize("slow", [False, True])
+@pytest.mark.parametrize("seen", [everything, both])
+def test_parts_of_a_chunk_have_its_samples(seen, slow, monkeypatch):
+    expected, chunks = seen(federation(), 4), Cohort.chunks
+
+    def in_parts(cohort, size):
+        for chunk in chunks(cohort, size):
+            for part in chunk.parts(3):
+                assert len(part) <= 3
+                yield from part.parts(2)
+
+    monkeypatch.setattr(Cohort, "chunks", in_parts)
+    assert seen(federation(slow=slow), 4) == expected

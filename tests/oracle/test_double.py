@@ -13,12 +13,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedlightning.algorithms import FedAvg
+from fedlightning.core.parameter_space import ParameterSpace, read
 from fedlightning.oracle import Autocast, Objective, Sequential, Vectorized, vectorized
 from fedlightning.oracle import double as double_module
 from fedlightning.oracle.check import SelfCheck, fastest_that_agrees
 from fedlightning.oracle.comparison import Sample
 from fedlightning.oracle.double import DoubleObjective, in_double
-from fedlightning.core.parameter_space import ParameterSpace, read
 from tests.federations import loop_for, quadratic, rounds_of
 from tests.oracle.test_check import Wrong
 from tests.oracle.test_oracle import NETS, classify, setting
