@@ -55,7 +55,8 @@ class Vectorized(ClientBatching):
         replay: Run the steps of a round from a recording of the first one (see :mod:`fedlightning.oracle.recording`):
             the same bits, faster for small models. Null: on CPUs only.
         compile: Compile the gradient with ``torch.compile`` (seconds to minutes once; needs a C++ compiler). Worth it
-            for small models without convolutions.
+            for small models without convolutions. Not for objectives that draw random numbers (dropout, noise): a
+            compiled gradient cannot draw each client's own, so they fall back to the next way, with a line.
         backward: ``autograd`` batches the forward pass alone and differentiates it as usual, ``vmap`` batches the
             gradient, which takes recurrent layers and attention apart. Null tries the first, which is faster.
         threads: Threads that compute; null for as many as PyTorch takes.
