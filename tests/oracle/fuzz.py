@@ -38,7 +38,16 @@ from fedlightning import FederatedDataModule, FederatedLightningModule
 from fedlightning.algorithms import FedAvg
 from fedlightning.federation.server import RoundRejectedError
 from fedlightning.oracle import Auto, ObjectiveError, ClientBatching, Sequential, Vectorized
-from tests.oracle.objectives import AbsentError, Case, Setting, UnsuitableError, module_cases, operation_cases, reseed
+from tests.oracle.objectives import (
+    CLIENTS,
+    AbsentError,
+    Case,
+    Setting,
+    UnsuitableError,
+    module_cases,
+    operation_cases,
+    reseed,
+)
 from tests.oracle.written import written_cases
 
 STEPS = 25
@@ -46,6 +55,16 @@ ROUNDS = 2
 TOLERANCE = 1e-9
 EPS = torch.finfo(torch.float64).eps
 """Relative, in float64: some thousand roundings beside what 50 steps move."""
+
+SCOPE = f"""\
+What this covers: float64 and complex128 (coarser numbers only where an operation converts to them), on a CPU;
+FedAvg in one process, with {CLIENTS} clients that all take part and are computed in one chunk; buffers that
+are averaged; the first and the last of torch's samples of a module or operation, in complex numbers the first alone.
+
+What it does not cover: training in float32 or 16 bits, autocast, GPUs, `compile=True`, several chunks or processes,
+personal and maximised blocks, other algorithms. For these there are the self-check in the first round of every fit
+and the tests of the package.
+"""
 
 SPEEDS = ("replayed", "batched", "one by one")
 
@@ -435,6 +454,8 @@ def table(outcomes: list[Outcome]) -> str:
         f"(tolerance {TOLERANCE:g}, relative). Torch {torch.__version__}, on a CPU. In this table:",
         f"{', '.join(source for source in SOURCES if any(o.name.startswith(f'{source}:') for o in ran))}; ways: "
         f"{', '.join(name for name in WAYS if any(name in o.ways for o in ran))}.",
+        "",
+        *SCOPE.splitlines(),
         "",
         "| | " + " | ".join(SOURCES) + " | all |",
         "| --- |" + " ---: |" * (len(SOURCES) + 1),
