@@ -26,6 +26,10 @@ MOST = 0.02
 """Largest relative difference that counts as rounding by itself, however coarse the numbers."""
 
 
+_Point = tuple[Tensor, Tensor, Tensor, Any, Randomness]
+"""Points, personal blocks, buffers, a minibatch and random numbers of the sample's clients."""
+
+
 @dataclass(frozen=True)
 class Sample:
     """What a check evaluates.
@@ -43,6 +47,11 @@ class Sample:
     b: Tensor
     data: Sequence[Any]
     ids: Sequence[int] = (0, 1)
+
+    def last(self) -> Sample:
+        """Return the sample of the last client alone."""
+        data = [map_tensors(lambda leaf: leaf[-1:], batch) for batch in self.data]
+        return Sample(self.w[-1:], self.v[-1:], self.b[-1:], data, self.ids[-1:])
 
 
 @dataclass(frozen=True)
@@ -94,19 +103,13 @@ class Comparison:
         self._objective = objective
         self._ids = sample.ids
         self._device = sample.w.device
-        self._points: list[tuple[Tensor, Tensor, Tensor, Any, Randomness]] = []
+        self._sample = sample
         self._expected: list[Evaluation] = []
-        w, v, b = sample.w, sample.v, sample.b
         with self._leaving_no_trace():
             evaluate = Sequential().evaluator(objective, STEPS)
-            for step in range(steps):
-                data = sample.data[step % len(sample.data)]
-                point = (w, v, b, data, Randomness(range(len(w)), step))
+            for step, point in enumerate(self._points(steps)):
                 with nullcontext() if step or watch is None else watch:
-                    result = _at(evaluate, point)
-                self._points.append(point)
-                self._expected.append(result)
-                w, v, b = _moved(w, result.g), _moved(v, result.g_personal), result.buffers
+                    self._expected.append(_at(evaluate, point))
 
     @property
     def is_finite(self) -> bool:
@@ -114,23 +117,36 @@ class Comparison:
         tensors = [t for result in self._expected for t in (result.loss, result.g, result.g_personal)]
         return all(bool(tensor.isfinite().all()) for tensor in tensors)
 
-    def evaluated(self, oracle: ClientBatching) -> list[Evaluation]:
-        """What a way makes of the sample, step by step.
+    def difference(self, oracle: ClientBatching, tolerance: Tolerance) -> str | None:
+        """What differs between a way and plain evaluation by more than rounding, in one line; None if nothing does.
 
         Raises:
             BatchedError: If the objective cannot be evaluated for many clients at once.
         """
+        suspects: list[tuple[int, Evaluation, str]] = []
         with self._leaving_no_trace():
             evaluate = oracle.evaluator(self._objective, MIN_CALLS_TO_RECORD)  # so that what may be replayed is
-            return [_at(evaluate, point) for point in self._points]
-
-    def difference(self, found: Sequence[Evaluation], tolerance: Tolerance) -> str | None:
-        """What differs between ``found`` and plain evaluation by more than rounding, in one line; None if nothing."""
-        for step, (one, other) in enumerate(zip(found, self._expected, strict=True)):
-            difference = self._first_difference(one, other, tolerance)
-            if difference is not None and not self._is_rounding(step, one, tolerance):
+            for step, (point, expected) in enumerate(zip(self._points(), self._expected, strict=True)):
+                found = _at(evaluate, point)
+                difference = self._first_difference(found, expected, tolerance)
+                if difference is not None:
+                    suspects.append((step, found, difference))
+        for step, found, difference in suspects:
+            if not self._is_rounding(step, found, tolerance):
                 return f"{difference} at step {step + 1}"
         return None
+
+    def _points(self, steps: int | None = None) -> Iterator[_Point]:
+        """Where the sample is evaluated, step after step: each point follows from the gradient at the one before.
+
+        They are made anew for every way, as those of a large model would fill the memory.
+        """
+        w, v, b = self._sample.w, self._sample.v, self._sample.b
+        for step in range(len(self._expected) if steps is None else steps):
+            data = self._sample.data[step % len(self._sample.data)]
+            yield w, v, b, data, Randomness(range(len(w)), step)
+            here = self._expected[step]
+            w, v, b = _moved(w, here.g), _moved(v, here.g_personal), here.buffers
 
     def _first_difference(self, one: Evaluation, other: Evaluation, tolerance: Tolerance) -> str | None:
         """The first quantity that differs by more than the tolerance."""
@@ -149,13 +165,14 @@ class Comparison:
 
         Only if it repeats exactly at equal points: else the objective depends on more than its arguments.
         """
-        w, v, b, data, randomness = self._points[step]
         evaluate = Sequential().evaluator(self._objective, STEPS)
         with self._leaving_no_trace():
-            again = [_at(evaluate, point) for point in self._points[: step + 1]][-1]
+            for point in self._points(step + 1):
+                again = _at(evaluate, point)
         with self._leaving_no_trace():
-            for point in self._points[:step]:
-                _at(evaluate, point)
+            for w, v, b, data, randomness in self._points(step):
+                _at(evaluate, (w, v, b, data, randomness))
+            *_, (w, v, b, data, randomness) = self._points(step + 1)
             signs = torch.ones_like(w)
             signs[:, ::2] = -1
             rounded = _at(evaluate, (w * (1 + tolerance.eps * signs), v, b, data, randomness))
@@ -182,7 +199,7 @@ class Comparison:
             yield
 
 
-def _at(evaluate: Evaluate, point: tuple[Tensor, Tensor, Tensor, Any, Randomness]) -> Evaluation:
+def _at(evaluate: Evaluate, point: _Point) -> Evaluation:
     """Evaluate on a copy of the batch, which the objective may write into."""
     w, v, b, data, randomness = point
     return evaluate(w, v, b, map_tensors(torch.clone, data), "both", randomness)

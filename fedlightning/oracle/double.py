@@ -29,7 +29,10 @@ MOST_CONSTANTS = 2**30
 """Bytes that frozen parameters and buffers may take in float64; a larger frozen network is not copied."""
 
 STEPS = 2
-"""The second step is the first that is replayed. What a replay leaves behind shows in any precision."""
+"""The second step begins with the buffers and attributes that the first one leaves behind."""
+
+MOST_NUMBERS = 2**20
+"""Of larger points only one client's are compared, in one step: in float64 they would fill the memory."""
 
 _EPS = torch.finfo(torch.float64).eps
 _SINGLE_EPS = torch.finfo(torch.float32).eps
@@ -55,8 +58,7 @@ class DoubleComparison:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
-                found = self.comparison.evaluated(_uncompiled(oracle))
-                difference = self.comparison.difference(found, self.tolerance)
+                difference = self.comparison.difference(_eager(oracle), self.tolerance)
             except Exception:  # the way is for the precision of training, and there it has been found right
                 return None
         return None if difference is None else f"{difference} (in float64)"
@@ -73,7 +75,8 @@ def in_double(objective: Objective, sample: Sample) -> DoubleComparison | None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            comparison = Comparison(DoubleObjective(objective), _sample_in_double(sample), STEPS, watch=coarsest)
+            own, steps = (sample, STEPS) if sample.w.numel() <= MOST_NUMBERS else (sample.last(), 1)
+            comparison = Comparison(DoubleObjective(objective), _sample_in_double(own), steps, watch=coarsest)
         except Exception:  # an objective that was never meant for float64 may fail in any way
             return None
     if coarsest.eps > _SINGLE_EPS or not comparison.is_finite:
@@ -150,11 +153,14 @@ def _sample_in_double(sample: Sample) -> Sample:
     return replace(sample, w=sample.w.double(), v=sample.v.double(), b=sample.b.double(), data=data)
 
 
-def _uncompiled(oracle: ClientBatching) -> ClientBatching:
-    """The way itself, or what it compiles: to compile for float64 as well would take as long again."""
-    if isinstance(oracle, Vectorized) and oracle.compile:
-        return replace(oracle, compile=False, replay=False, backward="vmap")
-    return oracle
+def _eager(oracle: ClientBatching) -> ClientBatching:
+    """The way with operations run as they come: what it compiles or records is compared in the precision of training.
+
+    To compile for float64 as well would take as long again, to record would keep a whole step in memory.
+    """
+    if not isinstance(oracle, Vectorized):
+        return oracle
+    return replace(oracle, compile=False, replay=False, backward="vmap" if oracle.compile else oracle.backward)
 
 
 def _is_real_or_complex(tensor: Tensor) -> bool:

@@ -111,6 +111,13 @@ def test_a_small_term_that_vmap_drops_is_found(loss, ways, autocast):
     assert "differs from evaluation one by one, relatively by" in why
 
 
+def test_of_a_large_model_one_client_is_compared(monkeypatch):
+    """It holds two points and a gradient in float64 then, not those of two clients and steps."""
+    monkeypatch.setattr(double_module, "MOST_NUMBERS", 10)
+    assert "in client 1, at step 1 (in float64)" in checked(mlp(), penalised)(WAYS[0])
+    assert checked(mlp(), classify)(WAYS[0]) is None
+
+
 def test_a_task_of_16_bits_is_compared_too():
     assert checked(mlp(), penalised, dtype=torch.bfloat16)(WAYS[0]).endswith("(in float64)")
     assert checked(mlp(), classify, dtype=torch.bfloat16)(WAYS[0]) is None
