@@ -10,6 +10,8 @@ from typing import Any, TypedDict
 
 from typing_extensions import Unpack
 
+from fedlightning.core.errors import InvalidTypeError, InvalidValueError
+
 
 class Bounds(TypedDict, total=False):
     """Bounds of a number; those left out bound nothing.
@@ -87,7 +89,7 @@ def require_instance(argument: str, value: object, kind: type, example: str) -> 
     """
     if not isinstance(value, kind):
         shown = value.__name__ if isinstance(value, type) else repr(value)
-        raise TypeError(f"{argument}={shown}): expected a {kind.__name__} object, e.g. {example}.")
+        raise InvalidTypeError(f"{argument}={shown}): expected a {kind.__name__} object, e.g. {example}.")
 
 
 def _require(given: str, entry: object, whole: bool, optional: bool, bounds: Bounds) -> None:
@@ -95,10 +97,10 @@ def _require(given: str, entry: object, whole: bool, optional: bool, bounds: Bou
     if optional and entry is None:
         return
     if not isinstance(entry, Integral if whole else Real) or isinstance(entry, bool):
-        raise TypeError(f"{given}: expected a {'whole ' if whole else ''}number, not {entry!r}.")
+        raise InvalidTypeError(f"{given}: expected a {'whole ' if whole else ''}number, not {entry!r}.")
     number = float(entry)
     if not isfinite(number):
-        raise ValueError(f"{given}: expected a finite number{', or null for no bound' if optional else ''}.")
+        raise InvalidValueError(f"{given}: expected a finite number{', or null for no bound' if optional else ''}.")
     inside = [
         *([(number > bounds["above"], f"> {bounds['above']:g}")] if "above" in bounds else []),
         *([(number >= bounds["at_least"], f">= {bounds['at_least']:g}")] if "at_least" in bounds else []),
@@ -107,17 +109,17 @@ def _require(given: str, entry: object, whole: bool, optional: bool, bounds: Bou
     ]
     if not all(holds for holds, _ in inside):
         expected = " and ".join(text for _, text in inside)
-        raise ValueError(f"{given}: expected {expected}{', or null' if optional else ''}.")
+        raise InvalidValueError(f"{given}: expected {expected}{', or null' if optional else ''}.")
 
 
 def _entries(value: Any, given: str) -> list[Any]:
     """The numbers of a hyper-parameter that may differ by block or prefix."""
     if isinstance(value, Mapping):
         if wrong := [key for key in value if not isinstance(key, str)]:
-            raise TypeError(f"{given}: expected name prefixes or 'default' as keys, not {wrong[0]!r}.")
+            raise InvalidTypeError(f"{given}: expected name prefixes or 'default' as keys, not {wrong[0]!r}.")
         return list(value.values())
     if not isinstance(value, Sequence) or isinstance(value, str):
         return [value]
     if len(value) != 2:
-        raise ValueError(f"{given}: expected one number or a pair [min, max].")
+        raise InvalidValueError(f"{given}: expected one number or a pair [min, max].")
     return list(value)
