@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import Field, fields, is_dataclass
 from math import isfinite
 from numbers import Integral, Real
 from typing import Any, TypedDict
@@ -11,6 +11,7 @@ from typing import Any, TypedDict
 from typing_extensions import Unpack
 
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError
+from fedlightning.core.per_block import takes_blocks
 
 
 class Bounds(TypedDict, total=False):
@@ -32,8 +33,8 @@ class Bounds(TypedDict, total=False):
 def require(owner: object, *names: str, optional: bool = False, whole: bool = False, **bounds: Unpack[Bounds]) -> None:
     """Check attributes' ranges; of a pair or a mapping, every entry's.
 
-    A dataclass says by its annotations which of its fields take several numbers (``PerBlock``) and which take whole
-    ones (``int``).
+    A dataclass says which of its fields take several numbers (``per_block()``) and, by their annotations, which take
+    whole ones (``int``).
 
     Args:
         owner: Has the attributes.
@@ -46,13 +47,13 @@ def require(owner: object, *names: str, optional: bool = False, whole: bool = Fa
         TypeError: If something is no number, or several numbers are given where one is expected.
         ValueError: If a number is out of range, infinite or not a number.
     """
-    declared = {field.name: str(field.type) for field in fields(owner)} if is_dataclass(owner) else {}
+    declared = {field.name: field for field in fields(owner)} if is_dataclass(owner) else {}
     for name in names:
-        value, kind = getattr(owner, name), declared.get(name, "")
+        value, field = getattr(owner, name), declared.get(name)
         given = f"{type(owner).__name__}({name}={value!r})"
-        entries = _entries(value, given) if kind.startswith("PerBlock") else [value]
+        entries = _entries(value, given) if field is not None and takes_blocks(field) else [value]
         for entry in entries:
-            _require(given, entry, whole or kind.startswith("int"), optional, bounds)
+            _require(given, entry, whole or (field is not None and _takes_whole(field)), optional, bounds)
 
 
 def require_argument(
@@ -90,6 +91,11 @@ def require_instance(argument: str, value: object, kind: type, example: str) -> 
     if not isinstance(value, kind):
         shown = value.__name__ if isinstance(value, type) else repr(value)
         raise InvalidTypeError(f"{argument}={shown}): expected a {kind.__name__} object, e.g. {example}.")
+
+
+def _takes_whole(field: Field[Any]) -> bool:
+    """True for fields annotated ``int``, as text or as a type, with or without None."""
+    return field.type in (int, int | None) or str(field.type).startswith(("int", "Optional[int]"))
 
 
 def _require(given: str, entry: object, whole: bool, optional: bool, bounds: Bounds) -> None:
