@@ -114,10 +114,29 @@ def test_two_processes_are_one(tmp_path):
     assert first == ["Vectorized"] * 3 + ["Sequential"] * 4  # it follows before the next round
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory):
-    """What each of two processes made of all runs: one start of the two for all of them."""
-    folder = tmp_path_factory.mktemp("shared")
+@pytest.mark.slow
+def test_runs_shared_by_two_processes_are_those_of_one(tmp_path):
+    """One start of two processes for all runs: a test each would start them once in every worker of the suite."""
+    shared = carried_out_by_two(tmp_path)
+    different = {}
+    for name, run in RUNS.items():
+        try:
+            assert_shared(run(OneProcess()), [results[name] for results in shared])
+        except AssertionError as error:
+            different[name] = str(error).strip().splitlines()[0]
+    assert not different
+    assert_as_called(shared[1])
+
+
+def test_one_of_two_processes_begins_without_clients():
+    for parity, situation in ((1, "odd"), (0, "even")):
+        make, data_options, _ = SITUATIONS[f"architectures, averaged buffers, {situation} clients first"]
+        first = batches_of(regression_data(**data_options), make(), rounds=1)[0]
+        assert {member.id % COUNT for member in first.cohorts[0].members} == {parity}
+
+
+def carried_out_by_two(folder):
+    """What each of two processes made of all runs."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-W", "ignore", "-m", "tests.support.shared_runs"]
     with ExitStack() as stack:
@@ -136,17 +155,13 @@ def shared(tmp_path_factory):
     return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(COUNT)]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", RUNS)
-def test_a_run_shared_by_two_processes_is_the_run_of_one(name, shared):
-    alone = RUNS[name](OneProcess())
-    parts = [results[name] for results in shared]
-    for part in parts:  # every process has the server, and logs what the cohort came to
+def assert_shared(alone, parts):
+    """Every process has the server, and logs what the whole cohort came to; client states lie in one of them."""
+    for part in parts:
         close(part["points"], alone["points"])
-        assert part["rejected"] == alone["rejected"]
-        assert part["undone"] == alone["undone"]
+        assert (part["rejected"], part["undone"]) == (alone["rejected"], alone["undone"])
+        assert [logged.keys() for logged in part["metrics"]] == [logged.keys() for logged in alone["metrics"]]
         for logged, expected in zip(part["metrics"], alone["metrics"], strict=True):
-            assert logged.keys() == expected.keys()
             for metric, value in expected.items():
                 close(logged[metric], value)
         close(part["state"]["buffers"]["values"], alone["state"]["buffers"]["values"])
@@ -154,23 +169,15 @@ def test_a_run_shared_by_two_processes_is_the_run_of_one(name, shared):
     assert_same(alone["state"], {**parts[0]["state"], "other_clients": others})
 
 
-@pytest.mark.slow
-def test_runs_that_fail_are_what_they_are_called(shared):
-    """What is compared above was not rejected where it should not have been, nor accepted."""
-    results = {name.removeprefix("failing: "): run for name, run in shared[1].items() if name.startswith("failing: ")}
-    assert [number for number, _ in results["everyone"]["rejected"]] == [0, 1]
-    assert results["an overflow in the second process"]["undone"] == [True, True]
-    for name, run in results.items():
+def assert_as_called(results):
+    """Rounds were rejected where they should have been, and nowhere else."""
+    failing = {name.removeprefix("failing: "): run for name, run in results.items() if name.startswith("failing: ")}
+    assert [number for number, _ in failing["everyone"]["rejected"]] == [0, 1]
+    assert failing["an overflow in the second process"]["undone"] == [True, True]
+    for name, run in failing.items():
         start, *rest = run["points"]
         kept = name in ("everyone", "an overflow in the second process")
         assert all(torch.equal(point, start) == kept for point in rest)
-
-
-def test_one_of_two_processes_begins_without_clients():
-    for parity, situation in ((1, "odd"), (0, "even")):
-        make, data_options, _ = SITUATIONS[f"architectures, averaged buffers, {situation} clients first"]
-        first = batches_of(regression_data(**data_options), make(), rounds=1)[0]
-        assert {member.id % COUNT for member in first.cohorts[0].members} == {parity}
 
 
 def close(one, two):
