@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from fedlightning._torchvision import declare_before_torchvision
+from fedlightning.core.errors import FedlightningError
 from fedlightning.core.lazy import lazily
 
 if TYPE_CHECKING:
@@ -12,7 +13,13 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["BatchedEvaluationTask", "FederatedDataModule", "FederatedLightningModule", "__version__"]
+__all__ = [
+    "BatchedEvaluationTask",
+    "FederatedDataModule",
+    "FederatedLightningModule",
+    "FedlightningError",
+    "__version__",
+]
 
 declare_before_torchvision()
 __getattr__, __dir__ = lazily(

@@ -7,6 +7,7 @@ import torch
 
 from fedlightning.core.parameter_space import ParameterSpace
 from fedlightning.data.module import RoundLoader
+from fedlightning.federation.processes import OneProcess
 from fedlightning.federation.simulation import Simulation
 from fedlightning.oracle import Autocast, Vectorized
 from fedlightning.participation import Full, Uniform
@@ -75,8 +76,9 @@ def loop_for(task, oracle=None, **options):
     return Rounds(task.algorithm, task, space, oracle or Vectorized(), **options)
 
 
-def rounds_of(algorithm, count, num_clients=CLIENTS, size=None, local_steps=K, seed=0, start=0):
-    """Batches of ``count`` rounds of a federation of numbered clients."""
+def rounds_of(algorithm, count, num_clients=CLIENTS, size=None, local_steps=K, seed=0, start=0, processes=None):
+    """Batches of ``count`` rounds of a federation of numbered clients: the part of one process, if several share it."""
+    processes = OneProcess() if processes is None else processes
     data = ClientNumbers(
         num_clients,
         local_steps=local_steps,
@@ -84,7 +86,8 @@ def rounds_of(algorithm, count, num_clients=CLIENTS, size=None, local_steps=K, s
         rounds_per_epoch=count,
         seed=seed,
     )
-    loader = RoundLoader(data, algorithm.phases, start=lambda: start)
+    share = {"rank": processes.rank, "world_size": processes.count, "by_owner": True}
+    loader = RoundLoader(data, algorithm.phases, start=lambda: start, **share)
     return [batch.place(torch.device("cpu"), torch.float64) for batch in loader]
 
 

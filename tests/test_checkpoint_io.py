@@ -14,13 +14,15 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import nn
 
-from fedlightning.algorithms import FedAvg, FedMM
+from fedlightning.algorithms import SCAFFOLD, FedAvg, FedMM
 from fedlightning.callbacks import LastCheckpoint
 from fedlightning.cli import main
-from fedlightning.federation.checkpoint_io import AtomicCheckpointIO, CheckpointError, write_whole
+from fedlightning.federation.checkpoint_io import FORMAT, AtomicCheckpointIO, CheckpointError, write_whole
+from tests import support
 from tests.small import Line, regression_data, trainer
 
 CONFIGS = Path(__file__).parents[1] / "configs"
+EARLIER = Path(support.__file__).parent / "checkpoints"
 QUIET = [f"--trainer.{option}=false" for option in ("logger", "enable_progress_bar", "enable_model_summary")]
 
 
@@ -303,6 +305,29 @@ def test_bad_files_are_refused_in_a_line_that_names_file_and_remedy(name, whole,
     if name not in ONLY_FIT | NOT_AT_ONCE:
         with pytest.raises(OSError, match=said):
             trainer(tmp_path).test(Line(FedMM(0.05)), regression_data(), ckpt_path=path, verbose=False)
+
+
+@pytest.mark.parametrize(("file", "number"), [("without_format.ckpt", 0), ("format_1.ckpt", 1)])
+def test_files_of_earlier_versions_are_refused_as_such(file, number, tmp_path):
+    """Two rounds of SCAFFOLD on four clients, written by the versions that had these formats."""
+    path = EARLIER / file
+    said = (
+        rf"{file} was written by an earlier version of fedlightning \(format {number}; this one reads {FORMAT}\): go on"
+    )
+    with pytest.raises(CheckpointError, match=said):
+        trainer(tmp_path, max_steps=4).fit(Line(SCAFFOLD(0.05), dropout=0.0), regression_data(), ckpt_path=path)
+    with pytest.raises(CheckpointError, match=said):
+        Line.load_from_checkpoint(path)
+    with pytest.raises(CheckpointError, match=said):
+        trainer(tmp_path).test(Line(SCAFFOLD(0.05), dropout=0.0), regression_data(), ckpt_path=path, verbose=False)
+
+
+@pytest.mark.parametrize(("file", "number"), [("without_format.ckpt", 0), ("format_1.ckpt", 1)])
+def test_weights_of_earlier_versions_can_be_had(file, number):
+    task = Line(dropout=0.0)
+    weights = torch.load(EARLIER / file, weights_only=True)["state_dict"]
+    task.load_state_dict(weights)
+    assert torch.equal(task.head.weight, weights["head.weight"])
 
 
 @pytest.mark.parametrize(

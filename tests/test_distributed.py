@@ -5,13 +5,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 import torch
 
 from fedlightning.federation.checkpoint_io import read_checkpoint
+from fedlightning.federation.processes import OneProcess
+from tests.small import regression_data
+from tests.support.shared_runs import COUNT, RUNS
+from tests.support.situations import SITUATIONS, batches_of
 
+ROOT = Path(__file__).parents[1]
 NAMES = ("fedmm", "personal", "architectures", "fiaelt", "fed_pd", "fed_skip", "uneven")
 _SCRIPT = """
 import fedlightning, sys, torch
@@ -88,7 +94,7 @@ if __name__ == "__main__":
 def test_two_processes_are_one(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(_SCRIPT)
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     for devices in (1, 2):
         command = [sys.executable, "-W", "ignore", str(script), str(devices), str(tmp_path)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
@@ -108,10 +114,80 @@ def test_two_processes_are_one(tmp_path):
     assert first == ["Vectorized"] * 3 + ["Sequential"] * 4  # it follows before the next round
 
 
+@pytest.mark.slow
+def test_runs_shared_by_two_processes_are_those_of_one(tmp_path):
+    """One start of two processes for all runs: a test each would start them once in every worker of the suite."""
+    shared = carried_out_by_two(tmp_path)
+    different = {}
+    for name, run in RUNS.items():
+        try:
+            assert_shared(run(OneProcess()), [results[name] for results in shared])
+        except AssertionError as error:
+            different[name] = str(error).strip().splitlines()[0]
+    assert not different
+    assert_as_called(shared[1])
+
+
+def test_one_of_two_processes_begins_without_clients():
+    for parity, situation in ((1, "odd"), (0, "even")):
+        make, data_options, _ = SITUATIONS[f"architectures, averaged buffers, {situation} clients first"]
+        first = batches_of(regression_data(**data_options), make(), rounds=1)[0]
+        assert {member.id % COUNT for member in first.cohorts[0].members} == {parity}
+
+
+def carried_out_by_two(folder):
+    """What each of two processes made of all runs."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-W", "ignore", "-m", "tests.support.shared_runs"]
+    with ExitStack() as stack:
+        started = [
+            stack.enter_context(
+                subprocess.Popen([*command, str(rank), str(folder)], stderr=subprocess.PIPE, text=True, env=environment)
+            )
+            for rank in range(COUNT)
+        ]
+        try:
+            said = [process.communicate(timeout=300)[1] for process in started]
+        finally:
+            for process in started:
+                process.kill()  # those that still wait for one that has failed
+    assert not any(process.returncode for process in started), "\n".join(text[-2000:] for text in said)
+    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(COUNT)]
+
+
+def assert_shared(alone, parts):
+    """Every process has the server, and logs what the whole cohort came to; client states lie in one of them."""
+    for part in parts:
+        close(part["points"], alone["points"])
+        assert (part["rejected"], part["undone"]) == (alone["rejected"], alone["undone"])
+        assert [logged.keys() for logged in part["metrics"]] == [logged.keys() for logged in alone["metrics"]]
+        for logged, expected in zip(part["metrics"], alone["metrics"], strict=True):
+            for metric, value in expected.items():
+                close(logged[metric], value)
+        close(part["state"]["buffers"]["values"], alone["state"]["buffers"]["values"])
+    others = [part["state"]["clients"] for part in parts[1:]]
+    assert_same(alone["state"], {**parts[0]["state"], "other_clients": others})
+
+
+def assert_as_called(results):
+    """Rounds were rejected where they should have been, and nowhere else."""
+    failing = {name.removeprefix("failing: "): run for name, run in results.items() if name.startswith("failing: ")}
+    assert [number for number, _ in failing["everyone"]["rejected"]] == [0, 1]
+    assert failing["an overflow in the second process"]["undone"] == [True, True]
+    for name, run in failing.items():
+        start, *rest = run["points"]
+        kept = name in ("everyone", "an overflow in the second process")
+        assert all(torch.equal(point, start) == kept for point in rest)
+
+
+def close(one, two):
+    torch.testing.assert_close(one, two, rtol=1e-12, atol=1e-12)
+
+
 def assert_same(one, two):
     for field, value in one["server"].items():
         if isinstance(value, torch.Tensor):
-            torch.testing.assert_close(two["server"][field], value, rtol=1e-12, atol=1e-12)
+            close(two["server"][field], value)
     everyone, shares = tables_of(one), tables_of(two)
     assert everyone.keys() == shares.keys()
     for architecture, [table] in everyone.items():
@@ -129,11 +205,12 @@ def tables_of(state):
 
 
 def joined(tables):
-    """The tables of several processes as one; a client is in one of them only."""
+    """The tables of several processes as one; a client is in one of them only, and a process may have seen none."""
     ids = torch.cat([table["ids"] for table in tables])
     assert len(ids.unique()) == len(ids)
-    fields = {name for table in tables for name in table["rows"]}
-    return {"ids": ids, "rows": {name: torch.cat([table["rows"][name] for table in tables]) for name in fields}}
+    filled = [table["rows"] for table in tables if len(table["ids"])]
+    fields = {name for rows in filled for name in rows}
+    return {"ids": ids, "rows": {name: torch.cat([rows[name] for rows in filled]) for name in fields}}
 
 
 def assert_same_rows(one, two):
@@ -141,4 +218,4 @@ def assert_same_rows(one, two):
     assert torch.equal(one["ids"][order[0]], two["ids"][order[1]])
     for field in one["rows"]:
         rows = [state["rows"][field][o] for state, o in zip((one, two), order, strict=True)]
-        torch.testing.assert_close(*rows, rtol=1e-12, atol=1e-12)
+        close(*rows)

@@ -21,7 +21,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from inspect import isabstract
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -29,7 +29,10 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from fedlightning.core.parameter_space import ParameterSpace, PerBlock
+from fedlightning.core.parameter_space import ParameterSpace
+from fedlightning.core.per_block import PerBlock as PerBlock
+from fedlightning.core.per_block import per_block as per_block
+from fedlightning.core.per_block import per_block_fields
 from fedlightning.core.validation import require
 from fedlightning.local.descent import Direction, descend, require_elementwise
 from fedlightning.oracle.gradient import GradientOracle
@@ -120,18 +123,6 @@ class Phase:
     data: Literal["minibatches", "full", "both"] = "minibatches"
     steps: int | None = None
     draws: int = 1
-
-
-def per_block(default: Any = MISSING, **options: Any) -> Any:
-    """A hyper-parameter that may differ by block: a number, a pair ``[min, max]``, or numbers by name prefix.
-
-    ``lr: PerBlock = per_block()``; :meth:`Algorithm.bind` turns it into a number or a vector ``[d]``.
-
-    Args:
-        default: Its default; it must be given if there is none.
-        options: As for ``dataclasses.field``.
-    """
-    return field(default=default, metadata={"per_block": True}, **options)
 
 
 def over_all_clients() -> Any:
@@ -367,14 +358,3 @@ def composite_methods() -> list[str]:
         if cls.regularized and not isabstract(cls):
             found.add(cls.__name__)
     return sorted(found)
-
-
-def per_block_fields(algorithm: type[Any]) -> list[str]:
-    """Names of an algorithm's hyper-parameters that may differ by block."""
-    for each in fields(algorithm):
-        if "PerBlock" in str(each.type) and not each.metadata.get("per_block"):
-            raise TypeError(
-                f"{algorithm.__name__}.{each.name} is declared PerBlock, but nothing spreads it over the blocks. Write "
-                f"{each.name}: PerBlock = per_block(), or per_block(default)."
-            )
-    return [each.name for each in fields(algorithm) if each.metadata.get("per_block")]

@@ -17,6 +17,7 @@ import yaml
 
 from fedlightning.cli import sources
 from fedlightning.cli.complaints import did_you_mean, no_argument, no_class, no_name, no_option, own_classes
+from fedlightning.core.errors import FedlightningError
 
 DEFAULT_LOGGER = "lightning.pytorch.loggers.TensorBoardLogger"
 
@@ -26,7 +27,7 @@ _FROM_DATA = ("model", "train_dataloaders", "val_dataloaders", "dataloaders", "d
 _CHECKPOINTS_BY_NAME = ("best", "last", "hpc")  # found by Lightning
 
 
-class MistakeError(Exception):
+class MistakeError(FedlightningError):
     """The command line cannot be carried out; the message is one sentence for the user."""
 
 

@@ -13,6 +13,8 @@ from traceback import walk_tb
 from types import FrameType, TracebackType
 from typing import Any
 
+from fedlightning.core.errors import FedlightningError
+
 TRACEBACKS = "FEDLIGHTNING_DEBUG"
 """Environment variable: set to anything, all errors keep their tracebacks."""
 
@@ -25,11 +27,11 @@ _SHAPES_MATTER_IN = ("torch", "torchmetrics", "torchvision")
 
 @contextmanager
 def plain_refusals() -> Iterator[None]:
-    """What the library itself objects to ends the process with one sentence; all other errors keep their traceback.
+    """Ends the process with one sentence for errors that the user can mend; all others keep their traceback.
 
     Raises:
-        SystemExit: For errors that a ``raise`` in this package is the origin of, or Lightning's about its arguments,
-            and where a network and a batch do not fit each other.
+        SystemExit: For errors of this package, for Lightning's about its arguments, and where a network and a batch
+            do not fit each other.
     """
     try:
         yield
@@ -41,15 +43,15 @@ def plain_refusals() -> Iterator[None]:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether an error is meant for the user: raised by this package, or Lightning's about its arguments."""
+    """True for errors meant for the user: those of this package, and Lightning's about its arguments."""
     lightning = sys.modules.get("lightning.fabric.utilities.exceptions")
     if lightning is not None and isinstance(error, lightning.MisconfigurationException):
         return True
-    return raised_in(error, "fedlightning")
+    return isinstance(error, FedlightningError) or raised_in(error, "fedlightning")
 
 
 def raised_in(error: BaseException, package: str) -> bool:
-    """Whether a ``raise`` (or ``assert``) in the package is where the error comes from, not a call it makes."""
+    """True if the error comes from a ``raise`` (or ``assert``) in the package itself, not from a call it makes."""
     traceback = _innermost(error)
     if traceback is None or _package_of(traceback.tb_frame) != package:
         return False
@@ -57,7 +59,7 @@ def raised_in(error: BaseException, package: str) -> bool:
 
 
 def _sentence(error: BaseException) -> str | None:
-    """What the user is told in place of a traceback; None if the traceback is what is needed."""
+    """Writes what the user is told in place of a traceback; None if the traceback is what is needed."""
     if not is_refusal(error):
         misfit = _misfit(error)
         if misfit is None:

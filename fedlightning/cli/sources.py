@@ -13,10 +13,12 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+from fedlightning.core.errors import FedlightningError
+
 _DEPTH = 12  # of re-exports and base classes
 
 
-class NoSuchNameError(LookupError):
+class NoSuchNameError(FedlightningError, LookupError):
     """There is no such module, or the module has no such name.
 
     Attributes:

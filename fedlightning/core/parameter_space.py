@@ -12,20 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from math import prod
-from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from fedlightning.core.per_block import PerBlock as PerBlock
 from fedlightning.models.per_architecture import TaskArchitectures
-
-if TYPE_CHECKING:
-    PerBlock: TypeAlias = Any  # once an algorithm is bound, arithmetic on it is that of a number or a vector
-else:
-    PerBlock: TypeAlias = float | Sequence[float] | Mapping[str, float]
-"""A hyper-parameter that may differ by block: one number, a pair ``[min, max]``, or ``{name prefix: number}``
-(the longest prefix wins, ``default`` covers the rest)."""
 
 
 @dataclass(frozen=True, eq=False)

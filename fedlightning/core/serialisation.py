@@ -16,14 +16,16 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from fedlightning.core.errors import FedlightningError
+
 T = TypeVar("T")
 
 
-class NotPlainError(TypeError):
+class NotPlainError(FedlightningError, TypeError):
     """The value cannot be written as numbers, strings, lists, dicts and class paths."""
 
 
-class CheckpointError(OSError, ValueError):
+class CheckpointError(FedlightningError, OSError, ValueError):
     """A checkpoint cannot be written, read, or used for this task."""
 
 

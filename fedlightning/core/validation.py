@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import Field, fields, is_dataclass
 from math import isfinite
 from numbers import Integral, Real
 from typing import Any, TypedDict
 
 from typing_extensions import Unpack
+
+from fedlightning.core.errors import InvalidTypeError, InvalidValueError
+from fedlightning.core.per_block import takes_blocks
 
 
 class Bounds(TypedDict, total=False):
@@ -30,8 +33,8 @@ class Bounds(TypedDict, total=False):
 def require(owner: object, *names: str, optional: bool = False, whole: bool = False, **bounds: Unpack[Bounds]) -> None:
     """Check attributes' ranges; of a pair or a mapping, every entry's.
 
-    A dataclass says by its annotations which of its fields take several numbers (``PerBlock``) and which take whole
-    ones (``int``).
+    A dataclass says which of its fields take several numbers (``per_block()``) and, by their annotations, which take
+    whole ones (``int``).
 
     Args:
         owner: Has the attributes.
@@ -44,13 +47,13 @@ def require(owner: object, *names: str, optional: bool = False, whole: bool = Fa
         TypeError: If something is no number, or several numbers are given where one is expected.
         ValueError: If a number is out of range, infinite or not a number.
     """
-    declared = {field.name: str(field.type) for field in fields(owner)} if is_dataclass(owner) else {}
+    declared = {field.name: field for field in fields(owner)} if is_dataclass(owner) else {}
     for name in names:
-        value, kind = getattr(owner, name), declared.get(name, "")
+        value, field = getattr(owner, name), declared.get(name)
         given = f"{type(owner).__name__}({name}={value!r})"
-        entries = _entries(value, given) if kind.startswith("PerBlock") else [value]
+        entries = _entries(value, given) if field is not None and takes_blocks(field) else [value]
         for entry in entries:
-            _require(given, entry, whole or kind.startswith("int"), optional, bounds)
+            _require(given, entry, whole or (field is not None and _takes_whole(field)), optional, bounds)
 
 
 def require_argument(
@@ -87,7 +90,12 @@ def require_instance(argument: str, value: object, kind: type, example: str) -> 
     """
     if not isinstance(value, kind):
         shown = value.__name__ if isinstance(value, type) else repr(value)
-        raise TypeError(f"{argument}={shown}): expected a {kind.__name__} object, e.g. {example}.")
+        raise InvalidTypeError(f"{argument}={shown}): expected a {kind.__name__} object, e.g. {example}.")
+
+
+def _takes_whole(field: Field[Any]) -> bool:
+    """True for fields annotated ``int``, as text or as a type, with or without None."""
+    return field.type in (int, int | None) or str(field.type).startswith(("int", "Optional[int]"))
 
 
 def _require(given: str, entry: object, whole: bool, optional: bool, bounds: Bounds) -> None:
@@ -95,10 +103,10 @@ def _require(given: str, entry: object, whole: bool, optional: bool, bounds: Bou
     if optional and entry is None:
         return
     if not isinstance(entry, Integral if whole else Real) or isinstance(entry, bool):
-        raise TypeError(f"{given}: expected a {'whole ' if whole else ''}number, not {entry!r}.")
+        raise InvalidTypeError(f"{given}: expected a {'whole ' if whole else ''}number, not {entry!r}.")
     number = float(entry)
     if not isfinite(number):
-        raise ValueError(f"{given}: expected a finite number{', or null for no bound' if optional else ''}.")
+        raise InvalidValueError(f"{given}: expected a finite number{', or null for no bound' if optional else ''}.")
     inside = [
         *([(number > bounds["above"], f"> {bounds['above']:g}")] if "above" in bounds else []),
         *([(number >= bounds["at_least"], f">= {bounds['at_least']:g}")] if "at_least" in bounds else []),
@@ -107,17 +115,17 @@ def _require(given: str, entry: object, whole: bool, optional: bool, bounds: Bou
     ]
     if not all(holds for holds, _ in inside):
         expected = " and ".join(text for _, text in inside)
-        raise ValueError(f"{given}: expected {expected}{', or null' if optional else ''}.")
+        raise InvalidValueError(f"{given}: expected {expected}{', or null' if optional else ''}.")
 
 
 def _entries(value: Any, given: str) -> list[Any]:
     """The numbers of a hyper-parameter that may differ by block or prefix."""
     if isinstance(value, Mapping):
         if wrong := [key for key in value if not isinstance(key, str)]:
-            raise TypeError(f"{given}: expected name prefixes or 'default' as keys, not {wrong[0]!r}.")
+            raise InvalidTypeError(f"{given}: expected name prefixes or 'default' as keys, not {wrong[0]!r}.")
         return list(value.values())
     if not isinstance(value, Sequence) or isinstance(value, str):
         return [value]
     if len(value) != 2:
-        raise ValueError(f"{given}: expected one number or a pair [min, max].")
+        raise InvalidValueError(f"{given}: expected one number or a pair [min, max].")
     return list(value)

@@ -20,6 +20,7 @@ from torch.utils.data import Sampler as TorchSampler
 from typing_extensions import Self
 
 from fedlightning.algorithms.base import Phase
+from fedlightning.core.errors import FedlightningError
 from fedlightning.core.seeding import derive_seed
 from fedlightning.core.serialisation import rebuild
 from fedlightning.core.tree import flatten, map_tensors
@@ -44,7 +45,7 @@ from fedlightning.models.per_architecture import TaskArchitectures
 from fedlightning.participation import Full, Participation, Selection
 
 
-class SampleError(RuntimeError):
+class SampleError(FedlightningError, RuntimeError):
     """A client's data set did not give its samples; the message names round and client."""
 
 

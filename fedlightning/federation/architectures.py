@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from fedlightning.core.parameter_space import Layout, read
 from fedlightning.federation.client_group import ClientGroup
 from fedlightning.federation.client_table import mean_of_parts
 from fedlightning.federation.cohort import Chunk, Cohort
@@ -36,12 +37,14 @@ class Architectures:
             task: Has :class:`~fedlightning.models.PerArchitecture`.
             make: Makes the group of the architecture that is in the task.
         """
+        self._task = task
         self._choice = TaskArchitectures(task)
         self._make = make
         self._groups: dict[str, ClientGroup] = {}
         self._autocast: Autocast | None = None
         self.num_clients: int | None = None
         self._first = self._group(self._choice.first)
+        self._told = Layout((), (), 0)
 
     @property
     def has_states(self) -> bool:
@@ -51,12 +54,18 @@ class Architectures:
     @property
     def averaged_buffers(self) -> tuple[str, ...]:
         """Names of the changing buffers that the server averages."""
-        return self._known.averaged_buffers
+        known = self._known
+        return self._told.names if known is None else known.averaged_buffers
 
     @property
     def changed_buffers(self) -> set[str]:
         """Names of all buffers the objective is known to change."""
         return set[str]().union(*(group.changed_buffers for group in self._groups.values()))
+
+    @property
+    def common_buffers(self) -> set[str]:
+        """Return the names of the averaged buffers: those of personal layers differ by architecture."""
+        return set(self.averaged_buffers)
 
     @property
     def start_state(self) -> Any:
@@ -66,7 +75,8 @@ class Architectures:
     @property
     def start_buffers(self) -> Tensor:
         """The averaged buffers at the start, ``[b]``."""
-        return self._known.start_buffers
+        known = self._known
+        return read(self._told, self._task, like=self._first.start_buffers) if known is None else known.start_buffers
 
     def use(self, autocast: Autocast) -> None:
         """Evaluate in this precision from now on."""
@@ -98,8 +108,16 @@ class Architectures:
             return group.join(chunk, num_clients)
 
     def begin(self, buffers: Collection[str], num_clients: int) -> None:
-        """Remember how many clients there are; a group makes room for their states when it is first met."""
+        """Remember how many clients there are; a group makes room for their states when it is first met.
+
+        The averaged buffers are remembered too: a process whose clients stay away from the first cohort has evaluated
+        nothing that would tell them.
+        """
         self.num_clients = num_clients
+        with self._choice.activated(self._choice.first):
+            space = self._first.space.of_active(self._task)
+        space.restrict_buffers(buffers)
+        self._told = space.buffers
 
     def answers(self, request: Request, cohort: Cohort, ways: OracleSelection) -> Iterator[Answer]:
         """What the clients of a cohort answer, one architecture after the other as they stand in it.
@@ -160,9 +178,9 @@ class Architectures:
                 self._group(name).load_state_dict(own, keep)
 
     @property
-    def _known(self) -> ClientGroup:
-        """A group whose buffers are known."""
-        return next((group for group in self._groups.values() if group.has_states), self._first)
+    def _known(self) -> ClientGroup | None:
+        """A group whose buffers are known; None before a client of this process was evaluated."""
+        return next((group for group in self._groups.values() if group.has_states), None)
 
     def _group(self, architecture: str) -> ClientGroup:
         if architecture not in self._groups:
@@ -175,8 +193,9 @@ class Architectures:
     def _join_late(self, group: ClientGroup, cohort: Cohort, request: Request, ways: OracleSelection) -> None:
         """Look at an architecture that the federation began without."""
         assert self.num_clients is not None
+        averaged = self.averaged_buffers
         group.join(cohort.preview(1), self.num_clients)
-        mine, theirs = set(group.averaged_buffers), set(self._known.averaged_buffers)
+        mine, theirs = set(group.averaged_buffers), set(averaged)
         if mine != theirs:
             raise ValueError(
                 f"Client {cohort.members[0].id} changes buffer '{sorted(mine ^ theirs)[0]}', which clients of other "

@@ -32,6 +32,7 @@ __all__ = [
 ]
 
 FORMAT = 2
+_UNNUMBERED = 0  # the first checkpoints did not say their format
 """Of what this version writes under ``federation``. 1 kept one table of clients and one an architecture beside it."""
 
 
@@ -178,9 +179,9 @@ def require_federation(state: Any, name: str) -> None:
         name: Of the file.
 
     Raises:
-        CheckpointError: If something is missing, of the wrong type, NaN, or of a version to come.
+        CheckpointError: If something is missing, of the wrong type, NaN, or of another version.
     """
-    version = state.get("format") if isinstance(state, Mapping) else FORMAT
+    version = state.get("format", _UNNUMBERED) if isinstance(state, Mapping) else FORMAT
     if isinstance(version, int) and version != FORMAT:
         when, remedy = (
             ("a later", "update fedlightning")

@@ -41,6 +41,10 @@ class Clients(Protocol):
         """Names of all buffers the objective is known to change."""
 
     @property
+    def common_buffers(self) -> set[str]:
+        """Return the names of the buffers that clients of every process must change, or none of them."""
+
+    @property
     def start_buffers(self) -> Tensor:
         """The averaged buffers at the start, ``[b]``."""
 
@@ -125,7 +129,7 @@ class ClientRunner:
         with self._undisturbed(cohort.device):
             if len(cohort):
                 self._cost = self.clients.join(cohort.preview(1), len(samples))
-        changed = sorted(self.clients.changed_buffers) if len(cohort) else None
+        changed = sorted(self.clients.common_buffers) if len(cohort) else None
         found = [names for names in self._processes.collect(changed) if names is not None]
         if any(names != found[0] for names in found):
             different = sorted(set(found[0]).symmetric_difference(next(n for n in found if n != found[0])))

@@ -106,6 +106,11 @@ class ClientTable:
         return set(self.space.buffers.names) if self.has_states else set()
 
     @property
+    def common_buffers(self) -> set[str]:
+        """Return the names of all changing buffers: every client has the same layers."""
+        return self.changed_buffers
+
+    @property
     def start_buffers(self) -> Tensor:
         """The averaged buffers at the start, ``[b]``."""
         return self._start_buffers[self._averaged]

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from fedlightning.algorithms.base import Algorithm
+from fedlightning.core.errors import FedlightningError
 from fedlightning.federation.aggregation import CohortMean
 from fedlightning.federation.processes import Processes
 from fedlightning.federation.protocol import Answer, Request, Roster, Stamp
@@ -19,7 +20,7 @@ from fedlightning.federation.validation import LeftOutWarnings, require_server_s
 Weighting = Literal["uniform", "samples"]
 
 
-class RoundRejectedError(RuntimeError):
+class RoundRejectedError(FedlightningError, RuntimeError):
     """No client of a cohort returned finite numbers; all states are those before the round."""
 
 

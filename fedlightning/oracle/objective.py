@@ -12,13 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from fedlightning.core.errors import FedlightningError
 from fedlightning.core.parameter_space import ParameterSpace
 from fedlightning.core.tree import map_tensors
 
 Named = Mapping[str, Tensor]
 
 
-class ObjectiveError(RuntimeError):
+class ObjectiveError(FedlightningError, RuntimeError):
     """The task's objective cannot be evaluated; the message says what to change.
 
     Attributes:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from fedlightning.core.errors import FedlightningError
 from fedlightning.core.parameter_space import ParameterSpace
 from fedlightning.core.tree import flatten, map_tensors
 from fedlightning.oracle.layers import CohortLayers
@@ -19,7 +20,7 @@ from fedlightning.oracle.side_effects import undone
 from fedlightning.oracle.vectorized import BATCHABLE_ATTENTION
 
 
-class NotBatchableError(RuntimeError):
+class NotBatchableError(FedlightningError, RuntimeError):
     """The predictions cannot be computed for many clients at once; the message says why."""
 
 

@@ -20,13 +20,14 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fedlightning.core.errors import FedlightningError
 from fedlightning.core.seeding import derive_seed
 
 aten = torch.ops.aten
 
 
-class UnsplittableDrawError(RuntimeError):
-    """A random operation whose numbers cannot be shared out among clients."""
+class UnsplittableDrawError(FedlightningError, RuntimeError):
+    """A random operation draws numbers that cannot be shared out among clients."""
 
 
 class Randomness:

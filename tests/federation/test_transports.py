@@ -6,28 +6,16 @@ import warnings
 
 import pytest
 import torch
-from torch import nn
 
 from fedlightning import algorithms as fl
-from fedlightning.data.module import RoundLoader
 from fedlightning.federation.server import RoundRejectedError
-from fedlightning.models import PerArchitecture
-from fedlightning.models.per_architecture import TaskArchitectures
 from fedlightning.oracle import Autocast, Sequential, Vectorized
-from fedlightning.participation import Devices, FirstResponders, Uniform
+from fedlightning.participation import Uniform
 from tests.algorithms.cases import CASES
 from tests.federation.over_the_wire import FederationOverTheWire
 from tests.federations import CLIENTS, loop_for, personal_quadratic, quadratic, rounds_of
-from tests.small import Line, Normed, Personal, regression_data
-
-ROUNDS = 4
-
-
-def batches_of(data, task, rounds=ROUNDS, dtype=torch.float64):
-    data.rounds_per_epoch = rounds
-    choice = TaskArchitectures(task)
-    loader = RoundLoader(data, task.algorithm.phases, architecture=choice.of if choice else lambda client: "")
-    return [batch.place(torch.device("cpu"), dtype) for batch in loader]
+from tests.small import regression_data
+from tests.support.situations import ROUNDS, SITUATIONS, batches_of, seeded
 
 
 def both(make, batches, num_clients, oracle=None, **options):
@@ -73,49 +61,6 @@ def test_every_algorithm_runs_alike_with_personal_blocks(name):
     batches = rounds_of(algorithm, ROUNDS, size=4)
     here, there, results = both(lambda: personal_quadratic(algorithm, **problem), batches, CLIENTS)
     assert_same(here, there, results, CLIENTS)
-
-
-def seeded(make):
-    def made():
-        torch.manual_seed(0)
-        return make().double()
-
-    return made
-
-
-class Wearables(Personal):
-    """Sensors of three architectures before a shared line."""
-
-    personal_parameters = ("sensor",)
-
-    def __init__(self, algorithm):
-        super().__init__(algorithm)
-        del self.offset
-        parts = {"wide": nn.Linear(6, 6), "normed": nn.BatchNorm1d(6), "none": nn.Identity()}
-        self.sensor = PerArchitecture(parts, ["wide", "normed", "none", "normed"])
-
-    def objective(self, batch):
-        x, y = batch
-        return (self.line(self.sensor(x)).squeeze(1) - y).square().mean()
-
-
-SITUATIONS = {
-    "dropout": (lambda: Line(fl.FedAvg(0.05), dropout=0.3), {}, {}),
-    "dropout, two phases": (lambda: Line(fl.CDMA_ADA(0.05), dropout=0.3), {}, {}),
-    "averaged buffers": (lambda: Normed(fl.SCAFFOLD(0.05)), {}, {}),
-    "local buffers": (lambda: Normed(fl.FedAvg(0.05)), {}, {"buffers": "local"}),
-    "sample weights": (lambda: Line(fl.FedMM(0.05, mu=1.0)), {}, {"weighting": "samples"}),
-    "sample weights, over all": (lambda: Line(fl.SCAFFOLD(0.05)), {}, {"weighting": "samples"}),
-    "personal block": (lambda: Personal(fl.FedAPM(0.05)), {}, {}),
-    "personal models": (lambda: Line(fl.Ditto(0.05)), {}, {}),
-    "architectures": (lambda: Wearables(fl.FedAvg(0.05)), {}, {}),
-    "architectures, dual": (lambda: Wearables(fl.SCAFFOLD(0.05)), {}, {}),
-    "some do not answer": (
-        lambda: Line(fl.SCAFFOLD(0.05)),
-        {"participation": FirstResponders(3, Devices(high=0.5), at_least=2, retries=0)},
-        {},
-    ),
-}
 
 
 @pytest.mark.parametrize("situation", SITUATIONS)

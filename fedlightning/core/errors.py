@@ -1,0 +1,20 @@
+"""The errors that this package raises on purpose.
+
+Every one of them derives from :class:`FedlightningError` and from the built-in class that fits, so that
+``except fedlightning.FedlightningError`` catches whatever the library objects to, and ``except ValueError`` goes on
+catching values out of range. Their messages are written for users: the command shows them without a traceback.
+"""
+
+from __future__ import annotations
+
+
+class FedlightningError(Exception):
+    """Base of all errors that fedlightning raises on purpose; their messages say what to change."""
+
+
+class InvalidValueError(FedlightningError, ValueError):
+    """A value is out of range, unknown, or does not fit another one."""
+
+
+class InvalidTypeError(FedlightningError, TypeError):
+    """A value is of a type that cannot be used here."""

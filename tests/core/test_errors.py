@@ -1,0 +1,62 @@
+"""The package's own errors have one base, and keep the built-in class that users catch."""
+
+from __future__ import annotations
+
+import ast
+import pickle
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import fedlightning
+from fedlightning import FedlightningError
+from fedlightning.algorithms import FedAvg
+from fedlightning.core.errors import InvalidTypeError, InvalidValueError
+
+PACKAGE = Path(fedlightning.__file__).parent
+
+
+def error_classes():
+    """Dotted module and name of every class of the package that is called an error."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        module = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and node.name.endswith("Error"):
+                yield module, node.name
+
+
+CLASSES = list(error_classes())
+
+
+@pytest.mark.parametrize(("module", "name"), CLASSES, ids=[name for _, name in CLASSES])
+def test_every_error_class_derives_from_the_common_base(module, name):
+    assert issubclass(getattr(import_module(module), name), FedlightningError)
+
+
+def test_the_classes_are_found():
+    assert {"RoundRejectedError", "ObjectiveError", "SampleError", "CheckpointError", "MistakeError"} <= {
+        name for _, name in CLASSES
+    }
+
+
+@pytest.mark.parametrize(
+    ("lr", "ours", "built_in", "message"),
+    [
+        (-1.0, InvalidValueError, ValueError, "FedAvg(lr=-1.0): expected > 0."),
+        ("fast", InvalidTypeError, TypeError, "FedAvg(lr='fast'): expected a number, not 'fast'."),
+    ],
+)
+def test_a_refused_argument_is_caught_by_base_and_by_built_in_class(lr, ours, built_in, message):
+    for caught in (FedlightningError, built_in):
+        with pytest.raises(caught) as error:
+            FedAvg(lr)
+        assert type(error.value) is ours
+        assert str(error.value) == message
+
+
+@pytest.mark.parametrize("kind", [InvalidValueError, InvalidTypeError])
+def test_errors_travel_between_processes(kind):
+    copy = pickle.loads(pickle.dumps(kind("lr=-1: expected > 0.")))
+    assert type(copy) is kind
+    assert str(copy) == "lr=-1: expected > 0."

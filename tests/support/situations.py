@@ -1,0 +1,106 @@
+"""What a federation may have beside an algorithm: dropout, buffers, weights, architectures, clients that stay away."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from fedlightning import algorithms as fl
+from fedlightning.data.module import RoundLoader
+from fedlightning.federation.processes import OneProcess
+from fedlightning.models import PerArchitecture
+from fedlightning.models.per_architecture import TaskArchitectures
+from fedlightning.participation import Devices, FirstResponders, Uniform
+from tests.small import Line, Normed, Personal
+
+ROUNDS = 4
+
+
+class Wearables(Personal):
+    """Sensors of three architectures before a shared line."""
+
+    personal_parameters = ("sensor",)
+
+    def __init__(self, algorithm):
+        super().__init__(algorithm)
+        del self.offset
+        parts = {"wide": nn.Linear(6, 6), "normed": nn.BatchNorm1d(6), "none": nn.Identity()}
+        self.sensor = PerArchitecture(parts, ["wide", "normed", "none", "normed"])
+
+    def objective(self, batch):
+        x, y = batch
+        return (self.line(self.sensor(x)).squeeze(1) - y).square().mean()
+
+
+class NormedWearables(Personal):
+    """Sensors of three architectures before a normalisation and a line that all share."""
+
+    personal_parameters = ("sensor",)
+
+    def __init__(self, algorithm):
+        super().__init__(algorithm)
+        del self.offset
+        parts = {"wide": nn.Linear(6, 6), "plain": nn.Linear(6, 6, bias=False), "none": nn.Identity()}
+        self.sensor = PerArchitecture(parts, ["wide", "plain", "none", "plain"])
+        self.norm = nn.BatchNorm1d(6)
+
+    def objective(self, batch):
+        x, y = batch
+        return (self.line(self.norm(self.sensor(x))).squeeze(1) - y).square().mean()
+
+
+SITUATIONS = {
+    "dropout": (lambda: Line(fl.FedAvg(0.05), dropout=0.3), {}, {}),
+    "dropout, two phases": (lambda: Line(fl.CDMA_ADA(0.05), dropout=0.3), {}, {}),
+    "averaged buffers": (lambda: Normed(fl.SCAFFOLD(0.05)), {}, {}),
+    "local buffers": (lambda: Normed(fl.FedAvg(0.05)), {}, {"buffers": "local"}),
+    "sample weights": (lambda: Line(fl.FedMM(0.05, mu=1.0)), {}, {"weighting": "samples"}),
+    "sample weights, over all": (lambda: Line(fl.SCAFFOLD(0.05)), {}, {"weighting": "samples"}),
+    "personal block": (lambda: Personal(fl.FedAPM(0.05)), {}, {}),
+    "personal models": (lambda: Line(fl.Ditto(0.05)), {}, {}),
+    "architectures": (lambda: Wearables(fl.FedAvg(0.05)), {}, {}),
+    "architectures, dual": (lambda: Wearables(fl.SCAFFOLD(0.05)), {}, {}),
+    # of two processes, the first or the second has no client in the first round
+    "architectures, averaged buffers, odd clients first": (
+        lambda: NormedWearables(fl.SCAFFOLD(0.05)),
+        {"participation": Uniform(2), "seed": 8},
+        {},
+    ),
+    "architectures, averaged buffers, even clients first": (
+        lambda: NormedWearables(fl.SCAFFOLD(0.05)),
+        {"participation": Uniform(2), "seed": 1},
+        {},
+    ),
+    "some do not answer": (
+        lambda: Line(fl.SCAFFOLD(0.05)),
+        {"participation": FirstResponders(3, Devices(high=0.5), at_least=2, retries=0)},
+        {},
+    ),
+}
+"""By name: what makes the task, and changes of the arguments of the data and of the simulation."""
+
+
+def seeded(make):
+    """``make``, from the same random numbers each time and in float64."""
+
+    def made():
+        torch.manual_seed(0)
+        return make().double()
+
+    return made
+
+
+def batches_of(data, task, rounds=ROUNDS, dtype=torch.float64, processes=None):
+    """Rounds of a data module: the part of one of the processes that share them, each with the clients it keeps."""
+    processes = OneProcess() if processes is None else processes
+    data.rounds_per_epoch = rounds
+    choice = TaskArchitectures(task)
+    loader = RoundLoader(
+        data,
+        task.algorithm.phases,
+        rank=processes.rank,
+        world_size=processes.count,
+        architecture=choice.of if choice else lambda client: "",
+        by_owner=True,
+    )
+    return [batch.place(torch.device("cpu"), dtype) for batch in loader]
