@@ -29,17 +29,10 @@ from fedlightning.data.partition import Partition
 from fedlightning.data.tensors import MixedTensorData, as_tensor_data
 from fedlightning.data.tensors import TensorData as TensorData
 from fedlightning.federation.checkpoint_io import read_checkpoint, read_hyper_parameters
-from fedlightning.federation.cohort import (
-    ClientBatches,
-    Cohort,
-    LoadedSource,
-    RoundBatch,
-    Source,
-    TensorSource,
-    client_seed,
-    draw_minibatches,
-    held_by,
-)
+from fedlightning.federation.cohort import ClientBatches, Cohort, RoundBatch
+from fedlightning.federation.minibatches import client_seed, draw_minibatches
+from fedlightning.federation.processes import held_by
+from fedlightning.federation.sources import LoadedSource, Source, TensorSource
 from fedlightning.models.per_architecture import TaskArchitectures
 from fedlightning.participation import Full, Participation, Selection
 

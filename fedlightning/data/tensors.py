@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import Dataset, TensorDataset
 
 from fedlightning.core.tree import flatten, map_tensors
-from fedlightning.federation.cohort import MixedSource, TensorSource, Transform
+from fedlightning.federation.sources import MixedSource, TensorSource, Transform
 
 
 @dataclass(frozen=True)

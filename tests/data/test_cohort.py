@@ -9,7 +9,8 @@ from torch.utils.data import Dataset, TensorDataset
 from fedlightning import FederatedDataModule
 from fedlightning.algorithms import Phase
 from fedlightning.data import RoundLoader, TensorData
-from fedlightning.federation.cohort import Cohort, draw_minibatches
+from fedlightning.federation.cohort import Cohort
+from fedlightning.federation.minibatches import draw_minibatches
 from fedlightning.participation import FirstResponders, Full, Uniform
 
 CPU = torch.device("cpu")
