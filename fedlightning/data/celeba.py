@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from fedlightning.data.module import FederatedDataModule, Federation
+from fedlightning.data.federation import Federation
+from fedlightning.data.module import FederatedDataModule
 from fedlightning.data.partition import Partitioner, Shards
 
 
