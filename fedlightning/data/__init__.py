@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from fedlightning.data.images import ScalePixels
     from fedlightning.data.leaf import FEMNIST
     from fedlightning.data.module import FederatedDataModule
-    from fedlightning.data.partition import IID, ByGroup, Dirichlet, Partition, Partitioner, Shards, SourceTargetShare
+    from fedlightning.data.partition import Partition
+    from fedlightning.data.partitioners import IID, ByGroup, Dirichlet, Partitioner, Shards, SourceTargetShare
     from fedlightning.data.personal import (
         HAPT,
         KUHAR,
@@ -99,7 +100,8 @@ __getattr__, __dir__ = lazily(
         "images": "ScalePixels",
         "leaf": "FEMNIST",
         "module": "FederatedDataModule",
-        "partition": "IID ByGroup Dirichlet Partition Partitioner Shards SourceTargetShare",
+        "partition": "Partition",
+        "partitioners": "IID ByGroup Dirichlet Partitioner Shards SourceTargetShare",
         "personal": "HAPT KUHAR UCIHAR PersonalCIFAR10 PersonalCIFAR100 "
         "PersonalData PersonalDigits PersonalMNIST PersonalPictures PersonalTinyImageNet",
         "synthetic": "Synthetic",

@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 
 from fedlightning.data.federation import Federation
 from fedlightning.data.module import FederatedDataModule
-from fedlightning.data.partition import Partitioner, Shards
+from fedlightning.data.partitioners import Partitioner, Shards
 
 
 class CelebA(FederatedDataModule):

@@ -10,7 +10,7 @@ from fedlightning.core.validation import require, require_instance
 from fedlightning.data.federation import Federation
 from fedlightning.data.images import ScalePixels, digits_images
 from fedlightning.data.module import FederatedDataModule
-from fedlightning.data.partition import IID, Partitioner
+from fedlightning.data.partitioners import IID, Partitioner
 from fedlightning.data.pictures import (
     Reader,
     read_cifar10,

@@ -27,7 +27,7 @@ from fedlightning.data.images import (
     sample_photographs,
 )
 from fedlightning.data.module import FederatedDataModule
-from fedlightning.data.partition import SourceTargetShare
+from fedlightning.data.partitioners import SourceTargetShare
 from fedlightning.data.tensors import TensorData
 
 SOURCE, TARGET, HIDDEN = 0, 1, -1
