@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 from fedlightning.core.parameter_space import ParameterSpace
-from fedlightning.data.module import RoundLoader
 from fedlightning.federation.processes import OneProcess
+from fedlightning.federation.round_loader import RoundLoader
 from fedlightning.federation.simulation import Simulation
 from fedlightning.oracle import Autocast, Vectorized
 from fedlightning.participation import Full, Uniform

@@ -222,7 +222,7 @@ def test_clients_of_unequal_size_take_their_own_numbers_of_steps():
     fitted(vectorized.double(), data, precision="64-true")
     fitted(sequential.double(), regression_data(local_steps=None, local_epochs=2, batch_size=5), precision="64-true")
     torch.testing.assert_close(vectorized.server_state.z, sequential.server_state.z, rtol=1e-12, atol=1e-12)
-    steps = [len(member.index) for member in data.train_dataloader().members(0, 0)]
+    steps = [len(member.index) for member in data.train_dataloader().plan.members(0, 0)]
     assert sorted(steps) == [4, 4, 5, 6]
 
 

@@ -21,14 +21,15 @@ def lazily(
 
     Args:
         package: Its name.
-        names: Public names, separated by blanks, by the module within the package that defines them.
+        names: Public names, separated by blanks, by the module within the package that defines them; a module of a
+            sibling package begins with a dot.
         modules: Modules within the package that are reached as attributes without an import of their own.
     """
     homes = {name: module for module, listed in names.items() for name in listed.split()}
 
     def get(name: str) -> Any:
         if name in homes:
-            value = getattr(import_module(f"{package}.{homes[name]}"), name)
+            value = getattr(import_module(f".{homes[name]}", package), name)
             setattr(sys.modules[package], name, value)  # the next look-up does not come here
             return value
         if name in modules:

@@ -279,7 +279,7 @@ def _imported(module: str, name: str) -> Any:
 def _kinds() -> tuple[type, ...]:
     """What hyper-parameters of this package's tasks and data modules derive from."""
     from fedlightning.algorithms.base import Algorithm  # these import this module
-    from fedlightning.data.partition import Partitioner
+    from fedlightning.data.partitioners import Partitioner
     from fedlightning.federation.client_states import Storage
     from fedlightning.local import LocalSolver, StoppingRule
     from fedlightning.oracle import ClientBatching

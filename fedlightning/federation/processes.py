@@ -93,6 +93,11 @@ class DistributedProcesses:
         return next((each for each in self.collect(value) if each is not None), None)
 
 
+def held_by(rank: int, count: int, num_clients: int) -> range:
+    """Return the clients whose states lie in process ``rank`` of ``count``: client i is with process i modulo count."""
+    return range(rank, num_clients, count)
+
+
 def _device() -> torch.device:
     """Where the default group takes tensors from."""
     on_gpu = torch.distributed.get_backend() == "nccl"

@@ -16,10 +16,10 @@ from fedlightning.federation.client import ClientRunner, Clients
 from fedlightning.federation.client_group import ClientGroup
 from fedlightning.federation.client_states import Storage
 from fedlightning.federation.client_table import Buffers
-from fedlightning.federation.cohort import RoundBatch, held_by
+from fedlightning.federation.cohort import RoundBatch
 from fedlightning.federation.loop import RoundLoop, RoundResult
 from fedlightning.federation.oracle_selection import OracleSelection, When
-from fedlightning.federation.processes import OneProcess, Processes
+from fedlightning.federation.processes import OneProcess, Processes, held_by
 from fedlightning.federation.resume import Dependencies
 from fedlightning.federation.server import FederatedServer, Weighting
 from fedlightning.federation.transport import InProcess

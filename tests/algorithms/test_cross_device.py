@@ -172,7 +172,7 @@ def test_a_round_skipped_in_its_second_phase_counts_what_was_sent_before():
     algorithm = fl.CDMA_ONE(0.05)
     data = responders(size=5, responses=ResponseShare(0.6, 0.6))
     object.__setattr__(data, "participation", SecondPhaseUnheard(5, ResponseShare(0.6, 0.6)))
-    from fedlightning.data.module import RoundLoader
+    from fedlightning.federation.round_loader import RoundLoader
 
     batch = next(iter(RoundLoader(data, algorithm.phases))).place(torch.device("cpu"), torch.float64)
     loop = loop_for(quadratic(algorithm, num_clients=30))
@@ -188,7 +188,7 @@ def test_a_round_skipped_in_its_second_phase_counts_what_was_sent_before():
 def test_unanswered_invitations_cost_their_download():
     algorithm = fl.FedAvg(0.05)
     data = responders(size=10, responses=ResponseShare(0.3, 0.3))
-    from fedlightning.data.module import RoundLoader
+    from fedlightning.federation.round_loader import RoundLoader
 
     batch = next(iter(RoundLoader(data, algorithm.phases))).place(torch.device("cpu"), torch.float64)
     loop = loop_for(quadratic(algorithm, num_clients=30))
@@ -202,7 +202,7 @@ def test_first_responders_resume_bitwise(tmp_path):
     algorithm = fl.CDMA_ADA(0.05)
 
     def loop_and_batches():
-        from fedlightning.data.module import RoundLoader
+        from fedlightning.federation.round_loader import RoundLoader
 
         data = responders(size=10)
         batches = [b.place(torch.device("cpu"), torch.float64) for b in RoundLoader(data, algorithm.phases)]

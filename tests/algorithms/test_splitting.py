@@ -12,7 +12,7 @@ from fedlightning import FederatedDataModule, FederatedLightningModule
 from fedlightning import algorithms as fl
 from fedlightning.algorithms.base import PerClient
 from fedlightning.algorithms.fed_skip import Upload
-from fedlightning.data.module import RoundLoader
+from fedlightning.federation.round_loader import RoundLoader
 from fedlightning.local import (
     SVRG,
     DecreasingTolerance,

@@ -9,7 +9,7 @@ from PIL import Image
 
 from fedlightning.algorithms import FedAvg
 from fedlightning.data import ByGroup, CelebA, Shards
-from fedlightning.data.module import RoundLoader
+from fedlightning.federation.round_loader import RoundLoader
 
 
 @pytest.fixture

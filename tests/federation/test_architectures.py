@@ -11,9 +11,9 @@ from torch import nn
 
 from fedlightning import FederatedLightningModule
 from fedlightning import algorithms as fl
-from fedlightning.data.module import RoundLoader
 from fedlightning.federation.client_states import MemoryMapped
 from fedlightning.federation.cohort import RoundBatch
+from fedlightning.federation.round_loader import RoundLoader
 from fedlightning.federation.validation import tensors_of
 from fedlightning.models import PerArchitecture
 from fedlightning.oracle import Auto, Sequential, Vectorized

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from fedlightning import algorithms as fl
-from fedlightning.data.module import RoundLoader
 from fedlightning.federation.processes import OneProcess
+from fedlightning.federation.round_loader import RoundLoader
 from fedlightning.models import PerArchitecture
 from fedlightning.models.per_architecture import TaskArchitectures
 from fedlightning.participation import Devices, FirstResponders, Uniform
