@@ -65,7 +65,8 @@ from fedlightning.tasks import (
     QuadraticSaddle,
     RobustClassification,
 )
-from tests.small import Line, Normed, Personal, clients, regression_data, trainer
+from tests.support.paths import CONFIGS
+from tests.support.small import Line, Normed, Personal, clients, regression_data, trainer
 
 NAN, INF = float("nan"), float("inf")
 DEAL = {"batch_size": 4, "local_steps": 2, "seed": 1}
@@ -1062,7 +1063,6 @@ for _name, _run, _says in [
 
 # ---- command line ----------------------------------------------------------------------------------------------------
 
-CONFIGS = Path(__file__).parents[1] / "configs"
 FIT = [
     "fit",
     f"--config={CONFIGS / 'quadratic_saddle' / 'base.yaml'}",

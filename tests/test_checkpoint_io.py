@@ -18,9 +18,9 @@ from fedlightning.algorithms import FedAvg, FedMM
 from fedlightning.callbacks import LastCheckpoint
 from fedlightning.cli import main
 from fedlightning.federation.checkpoint_io import AtomicCheckpointIO, CheckpointError, write_whole
-from tests.small import Line, regression_data, trainer
+from tests.support.paths import CONFIGS
+from tests.support.small import Line, regression_data, trainer
 
-CONFIGS = Path(__file__).parents[1] / "configs"
 QUIET = [f"--trainer.{option}=false" for option in ("logger", "enable_progress_bar", "enable_model_summary")]
 
 

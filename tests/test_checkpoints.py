@@ -19,8 +19,9 @@ from fedlightning.federation.checkpoint_io import AtomicCheckpointIO
 from fedlightning.local import SVRG
 from fedlightning.oracle import Auto, Sequential, Vectorized
 from fedlightning.participation import Uniform
-from tests.algorithms.cases import CASES
-from tests.small import Line, Normed, Personal, regression_data, trainer
+from tests.support.cases import CASES
+from tests.support.paths import ROOT
+from tests.support.small import Line, Normed, Personal, regression_data, trainer
 
 
 def tensors_of(state, prefix=""):
@@ -109,7 +110,7 @@ from fedlightning.algorithms import FedMM
 from fedlightning.federation.checkpoint_io import AtomicCheckpointIO
 from fedlightning.oracle import Vectorized
 from fedlightning.participation import Uniform
-from tests.small import Line, regression_data, trainer
+from tests.support.small import Line, regression_data, trainer
 folder, rounds, seconds, ckpt = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), sys.argv[4] or None
 class Slow(Callback):
     def on_train_batch_start(self, *args):
@@ -129,7 +130,7 @@ def start(folder, rounds, seconds=0.0, ckpt=""):
     """A run in a process of its own that rests before every round."""
     folder.mkdir(exist_ok=True)
     command = [sys.executable, "-W", "ignore", "-c", _KILLED, str(folder), str(rounds), str(seconds), str(ckpt)]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd=Path(__file__).parents[1])
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd=ROOT)
 
 
 @pytest.mark.slow
@@ -228,7 +229,7 @@ def test_checkpoint_of_another_algorithm_can_still_be_evaluated(tmp_path):
 def test_checkpoint_of_another_federation(tmp_path):
     saved(tmp_path, 99, partial(Line, SCAFFOLD(0.05)), regression_data(), 2)
     from fedlightning import FederatedDataModule
-    from tests.small import clients
+    from tests.support.small import clients
 
     other = FederatedDataModule.from_datasets(clients(3), batch_size=4, local_steps=3)
     with pytest.raises(ValueError, match=r"federation of 4 clients .*the data are a federation of 3 clients"):

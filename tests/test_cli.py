@@ -15,9 +15,8 @@ from fedlightning.cli import FederatedCLI, main, plain_refusals
 from fedlightning.cli.parser import plain
 from fedlightning.core.parameter_space import Layout
 from fedlightning.federation.checkpoint_io import AtomicCheckpointIO
+from tests.support.paths import CONFIGS
 
-ROOT = Path(__file__).parents[1]
-CONFIGS = ROOT / "configs"
 TASKS = sorted(path.parent for path in CONFIGS.glob("*/base.yaml"))
 PAIRS = [(task, algorithm) for task in TASKS for algorithm in sorted(task.glob("*.yaml")) if algorithm.stem != "base"]
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
 from fedlightning.federation.checkpoint_io import read_checkpoint
+from tests.support.paths import ROOT
 
 NAMES = ("fedmm", "personal", "architectures", "fiaelt", "fed_pd", "fed_skip", "uneven")
 _SCRIPT = """
 import fedlightning, sys, torch
 from fedlightning import FederatedDataModule
-from tests.small import Line, Normed, Personal, clients, regression_data, trainer
+from tests.support.small import Line, Normed, Personal, clients, regression_data, trainer
 from fedlightning.algorithms import FIAELT, FedMM, FedPD, FedSkip, SCAFFOLD
 from fedlightning.local import SVRG, LocalSteps
 from fedlightning.models import PerArchitecture
@@ -88,7 +88,7 @@ if __name__ == "__main__":
 def test_two_processes_are_one(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(_SCRIPT)
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     for devices in (1, 2):
         command = [sys.executable, "-W", "ignore", str(script), str(devices), str(tmp_path)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)

@@ -15,8 +15,8 @@ from fedlightning.algorithms import SCAFFOLD, FedAvg, LocalGradientAlgorithm, Re
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.oracle import Sequential, Vectorized
 from fedlightning.oracle.check import ladder
-from tests.federations import loop_for, quadratic, rounds_of, run
-from tests.small import Line, clients, trainer
+from tests.support.federations import loop_for, quadratic, rounds_of, run
+from tests.support.small import Line, clients, trainer
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from fedlightning.oracle import ObjectiveError, Sequential, Vectorized
 from fedlightning.participation import Uniform
 from fedlightning.proximal import L1, GroupLasso
 from fedlightning.tasks import ClientNumbers, QuadraticSaddle
-from tests.small import Line, Normed, Personal, clients, regression_data, trainer
+from tests.support.small import Line, Normed, Personal, clients, regression_data, trainer
 
 
 class Rounds(Callback):

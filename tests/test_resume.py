@@ -14,9 +14,9 @@ from fedlightning.data.module import FederatedDataModule
 from fedlightning.local import GradientDescent, LocalSteps
 from fedlightning.participation import Uniform
 from fedlightning.proximal import L1, compose
-from tests.algorithms.cases import CASES
-from tests.federations import loop_for, personal_quadratic, quadratic, rounds_of, run
-from tests.small import Line, Personal, clients, regression_data, trainer
+from tests.support.cases import CASES
+from tests.support.federations import loop_for, personal_quadratic, quadratic, rounds_of, run
+from tests.support.small import Line, Personal, clients, regression_data, trainer
 
 SOLVER = GradientDescent(lr=0.15, max_steps=10)
 

@@ -23,7 +23,7 @@ from fedlightning.local import LocalSteps
 from fedlightning.oracle import Sequential, Vectorized
 from fedlightning.tasks import Classification
 from fedlightning.tasks.lightning_surface import TRANSFER_HOOKS
-from tests.small import Line, Normed, Personal, clients, regression_data, trainer
+from tests.support.small import Line, Normed, Personal, clients, regression_data, trainer
 
 
 class Own(Personal):

@@ -13,10 +13,10 @@ from fedlightning import FederatedDataModule
 from fedlightning import algorithms as fl
 from fedlightning.oracle import Sequential, Vectorized
 from fedlightning.proximal import L1, EntropySimplex, GroupLasso, Nuclear, SpectralBall, compose
-from tests.algorithms.cases import CASES
-from tests.federations import K, cohorts_of, loop_for, numpy_operators, quadratic, rounds_of, run, start_of
-from tests.references.composite import L1Box, fe_dual_ex
-from tests.small import Line, clients, trainer
+from tests.support.cases import CASES
+from tests.support.federations import K, cohorts_of, loop_for, numpy_operators, quadratic, rounds_of, run, start_of
+from tests.support.references.composite import L1Box, fe_dual_ex
+from tests.support.small import Line, clients, trainer
 
 COMPOSITE = [name for name, case in CASES.items() if case.make.regularized]
 PSI = {"regularizer": L1(0.3, radius=0.4), "max_regularizer": L1(0.3, radius=0.4)}

@@ -11,8 +11,8 @@ from fedlightning import algorithms as fl
 from fedlightning.algorithms import Algorithm
 from fedlightning.federation.cohort import RoundBatch
 from fedlightning.oracle import Autocast, Sequential, Vectorized
-from tests.algorithms.cases import CASES, EXACT
-from tests.federations import (
+from tests.support.cases import CASES, EXACT
+from tests.support.federations import (
     CLIENTS,
     K,
     cohorts_of,

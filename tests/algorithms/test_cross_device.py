@@ -12,8 +12,8 @@ from fedlightning import algorithms as fl
 from fedlightning.oracle import Autocast
 from fedlightning.participation import FirstResponders, ResponseShare, Selection
 from fedlightning.tasks import ClientNumbers
-from tests.federations import CLIENTS, K, loop_for, quadratic, rounds_of, run, train
-from tests.small import Line, regression_data, trainer
+from tests.support.federations import CLIENTS, K, loop_for, quadratic, rounds_of, run, train
+from tests.support.small import Line, regression_data, trainer
 
 
 def close(a, b):

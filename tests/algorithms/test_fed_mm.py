@@ -10,8 +10,8 @@ import torch
 from fedlightning.algorithms import FedMM
 from fedlightning.data.module import FederatedDataModule
 from fedlightning.participation import Full, Uniform
-from tests.federations import loop_for, quadratic, rounds_of, run
-from tests.small import Line, clients, trainer
+from tests.support.federations import loop_for, quadratic, rounds_of, run
+from tests.support.small import Line, clients, trainer
 
 PROBLEM = {"num_clients": 10, "heterogeneity": 0.5}
 

@@ -13,8 +13,8 @@ from fedlightning.federation.cohort import RoundBatch
 from fedlightning.federation.transport import InProcess
 from fedlightning.local import SVRG, FixedSteps, GradientDescent, LocalSteps
 from fedlightning.oracle import Autocast, Sequential, Vectorized
-from tests.algorithms.cases import CASES
-from tests.federations import (
+from tests.support.cases import CASES
+from tests.support.federations import (
     CLIENTS,
     K,
     cohorts_of,
@@ -26,7 +26,17 @@ from tests.federations import (
     run,
     start_of,
 )
-from tests.references.personal import ditto, fed_ala, fed_alt, fed_apm, fed_cp, fed_sim, lp_proj, p_fed_me, sketch
+from tests.support.references.personal import (
+    ditto,
+    fed_ala,
+    fed_alt,
+    fed_apm,
+    fed_cp,
+    fed_sim,
+    lp_proj,
+    p_fed_me,
+    sketch,
+)
 
 BLOCKS = {
     "FedSim": (fl.FedSim, {"lr": 0.05}, fed_sim),

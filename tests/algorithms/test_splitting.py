@@ -24,8 +24,8 @@ from fedlightning.local import (
 from fedlightning.oracle import Autocast, Sequential, Vectorized
 from fedlightning.participation import Full, Uniform
 from fedlightning.proximal import L1, compose
-from tests.federations import loop_for, quadratic, rounds_of, run, train
-from tests.small import Personal, regression_data, trainer
+from tests.support.federations import loop_for, quadratic, rounds_of, run, train
+from tests.support.small import Personal, regression_data, trainer
 
 SIZES = (12, 8, 12, 12, 8)
 FEATURES = 6

@@ -12,7 +12,7 @@ from torch.utils.data import TensorDataset
 from fedlightning import FederatedDataModule, FederatedLightningModule
 from fedlightning.algorithms import CODASCA, CatalystScaffoldS, CODAPlus, LocalSGDAPlus
 from fedlightning.oracle import Sequential, Vectorized
-from tests.small import trainer
+from tests.support.small import trainer
 
 
 class Saddle(FederatedLightningModule):

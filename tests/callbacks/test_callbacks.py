@@ -14,7 +14,7 @@ from fedlightning.algorithms import FedAvg, FedMM
 from fedlightning.callbacks import History, LastCheckpoint, LogPictures, RoundProgressBar
 from fedlightning.callbacks.progress import rounds_in_total
 from fedlightning.oracle import Sequential, Vectorized
-from tests.small import Line, regression_data, trainer
+from tests.support.small import Line, regression_data, trainer
 
 
 class Drawing(Line):

@@ -17,7 +17,7 @@ from fedlightning.metrics.present_auroc import PresentClassesAUROC
 from fedlightning.oracle import Vectorized
 from fedlightning.participation import Uniform
 from fedlightning.tasks import Classification, PersonalizedClassification
-from tests.small import Line, Personal, clients, regression_data, trainer
+from tests.support.small import Line, Personal, clients, regression_data, trainer
 
 CLIENTS = 5
 

@@ -9,9 +9,8 @@ import pytest
 from fedlightning.cli import sources
 from fedlightning.cli.app import FederatedCLI
 from fedlightning.cli.early import MistakeError, _Options, check
+from tests.support.paths import CONFIGS, ROOT
 
-ROOT = Path(__file__).parents[2]
-CONFIGS = ROOT / "configs"
 FIT = [f"--config={CONFIGS}/classification/{name}.yaml" for name in ("base", "fed_avg")]
 ALGORITHM = "--model.init_args.algorithm"
 NETWORK = "--model.init_args.network"

@@ -12,12 +12,13 @@ import torch
 from fedlightning.cli import main, plain_refusals
 from fedlightning.cli.errors import raised_in
 from fedlightning.oracle import ObjectiveError
+from tests.support.paths import CONFIGS
 
-CONFIGS = Path(__file__).parents[2] / "configs" / "classification"
+CLASSIFICATION = CONFIGS / "classification"
 FIT = [
     "fit",
-    f"--config={CONFIGS}/base.yaml",
-    f"--config={CONFIGS}/fed_avg.yaml",
+    f"--config={CLASSIFICATION}/base.yaml",
+    f"--config={CLASSIFICATION}/fed_avg.yaml",
     "--trainer.max_steps=1",
     "--trainer.enable_progress_bar=false",
     "--trainer.enable_model_summary=false",

@@ -6,15 +6,14 @@ import os
 import subprocess
 import sys
 from importlib import import_module
-from pathlib import Path
 
 import pytest
 
 import fedlightning
 from fedlightning.cli import DESCRIPTIONS, main
 from fedlightning.cli.app import FederatedCLI
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 HEAVY = ("lightning", "torchvision", "torchmetrics", "matplotlib", "sklearn", "tensorboard", "scipy")
 LAZY = ("callbacks", "compare", "data", "metrics", "plotting", "tasks")
 

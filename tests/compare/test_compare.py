@@ -23,9 +23,9 @@ from fedlightning.compare import run as runs
 from fedlightning.compare.grid import parse_grid
 from fedlightning.compare.results import Curve, Goal, markdown_table
 from fedlightning.compare.run import ALGORITHM
+from tests.support.paths import CONFIGS, ROOT
 
-ROOT = Path(__file__).parents[2]
-CONFIGS = ROOT / "configs" / "quadratic_saddle"
+CONFIGS = CONFIGS / "quadratic_saddle"
 SMALL = [
     "trainer.max_steps=6",
     "trainer.val_check_interval=2",

@@ -11,7 +11,7 @@ from torch.utils.data import Dataset, TensorDataset
 from fedlightning import BatchedEvaluationTask, FederatedDataModule
 from fedlightning.algorithms import FedAvg
 from fedlightning.data import IID, Federation, Partition, PersonalDigits
-from tests.small import Line, Personal, clients, trainer
+from tests.support.small import Line, Personal, clients, trainer
 
 
 class OwnLine(Personal):

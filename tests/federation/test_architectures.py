@@ -20,12 +20,12 @@ from fedlightning.oracle import Auto, Sequential, Vectorized
 from fedlightning.participation import Full, Uniform
 from fedlightning.tasks import ClientNumbers
 from fedlightning.tasks.quadratic_saddle import gram
-from tests.algorithms.cases import CASES
-from tests.federations import K, cohorts_of, loop_for, run
-from tests.references.fed_avg import fed_avg
-from tests.references.fed_mm import fed_mm
-from tests.references.personal import fed_alt, fed_apm, fed_sim
-from tests.references.scaffold import scaffold
+from tests.support.cases import CASES
+from tests.support.federations import K, cohorts_of, loop_for, run
+from tests.support.references.fed_avg import fed_avg
+from tests.support.references.fed_mm import fed_mm
+from tests.support.references.personal import fed_alt, fed_apm, fed_sim
+from tests.support.references.scaffold import scaffold
 
 N, SHARED = 7, 4
 LENGTHS = {"short": 2, "none": 0, "long": 5}

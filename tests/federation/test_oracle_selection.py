@@ -11,7 +11,7 @@ from torch._C._functorch import get_unwrapped, is_batchedtensor, is_functorch_wr
 
 from fedlightning.algorithms import SCAFFOLD, FedAvg
 from fedlightning.oracle import Auto, ObjectiveError, Sequential, Vectorized
-from tests.federations import CLIENTS, loop_for, quadratic, rounds_of, run
+from tests.support.federations import CLIENTS, loop_for, quadratic, rounds_of, run
 
 STEPS = 25  # enough to be replayed
 

@@ -15,10 +15,10 @@ from fedlightning.models import PerArchitecture
 from fedlightning.models.per_architecture import TaskArchitectures
 from fedlightning.oracle import Autocast, Sequential, Vectorized
 from fedlightning.participation import Devices, FirstResponders, Uniform
-from tests.algorithms.cases import CASES
-from tests.federation.over_the_wire import FederationOverTheWire
-from tests.federations import CLIENTS, loop_for, personal_quadratic, quadratic, rounds_of
-from tests.small import Line, Normed, Personal, regression_data
+from tests.support.cases import CASES
+from tests.support.federations import CLIENTS, loop_for, personal_quadratic, quadratic, rounds_of
+from tests.support.over_the_wire import FederationOverTheWire
+from tests.support.small import Line, Normed, Personal, regression_data
 
 ROUNDS = 4
 

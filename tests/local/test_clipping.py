@@ -13,8 +13,8 @@ from fedlightning.algorithms import Ditto, FedALA, FedAlt, FedAvg, FedDR, FedPro
 from fedlightning.local import LocalSteps
 from fedlightning.local.descent import clip_rows
 from fedlightning.oracle import Sequential, Vectorized
-from tests.federations import K, loop_for, numpy_operators, quadratic, rounds_of, run, start_of
-from tests.small import Line, Personal, clients, trainer
+from tests.support.federations import K, loop_for, numpy_operators, quadratic, rounds_of, run, start_of
+from tests.support.small import Line, Personal, clients, trainer
 
 CLIP = 0.3
 

@@ -14,8 +14,8 @@ from fedlightning.algorithms import Ditto, FedAvg, FedDR, FedMM, FedSkip
 from fedlightning.local import LocalSteps
 from fedlightning.local.descent import optimizer_step, require_elementwise
 from fedlightning.oracle import Sequential, Vectorized
-from tests.federations import loop_for, quadratic
-from tests.small import Line, regression_data, trainer
+from tests.support.federations import loop_for, quadratic
+from tests.support.small import Line, regression_data, trainer
 
 ELEMENTWISE = {
     "SGD": optim.SGD,

@@ -21,7 +21,7 @@ from fedlightning.models import (
 )
 from fedlightning.oracle import Sequential, Vectorized
 from fedlightning.tasks import PersonalizedClassification
-from tests.small import trainer
+from tests.support.small import trainer
 
 SMALL = {
     "PersonalMLP": (lambda: PersonalMLP(12, 5, 3), (1, 3, 4), ("head",)),

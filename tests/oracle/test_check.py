@@ -22,8 +22,8 @@ from fedlightning.oracle import Auto, Autocast, Evaluation, Objective, Objective
 from fedlightning.oracle.check import SelfCheck, fastest_that_agrees
 from fedlightning.oracle.comparison import Sample
 from fedlightning.oracle.look import Look
-from tests.federations import loop_for, quadratic, rounds_of, run
 from tests.oracle.test_oracle import S, classify, setting
+from tests.support.federations import loop_for, quadratic, rounds_of, run
 
 STEPS = 25  # enough to be replayed
 

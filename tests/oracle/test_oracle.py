@@ -12,7 +12,7 @@ from fedlightning.core.parameter_space import ParameterSpace, read
 from fedlightning.federation.cohort import RoundBatch
 from fedlightning.oracle import Auto, Autocast, Cost, Objective, Sequential, Vectorized
 from fedlightning.oracle.layers import CohortLayers
-from tests.federations import loop_for, quadratic, rounds_of, run
+from tests.support.federations import loop_for, quadratic, rounds_of, run
 
 S, B = 3, 4
 

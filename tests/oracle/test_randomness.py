@@ -11,9 +11,9 @@ from fedlightning.algorithms import CDMA_ONE, FedAvg
 from fedlightning.federation.cohort import RoundBatch
 from fedlightning.oracle import BatchedError, Sequential, Vectorized
 from fedlightning.oracle.randomness import ClientNoise, PerClient, Randomness, UnsplittableDrawError
-from tests.federations import loop_for, quadratic, rounds_of, run
 from tests.oracle.test_oracle import assert_equal_evaluations, classify, setting
-from tests.small import Line, clients, regression_data, trainer
+from tests.support.federations import loop_for, quadratic, rounds_of, run
+from tests.support.small import Line, clients, regression_data, trainer
 
 SEEDS = [11, 22, 33]
 WAYS = [

@@ -18,7 +18,7 @@ from fedlightning.models import Chain, PerArchitecture
 from fedlightning.oracle import Vectorized
 from fedlightning.participation import Uniform
 from fedlightning.tasks import Classification, PersonalizedClassification
-from tests.small import trainer
+from tests.support.small import trainer
 from tests.tasks.test_batched_evaluation import OneByOne
 
 CLIENTS = 5

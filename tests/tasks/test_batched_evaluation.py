@@ -17,7 +17,7 @@ from fedlightning.models import HARNet, TwoLayerCNN
 from fedlightning.oracle import Sequential, Vectorized
 from fedlightning.participation import Uniform
 from fedlightning.tasks import FedRoD, PersonalizedClassification
-from tests.small import Personal, clients, trainer
+from tests.support.small import Personal, clients, trainer
 
 CLIENTS = 6
 

@@ -14,7 +14,7 @@ from fedlightning.data import Digits, Shards
 from fedlightning.models import DCGANDiscriminator, DCGANGenerator, LogisticRegression
 from fedlightning.oracle import Sequential, Vectorized
 from fedlightning.tasks import GAN, AUCMaximization, Classification, RobustClassification
-from tests.small import trainer
+from tests.support.small import trainer
 
 # ---- AUC -------------------------------------------------------------------------------------------------------------
 
@@ -203,7 +203,7 @@ def test_gradients_of_both_players(non_saturating):
 def test_vectorised_and_sequential_players_agree(non_saturating):
     from fedlightning.data.module import RoundLoader
     from fedlightning.oracle import Autocast
-    from tests.federations import loop_for
+    from tests.support.federations import loop_for
 
     clients = [TensorDataset(torch.rand(12, 1, 28, 28) * 2 - 1) for _ in range(3)]
     data = FederatedDataModule.from_datasets(clients, batch_size=6, local_steps=2)

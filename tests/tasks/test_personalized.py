@@ -17,7 +17,7 @@ from fedlightning.oracle import ObjectiveError, Sequential, Vectorized
 from fedlightning.tasks import ClientNumbers, FedCP, FedRoD, PersonalizedClassification, PersonalQuadratic
 from tests.models.test_personalized import SMALL
 from tests.models.test_personalized import features as inputs
-from tests.small import trainer
+from tests.support.small import trainer
 
 
 def accuracy(algorithm, personal):

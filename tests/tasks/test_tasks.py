@@ -24,7 +24,7 @@ from fedlightning.tasks import (
     PersonalizedClassification,
     QuadraticSaddle,
 )
-from tests.small import trainer
+from tests.support.small import trainer
 
 ADVERSARIES = {"DANN": DANN(nu=0.7), "CDAN": CDAN(nu=0.7), "MDD": MDD(nu=0.7, gamma=2.0)}
 

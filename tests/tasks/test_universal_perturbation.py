@@ -13,7 +13,7 @@ from fedlightning.models import ThreeLayerCNN
 from fedlightning.oracle import Vectorized
 from fedlightning.proximal import L2Ball
 from fedlightning.tasks import UniversalPerturbation
-from tests.small import trainer
+from tests.support.small import trainer
 
 
 def digits(**options):

@@ -12,7 +12,7 @@ from fedlightning.federation.cohort import RoundBatch
 from fedlightning.federation.loop import RoundLoop
 from fedlightning.federation.processes import OneProcess
 from fedlightning.federation.protocol import Invitation
-from tests.federations import loop_for
+from tests.support.federations import loop_for
 
 
 class OverTheWire:

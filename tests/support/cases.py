@@ -11,9 +11,9 @@ import torch
 
 from fedlightning import algorithms as fl
 from fedlightning.local import SVRG, GradientDescent, GradientTolerance, LocalSteps
-from tests.references.cdma import catalyst_scaffold_s, cdma
-from tests.references.coda import coda, local_sgda_plus
-from tests.references.composite import (
+from tests.support.references.cdma import catalyst_scaffold_s, cdma
+from tests.support.references.coda import coda, local_sgda_plus
+from tests.support.references.composite import (
     extra_step_local_sgd,
     fe_dual_ex,
     fed_dual_avg,
@@ -22,11 +22,11 @@ from tests.references.composite import (
     fed_sgda,
     projected_gda,
 )
-from tests.references.fed_avg import fed_avg
-from tests.references.fed_mm import fed_mm
-from tests.references.personal import ditto, fed_ala, fed_alt, fed_apm, fed_cp, lp_proj, p_fed_me
-from tests.references.scaffold import scaffold
-from tests.references.splitting import fed_admm, fed_admm_gong, fed_dr, fed_pd, fed_skip, fed_split, fiaelt
+from tests.support.references.fed_avg import fed_avg
+from tests.support.references.fed_mm import fed_mm
+from tests.support.references.personal import ditto, fed_ala, fed_alt, fed_apm, fed_cp, lp_proj, p_fed_me
+from tests.support.references.scaffold import scaffold
+from tests.support.references.splitting import fed_admm, fed_admm_gong, fed_dr, fed_pd, fed_skip, fed_split, fiaelt
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Run every objective of the lists in every way and say where the ways differ: ``python -m tests.oracle.fuzz``.
+"""Run every objective of the lists in every way and say where the ways differ: ``python -m tests.support.fuzz``.
 
 Each objective is trained by a ``Trainer``, as a user would: two rounds of three clients with 25 local steps, once with
 ``Sequential`` and then in the batched, the replayed and the default way. Parameters, buffers and logged values must
@@ -38,7 +38,7 @@ from fedlightning import FederatedDataModule, FederatedLightningModule
 from fedlightning.algorithms import FedAvg
 from fedlightning.federation.server import RoundRejectedError
 from fedlightning.oracle import Auto, ObjectiveError, ClientBatching, Sequential, Vectorized
-from tests.oracle.objectives import (
+from tests.support.objectives import (
     CLIENTS,
     AbsentError,
     Case,
@@ -48,7 +48,7 @@ from tests.oracle.objectives import (
     operation_cases,
     reseed,
 )
-from tests.oracle.written import written_cases
+from tests.support.written import written_cases
 
 STEPS = 25
 ROUNDS = 2
@@ -373,7 +373,7 @@ class _Worker:
 
     def __init__(self, *arguments: Any) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["tests.oracle.fuzz"])  # the imports are made once
+        context.set_forkserver_preload(["tests.support.fuzz"])  # the imports are made once
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=_work, args=(theirs, *arguments), daemon=True)
         self.process.start()
@@ -448,7 +448,7 @@ def table(outcomes: list[Outcome]) -> str:
     lines = [
         "# Objectives run in every way",
         "",
-        "`python -m tests.oracle.fuzz` trains every module and every differentiable operation that torch tests itself",
+        "`python -m tests.support.fuzz` trains every module and every differentiable operation that torch tests itself",
         "with, and a list of objectives written by hand, one by one, batched, replayed and by default, and compares",
         f"parameters, buffers and logged values after {ROUNDS} rounds of {STEPS} steps in float64",
         f"(tolerance {TOLERANCE:g}, relative). Torch {torch.__version__}, on a CPU. In this table:",

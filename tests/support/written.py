@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
-from tests.oracle.objectives import CLIENTS, Case, Setting
+from tests.support.objectives import CLIENTS, Case, Setting
 
 Loss = Callable[[Any, Any], Any]
 
