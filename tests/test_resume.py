@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from fedlightning import FederatedDataModule
 from fedlightning import algorithms as fl
 from fedlightning.algorithms import Algorithm
 from fedlightning.core.parameter_space import ParameterSpace
-from fedlightning.data.module import FederatedDataModule
 from fedlightning.local import GradientDescent, LocalSteps
 from fedlightning.participation import Uniform
 from fedlightning.proximal import L1, compose

@@ -19,7 +19,7 @@ from fedlightning.algorithms import FedAvg, FedMM
 from fedlightning.callbacks import History, LastCheckpoint
 from fedlightning.cli import main
 from fedlightning.core.serialisation import CheckpointError, UntrustedClassError
-from fedlightning.data.module import ClientDatasets
+from fedlightning.data import ClientDatasets
 from fedlightning.federation.checkpoint_io import AtomicCheckpointIO
 from fedlightning.oracle import Sequential
 from fedlightning.participation import Uniform

@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 import torch
 
+from fedlightning import FederatedDataModule
 from fedlightning.algorithms import FedMM
-from fedlightning.data.module import FederatedDataModule
 from fedlightning.participation import Full, Uniform
 from tests.support.federations import loop_for, quadratic, rounds_of, run
 from tests.support.small import Line, clients, trainer

@@ -6,10 +6,9 @@ import pytest
 import torch
 from PIL import Image
 
-from fedlightning.data import IID, MNISTM, DigitsM, Office31
+from fedlightning.data import IID, MNISTM, DigitsM, Office31, RoundLoader
 from fedlightning.data.classification import MNIST, Digits
 from fedlightning.data.images import ScalePixels, blend, digits_images, read_idx, read_photographs, sample_photographs
-from fedlightning.data.module import RoundLoader
 
 
 def write_mnist(root, train=40, test=20, packed=True):

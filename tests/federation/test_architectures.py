@@ -11,7 +11,7 @@ from torch import nn
 
 from fedlightning import FederatedLightningModule
 from fedlightning import algorithms as fl
-from fedlightning.data.module import RoundLoader
+from fedlightning.data import RoundLoader
 from fedlightning.federation.client_states import MemoryMapped
 from fedlightning.federation.cohort import RoundBatch
 from fedlightning.federation.validation import tensors_of

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fedlightning import algorithms as fl
-from fedlightning.data.module import RoundLoader
+from fedlightning.data import RoundLoader
 from fedlightning.federation.server import RoundRejectedError
 from fedlightning.models import PerArchitecture
 from fedlightning.models.per_architecture import TaskArchitectures

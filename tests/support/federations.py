@@ -6,10 +6,10 @@ import numpy as np
 import torch
 
 from fedlightning.core.parameter_space import ParameterSpace
-from fedlightning.data.module import RoundLoader
+from fedlightning.data import RoundLoader
 from fedlightning.federation.simulation import Simulation
 from fedlightning.oracle import Autocast, Vectorized
-from fedlightning.participation import Full, Uniform
+from fedlightning.participation import FirstResponders, Full, Uniform
 from fedlightning.tasks import ClientNumbers, PersonalQuadratic, QuadraticSaddle
 
 CLIENTS = 6
@@ -68,11 +68,15 @@ def personal_quadratic(algorithm, num_clients=CLIENTS, seed=3, **problem):
     return PersonalQuadratic(algorithm, num_clients=num_clients, problem_seed=seed, **problem).double()
 
 
+def space_of(task):
+    """The task's parameters by block."""
+    return ParameterSpace(task, task.max_parameters, task.personal_parameters)
+
+
 def loop_for(task, oracle=None, **options):
     """A round loop on a task, as the module would make it, but for the self-check: tests compare on their own."""
     options = {"self_check": "off", **options}
-    space = ParameterSpace(task, task.max_parameters, task.personal_parameters)
-    return Rounds(task.algorithm, task, space, oracle or Vectorized(), **options)
+    return Rounds(task.algorithm, task, space_of(task), oracle or Vectorized(), **options)
 
 
 def rounds_of(algorithm, count, num_clients=CLIENTS, size=None, local_steps=K, seed=0, start=0):
@@ -104,6 +108,16 @@ def train(algorithm, rounds=4, size=None, oracle=None, local_steps=K, seed=0, **
     clients = problem.get("num_clients", CLIENTS)
     trajectory = run(loop, rounds_of(algorithm, rounds, clients, size, local_steps, seed))
     return task, loop, trajectory
+
+
+def close(a, b, tolerance=1e-12):
+    """Equal but for rounding."""
+    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+
+
+def responders(**rule):
+    """Rounds of thirty clients of whom the first to answer count."""
+    return ClientNumbers(30, local_steps=K, participation=FirstResponders(**rule), rounds_per_epoch=60)
 
 
 def numpy_operators(task):

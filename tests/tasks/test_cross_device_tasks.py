@@ -201,7 +201,7 @@ def test_gradients_of_both_players(non_saturating):
 
 @pytest.mark.parametrize("non_saturating", [False, True])
 def test_vectorised_and_sequential_players_agree(non_saturating):
-    from fedlightning.data.module import RoundLoader
+    from fedlightning.data import RoundLoader
     from fedlightning.oracle import Autocast
     from tests.support.federations import loop_for
 

@@ -1,130 +1,81 @@
-"""Mistakes of a new algorithm, and clients whose numbers are not finite."""
+"""Rounds that nobody answers, and clients whose numbers are not finite."""
 
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from functools import partial
 
 import pytest
 import torch
-from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from fedlightning import FederatedDataModule
-from fedlightning.algorithms import SCAFFOLD, FedAvg, LocalGradientAlgorithm, Reply
-from fedlightning.algorithms.base import Algorithm
-from fedlightning.oracle import Sequential, Vectorized
+from fedlightning import algorithms as fl
+from fedlightning.algorithms import SCAFFOLD, FedAvg
+from fedlightning.data import RoundLoader
+from fedlightning.oracle import Autocast, Sequential, Vectorized
 from fedlightning.oracle.check import ladder
-from tests.support.federations import loop_for, quadratic, rounds_of, run
+from fedlightning.participation import FirstResponders, ResponseShare, Selection
+from tests.support.federations import loop_for, quadratic, responders, rounds_of, run
 from tests.support.small import Line, clients, trainer
 
 
-@dataclass(frozen=True)
-class Server:
-    z: Tensor
+def test_a_round_nobody_answers_is_skipped_with_a_warning(tmp_path):
+    task = quadratic(fl.SCAFFOLD(0.05), num_clients=30)
+    before = torch.cat([task.x, task.y]).detach().clone()
+    data = responders(size=5, responses=ResponseShare(0.0, 0.0), retries=1)
+    run_ = trainer(tmp_path, max_steps=2, precision="64-true")
+    with pytest.warns(RuntimeWarning, match=r"Round \d was skipped: of 10 clients invited, too few answered"):
+        run_.fit(task, data)
+    assert run_.global_step == 2
+    assert torch.equal(torch.cat([task.x, task.y]), before)
+    assert task.traffic == (0, 2 * 10 * 16)
+    assert run_.callback_metrics["skipped"] == 1
 
 
-@dataclass(frozen=True, eq=False)
-class Mine(LocalGradientAlgorithm):
-    """Federated averaging as a user would write it."""
+class OnlyTheFirstRound(ResponseShare):
+    """Then nobody answers."""
 
-    def init_server(self, z):
-        return Server(z)
-
-    def broadcast(self, server):
-        return server
-
-    def client_update(self, message, state, oracle):
-        w, v = self.local_steps(message.z, oracle)
-        return Reply(Server(w), personal=v, point=w)
-
-    def server_update(self, server, update):
-        return update
+    def arrivals(self, ids, round_index, draw):
+        return ids if round_index == 0 else []
 
 
-class Undecorated(Mine):
-    """Inherits its fields."""
+def test_a_skipped_round_does_not_move_a_server_optimizer(tmp_path):
+    ends = []
+    for rounds in (1, 2):
+        task = quadratic(
+            fl.FedAvg(0.05), num_clients=30, server_optimizer=partial(torch.optim.SGD, lr=0.5, momentum=0.9)
+        )
+        data = responders(size=5, responses=OnlyTheFirstRound(), retries=0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            trainer(tmp_path, max_steps=rounds, precision="64-true").fit(task, data)
+        ends.append(torch.cat([task.x, task.y]).detach())
+    assert torch.equal(*ends)
 
 
-class Remembers(Mine):
-    def server_update(self, server, update):
-        self.momentum = update.z - server.z
-        return update
+class SecondPhaseUnheard(FirstResponders):
+    """Nobody answers the second invitation of a round."""
+
+    def select(self, num_clients, seed, round_index, phase):
+        heard = super().select(num_clients, seed, round_index, phase)
+        return heard if phase == 0 else Selection([], 15)
 
 
-@dataclass
-class Thawed(Algorithm):
-    lr: float = 0.1
-    init_server, broadcast = Mine.init_server, Mine.broadcast
-    client_update, server_update = Mine.client_update, Remembers.server_update
-    local_steps = Mine.local_steps
-    local_optimizer = local_clip = None
+def test_a_round_skipped_in_its_second_phase_counts_what_was_sent_before():
+    algorithm = fl.CDMA_ONE(0.05)
+    data = responders(size=5, responses=ResponseShare(0.6, 0.6))
+    object.__setattr__(data, "participation", SecondPhaseUnheard(5, ResponseShare(0.6, 0.6)))
 
-
-class Bare(Mine):
-    def client_update(self, message, state, oracle):
-        return self.local_steps(message.z, oracle)[0]
-
-
-class BareUpload(Mine):
-    def client_update(self, message, state, oracle):
-        return Reply(self.local_steps(message.z, oracle)[0])
-
-
-class Averaged(Mine):
-    def client_update(self, message, state, oracle):
-        return Reply(Server(self.local_steps(message.z, oracle)[0].mean(0)))
-
-
-class Packed(Mine):
-    def client_update(self, message, state, oracle):
-        return Reply(Server(self.local_steps(message.z, oracle)))
-
-
-class Short(Mine):
-    def server_update(self, server, update):
-        return Server(update.z[:3])
-
-
-class BareServer(Mine):
-    def server_update(self, server, update):
-        return update.z
-
-
-def fit(algorithm, **options):
-    data = FederatedDataModule.from_datasets(clients(), batch_size=4, local_steps=2, rounds_per_epoch=2)
-    trainer(max_steps=2, **options).fit(Line(algorithm, oracle=Sequential()), data)
-
-
-MISTAKES = {
-    "momentum on self": (Remembers(0.1), AttributeError, r"Remembers sets self\.momentum: an algorithm keeps nothing"),
-    "not frozen": (Thawed(), AttributeError, r"Thawed sets self\.momentum: an algorithm keeps nothing on itself"),
-    "client": (Bare(0.1), TypeError, r"Bare\.client_update returned a Tensor; expected Reply\(update="),
-    "upload": (BareUpload(0.1), TypeError, r"client_update returned Reply\(update=Tensor\); expected an object of"),
-    "packed": (
-        Packed(0.1),
-        TypeError,
-        r"Packed\.client_update returned update\.z of type tuple; expected a tensor \[1, ",
-    ),
-    "rows": (Averaged(0.1), ValueError, r"client_update returned update\.z of shape \[41\]; expected \[1, \.\.\.\]"),
-    "shape": (Short(0.1), ValueError, r"Short\.server_update returned z of shape \[3\]; expected \[41\] as before"),
-    "server": (
-        BareServer(0.1),
-        TypeError,
-        r"BareServer\.server_update returned a Tensor; expected a Server as init_server",
-    ),
-}
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_slip_in_a_new_algorithm_is_named(mistake):
-    algorithm, error, message = MISTAKES[mistake]
-    with pytest.raises(error, match=message):
-        fit(algorithm)
-
-
-def test_an_algorithm_that_is_no_dataclass_of_its_own_runs():
-    fit(Undecorated(0.1))
+    batch = next(iter(RoundLoader(data, algorithm.phases))).place(torch.device("cpu"), torch.float64)
+    loop = loop_for(quadratic(algorithm, num_clients=30))
+    before = loop.point.clone()
+    with pytest.warns(RuntimeWarning, match=r"Round 0 was skipped: of 15 clients invited in phase 2 of 2, too few"):
+        result = loop.run(batch, Autocast("cpu"))
+    assert result.metrics["skipped"] == 1
+    assert torch.equal(loop.point, before)
+    assert loop.upload == 3 * 8  # the mean operator of those who answered, used by nobody
+    assert loop.download == 5 * 8 + 15 * 16  # the point; then the point and the mean operator
 
 
 def bad(count, all_clients=4):
