@@ -15,6 +15,7 @@ from tests.support.lasso import (
     assert_a_fifth_of_the_clients_at_a_time_solves_it,
     federation,
 )
+from tests.support.regularized import assert_l1_and_box_follow, with_and_without_maximum
 
 
 def test_means_over_all_clients_are_exact_from_the_first_round_on():
@@ -39,3 +40,8 @@ def test_a_relaxation_of_two_is_refused():
 def test_a_server_optimizer_cannot_move_what_is_computed():
     with pytest.raises(ValueError, match="FedDR computes the point from its server state"):
         quadratic(fl.FedDR(eta=0.1), server_clip=1.0)
+
+
+@with_and_without_maximum
+def test_trajectory_with_l1_and_box_equals_the_numpy_reference(dim_y):
+    assert_l1_and_box_follow("FedDR", dim_y)

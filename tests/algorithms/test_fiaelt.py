@@ -22,6 +22,7 @@ from tests.support.lasso import (
     lasso,
     solve,
 )
+from tests.support.regularized import assert_l1_and_box_follow, with_and_without_maximum
 
 
 def test_fiaelt_with_svrg_on_minibatches_solves_the_lasso():
@@ -130,3 +131,8 @@ def test_a_rule_of_the_users_replaces_the_methods_own():
 def test_bad_hyper_parameters_are_named(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@with_and_without_maximum
+def test_trajectory_with_l1_and_box_equals_the_numpy_reference(dim_y):
+    assert_l1_and_box_follow("FIAELT", dim_y)

@@ -8,9 +8,9 @@ from fedlightning.compare.plan import Algorithm, Plan, algorithm_arguments, pars
 from fedlightning.compare.run import prepare
 from tests.support.paths import CONFIGS
 
-CONFIGS = CONFIGS / "quadratic_saddle"
-BASE = [str(CONFIGS / "base.yaml")]
-FED_AVG = str(CONFIGS / "fed_avg.yaml")
+SADDLE = CONFIGS / "quadratic_saddle"
+BASE = [str(SADDLE / "base.yaml")]
+FED_AVG = str(SADDLE / "fed_avg.yaml")
 SPLITTING = str(CONFIGS / "synthetic" / "fed_pd.yaml")
 INIT_ARGS = "model.init_args.algorithm.init_args"
 

@@ -19,8 +19,7 @@ from fedlightning.oracle import double as double_module
 from fedlightning.oracle.check import SelfCheck, fastest_that_agrees
 from fedlightning.oracle.comparison import Sample
 from fedlightning.oracle.double import DoubleObjective, in_double
-from tests.oracle.test_check import Wrong
-from tests.oracle.test_oracle import NETS, classify, setting
+from tests.support.cohorts import NETS, Wrong, classify, setting
 from tests.support.federations import loop_for, quadratic, rounds_of
 
 SMALL = 1e-5

@@ -347,9 +347,6 @@ def batched_preferred() -> Any:
     return mock.patch.object(Auto, "_time", slow_alone)
 
 
-# ---- processes -------------------------------------------------------------------------------------------------------
-
-
 def catalogue(sources: Iterable[str] = tuple(SOURCES)) -> dict[str, Case]:
     """All cases by name."""
     return {case.name: case for source in sources for case in SOURCES[source]()}
@@ -436,9 +433,6 @@ def examine_all(
     finally:
         for worker in workers:
             worker.end()
-
-
-# ---- the table -------------------------------------------------------------------------------------------------------
 
 
 def table(outcomes: list[Outcome]) -> str:

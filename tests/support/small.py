@@ -98,3 +98,9 @@ def trainer(tmp_path=None, **options):
         "max_steps": 7,
     }
     return Trainer(**{**defaults, **options})
+
+
+def fitted(task, data=None, tmp_path=None, **options):
+    fit = trainer(tmp_path, **options)
+    fit.fit(task, regression_data() if data is None else data)
+    return fit

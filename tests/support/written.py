@@ -93,9 +93,6 @@ def sequence(*parts: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
     return lambda: nn.Sequential(*(part() for part in parts))
 
 
-# ---- complex numbers and linear algebra ------------------------------------------------------------------------------
-
-
 def spectral(function: Callable[[Tensor], Tensor]) -> Callable[[], nn.Module]:
     """A filter in the frequency domain; ``function`` takes four complex numbers to six real ones."""
 
@@ -209,8 +206,6 @@ add(
     ce,
 )
 
-# ---- constants made in the objective ---------------------------------------------------------------------------------
-
 
 def constant(make: Callable[[], Tensor]) -> Loss:
     return lambda net, batch: F.cross_entropy(net(batch[0]) * make(), batch[1])
@@ -287,9 +282,6 @@ def _set(t: Tensor) -> Tensor:
     return t
 
 
-# ---- embeddings, text ------------------------------------------------------------------------------------------------
-
-
 def embedded(net: Any, batch: Any) -> Tensor:
     return F.cross_entropy(net(batch[1]) + batch[0][:, :3], batch[1])
 
@@ -324,8 +316,6 @@ add(
     layers(lambda s, x: s.body(s.e(x.argmax(1))) @ s.e.weight.T, e=lambda: nn.Embedding(6, 5), body=linear(5, 5)),
     ce,
 )
-
-# ---- recurrent networks, attention -----------------------------------------------------------------------------------
 
 
 def recurrent(kind: Any, **options: Any) -> Callable[[], nn.Module]:
@@ -396,8 +386,6 @@ add(
     ce,
     (4, 6),
 )
-
-# ---- hooks and functions ---------------------------------------------------------------------------------------------
 
 
 def hooked(prepare: Callable[[Any], Any]) -> Callable[[], nn.Module]:
@@ -499,8 +487,6 @@ add(
     mlp,
     lambda n, b: F.cross_entropy(n[2]((h := n[0](b[0]).tanh()) + ((3 * h).round() / 3 - h).detach()), b[1]),
 )
-
-# ---- state ----------------------------------------------------------------------------------------------------------
 
 
 class Counter(nn.Module):
@@ -665,8 +651,6 @@ add("if self.training", layers(lambda s, x: s.out(x) * (2.0 if s.training else 1
 add("a copy as a teacher", mlp, teacher)
 add("dict with scalars", mlp, lambda n, b: {"loss": ce(n, b), "norm": n[0].weight.norm(), "two": torch.tensor(2.0)})
 
-# ---- random numbers --------------------------------------------------------------------------------------------------
-
 
 def noisy(draw: Callable[[Tensor], Tensor]) -> Loss:
     return lambda net, batch: F.cross_entropy(net(batch[0] + draw(batch[0])), batch[1])
@@ -767,8 +751,6 @@ add(
     "outside",
 )
 
-# ---- values read in Python, shapes that depend on data ---------------------------------------------------------------
-
 
 def unless_nan(net: Any, batch: Any) -> Tensor:
     y = net(batch[0])
@@ -836,9 +818,6 @@ def _masked(y: Tensor) -> Tensor:
     y = y * 1.0
     y[y > 0.5] = 0.5
     return y
-
-
-# ---- derivatives inside, transforms ----------------------------------------------------------------------------------
 
 
 def plain_loss(net: Any, batch: Any) -> Callable[[Any], Tensor]:
@@ -944,9 +923,6 @@ def _without(layer: Any, x: Tensor) -> Tensor:
 def _inferred(net: Any, x: Tensor) -> Tensor:
     with torch.inference_mode():
         return net(x)
-
-
-# ---- how functions are called ----------------------------------------------------------------------------------------
 
 
 def direct(**options: Any) -> Loss:
@@ -1091,9 +1067,6 @@ def _filled_like(y: Tensor) -> Tensor:
     out[:, 0] = y[:, 1]
     out[:, 1:] = y[:, :2].exp()
     return out
-
-
-# ---- modules as they are built ---------------------------------------------------------------------------------------
 
 
 def normed(*parts: Callable[[], nn.Module]) -> Callable[[], nn.Module]:

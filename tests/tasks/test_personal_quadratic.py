@@ -5,7 +5,10 @@ from __future__ import annotations
 import torch
 
 from fedlightning import algorithms as fl
+from fedlightning.algorithms import FedAPM
+from fedlightning.tasks import ClientNumbers, PersonalQuadratic
 from tests.support.federations import personal_quadratic
+from tests.support.small import trainer
 
 
 def test_solution_solves_the_joint_problem():
@@ -17,3 +20,11 @@ def test_solution_solves_the_joint_problem():
         matrix[torch.tensor(own)[:, None], own] += task.matrix[i]
         offset[own] += task.offset[i]
     torch.testing.assert_close(torch.cat([u, v.flatten()]), torch.linalg.solve(matrix, -offset))
+
+
+def test_the_quadratic_problem_logs_distances_of_both_blocks():
+    task = PersonalQuadratic(FedAPM(0.15, rho=2.0), num_clients=4)
+    fit = trainer(max_steps=150, val_check_interval=150, check_val_every_n_epoch=None, precision="64-true")
+    fit.fit(task, ClientNumbers(4, local_steps=5, rounds_per_epoch=150))
+    assert fit.callback_metrics["distance"] < 1e-6
+    assert fit.callback_metrics["personal_distance_worst"] < 1e-6
