@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedlightning.cli.app import FederatedCLI
-from fedlightning.cli.early import MistakeError, _Options, check
+from fedlightning.cli.early import MistakeError, Options, check
 from tests.support.paths import CONFIGS, ROOT
 
 FIT = [f"--config={CONFIGS}/classification/{name}.yaml" for name in ("base", "fed_avg")]
@@ -41,7 +41,7 @@ def test_the_options_are_those_of_the_parser(subcommand, monkeypatch):
     with pytest.raises(Parsed) as parsed:
         Stopped([subcommand])
     options = {name.lstrip("-") for name in parsed.value.args[0]._option_string_actions if name.startswith("--")}
-    known = set(_Options(subcommand)._names)
+    known = set(Options(subcommand).names)
     assert known <= options
     levels = {"trainer": 2}  # what follows them belongs to classes
     assert {

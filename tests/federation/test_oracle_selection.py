@@ -105,7 +105,7 @@ def test_one_client_that_does_not_fit_is_computed_plainly():
 
 @pytest.mark.parametrize("most", [2, 0])
 def test_a_trial_takes_as_many_clients_as_fit(most, monkeypatch):
-    monkeypatch.setattr(Auto, "_time", _preferring_chunks(Auto._time))
+    monkeypatch.setattr(Auto, "seconds", _preferring_chunks(Auto.seconds))
     points, loop, said, _ = trained(Auto(), most=most)
     lines = ["oracle: took chunks of 3 clients: 6 at once do not fit into memory"]
     lines += ["oracle: took chunks of 2 clients: 3 at once do not fit into memory"]

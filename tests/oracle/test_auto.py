@@ -42,7 +42,7 @@ def test_auto_decides_by_time(monkeypatch):
         ({"Sequential": 1.0, "Vectorized": 5.0}, "Vectorized"),
         ({"Sequential": 0.5, "Vectorized": 5.0}, "Sequential"),
     ):
-        monkeypatch.setattr(Auto, "_time", lambda self, oracle, *_, times=times: times[type(oracle).__name__])
+        monkeypatch.setattr(Auto, "seconds", lambda self, oracle, *_, times=times: times[type(oracle).__name__])
         loop = loop_for(quadratic(algorithm), Auto())
         run(loop, rounds_of(algorithm, 1))  # 6 clients at once: 5/6 s against 1 s or 0.5 s each
         assert type(loop.oracle).__name__ == expected
@@ -58,7 +58,7 @@ def test_auto_with_one_client_is_sequential():
 @pytest.mark.parametrize("change", ALONE + TOGETHER)
 @pytest.mark.parametrize("oracle", [Auto(), Vectorized(), Vectorized(replay=False)], ids=str)
 def test_every_oracle_gives_what_plain_evaluation_gives(change, oracle, monkeypatch):
-    monkeypatch.setattr(Auto, "_time", lambda self, oracle, *_: float(isinstance(oracle, Sequential)))
+    monkeypatch.setattr(Auto, "seconds", lambda self, oracle, *_: float(isinstance(oracle, Sequential)))
     Everywhere.calls = 0
     expected, _, _ = trained(Sequential(), change)
     Everywhere.calls = 0

@@ -90,7 +90,7 @@ class Turned(Vectorized):
 def test_coarse_numbers_are_no_excuse(precision, factor, monkeypatch):
     objective, w, v, b, data = setting(mlp(), (6,), torch.float32)
     if precision == "tf32":
-        monkeypatch.setattr(SelfCheck, "_eps", 2.0**-10)
+        monkeypatch.setattr(SelfCheck, "eps", 2.0**-10)
     else:
         objective.autocast = Autocast("cpu", precision)
     check = SelfCheck(objective, Sample(w[:2], v[:2], b[:2], [tuple(leaf[:2] for leaf in data)]))

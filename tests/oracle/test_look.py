@@ -74,7 +74,7 @@ def clamped_behind_the_back(task):
 
 
 def written(oracle, write, algorithm=None, from_round=0):
-    """A loop whose objective writes into the parameter x from its next round on; that round, point and parameter."""
+    """A loop whose objective writes into the parameter x from its next round on; that round, the point and the task."""
     algorithm = algorithm or FedAvg(0.05)
     task = quadratic(algorithm)
     original, task.writes, task.in_a_list = task.objective, False, [task.x]
@@ -90,7 +90,7 @@ def written(oracle, write, algorithm=None, from_round=0):
     for each in before:
         loop.run(each, Autocast("cpu"))
     task.writes = True
-    return loop, batch, loop.point.clone(), task.x.clone()
+    return loop, batch, loop.point.clone(), task
 
 
 @pytest.mark.parametrize("oracle", [Sequential(), Vectorized()], ids=str)
@@ -109,11 +109,12 @@ def test_an_objective_that_moves_what_is_trained_is_refused(write, oracle):
 @pytest.mark.parametrize("oracle", [Sequential(), Vectorized(replay=False)], ids=str)
 @pytest.mark.parametrize("algorithm", [FedAvg(0.05), FedSGDA(0.05)], ids=["from a copy", "from the server's point"])
 def test_one_that_begins_to_later_is_refused_too(algorithm, oracle):
-    loop, batch, point, own = written(oracle, scaled, algorithm, from_round=1)
+    loop, batch, point, task = written(oracle, scaled, algorithm, from_round=1)
+    own = task.x.clone()
     with pytest.raises(ObjectiveError, match="has begun to write into a trainable parameter: the algorithm alone"):
         loop.run(batch, Autocast("cpu"))
     assert torch.equal(loop.point, point)
-    assert torch.equal(own, loop._task.x)
+    assert torch.equal(own, task.x)
 
 
 def test_an_embedding_that_renormalises_its_rows_is_refused():

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
-from fedlightning.proximal import L1, Nuclear
+from fedlightning.proximal import (
+    L1,
+    Box,
+    ElasticNet,
+    LInfBall,
+    Nuclear,
+    SquaredL2,
+)
 from tests.support.proximal import VECTORS, points
 
 
@@ -22,3 +30,22 @@ def test_thresholds_give_exact_zeros_and_low_rank():
     singular = torch.linalg.svdvals(z)
     middle = float(singular[2] + singular[3]) / 2
     assert torch.linalg.matrix_rank(Nuclear(middle).prox(z, 1.0), atol=1e-9) == 3
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: L1(0), r"L1\(weight=0\): expected > 0"),
+        (lambda: L1(0.1, radius=-1), r"L1\(radius=-1\): expected > 0"),
+        (lambda: LInfBall(-2), r"LInfBall\(radius=-2\): expected > 0"),
+        (lambda: ElasticNet(0.1, 0), r"ElasticNet\(l2=0\): expected > 0"),
+        (lambda: SquaredL2(-1), r"SquaredL2\(weight=-1\): expected > 0"),
+        (lambda: Box(), r"Box\(low=None, high=None\): give at least one bound"),
+        (lambda: Box(1, 0), r"Box\(low=1, high=0\): expected low <= high"),
+        (lambda: Box(float("nan"), 1), r"Box\(low=nan\): expected a finite number"),
+        (lambda: L1(float("inf")), r"L1\(weight=inf\): expected a finite number"),
+    ],
+)
+def test_errors_name_the_value(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

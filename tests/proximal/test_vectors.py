@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
-from fedlightning.proximal import EntropySimplex, Simplex
+from fedlightning.proximal import (
+    EntropySimplex,
+    L2Ball,
+    Simplex,
+)
 from tests.support.proximal import points
 
 
@@ -37,3 +42,15 @@ def test_entropy_starts_off_the_boundary():
     torch.testing.assert_close(start.sum(-1), torch.full((5,), 2.0, dtype=torch.float64))
     inside = torch.full((6,), 1 / 3, dtype=torch.float64)
     torch.testing.assert_close(EntropySimplex(2.0).start(inside), inside)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: L2Ball(0), r"L2Ball\(radius=0\): expected > 0"),
+        (lambda: Simplex(0), r"Simplex\(total=0\): expected > 0"),
+    ],
+)
+def test_errors_name_the_value(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

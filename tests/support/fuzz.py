@@ -339,12 +339,12 @@ def said(error: BaseException) -> str:
 
 def batched_preferred() -> Any:
     """A context in which ``Auto`` finds one by one too slow, so that its choice does not depend on the machine."""
-    measured = Auto._time
+    measured = Auto.seconds
 
     def slow_alone(self: Auto, oracle: ClientBatching, *args: Any) -> float:
         return measured(self, oracle, *args) * (1e6 if isinstance(oracle, Sequential) else 1.0)
 
-    return mock.patch.object(Auto, "_time", slow_alone)
+    return mock.patch.object(Auto, "seconds", slow_alone)
 
 
 def catalogue(sources: Iterable[str] = tuple(SOURCES)) -> dict[str, Case]:
