@@ -19,8 +19,8 @@ from fedlightning.algorithms import FedAvg, FedMM
 from fedlightning.cli import FederatedCLI, main
 from fedlightning.participation import Uniform
 from fedlightning.tasks import ClientNumbers, QuadraticSaddle
+from tests.support.paths import CONFIGS, ROOT
 
-ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 PAGES = "\n".join([README, *(page.read_text() for page in sorted((ROOT / "docs").glob("*.md")))])
 
@@ -155,10 +155,10 @@ def test_regularizer_example_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["fedlightning"])
     Path("regularizer.yaml").write_text(block("regularizer", "yaml"))
-    configs = ROOT / "configs" / "universal_perturbation"
+    configs = CONFIGS / "universal_perturbation"
     files = (configs / "base.yaml", configs / "fe_dual_ex.yaml", "regularizer.yaml")
     cli = FederatedCLI([f"--config={file}" for file in files], run=False)
-    terms = [type(term.regularizer).__name__ for term in cli.model._composite(cli.model._space()).terms]
+    terms = [type(term.regularizer).__name__ for term in cli.model.run.simulation.server.algorithm.regularizer.terms]
     assert terms == ["GroupLasso", "L1"]
 
 

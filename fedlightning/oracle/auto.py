@@ -105,19 +105,31 @@ class Auto(ClientBatching):
         """The way with the threads it is worth, and its time for one client's gradient."""
         most = torch.get_num_threads()
         if most == 1 or not objective.autocast.on_cpu:
-            return way, self._time(way, objective, calls, arguments) / num_clients
+            return way, self.seconds(way, objective, calls, arguments) / num_clients
         chosen, best = way, float("inf")
         for threads in _doubling(most):
             candidate = replace(way, threads=threads)
             with limited(threads):
-                taken = self._time(candidate, objective, calls, arguments) / num_clients
+                taken = self.seconds(candidate, objective, calls, arguments) / num_clients
             if taken > WORTH_A_THREAD * best:
                 break
             chosen, best = candidate, taken
         return chosen, best
 
-    def _time(self, oracle: ClientBatching, objective: Objective, calls: int, arguments: Arguments) -> float:
-        """Seconds of the fastest gradient with its step, as the rounds will run it, recorded or not."""
+    def seconds(self, oracle: ClientBatching, objective: Objective, calls: int, arguments: Arguments) -> float:
+        """Measures the time of one gradient of all clients with its step, as the rounds will run it, recorded or not.
+
+        A subclass may measure something else, such as energy: the way with the smallest number is taken.
+
+        Args:
+            oracle: The way that is tried.
+            objective: What it differentiates.
+            calls: Gradients of a round, which decide whether it records them.
+            arguments: Points, personal blocks, buffers and one minibatch of the clients.
+
+        Returns:
+            The shortest time of the trials, in seconds.
+        """
         evaluate = oracle.evaluator(objective, calls)
         w, v, b, data = arguments
         best = float("inf")

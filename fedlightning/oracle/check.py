@@ -51,7 +51,7 @@ class SelfCheck:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             try:
-                difference = self._comparison.difference(oracle, Tolerance.of(self._eps))
+                difference = self._comparison.difference(oracle, Tolerance.of(self.eps))
             except BatchedError as error:
                 return str(error).splitlines()[0]
         if isinstance(oracle, Vectorized) and oracle.backward == "autograd" and any(map(is_slow, caught)):
@@ -60,22 +60,22 @@ class SelfCheck:
             return difference
         return self._in_double(oracle)
 
-    @cached_property
-    def _in_double(self) -> DoubleComparison | None:
-        """The comparison in float64, made once a way has passed that in the precision of training."""
-        if self._eps <= torch.finfo(torch.float64).eps:
-            return None
-        return in_double(self._objective, self._sample)
-
     @property
-    def _eps(self) -> float:
-        """Relative precision of the computation."""
+    def eps(self) -> float:
+        """Gives the relative rounding error of the precision in which the task trains."""
         dtype = self._objective.autocast.dtype or self._objective.dtype
         eps = torch.finfo(dtype).eps
         if self._sample.w.device.type == "cuda" and dtype == torch.float32:
             coarse = torch.backends.cudnn.allow_tf32 or torch.backends.cuda.matmul.allow_tf32
             return max(eps, TF32_EPS) if coarse else eps
         return eps
+
+    @cached_property
+    def _in_double(self) -> DoubleComparison | None:
+        """The comparison in float64, made once a way has passed that in the precision of training."""
+        if self.eps <= torch.finfo(torch.float64).eps:
+            return None
+        return in_double(self._objective, self._sample)
 
 
 def fastest_that_agrees(oracle: Vectorized, on_cpu: bool, check: Checked) -> tuple[Vectorized | Sequential, str | None]:

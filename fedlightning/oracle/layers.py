@@ -41,7 +41,7 @@ class CohortLayers(TorchFunctionMode):
             fast: All of them, for CPUs; else only those that are needed to be right.
         """
         super().__init__()
-        self._rules = _RULES if fast else _NEEDED
+        self._rules = RULES if fast else _NEEDED
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -202,13 +202,14 @@ _NEEDED: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.view_as_complex: _view_as_complex,
 }
 
-_RULES: dict[Callable[..., Any], Callable[..., Any]] = {
+RULES: dict[Callable[..., Any], Callable[..., Any]] = {
     **_NEEDED,
     F.linear: _linear,
     torch.conv2d: _conv2d,
     F.max_pool2d: _max_pool2d,
     F.cross_entropy: _cross_entropy,
 }
+"""By function, how it is computed for a cohort of clients; a rule returns None where the usual way does."""
 
 
 class _Rule(torch.autograd.Function):

@@ -10,7 +10,7 @@ from fedlightning import FederatedDataModule
 from fedlightning.algorithms import FedAvg
 from fedlightning.data import ClientDatasets
 from tests.data.with_gaps import EMPTY, Listed, OwnLine, ScoredLine, with_gaps
-from tests.small import Line, clients, trainer
+from tests.support.small import Line, clients, trainer
 
 
 @pytest.mark.parametrize("make", [OwnLine, ScoredLine])

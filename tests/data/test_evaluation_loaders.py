@@ -17,7 +17,7 @@ from fedlightning.data.evaluation import PooledLoader
 from fedlightning.data.evaluation_loaders import EvaluationLoaders
 from tests.data.with_gaps import OwnLine, with_gaps
 from tests.federation.four_clients import Slow
-from tests.small import clients, trainer
+from tests.support.small import clients, trainer
 
 
 def test_evaluation_in_batches():

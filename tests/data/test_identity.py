@@ -10,7 +10,7 @@ from fedlightning import FederatedDataModule
 from fedlightning.data import IID, Federation, MixedTensorData, Partition, PersonalDigits, TensorData
 from fedlightning.data.identity import difference, identity_of
 from tests.data.with_gaps import Listed
-from tests.small import Line, clients, trainer
+from tests.support.small import Line, clients, trainer
 
 
 def digits(num_clients=3, **options):

@@ -8,7 +8,7 @@ from fedlightning import FederatedDataModule
 from fedlightning.data import Federation, Partition, TensorData
 from fedlightning.participation import Uniform
 from tests.federation.four_clients import federation
-from tests.small import Line, clients, trainer
+from tests.support.small import Line, clients, trainer
 
 
 def test_wrong_settings_are_named():

@@ -6,7 +6,7 @@ import torch
 from torch.utils.data import Dataset, TensorDataset
 
 from fedlightning import BatchedEvaluationTask, FederatedDataModule
-from tests.small import Personal, clients
+from tests.support.small import Personal, clients
 
 
 class OwnLine(Personal):

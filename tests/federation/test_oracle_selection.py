@@ -1,17 +1,21 @@
-"""Fewer clients at once where a chunk does not fit into memory, before any slower way."""
+"""Ways to compute are given up for slower ones where they fail or are wrong; where memory is short, first for fewer."""
 
 from __future__ import annotations
 
 import gc
+import logging
 import weakref
 
+import numpy as np
 import pytest
 import torch
 from torch._C._functorch import get_unwrapped, is_batchedtensor, is_functorch_wrapped_tensor
 
 from fedlightning.algorithms import SCAFFOLD, FedAvg
-from fedlightning.oracle import Auto, ObjectiveError, Sequential, Vectorized
-from tests.federations import CLIENTS, loop_for, quadratic, rounds_of, run
+from fedlightning.oracle import Auto, Autocast, ObjectiveError, Sequential, Vectorized
+from tests.support.federations import CLIENTS, loop_for, quadratic, rounds_of, run
+from tests.support.objectives_in_python import Everywhere
+from tests.support.small import Line, fitted
 
 STEPS = 25  # enough to be replayed
 
@@ -101,7 +105,7 @@ def test_one_client_that_does_not_fit_is_computed_plainly():
 
 @pytest.mark.parametrize("most", [2, 0])
 def test_a_trial_takes_as_many_clients_as_fit(most, monkeypatch):
-    monkeypatch.setattr(Auto, "_time", _preferring_chunks(Auto._time))
+    monkeypatch.setattr(Auto, "seconds", _preferring_chunks(Auto.seconds))
     points, loop, said, _ = trained(Auto(), most=most)
     lines = ["oracle: took chunks of 3 clients: 6 at once do not fit into memory"]
     lines += ["oracle: took chunks of 2 clients: 3 at once do not fit into memory"]
@@ -175,3 +179,113 @@ def test_what_does_not_fit_plainly_is_the_objective_s_own_error():
     loop = loop_for(task, Sequential())
     with pytest.raises(ObjectiveError, match="client 0: OutOfMemoryError: CUDA out of memory"):
         run(loop, rounds_of(FedAvg(0.05), 1))
+
+
+def test_objective_that_vmap_cannot_run_is_computed_one_client_after_the_other(caplog):
+    class Branches(Line):
+        def objective(self, batch):
+            loss = super().objective(batch)["loss"]
+            return {"loss": loss if loss > 0.1 else 2 * loss}
+
+    weights = []
+    with caplog.at_level(logging.INFO):
+        for oracle in (Vectorized(), Sequential()):
+            torch.manual_seed(0)
+            task = Branches(oracle=oracle)
+            fitted(task)
+            weights.append(task.head.weight)
+    assert torch.equal(*weights)
+    (line,) = [message for message in caplog.messages if "oracle" in message]
+    assert line.startswith(
+        "oracle: took Sequential: with Vectorized(backward='autograd', replay=True) Branches.objective"
+    )
+    assert "torch.func.vmap" in line
+
+
+def test_auto_falls_back_to_sequential_with_a_message(caplog):
+    class Branches(Line):
+        def objective(self, batch):
+            loss = super().objective(batch)["loss"]
+            return {"loss": loss if loss > 0.1 else 2 * loss}
+
+    task = Branches()
+    with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
+        fitted(task)
+    assert "took Sequential" in caplog.text
+    assert task.run.simulation.runner.ways.oracle == Sequential()
+
+
+def test_an_operation_without_a_batching_rule_is_computed_one_client_after_the_other():
+    with torch.library._scoped_library("fedlightning_test", "DEF") as library:  # several tensors: no fallback of vmap's
+        library.define("total(Tensor[] parts) -> Tensor")
+        library.impl("total", lambda parts: torch.stack(parts).sum(), "CompositeExplicitAutograd")
+
+        class Odd(Line):
+            def objective(self, batch):
+                return {"loss": super().objective(batch)["loss"] + torch.ops.fedlightning_test.total([batch[1]])}
+
+        for oracle in (None, Vectorized(), Vectorized(compile=True)):
+            task = Odd(oracle=oracle)
+            fitted(task, max_steps=1)
+            assert isinstance(task.run.simulation.runner.ways.oracle, Sequential)
+
+
+def test_python_numbers_that_are_drawn_late_are_noticed():
+    def late(task, original, batch):
+        return original(batch) * (1 + (np.random.rand() if task.noisy else 0))
+
+    algorithm = FedAvg(0.05)
+    task = quadratic(algorithm)
+    original, task.noisy = task.objective, False
+    task.objective = lambda batch: late(task, original, batch)
+    said = []
+    loop = loop_for(task, Vectorized(), report=said.append, self_check="first")
+    first, second = rounds_of(algorithm, 2, local_steps=STEPS)
+    run(loop, [first])
+    assert said == []
+    task.noisy = True
+    run(loop, [second])
+    assert isinstance(loop.oracle, Sequential)
+    assert "from the next round on: the objective has begun to draw random numbers from Python or NumPy" in said[0]
+
+
+def test_what_begins_to_fail_later_falls_back_in_that_round():
+    def from_round_two(task, original, batch):
+        loss = original(batch)
+        return loss * (2 if task.branch and loss.item() != 0 else 1)
+
+    results = []
+    for oracle in (Sequential(), Vectorized()):
+        algorithm = FedAvg(0.05)
+        task = quadratic(algorithm)
+        original, task.branch = task.objective, False
+        task.objective = lambda batch, task=task, original=original: from_round_two(task, original, batch)
+        said = []
+        loop = loop_for(task, oracle, report=said.append, self_check="first")
+        points = []
+        for index, batch in enumerate(rounds_of(algorithm, 3, local_steps=STEPS)):
+            task.branch = index == 1
+            points.append(run(loop, [batch]))
+        results.append(torch.cat(points))
+    torch.testing.assert_close(*results, rtol=1e-12, atol=1e-12)
+    assert loop.oracle == Sequential()
+    assert "Sequential" in said[-1]
+
+
+def test_every_n_rounds_finds_what_the_first_round_does_not_show():
+    """Python state that acts from the third round on only."""
+
+    def later(task, original, batch):
+        Everywhere.calls += task.started
+        return original(batch) * (1 + (0.1 * Everywhere.calls if task.started else 0))
+
+    for when, sequential in (("first", False), (2, True), ("off", False)):
+        algorithm = FedAvg(0.05)
+        task = quadratic(algorithm)
+        original, task.started = task.objective, False
+        task.objective = lambda batch, task=task, original=original: later(task, original, batch)
+        loop = loop_for(task, Vectorized(), self_check=when)
+        for index, batch in enumerate(rounds_of(algorithm, 4, local_steps=STEPS)):
+            task.started = index >= 2
+            loop.run(batch, Autocast("cpu"))
+        assert isinstance(loop.oracle, Sequential) == sequential

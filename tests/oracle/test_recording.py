@@ -8,8 +8,12 @@ import weakref
 import numpy as np
 import pytest
 import torch
+from torch import nn
+from torch.nn import functional as F
 
+from fedlightning.oracle import Vectorized
 from fedlightning.oracle.recording import Recording as WithConstant
+from tests.support.cohorts import setting
 
 
 class Recording(WithConstant):
@@ -156,3 +160,30 @@ def test_a_recording_is_gone_with_its_last_reference():
         assert made[0]() is None
     finally:
         gc.enable()
+
+
+def test_replay_draws_what_the_eager_call_would_draw():
+    def loss(net, batch):
+        return F.cross_entropy(net(F.dropout(batch[0], 0.3)), batch[1])
+
+    objective, *arguments = setting(nn.Linear(6, 3), (6,), torch.float32, loss)
+    results = []
+    for oracle in (Vectorized(replay=False), Vectorized(replay=True)):
+        evaluate = oracle.evaluator(objective, 100)
+        evaluate(*arguments)
+        torch.manual_seed(5)
+        results.append(torch.stack([evaluate(*arguments).g for _ in range(3)]))
+    assert torch.equal(*results)
+
+
+def test_reading_a_value_in_python_is_not_recorded():
+    scale = torch.tensor(2.0, dtype=torch.float64)
+
+    def loss(net, batch):
+        return net(batch[0]).sum() * scale.item()
+
+    objective, *arguments = setting(nn.Linear(6, 3), (6,), loss=loss)
+    evaluate = Vectorized(replay=True).evaluator(objective, 100)
+    first = evaluate(*arguments).loss
+    scale.fill_(4.0)
+    torch.testing.assert_close(evaluate(*arguments).loss, 2 * first)
