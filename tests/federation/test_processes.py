@@ -6,18 +6,17 @@ import os
 import subprocess
 import sys
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 import torch
 
 from fedlightning.federation.checkpoint_io import read_checkpoint
 from fedlightning.federation.processes import OneProcess
+from tests.support.paths import ROOT
 from tests.support.shared_runs import COUNT, RUNS
 from tests.support.situations import SITUATIONS, batches_of
 from tests.support.small import regression_data
 
-ROOT = Path(__file__).parents[1]
 NAMES = ("fedmm", "personal", "architectures", "fiaelt", "fed_pd", "fed_skip", "uneven")
 _SCRIPT = """
 import fedlightning, sys, torch
