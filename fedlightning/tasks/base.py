@@ -321,6 +321,7 @@ class FederatedLightningModule(TaskWithClients):
             report=rank_zero_info,
             drift_parameters=self._drift_parameters,
             self_check=self._self_check,
+            evaluator=self.evaluation_session,
         )
 
     def _space(self) -> ParameterSpace:
