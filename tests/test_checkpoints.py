@@ -88,7 +88,7 @@ def test_resume_with_every_kind_of_state_is_bitwise(make, tmp_path):
     data = partial(regression_data, participation=Uniform(2))
     whole = saved(tmp_path / "a", 3, make, data(), 8)
     resumed = saved(tmp_path / "b", 3, make, data(), 8, ckpt_path=tmp_path / "a" / "step=3.ckpt")
-    if isinstance(make().__dict__["_oracle"], Auto):
+    if isinstance(make().federation_options.oracle, Auto):
         assert whole["federation"]["oracle"]["class_path"] == resumed["federation"]["oracle"]["class_path"]
     assert_same_bits(whole, resumed)
 

@@ -116,7 +116,10 @@ def test_regularizer_example_runs(tmp_path, monkeypatch):
     configs = ROOT / "configs" / "universal_perturbation"
     files = (configs / "base.yaml", configs / "fe_dual_ex.yaml", "regularizer.yaml")
     cli = FederatedCLI([f"--config={file}" for file in files], run=False)
-    terms = [type(term.regularizer).__name__ for term in cli.model._composite(cli.model._space()).terms]
+    terms = [
+        type(term.regularizer).__name__
+        for term in cli.model.federation_options.composite(cli.model.parameter_space()).terms
+    ]
     assert terms == ["GroupLasso", "L1"]
 
 

@@ -29,12 +29,12 @@ class FederationRun:
         of_one_client: Whether the task is a client's personal model.
     """
 
-    def __init__(self, task: FederatedLightningModule, make: Callable[[], Simulation]) -> None:
+    def __init__(self, task: FederatedLightningModule, make: Callable[[FederatedLightningModule], Simulation]) -> None:
         """Begin without rounds.
 
         Args:
             task: Whose rounds they are.
-            make: Makes a simulation at the task's present parameters.
+            make: Makes a simulation at a task's present parameters.
         """
         self.source = "The checkpoint"
         self.trained_on: Mapping[str, Any] = {}
@@ -53,7 +53,7 @@ class FederationRun:
             CheckpointError: If loaded states do not fit the task.
         """
         if self._simulation is None:
-            simulation = self._make()
+            simulation = self._make(self._task)
             if self._loaded is not None:
                 try:
                     simulation.load_state_dict(self._loaded, self._shards)
@@ -74,7 +74,7 @@ class FederationRun:
 
         Before the first round it stands at the task's present parameters and is not kept: these may still change.
         """
-        return (self.simulation if self.exists else self._make()).loop
+        return (self.simulation if self.exists else self._make(self._task)).loop
 
     def evaluation_request(self, stage: str) -> EvaluationRequest:
         """Return what asks clients to measure the present models.
@@ -172,7 +172,7 @@ class FederationRun:
 
     def of_copy(self, task: FederatedLightningModule) -> FederationRun:
         """The run of a copy of the task: without states."""
-        return FederationRun(task, getattr(task, self._make.__name__))
+        return FederationRun(task, self._make)
 
     def client_states(self) -> Any:
         """The algorithm's states of all N clients, ``[N, ...]``; None for a stateless algorithm.

@@ -23,7 +23,7 @@ PSI = {"regularizer": L1(0.3, radius=0.4), "max_regularizer": L1(0.3, radius=0.4
 
 
 def loop_with(task, regularizer=None, max_regularizer=None, oracle=None):
-    return loop_for(task, oracle, regularizer=compose(task._space().shared, regularizer, max_regularizer))
+    return loop_for(task, oracle, regularizer=compose(task.parameter_space().shared, regularizer, max_regularizer))
 
 
 @pytest.mark.parametrize("name", COMPOSITE)

@@ -87,7 +87,7 @@ def federation(algorithm, rounds, batch_size=None, local_steps=20, participation
         rounds_per_epoch=rounds,
         seed=seed,
     )
-    loop = loop_for(task, oracle, regularizer=compose(task._space().shared, L1(WEIGHT), None))
+    loop = loop_for(task, oracle, regularizer=compose(task.parameter_space().shared, L1(WEIGHT), None))
     loader = RoundLoader(data, algorithm.phases)
     return loop, (batch.place(torch.device("cpu"), torch.float64) for batch in loader)
 

@@ -47,7 +47,7 @@ class OwnData:
 
     def answers(self, request, clients):
         task = self.simulation.runner.clients.task
-        task.run = FederationRun(task, lambda *_: self.simulation)
+        task.run = FederationRun(task, lambda task: self.simulation)
         assert task.run.simulation is self.simulation
         evaluation = ClientEvaluation(task, request, SideBySide())
         task.evaluation_session.evaluation = evaluation
