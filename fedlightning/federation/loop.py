@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fedlightning.federation.protocol import Invitation, Stamp, Transport
+from fedlightning.federation.evaluation import join_answers
+from fedlightning.federation.protocol import ClientValues, EvaluationRequest, Invitation, Stamp, Transport
 from fedlightning.federation.server import FederatedServer
 
 
@@ -94,6 +95,19 @@ class RoundLoop:
         if not overflow:
             metrics |= server.traffic.metrics(sent, server.point.element_size())
         return RoundResult(metrics, clients, undone, overflow)
+
+    def evaluate(self, request: EvaluationRequest, clients: Sequence[int]) -> dict[str, ClientValues]:
+        """Ask clients what they measure of their models, and join the answers of all processes.
+
+        Args:
+            request: What they are sent, from :meth:`FederatedServer.evaluation_request`.
+            clients: Ids of the clients asked; those without evaluation data do not answer.
+
+        Returns:
+            The values of all clients that answered, by the name of the metric; the same in every process.
+        """
+        mine = list(self.transport.evaluate(request, clients))
+        return join_answers(answer for answers in self.transport.processes.collect(mine) for answer in answers)
 
     def follow(self) -> None:
         """Say that whoever stands beside the server (a module, a server optimizer) has followed the round."""

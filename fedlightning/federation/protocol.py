@@ -87,6 +87,67 @@ class Answer:
 
 
 @dataclass(frozen=True)
+class EvaluationRequest:
+    """Asks clients to measure models on data of their own; the same for all clients.
+
+    Attributes:
+        stage: ``val`` or ``test``: the data to evaluate on.
+        point: The global model, ``[d]``. Clients evaluate it as it is or combined with what they keep themselves.
+            None where clients share the server's task and no round has changed it.
+        buffers: The server's values of the buffers that are averaged, ``[b]``; None before the first round.
+    """
+
+    stage: str
+    point: Tensor | None = None
+    buffers: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class ClientValues:
+    """Holds the values of one metric, by client.
+
+    Attributes:
+        clients: Ids of S clients.
+        values: The metric of each client, ``[S]``.
+        samples: How many samples each value is taken over, ``[S]``.
+        higher_is_better: Whether larger values are better; None if neither the task nor the metric says so.
+        nan_is_undefined: Whether NaN says that the metric is undefined for a client, as an AUROC is where all labels
+            are equal. Otherwise NaN is a result, and spoils the mean.
+        prog_bar: Whether the mean is shown in the progress bar.
+    """
+
+    clients: list[int]
+    values: Tensor
+    samples: Tensor
+    higher_is_better: bool | None = None
+    nan_is_undefined: bool = False
+    prog_bar: bool = False
+
+    @property
+    def defined(self) -> Tensor:
+        """Return the values of the clients for whom the metric is defined."""
+        return self.values[self.values.isfinite()] if self.nan_is_undefined else self.values
+
+    def spread(self, num_clients: int) -> Tensor:
+        """Return the values of all clients, ``[num_clients]``; NaN for clients that have none."""
+        spread = torch.full((num_clients,), torch.nan)
+        spread[self.clients] = self.values
+        return spread
+
+
+@dataclass(frozen=True)
+class EvaluationAnswer:
+    """Carries what clients measured: metrics by client, but neither predictions nor parameters.
+
+    Attributes:
+        metrics: Values of one client or several by the name the metric is logged under. A metric names its clients
+            itself, as not every client need have a value.
+    """
+
+    metrics: Mapping[str, ClientValues]
+
+
+@dataclass(frozen=True)
 class Roster:
     """Who takes part in a run; fixed when it begins.
 
@@ -130,6 +191,12 @@ class Transport(Protocol):
         """The answers of the invited clients, in an order that does not depend on who was fastest.
 
         Clients that are dead or late simply do not come.
+        """
+
+    def evaluate(self, request: EvaluationRequest, clients: Sequence[int]) -> Iterator[EvaluationAnswer]:
+        """Yield what clients measure of their models on data of their own, in any order.
+
+        Clients without such data do not answer. No client state changes.
         """
 
     def settle(self, accepted: Mapping[int, Stamp]) -> bool:

@@ -13,7 +13,7 @@ from fedlightning.algorithms.base import Algorithm
 from fedlightning.core.errors import FedlightningError
 from fedlightning.federation.aggregation import CohortMean
 from fedlightning.federation.processes import Processes
-from fedlightning.federation.protocol import Answer, Request, Roster, Stamp
+from fedlightning.federation.protocol import Answer, EvaluationRequest, Request, Roster, Stamp
 from fedlightning.federation.traffic import Traffic, floats
 from fedlightning.federation.validation import LeftOutWarnings, require_server_state
 
@@ -88,6 +88,10 @@ class FederatedServer:
         message = self.algorithm.phases[stamp.phase].broadcast(self.state)
         buffers = self.point.new_empty(0) if self.buffers is None else self.buffers
         return Request(stamp, seed, message, self.point, buffers)
+
+    def evaluation_request(self, stage: str) -> EvaluationRequest:
+        """Return what clients are sent to measure the present model, on their ``val`` or ``test`` data."""
+        return EvaluationRequest(stage, self.point, self.buffers)
 
     def count_download(self, request: Request, contacted: int) -> None:
         """Count what was sent, to clients that answer and to those that do not."""

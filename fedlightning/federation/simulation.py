@@ -20,9 +20,10 @@ from fedlightning.federation.cohort import RoundBatch
 from fedlightning.federation.loop import RoundLoop, RoundResult
 from fedlightning.federation.oracle_selection import OracleSelection, When
 from fedlightning.federation.processes import OneProcess, Processes, held_by
+from fedlightning.federation.protocol import EvaluationRequest
 from fedlightning.federation.resume import Dependencies
 from fedlightning.federation.server import FederatedServer, Weighting
-from fedlightning.federation.transport import InProcess
+from fedlightning.federation.transport import Evaluator, InProcess
 from fedlightning.models.per_architecture import TaskArchitectures
 from fedlightning.oracle import Autocast, ClientBatching
 from fedlightning.proximal import Composite
@@ -56,6 +57,7 @@ class Simulation:
         report: Callable[[str], None] = lambda _: None,
         drift_parameters: Sequence[str] = (),
         self_check: When = "first",
+        evaluator: Evaluator | None = None,
     ) -> None:
         """Begin at the task's present parameters.
 
@@ -73,6 +75,7 @@ class Simulation:
             report: Receives messages for the user.
             drift_parameters: Name prefixes of the shared parameters whose drift is logged; of all if empty.
             self_check: When the oracle is compared with evaluation client by client.
+            evaluator: Measures clients' models; None where clients never evaluate.
         """
         self.space = space
         self._task = task
@@ -96,7 +99,7 @@ class Simulation:
             self.server = FederatedServer(self._bind(algorithm, space), self._start, weighting)
         ways = OracleSelection(oracle, self.processes, report, self_check)
         self.runner = ClientRunner(task, clients, ways, self.processes)
-        self._transport = InProcess(self.runner, self.processes)
+        self._transport = InProcess(self.runner, self.processes, evaluator)
         self.loop = RoundLoop(self.server, self._transport)
 
     def run(self, batch: RoundBatch, autocast: Autocast, undo_overflow: bool = False) -> RoundResult:
@@ -124,9 +127,17 @@ class Simulation:
         """N; None before the first round."""
         return self.runner.clients.num_clients
 
-    def models(self, client_ids: Sequence[int], own: bool = True) -> Models:
-        """Models of clients of one architecture; see :meth:`ClientGroup.models`."""
-        return self.runner.clients.models(client_ids, self.server.point, self.server.buffers, own)
+    def models(self, client_ids: Sequence[int], own: bool = True, request: EvaluationRequest | None = None) -> Models:
+        """Return models of clients of one architecture; see :meth:`ClientGroup.models`.
+
+        Args:
+            client_ids: Clients of one architecture.
+            own: Whether these are the clients' personal models; else the global one, beside their personal blocks.
+            request: Has the global model to combine with what clients keep; None for the server's present one.
+        """
+        if request is None or request.point is None:
+            return self.runner.clients.models(client_ids, self.server.point, self.server.buffers, own)
+        return self.runner.clients.models(client_ids, request.point, request.buffers, own)
 
     def global_model(self, architecture: str = "") -> Models:
         """The global model with the personal block that clients of an architecture start with."""

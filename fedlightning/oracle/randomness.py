@@ -59,6 +59,43 @@ class Randomness:
         return Randomness([self._clients[place] for place in places], self._steps, missed)
 
 
+class EvaluationSeeds:
+    """Gives every evaluation of each of S clients a seed of its own.
+
+    A client's own evaluations are counted, not those of its chunk, so that its random numbers are the same in any
+    chunk.
+    """
+
+    def __init__(self, client_seeds: Sequence[int]) -> None:
+        """Start before the first evaluation.
+
+        Args:
+            client_seeds: Seed of each client in this phase of this round.
+        """
+        self._client_seeds = client_seeds
+        self._evaluations = 0
+        self._missed: Tensor | None = None  # [S], None while every client took part in all evaluations
+
+    def next(self) -> Randomness:
+        """Return the random numbers of the next evaluation, the same ones until :meth:`advance` is called."""
+        return Randomness(self._client_seeds, self._evaluations, self._missed)
+
+    def advance(self, active: Tensor | None) -> None:
+        """Count an evaluation.
+
+        Args:
+            active: ``[S]`` bool, the clients that took part; None if all did.
+        """
+        self._evaluations += 1
+        if active is not None:
+            absent = active.logical_not().long()
+            self._missed = absent if self._missed is None else self._missed + absent
+
+    def generators(self) -> list[torch.Generator]:
+        """Return new generators on the CPU, one a client, that do not depend on the evaluations so far."""
+        return [torch.Generator().manual_seed(seed) for seed in self._client_seeds]
+
+
 class ClientNoise:
     """Random operations on tensors ``[S, ...]``, each client's part drawn from that client's generator."""
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import torch
+from lightning.pytorch import Trainer
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
@@ -24,13 +25,13 @@ from fedlightning.federation.client_states import MemoryMapped
 from fedlightning.federation.shards import write_shards
 
 if TYPE_CHECKING:
-    from fedlightning.tasks.base import FederatedLightningModule
+    from fedlightning.tasks.client_models import TaskWithClients
 
 CHECKPOINT_KEY = "federation"
 _RESUMED = {"optimizer_states", "lr_schedulers", "loops"}
 
 
-def save(task: FederatedLightningModule, checkpoint: dict[str, Any]) -> None:
+def save(task: TaskWithClients, checkpoint: dict[str, Any]) -> None:
     """Add server and client states, and write hyper-parameters in plain types."""
     simulation = task.run.simulation
     state = {
@@ -52,7 +53,7 @@ def save(task: FederatedLightningModule, checkpoint: dict[str, Any]) -> None:
             checkpoint[key] = _plain_hyper_parameters(checkpoint[key])
 
 
-def load(task: FederatedLightningModule, checkpoint: Mapping[str, Any], fitting: bool) -> None:
+def load(task: TaskWithClients, checkpoint: Mapping[str, Any], fitting: bool) -> None:
     """Take over server and client states.
 
     Without training, those of another algorithm may be passed over, if the global model is all there is.
@@ -89,6 +90,40 @@ def load(task: FederatedLightningModule, checkpoint: Mapping[str, Any], fitting:
     )
 
 
+def resume(task: TaskWithClients, checkpoint: Mapping[str, Any], strict: bool | None) -> None:
+    """Restore server and client states of the checkpoint that a trainer reads.
+
+    Args:
+        task: Attached to the trainer.
+        checkpoint: As Lightning reads it.
+        strict: Whether the names of the weights must be the same; None to leave the weights unchecked.
+
+    Raises:
+        CheckpointError: If the checkpoint does not fit the task, or a fit cannot go on from it.
+    """
+    task.run.source = str(task.trainer.ckpt_path or task.run.source)
+    load(task, checkpoint, fitting=task.trainer.training)
+    if strict is not None:
+        require_fitting_weights(task, checkpoint["state_dict"], strict)
+    if task.trainer.training:
+        require_resumable(checkpoint, task.run.source)
+
+
+def rescue(trainer: Trainer) -> str:
+    """Save the state before a round that was rejected, if the run saves checkpoints at all.
+
+    Returns:
+        A sentence that says where, to end the error with; empty if nothing was saved.
+    """
+    callback = trainer.checkpoint_callback
+    if callback is None:
+        return ""
+    folder = Path(getattr(callback, "dirpath", None) or trainer.default_root_dir)
+    path = folder / f"before-rejected-round-{trainer.global_step}.ckpt"
+    trainer.save_checkpoint(path)
+    return f" The state before this round was saved to {path}."
+
+
 def require_resumable(checkpoint: Mapping[str, Any], name: str) -> None:
     """Make sure that training can go on from a checkpoint.
 
@@ -102,7 +137,7 @@ def require_resumable(checkpoint: Mapping[str, Any], name: str) -> None:
         )
 
 
-def require_fitting_weights(task: FederatedLightningModule, stored: Mapping[str, Any], strict: bool) -> None:
+def require_fitting_weights(task: TaskWithClients, stored: Mapping[str, Any], strict: bool) -> None:
     """Name the first weights that cannot be taken over; torch's own list of them can be long.
 
     Raises:

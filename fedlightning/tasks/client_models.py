@@ -11,8 +11,8 @@ from typing_extensions import Self
 
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.data.module import FederatedDataModule
-from fedlightning.federation.client_table import Buffers
 from fedlightning.tasks.guards import GuardedModule
+from fedlightning.tasks.options import FederationOptions
 from fedlightning.tasks.run import FederationRun
 
 
@@ -32,7 +32,7 @@ class TaskWithClients(GuardedModule):
     per_client_evaluation: ClassVar[bool] = False
     predict_client: int | None
     run: FederationRun
-    _buffers_policy: Buffers
+    federation_options: FederationOptions
     _weights_loaded: bool
     _warned_of_the_start: bool
 
@@ -110,7 +110,7 @@ class TaskWithClients(GuardedModule):
     @property
     def keeps_models(self) -> bool:
         """Whether clients have models of their own, in part or whole."""
-        return bool(self.personal_parameters) or self._buffers_policy == "local" or self._has_personal_models
+        return bool(self.personal_parameters) or self.federation_options.buffers == "local" or self._has_personal_models
 
     @property
     def evaluated_models(self) -> tuple[str, ...]:

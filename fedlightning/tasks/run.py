@@ -11,6 +11,8 @@ import torch
 from fedlightning.core.parameter_space import ParameterSpace, read, write
 from fedlightning.core.serialisation import CheckpointError
 from fedlightning.data.module import FederatedDataModule
+from fedlightning.federation.loop import RoundLoop
+from fedlightning.federation.protocol import EvaluationRequest
 from fedlightning.federation.simulation import Models, Simulation
 from fedlightning.models.per_architecture import TaskArchitectures, keep_active_alone
 
@@ -27,12 +29,12 @@ class FederationRun:
         of_one_client: Whether the task is a client's personal model.
     """
 
-    def __init__(self, task: FederatedLightningModule, make: Callable[[], Simulation]) -> None:
+    def __init__(self, task: FederatedLightningModule, make: Callable[[FederatedLightningModule], Simulation]) -> None:
         """Begin without rounds.
 
         Args:
             task: Whose rounds they are.
-            make: Makes a simulation at the task's present parameters.
+            make: Makes a simulation at a task's present parameters.
         """
         self.source = "The checkpoint"
         self.trained_on: Mapping[str, Any] = {}
@@ -51,7 +53,7 @@ class FederationRun:
             CheckpointError: If loaded states do not fit the task.
         """
         if self._simulation is None:
-            simulation = self._make()
+            simulation = self._make(self._task)
             if self._loaded is not None:
                 try:
                     simulation.load_state_dict(self._loaded, self._shards)
@@ -65,6 +67,24 @@ class FederationRun:
     def exists(self) -> bool:
         """Whether there are states of rounds."""
         return self._simulation is not None or self._loaded is not None
+
+    @property
+    def loop(self) -> RoundLoop:
+        """Return the loop between server and clients, to ask clients for something.
+
+        Before the first round it stands at the task's present parameters and is not kept: these may still change.
+        """
+        return (self.simulation if self.exists else self._make(self._task)).loop
+
+    def evaluation_request(self, stage: str) -> EvaluationRequest:
+        """Return what asks clients to measure the present models.
+
+        Before the first round clients evaluate the task as it is, whose lazy layers may have no shape yet.
+
+        Args:
+            stage: ``val`` or ``test``: the data to evaluate on.
+        """
+        return self.simulation.server.evaluation_request(stage) if self.exists else EvaluationRequest(stage)
 
     @property
     def has_client_states(self) -> bool:
@@ -131,27 +151,28 @@ class FederationRun:
 
     # ---- clients' models ---------------------------------------------------------------------------------------------
 
-    def put_in(self, client: int | None, own: bool = True) -> None:
+    def put_in(self, client: int | None, own: bool = True, request: EvaluationRequest | None = None) -> None:
         """Put a client's model, or the global one, into the task's parameters and buffers.
 
         Args:
             client: Client, whose architecture becomes the active one; None for the global model.
             own: The client's personal model; else the global one, beside its personal block and local buffers.
+            request: The evaluation a client's model is for; None for a model as it stands with the server.
 
         Raises:
             IndexError: If there is no such client.
         """
-        _put_into(self._task, client, own, self.simulation if self.exists else None)
+        _put_into(self._task, self.simulation if self.exists else None, client, own, request)
 
     def personalize(self, copied: FederatedLightningModule, client: int) -> None:
         """Make a copy of the task a client's personal model."""
         copied.run.of_one_client = True
-        _put_into(copied, client, True, self.simulation)
+        _put_into(copied, self.simulation, client)
         keep_active_alone(copied)
 
     def of_copy(self, task: FederatedLightningModule) -> FederationRun:
         """The run of a copy of the task: without states."""
-        return FederationRun(task, getattr(task, self._make.__name__))
+        return FederationRun(task, self._make)
 
     def client_states(self) -> Any:
         """The algorithm's states of all N clients, ``[N, ...]``; None for a stateless algorithm.
@@ -162,7 +183,13 @@ class FederationRun:
         return self.simulation.client_states()
 
 
-def _put_into(task: FederatedLightningModule, client: int | None, own: bool, simulation: Simulation | None) -> None:
+def _put_into(
+    task: FederatedLightningModule,
+    simulation: Simulation | None,
+    client: int | None,
+    own: bool = True,
+    request: EvaluationRequest | None = None,
+) -> None:
     """Put a client's model, or the global one (``client`` None), into a task; without rounds its architecture only."""
     known = None if simulation is None else simulation.num_clients
     if client is not None and known is not None and not 0 <= client < known:
@@ -173,7 +200,7 @@ def _put_into(task: FederatedLightningModule, client: int | None, own: bool, sim
         _write(task, simulation, choice.active, simulation.global_model(choice.active))
     choice.activate(wanted)
     if simulation is not None:
-        models = simulation.global_model(wanted) if client is None else simulation.models([client], own)
+        models = simulation.global_model(wanted) if client is None else simulation.models([client], own, request)
         _write(task, simulation, wanted, models)
 
 

@@ -46,6 +46,11 @@ class OverTheWire:
             for answer in self.runners[client].ask(self.travel(request), [client]):
                 yield self.travel(answer)
 
+    def evaluate(self, request, clients):
+        for client in clients:
+            for answer in self.runners[client].evaluate(self.travel(request), [client]):
+                yield self.travel(answer)
+
     def settle(self, accepted):
         changed = [transport.settle(self.travel(accepted)) for transport in self.runners.values()]
         return any(changed)
@@ -61,8 +66,12 @@ class OverTheWire:
 class FederationOverTheWire:
     """A server, and each client on the other end of a wire with a copy of the task."""
 
-    def __init__(self, task, num_clients, oracle, **options):
-        self.clients = {client: loop_for(deepcopy(task), oracle, **options) for client in range(num_clients)}
+    def __init__(self, task, num_clients, oracle, evaluators=None, **options):
+        evaluators = {} if evaluators is None else evaluators
+        self.clients = {
+            client: loop_for(deepcopy(task), oracle, evaluator=evaluators.get(client), **options)
+            for client in range(num_clients)
+        }
         simulation = loop_for(task, oracle, **options)  # for its server alone
         self.server = simulation.server
         self.wire = OverTheWire(OneProcess(), {i: each.loop.transport for i, each in self.clients.items()})

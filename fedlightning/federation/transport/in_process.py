@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
 
 from fedlightning.federation.client import ClientRunner
 from fedlightning.federation.cohort import RoundBatch
 from fedlightning.federation.processes import OneProcess, Processes
-from fedlightning.federation.protocol import Answer, Invitation, Request, Roster, Stamp
+from fedlightning.federation.protocol import (
+    Answer,
+    EvaluationAnswer,
+    EvaluationRequest,
+    Invitation,
+    Request,
+    Roster,
+    Stamp,
+)
 from fedlightning.oracle import Autocast
+
+
+class Evaluator(Protocol):
+    """Measures clients' models on evaluation data that reach this process by a way of their own."""
+
+    def answers(self, request: EvaluationRequest, clients: Sequence[int]) -> Iterator[EvaluationAnswer]:
+        """Yield what the clients of this process measured for a request."""
 
 
 class InProcess:
@@ -19,14 +35,23 @@ class InProcess:
     never leave the process that holds them.
 
     Attributes:
-        runner: The client half.
+        runner: The client half of training.
         processes: Those that share the clients.
     """
 
-    def __init__(self, runner: ClientRunner, processes: Processes | None = None) -> None:
-        """Reach the clients of a runner."""
+    def __init__(
+        self, runner: ClientRunner, processes: Processes | None = None, evaluator: Evaluator | None = None
+    ) -> None:
+        """Reach the clients of a runner.
+
+        Args:
+            runner: The client half of training.
+            processes: Processes that share the clients; None for one alone.
+            evaluator: The client half of evaluation; None where clients never evaluate.
+        """
         self.runner = runner
         self.processes: Processes = OneProcess() if processes is None else processes
+        self._evaluator = evaluator
         self._batch: RoundBatch | None = None
         self._autocast: Autocast | None = None
 
@@ -59,6 +84,15 @@ class InProcess:
             self.runner.clients.use(self._precision)
             self.runner.join(cohort, self._round.samples)
         return self.runner.train(request, cohort, self._precision)
+
+    def evaluate(self, request: EvaluationRequest, clients: Sequence[int]) -> Iterator[EvaluationAnswer]:
+        """Yield what the clients of this process measured.
+
+        Evaluation data come from a data loader, as training data do: the evaluator has seen them before it is asked.
+        """
+        if self._evaluator is None:
+            raise RuntimeError("These clients were made without an evaluator, so they have nothing to measure with.")
+        return self._evaluator.answers(request, clients)
 
     def settle(self, accepted: Mapping[int, Stamp]) -> bool:
         """Keep or drop what the clients computed."""
