@@ -1,4 +1,4 @@
-"""Ways to reach clients."""
+"""Transports, the ways in which a server reaches clients."""
 
 from fedlightning.federation.transport.in_process import Evaluator, InProcess
 

@@ -1,4 +1,4 @@
-"""Clients in the server's own process, or shared out among several processes that each run the server."""
+"""A transport to clients in the server's own process, or in several processes that each run the server."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Evaluator(Protocol):
 
 
 class InProcess:
-    """The simulation: one runner computes all clients of this process, many at a time.
+    """Simulates a federation: one runner computes all clients of this process, many at a time.
 
     A round's data come from the data loader, so :meth:`receive` hands them out before the server asks. With several
-    processes every one runs the same server on the answers of its own clients; sums go over all of them, client states
-    never leave the process that holds them.
+    processes, each process runs the same server on the answers of its own clients. Sums go over all processes; client
+    states never leave the process that holds them.
 
     Attributes:
         runner: The client half of training.
@@ -63,7 +63,7 @@ class InProcess:
             autocast: Mixed precision of the objective.
 
         Returns:
-            Who is to be asked, one invitation a phase.
+            Who is to be asked, one invitation for each phase.
         """
         self._batch, self._autocast = batch, autocast
         return [
@@ -72,15 +72,15 @@ class InProcess:
         ]
 
     def join(self) -> Roster:
-        """All clients, of all processes."""
+        """Return the roster of all clients, over all processes."""
         batch = self._round
         self.runner.clients.use(self._precision)
         return self.runner.join(batch.cohorts[0], batch.samples)
 
     def ask(self, request: Request, invited: Sequence[int]) -> Iterator[Answer]:
-        """The answers of this process's clients, chunk by chunk in the order of the cohort."""
+        """Return the answers of this process's clients, chunk by chunk in the order of the cohort."""
         cohort = self._round.cohorts[request.stamp.phase]
-        if not self.runner.has_joined:  # a client of its own, whom the first cohort left out
+        if not self.runner.has_joined:  # a runner for one client, which the first cohort left out
             self.runner.clients.use(self._precision)
             self.runner.join(cohort, self._round.samples)
         return self.runner.train(request, cohort, self._precision)
@@ -95,7 +95,7 @@ class InProcess:
         return self._evaluator.answers(request, clients)
 
     def settle(self, accepted: Mapping[int, Stamp]) -> bool:
-        """Keep or drop what the clients computed."""
+        """Keep the new states of accepted clients and drop all others; return whether any state has changed."""
         return self.runner.clients.settle(accepted)
 
     @property
