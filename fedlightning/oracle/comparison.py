@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
@@ -73,20 +73,13 @@ class Tolerance:
 class Comparison:
     """Plain evaluation of a sample, with which other ways are compared."""
 
-    def __init__(
-        self,
-        objective: Objective,
-        sample: Sample,
-        steps: int = STEPS,
-        watch: AbstractContextManager[Any] | None = None,
-    ) -> None:
+    def __init__(self, objective: Objective, sample: Sample, steps: int = STEPS) -> None:
         """Evaluate the sample plainly, once for all comparisons.
 
         Args:
             objective: In the precision in which it is compared.
             sample: Where it is evaluated.
             steps: How many consecutive steps are taken.
-            watch: A context that sees the operations of the first step.
 
         Raises:
             ObjectiveError: If the objective itself fails.
@@ -102,8 +95,7 @@ class Comparison:
             for step in range(steps):
                 data = sample.data[step % len(sample.data)]
                 point = (w, v, b, data, Randomness(range(len(w)), step))
-                with nullcontext() if step or watch is None else watch:
-                    result = _at(evaluate, point)
+                result = _at(evaluate, point)
                 self._points.append(point)
                 self._expected.append(result)
                 w, v, b = _moved(w, result.g), _moved(v, result.g_personal), result.buffers
@@ -113,6 +105,14 @@ class Comparison:
         """Whether all losses and gradients of plain evaluation are finite."""
         tensors = [t for result in self._expected for t in (result.loss, result.g, result.g_personal)]
         return all(bool(tensor.isfinite().all()) for tensor in tensors)
+
+    def watch(self, context: AbstractContextManager[Any]) -> None:
+        """Evaluate the first step of the first client plainly once more, in a context that sees its operations."""
+        w, v, b, data, randomness = self._points[0]
+        first = torch.zeros(1, dtype=torch.long, device=self._device)
+        own = map_tensors(lambda leaf: leaf[:1], data)
+        with self._leaving_no_trace(), context:
+            _at(Sequential().evaluator(self._objective, 1), (w[:1], v[:1], b[:1], own, randomness.of(first)))
 
     def evaluated(self, oracle: ClientBatching) -> list[Evaluation]:
         """What a way makes of the sample, step by step.
