@@ -9,8 +9,8 @@ from torch.utils.data import TensorDataset
 from fedlightning import FederatedDataModule
 from fedlightning.algorithms import FedAvg
 from fedlightning.data import ClientDatasets
-from tests.data.with_gaps import EMPTY, Listed, OwnLine, ScoredLine, with_gaps
 from tests.support.small import Line, clients, trainer
+from tests.support.with_gaps import EMPTY, Listed, OwnLine, ScoredLine, with_gaps
 
 
 @pytest.mark.parametrize("make", [OwnLine, ScoredLine])

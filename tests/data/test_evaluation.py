@@ -8,7 +8,7 @@ from torch.utils.data import TensorDataset
 
 from fedlightning.data import ClientLoader, MixedTensorData, Partition, TensorData
 from fedlightning.data.evaluation import PooledLoader, pooled_loader
-from tests.data.with_gaps import Listed
+from tests.support.with_gaps import Listed
 
 NUMBERS = TensorDataset(torch.arange(10))
 PARTITION = Partition.of([[5, 6, 7], [], [0, 1], [8]], allow_empty=True)

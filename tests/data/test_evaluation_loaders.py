@@ -15,9 +15,9 @@ from fedlightning.algorithms import FedAvg
 from fedlightning.data import ClientLoader, Federation, Partition, TensorData
 from fedlightning.data.evaluation import PooledLoader
 from fedlightning.data.evaluation_loaders import EvaluationLoaders
-from tests.data.with_gaps import OwnLine, with_gaps
-from tests.federation.four_clients import Slow
+from tests.support.four_clients import Slow
 from tests.support.small import clients, trainer
+from tests.support.with_gaps import OwnLine, with_gaps
 
 
 def test_evaluation_in_batches():

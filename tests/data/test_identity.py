@@ -9,8 +9,8 @@ from torch.utils.data import TensorDataset
 from fedlightning import FederatedDataModule
 from fedlightning.data import IID, Federation, MixedTensorData, Partition, PersonalDigits, TensorData
 from fedlightning.data.identity import difference, identity_of
-from tests.data.with_gaps import Listed
 from tests.support.small import Line, clients, trainer
+from tests.support.with_gaps import Listed
 
 
 def digits(num_clients=3, **options):

@@ -7,7 +7,7 @@ import pytest
 from fedlightning import FederatedDataModule
 from fedlightning.data import Federation, Partition, TensorData
 from fedlightning.participation import Uniform
-from tests.federation.four_clients import federation
+from tests.support.four_clients import federation
 from tests.support.small import Line, clients, trainer
 
 

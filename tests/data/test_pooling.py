@@ -7,7 +7,7 @@ from torch.utils.data import ConcatDataset, TensorDataset
 
 from fedlightning.data import MixedTensorData, TensorData
 from fedlightning.data.pooling import pool
-from tests.data.with_gaps import Listed
+from tests.support.with_gaps import Listed
 
 
 def numbered(num_samples, width, first):

@@ -12,8 +12,8 @@ from fedlightning.algorithms import FedAvg
 from fedlightning.data import MixedTensorData, TensorData
 from fedlightning.data.tensors import as_tensor_data, in_memory, shape_of_samples
 from fedlightning.oracle import Sequential
-from tests.data.with_gaps import Listed
 from tests.support.evaluated import two_rounds
+from tests.support.with_gaps import Listed
 
 MIXED = MixedTensorData([TensorData(torch.arange(3)), TensorData(torch.arange(8).view(4, 2))])
 

@@ -8,7 +8,7 @@ import torch
 from fedlightning.algorithms import Phase
 from fedlightning.data import RoundLoader
 from fedlightning.federation.cohort import Cohort
-from tests.federation.four_clients import CPU, SIZES, everything_dealt, federation
+from tests.support.four_clients import CPU, SIZES, everything_dealt, federation
 
 
 def test_chunks_deal_the_same_minibatches():

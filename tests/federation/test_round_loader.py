@@ -7,7 +7,7 @@ from torch.utils.data import TensorDataset
 
 from fedlightning import FederatedDataModule
 from fedlightning.data import RoundLoader
-from tests.federation.four_clients import SIZES, federation
+from tests.support.four_clients import SIZES, federation
 
 
 def test_tensor_datasets_of_pairs():

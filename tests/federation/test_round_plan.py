@@ -8,7 +8,7 @@ from fedlightning.algorithms import Phase
 from fedlightning.data import RoundLoader
 from fedlightning.federation.round_plan import ProcessShare, RoundPlan
 from fedlightning.participation import FirstResponders, Full, Uniform
-from tests.federation.four_clients import SIZES, everything_dealt, federation
+from tests.support.four_clients import SIZES, everything_dealt, federation
 
 MINIBATCHES = Phase(None, None, None)
 

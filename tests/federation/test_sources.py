@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedlightning.federation.sources import LoadedSource, MixedSource, TensorSource
-from tests.federation.four_clients import CPU, everything_dealt, federation, first_cohort
+from tests.support.four_clients import CPU, everything_dealt, federation, first_cohort
 
 
 def test_loaded_and_gathered_data_are_dealt_alike():
