@@ -16,7 +16,7 @@ from fedlightning.data import (
     TinyImageNet,
 )
 from fedlightning.data.classification import MNIST, Digits
-from tests.support.image_files import archive, cifar100, write_binary, write_mnist, write_tiny_imagenet
+from tests.support.image_files import archive, cifar100, colours, write_binary, write_mnist, write_tiny_imagenet
 
 
 def test_classification_sets(tmp_path):
@@ -27,7 +27,8 @@ def test_classification_sets(tmp_path):
     assert mnist.train.tensors[0].shape == (40, 1, 28, 28)
 
 
-def test_data_module(tmp_path, pictures):
+def test_data_module(tmp_path):
+    pictures = colours()
     path = archive(tmp_path / "cifar.npz", pictures)
     data = CIFAR10(str(path), IID(2), ScalePixels(mean=0.0, std=1.0), batch_size=2)
     image, label = data.federation.train[torch.tensor([1])]

@@ -10,7 +10,7 @@ import torch
 
 from fedlightning.data import CIFAR10, CIFAR100, TinyImageNet
 from fedlightning.data.pictures import read_cifar10, read_cifar100, read_tiny_imagenet
-from tests.support.image_files import archive, cifar100, write_binary, write_python, write_tiny_imagenet
+from tests.support.image_files import archive, cifar100, colours, write_binary, write_python, write_tiny_imagenet
 
 
 @pytest.mark.parametrize("write", [write_binary, write_python])
@@ -55,7 +55,8 @@ def test_what_is_missing_or_broken_is_named(tmp_path):
         CIFAR100(str(tmp_path)).setup()
 
 
-def test_archive(tmp_path, pictures):
+def test_archive(tmp_path):
+    pictures = colours()
     path = archive(tmp_path / "cifar.npz", pictures)
     for _ in range(2):  # the second time from the cache
         images, labels, test_images, test_labels = read_cifar10(path, cache=tmp_path / "cache")
@@ -66,7 +67,8 @@ def test_archive(tmp_path, pictures):
     assert len(list((tmp_path / "cache").iterdir())) == 1
 
 
-def test_torchvision_folder(tmp_path, pictures, monkeypatch):
+def test_torchvision_folder(tmp_path, monkeypatch):
+    pictures = colours()
     import torchvision.datasets
 
     monkeypatch.setattr(torchvision.datasets.CIFAR10, "_check_integrity", lambda self: True)

@@ -8,7 +8,6 @@ import pickle
 import struct
 
 import numpy as np
-import pytest
 from PIL import Image
 
 
@@ -40,8 +39,8 @@ def write_photographs(folder, count=3):
     return folder
 
 
-@pytest.fixture
-def pictures():
+def colours():
+    """Eight pictures of noise, ``[8, 32, 32, 3]``."""
     return np.random.default_rng(0).integers(256, size=(8, 32, 32, 3), dtype=np.uint8)
 
 
