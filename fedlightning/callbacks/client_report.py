@@ -1,4 +1,4 @@
-"""What is logged of a metric that every client has a value of."""
+"""The report of a metric over clients: mean, spread and worst client."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from fedlightning.tasks.advice import leave_out_advice_to_synchronise
 def log_over_clients(trainer: Trainer, task: LightningModule, name: str, of_clients: ClientValues) -> None:
     """Log mean, standard deviation and worst client of a metric, and a histogram over clients.
 
-    Without knowing which clients are worse, the least and the largest value are logged. If the metric is undefined for
-    some clients, their number is missing in ``<name>_defined``.
+    If nobody says whether larger values are better, the smallest and the largest are logged in place of the worst. If
+    the metric is undefined for some clients, ``<name>_defined`` is the number of the others.
 
     Args:
-        trainer: Whose loggers take the histogram.
+        trainer: Has the loggers that take the histogram.
         task: Logs the values.
-        name: Of the metric.
-        of_clients: Its values.
+        name: Name of the metric.
+        of_clients: The values of the clients.
     """
     defined = of_clients.defined
     log = partial(task.log, add_dataloader_idx=False)

@@ -1,4 +1,4 @@
-"""Validation, test and prediction with every client's own model."""
+"""The callback that validates, tests and predicts with every client's own model."""
 
 from __future__ import annotations
 
@@ -110,17 +110,17 @@ class EvaluateClients(Callback):
 
 
 def _loaders(trainer: Trainer) -> list[Any]:
-    """The data loaders of the evaluation that runs."""
+    """Return the data loaders of the validation or test that runs."""
     return _several(trainer.test_dataloaders if trainer.testing else trainer.val_dataloaders)
 
 
 def _several(loaders: Any) -> list[Any]:
-    """One data loader or a list of them, as a list."""
+    """Return data loaders as a list, also a single one."""
     return loaders if isinstance(loaders, list) else [loaders]
 
 
 def _check_clients(trainer: Trainer, module: Any, loaders: list[Any]) -> bool:
-    """Whether data come client by client; if so, they must be those of the clients the task has models of."""
+    """Return whether data come client by client, and refuse data of other clients than the task has models of."""
     by_client = [loader for loader in loaders if isinstance(loader, ClientLoader)]
     if by_client:
         module.require_its_clients(trainer.datamodule)  # type: ignore[attr-defined]
@@ -140,7 +140,10 @@ def _check_clients(trainer: Trainer, module: Any, loaders: list[Any]) -> bool:
 
 
 def _warn_of_the_start(module: Any, trainer: Trainer) -> None:
-    """Say that data of nobody's meet untrained personal parts; a federated data module's says so itself."""
+    """Warn if personal parts that no client has trained predict for data that belong to no client.
+
+    A federated data module says so itself.
+    """
     chosen = trainer.predicting and module.predict_client is not None
     if not module.personal_parameters or module.run.of_one_client or chosen:
         return

@@ -40,7 +40,7 @@ from fedlightning.tasks.session import EvaluationSession
 
 
 class FederatedLightningModule(CheckpointedTask):
-    """A federated task puts a model, the objective of each client, and the algorithm that trains it together.
+    """Brings together a model, the objective of each client, and the algorithm that trains over many clients.
 
     Subclass it for a new task: build the networks, name the blocks, write :meth:`objective`; validation, test and
     prediction are ordinary Lightning on the global model. One training step is one communication round and one
@@ -73,8 +73,6 @@ class FederatedLightningModule(CheckpointedTask):
     """
 
     max_parameters: ClassVar[tuple[str, ...]] = ()
-    personal_parameters: tuple[str, ...] = ()
-    per_client_evaluation: ClassVar[bool] = False
     higher_is_better: ClassVar[Mapping[str, bool]] = {}
 
     __jit_unused_properties__: list[str] = [*CheckpointedTask.__jit_unused_properties__, "_trainable"]  # noqa: RUF012
@@ -252,5 +250,5 @@ class FederatedLightningModule(CheckpointedTask):
 
     @property
     def _trainable(self) -> Tensor:
-        """The first parameter that is trained; frozen ones may be of another dtype."""
+        """Return the first parameter that is trained; frozen ones may be of another dtype."""
         return next((p for p in self.parameters() if p.requires_grad), next(self.parameters()))

@@ -1,4 +1,4 @@
-"""What of a task goes into a checkpoint and comes out of one."""
+"""The federated part of Lightning's checkpoints: writing it, reading it, and refusing what does not fit."""
 
 from __future__ import annotations
 
@@ -32,7 +32,11 @@ _RESUMED = {"optimizer_states", "lr_schedulers", "loops"}
 
 
 def save(task: TaskWithClients, checkpoint: dict[str, Any]) -> None:
-    """Add server and client states, and write hyper-parameters in plain types."""
+    """Add server and client states to a checkpoint, and write hyper-parameters in plain types.
+
+    Raises:
+        CheckpointError: If the client states lie in several processes, and a plugin writes one file.
+    """
     simulation = task.run.simulation
     state = {
         "format": FORMAT,
@@ -54,17 +58,18 @@ def save(task: TaskWithClients, checkpoint: dict[str, Any]) -> None:
 
 
 def load(task: TaskWithClients, checkpoint: Mapping[str, Any], fitting: bool) -> None:
-    """Take over server and client states.
+    """Restore server and client states from a checkpoint.
 
-    Without training, those of another algorithm may be passed over, if the global model is all there is.
+    States of another algorithm are left out where they are not needed: if no training goes on from them, and clients
+    have no models of their own.
 
     Args:
-        task: Takes them over.
+        task: Receives the states.
         checkpoint: As Lightning reads it.
-        fitting: Whether training goes on from it.
+        fitting: Whether training goes on from the checkpoint.
 
     Raises:
-        CheckpointError: If the checkpoint has none, they are damaged, or they belong to another algorithm.
+        CheckpointError: If the states are missing, damaged, or belong to another algorithm.
     """
     name = task.run.source
     state = checkpoint.get(CHECKPOINT_KEY)
@@ -128,7 +133,7 @@ def require_resumable(checkpoint: Mapping[str, Any], name: str) -> None:
     """Make sure that training can go on from a checkpoint.
 
     Raises:
-        CheckpointError: If it holds weights alone.
+        CheckpointError: If the checkpoint holds weights alone.
     """
     if absent := _RESUMED - set(checkpoint):
         raise CheckpointError(
@@ -138,10 +143,15 @@ def require_resumable(checkpoint: Mapping[str, Any], name: str) -> None:
 
 
 def require_fitting_weights(task: TaskWithClients, stored: Mapping[str, Any], strict: bool) -> None:
-    """Name the first weights that cannot be taken over; torch's own list of them can be long.
+    """Make sure that the weights of a checkpoint fit the task, and name the first that does not.
+
+    Args:
+        task: Would receive the weights.
+        stored: The weights by name.
+        strict: Whether the names must be the same.
 
     Raises:
-        CheckpointError: If there are any, or weights contain NaN.
+        CheckpointError: If names or shapes differ, or weights contain NaN.
     """
     own, name = task.state_dict(), task.run.source
     wrong = [
@@ -174,7 +184,7 @@ def read_task(
     trusted: Iterable[Any],
     given: Mapping[str, Any],
 ) -> Any:
-    """The task of a checkpoint, with its weights and all states; see ``load_from_checkpoint``."""
+    """Make the task of a checkpoint, with its weights and all states; see ``load_from_checkpoint``."""
     checkpoint = read_checkpoint(checkpoint_path, map_location or _where_possible, weights_only)
     name = str(checkpoint_path) if isinstance(checkpoint_path, str | Path) else "The checkpoint"
     stored = checkpoint.get(cls.CHECKPOINT_HYPER_PARAMS_KEY, {})
@@ -199,14 +209,17 @@ def read_task(
 
 
 def _where_possible(storage: Any, location: str) -> Any:
-    """Where tensors were when they were saved; in main memory, if there is no such device."""
+    """Put a tensor on the device it was saved from, or into main memory if there is no such device."""
     cuda = location.startswith("cuda") and not torch.cuda.is_available()
     mps = location.startswith("mps") and not torch.backends.mps.is_available()
     return storage.cpu() if cuda or mps or location.startswith("xla") else None
 
 
 def _plain_hyper_parameters(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Hyper-parameters that ``torch.load(weights_only=True)`` accepts and Lightning's parser turns into objects."""
+    """Return hyper-parameters in plain types that ``torch.load(weights_only=True)`` reads.
+
+    Lightning's parser makes objects from them again.
+    """
     plain: dict[str, Any] = {}
     for name, value in stored.items():
         try:

@@ -54,7 +54,7 @@ class FederationOptions:
 
     @property
     def regularizes(self) -> bool:
-        """Whether the shared parameters have a regularizer."""
+        """Return whether the shared parameters have a regularizer."""
         return self.regularizer is not None or self.max_regularizer is not None
 
     def composite(self, space: ParameterSpace) -> Composite:

@@ -34,5 +34,5 @@ class RoundPrecision:
 
     @property
     def undoes_overflow(self) -> bool:
-        """Whether a round with infinite gradients is undone, as the scaler will try a smaller scale in the next one."""
+        """Return whether a round with infinite gradients is undone, because the next one has a smaller scale."""
         return self.scaler is not None and self.autocast.scale > 1

@@ -1,4 +1,4 @@
-"""The states of a task's rounds: of a fit that runs or ran, or of a checkpoint that was loaded."""
+"""The server and the clients of a task, from a fit that runs or ran, or from a checkpoint."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class FederationRun:
     """Makes the simulation when it is needed, from what a checkpoint holds or from the task's present parameters.
 
     Attributes:
-        source: Where the loaded states come from, for messages.
-        trained_on: Identity of the federation the states belong to; empty if it is not known.
-        of_one_client: Whether the task is a client's personal model.
+        source: File or other origin of the loaded states, for messages.
+        trained_on: Identity of the federation the states belong to; empty if unknown.
+        of_one_client: Whether the task is one client's personal model.
     """
 
     def __init__(self, task: FederatedLightningModule, make: Callable[[FederatedLightningModule], Simulation]) -> None:
-        """Begin without rounds.
+        """Start before the first round.
 
         Args:
-            task: Whose rounds they are.
+            task: The task that is trained.
             make: Makes a simulation at a task's present parameters.
         """
         self.source = "The checkpoint"
@@ -47,7 +47,7 @@ class FederationRun:
 
     @property
     def simulation(self) -> Simulation:
-        """The server and the clients.
+        """Return the server and the clients, made at the first call.
 
         Raises:
             CheckpointError: If loaded states do not fit the task.
@@ -65,7 +65,7 @@ class FederationRun:
 
     @property
     def exists(self) -> bool:
-        """Whether there are states of rounds."""
+        """Return whether states of server and clients exist, made here or loaded."""
         return self._simulation is not None or self._loaded is not None
 
     @property
@@ -88,14 +88,14 @@ class FederationRun:
 
     @property
     def has_client_states(self) -> bool:
-        """Whether there are states of clients: from the first round on, or from a checkpoint that holds some."""
+        """Return whether client states exist: from the first round on, or from a checkpoint that holds some."""
         if self._simulation is not None:
             return self._simulation.runner.clients.has_states
         return self._loaded is not None and self._loaded["clients"] is not None
 
     @property
     def restores_client_states(self) -> bool:
-        """Whether the checkpoint that was loaded keeps something of single clients."""
+        """Return whether a loaded checkpoint keeps something that belongs to single clients."""
         if self._loaded is not None and self._task.algorithm.server_knows_clients:
             return True
         clients = None if self._loaded is None else self._loaded["clients"]
@@ -104,34 +104,43 @@ class FederationRun:
 
     @property
     def at_round_boundary(self) -> bool:
-        """True when model, server and clients stand at the same round, so that it is safe to checkpoint."""
+        """Return whether model, server and client states belong to the same round, so that it is safe to checkpoint."""
         return self._simulation is None or self._simulation.loop.at_round_boundary
 
     @property
     def model_was_changed(self) -> bool:
-        """Whether somebody else has changed the task's shared parameters since the last round."""
+        """Return whether the task's shared parameters were changed since the last round."""
         if self._simulation is None:
             return False
         present = read(self._simulation.space.shared, self._task)
         return not torch.allclose(present, self._simulation.server.point.to(present), rtol=1e-5)  # files may round them
 
     def load(self, state: Mapping[str, Any] | None, trained_on: Mapping[str, Any], shards: Sequence[Any] = ()) -> None:
-        """Take over states, which are unpacked when they are needed; None for none."""
+        """Keep loaded states, to be unpacked when the simulation is needed.
+
+        Args:
+            state: States of server and clients, as :meth:`Simulation.state_dict` returns them; None for none.
+            trained_on: Identity of the federation they belong to; empty if unknown.
+            shards: The clients of other processes.
+        """
         self._simulation, self._loaded, self._shards = None, state, shards
         self.trained_on = trained_on
 
     def release_loaded(self) -> None:
-        """Let go of what was loaded: from here on the simulation is ahead of it."""
+        """Drop the loaded states, which the simulation is about to leave behind."""
         self._loaded, self._shards = None, ()
 
     def begin_again(self, data: Any) -> None:
-        """Start a fit where a checkpoint stands, else at the present parameters, as Lightning's optimizers do.
+        """Start a fit from a loaded checkpoint, or else from the present parameters, as Lightning's optimizers do.
 
-        Clients' own models are parameters, too: where there are some, a fit goes on from all states of the one before,
-        unless the task's parameters have been changed since, or the data are of other clients.
+        Clients' own models are parameters, too. Where clients have such models, a fit goes on from all states of the
+        fit before, unless the task's parameters have been changed since, or the data belong to other clients.
+
+        Args:
+            data: The data module of the fit.
 
         Raises:
-            ValueError: If a checkpoint is of another federation than the data.
+            ValueError: If the checkpoint belongs to another federation than the data.
         """
         federated = isinstance(data, FederatedDataModule)
         if self._loaded is not None:
@@ -155,9 +164,10 @@ class FederationRun:
         """Put a client's model, or the global one, into the task's parameters and buffers.
 
         Args:
-            client: Client, whose architecture becomes the active one; None for the global model.
-            own: The client's personal model; else the global one, beside its personal block and local buffers.
-            request: The evaluation a client's model is for; None for a model as it stands with the server.
+            client: Id of the client, whose architecture becomes the active one; None for the global model.
+            own: Whether to take the client's personal model; else the global one, beside the client's personal block
+                and local buffers.
+            request: Evaluation whose global model a client's model is made from; None for the server's present one.
 
         Raises:
             IndexError: If there is no such client.
@@ -165,20 +175,20 @@ class FederationRun:
         _put_into(self._task, self.simulation if self.exists else None, client, own, request)
 
     def personalize(self, copied: FederatedLightningModule, client: int) -> None:
-        """Make a copy of the task a client's personal model."""
+        """Turn a copy of the task into one client's personal model."""
         copied.run.of_one_client = True
         _put_into(copied, self.simulation, client)
         keep_active_alone(copied)
 
     def of_copy(self, task: FederatedLightningModule) -> FederationRun:
-        """The run of a copy of the task: without states."""
+        """Return the run of a copy of the task, which has no states."""
         return FederationRun(task, self._make)
 
     def client_states(self) -> Any:
-        """The algorithm's states of all N clients, ``[N, ...]``; None for a stateless algorithm.
+        """Return the algorithm's states of all N clients, ``[N, ...]``; None for a stateless algorithm.
 
         Raises:
-            RuntimeError: If they lie in several processes.
+            RuntimeError: If the client states lie in several processes, or before the first round.
         """
         return self.simulation.client_states()
 

@@ -1,4 +1,4 @@
-"""What happens to a task while clients' models are evaluated in it."""
+"""The state of a task while clients' models are evaluated in its place."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Listener = Callable[..., None]
 
 
 class EvaluationSession:
-    """Shows clients' models one after the other in the place of the task's own, and hears what is logged meanwhile.
+    """Puts clients' models into the task one after the other, and hears what is logged meanwhile.
 
-    It is the :class:`~fedlightning.federation.transport.Evaluator` of clients in this process: the evaluation that runs
-    measures, the server asks for its answers afterwards.
+    It is the :class:`~fedlightning.federation.transport.Evaluator` of clients in this process. They measure while the
+    evaluation loop runs, and the server asks for their answers afterwards.
 
     Attributes:
         listener: Receives what the task logs; None for Lightning's own logging.
@@ -29,7 +29,7 @@ class EvaluationSession:
     """
 
     def __init__(self, task: FederatedLightningModule) -> None:
-        """Begin with the global model in the task."""
+        """Start with the global model in the task."""
         self.listener: Listener | None = None
         self.together: Callable[[str, Any], None] | None = None
         self.evaluation: ClientEvaluation | None = None
@@ -40,14 +40,15 @@ class EvaluationSession:
         """Put a client's model into the task.
 
         Args:
-            client: Client.
-            own: Its personal model; else the global one, beside its personal block and local buffers.
+            client: Id of the client.
+            own: Whether to take the client's personal model; else the global one, beside the client's personal block
+                and local buffers.
         """
         self._shows_a_client = True
         self._task.run.put_in(client, own, None if self.evaluation is None else self.evaluation.request)
 
     def restore(self) -> None:
-        """Put the global model back, if a client's is in its place."""
+        """Put the global model back into the task, if it holds a client's."""
         if self._shows_a_client:
             self._shows_a_client = False
             self._task.run.put_in(None)
