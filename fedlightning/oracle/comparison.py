@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
@@ -82,20 +82,13 @@ class Tolerance:
 class Comparison:
     """Plain evaluation of a sample, with which other ways are compared."""
 
-    def __init__(
-        self,
-        objective: Objective,
-        sample: Sample,
-        steps: int = STEPS,
-        watch: AbstractContextManager[Any] | None = None,
-    ) -> None:
+    def __init__(self, objective: Objective, sample: Sample, steps: int = STEPS) -> None:
         """Evaluate the sample plainly, once for all comparisons.
 
         Args:
             objective: In the precision in which it is compared.
             sample: Where it is evaluated.
             steps: How many consecutive steps are taken.
-            watch: A context that sees the operations of the first step.
 
         Raises:
             ObjectiveError: If the objective itself fails.
@@ -107,15 +100,22 @@ class Comparison:
         self._expected: list[Evaluation] = []
         with self._leaving_no_trace():
             evaluate = Sequential().evaluator(objective, STEPS)
-            for step, point in enumerate(self._points(steps)):
-                with nullcontext() if step or watch is None else watch:
-                    self._expected.append(_at(evaluate, point))
+            for point in self._points(steps):
+                self._expected.append(_at(evaluate, point))
 
     @property
     def is_finite(self) -> bool:
         """Whether all losses and gradients of plain evaluation are finite."""
         tensors = [t for result in self._expected for t in (result.loss, result.g, result.g_personal)]
         return all(bool(tensor.isfinite().all()) for tensor in tensors)
+
+    def watch(self, context: AbstractContextManager[Any]) -> None:
+        """Evaluate the first step of the first client plainly once more, in a context that sees its operations."""
+        w, v, b, data, randomness = next(self._points())
+        first = torch.zeros(1, dtype=torch.long, device=self._device)
+        own = map_tensors(lambda leaf: leaf[:1], data)
+        with self._leaving_no_trace(), context:
+            _at(Sequential().evaluator(self._objective, 1), (w[:1], v[:1], b[:1], own, randomness.of(first)))
 
     def difference(self, oracle: ClientBatching, tolerance: Tolerance) -> str | None:
         """What differs between a way and plain evaluation by more than rounding, in one line; None if nothing does.

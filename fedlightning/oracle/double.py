@@ -76,7 +76,8 @@ def in_double(objective: Objective, sample: Sample) -> DoubleComparison | None:
         warnings.simplefilter("ignore")
         try:
             own, steps = (sample, STEPS) if sample.w.numel() <= MOST_NUMBERS else (sample.last(), 1)
-            comparison = Comparison(DoubleObjective(objective), _sample_in_double(own), steps, watch=coarsest)
+            comparison = Comparison(DoubleObjective(objective), _sample_in_double(own), steps)
+            comparison.watch(coarsest)
         except Exception:  # an objective that was never meant for float64 may fail in any way
             return None
     if coarsest.eps > _SINGLE_EPS or not comparison.is_finite:
@@ -121,6 +122,8 @@ class DoubleObjective(Objective):
 
 class _Coarsest(TorchDispatchMode):
     """Notes the coarsest numbers that meet those in float64 in any operation.
+
+    What is computed in any such mode is not to be trusted: the gradient of a complex pseudo-inverse is wrong there.
 
     Attributes:
         eps: Their relative precision.

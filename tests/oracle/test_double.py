@@ -151,6 +151,19 @@ def test_what_agrees_is_not_accused(name, autocast):
     assert None in [double(way) for way in WAYS]
 
 
+def inverted(net, batch):
+    z = torch.complex(net[0].weight[:, :5], net[0].weight[:, 1:])
+    return classify(net, batch) + torch.linalg.pinv(z).abs().square().sum()
+
+
+def test_a_gradient_that_torch_gets_wrong_when_watched_is_not_accused():
+    """That of a complex pseudo-inverse below any TorchDispatchMode: a replay is wrong, what is expected must not be."""
+    check = checked(mlp(), inverted)
+    assert "float64" not in check(WAYS[0])
+    for way in WAYS[1:]:
+        assert check(way) is None
+
+
 def noisy(net, batch):
     x = F.dropout(batch[0], 0.3)
     return F.cross_entropy(net(x + torch.randn_like(x) * torch.rand(6)), batch[1])
