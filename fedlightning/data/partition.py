@@ -80,7 +80,7 @@ class Partition(Sequence[Tensor]):
         offsets = torch.linspace(0, len(order), num_clients + 1, dtype=torch.float64).round().long()
         return cls(order, offsets)
 
-    @property
+    @cached_property
     def sizes(self) -> Tensor:
         """Return the number of samples of each client, ``[N]``."""
         return self.offsets.diff()

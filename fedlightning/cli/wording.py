@@ -1,0 +1,163 @@
+"""How jsonargparse words its messages: the only module that knows, and the one to mend if a version words them anew.
+
+For a class within a class a message is a tree: keys and class paths on the way, all members of every union that do not
+fit, and dumps of what was given. :func:`deepest_complaints` reads the tree and says of its leaves what they are about,
+so that nothing else has to look at the text. ``tests/cli/test_wording.py`` provokes every message with jsonargparse
+itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum, auto
+
+
+class Subject(Enum):
+    """What a complaint is about; in parentheses the details that its text names."""
+
+    UNKNOWN_ARGUMENT = auto()
+    """A class or subcommand has no such argument (name)."""
+    UNKNOWN_OPTION = auto()
+    """The command has no such option (the option as written)."""
+    MISSING_CLASS = auto()
+    """The module has no such class (module, class)."""
+    UNDOTTED_CLASS = auto()
+    """The class path has no module (class path)."""
+    MISSING_MODULE = auto()
+    """There is no such module (module)."""
+    REQUIRED = auto()
+    """Arguments are missing (their names, separated by ", ")."""
+    CHOICE = auto()
+    """The value is none of a few (the choices as Python literals, separated by ", ")."""
+    TYPE = auto()
+    """The value is of another type (name of the type)."""
+    OTHER = auto()
+    """Nothing that is known (no details)."""
+
+
+@dataclass
+class Complaint:
+    """One leaf of a message.
+
+    Attributes:
+        text: What jsonargparse says.
+        key: Where, as on the command line.
+        owner: Class path of the innermost class it is about; None for the command itself.
+        depth: Number of keys and classes above it.
+        indent: Column of its line.
+        given: The value, as far as it is short.
+    """
+
+    text: str
+    key: str
+    owner: str | None
+    depth: int
+    indent: int
+    given: str | None = None
+
+    @property
+    def subject(self) -> Subject:
+        """What it is about."""
+        return self._understood[0]
+
+    @property
+    def details(self) -> tuple[str, ...]:
+        """What the text names, as :class:`Subject` lists it."""
+        return self._understood[1]
+
+    @property
+    def _understood(self) -> tuple[Subject, tuple[str, ...]]:
+        for subject, pattern in _PATTERNS:
+            if match := pattern.fullmatch(self.text):
+                return subject, match.groups()
+        return Subject.OTHER, ()
+
+
+_PATTERNS = tuple(
+    (subject, re.compile(pattern, re.DOTALL))
+    for subject, pattern in (
+        (Subject.UNKNOWN_ARGUMENT, r"Option '(.+)' is not accepted"),
+        (Subject.UNKNOWN_ARGUMENT, r"Subcommand '\w+' does not accept option '(.+)'"),
+        (Subject.UNKNOWN_OPTION, r"unrecognized arguments: (\S+).*"),
+        (Subject.MISSING_CLASS, r"module '(.+)' has no attribute '(.+)'"),
+        (Subject.UNDOTTED_CLASS, r"Expected a dot import path string: (.+)"),
+        (Subject.MISSING_MODULE, r"No module named '(.+)'"),
+        (Subject.REQUIRED, r"the following arguments are required: (.+)"),
+        (Subject.CHOICE, r"Expected a typing\.Literal\[(.+)\]"),
+        (Subject.TYPE, r"Expected (?:an? )?<class '(?:[^'\n]*\.)?(\w+)'>"),
+    )
+)
+_KEY = re.compile(r'Parser key "([^"]+)"[^:]*: *(.*)')
+_CLASS = re.compile(r"Problem with given class_path '([^']+)':")
+_GIVEN = re.compile(r"Given value: (.*)")
+_NESTED = re.compile(r"NestedArg\(key='.*?', val='?(.*?)'?\)")
+_VALUE = ". Got value: "
+_NONE = "NoneType"
+_NOISE = re.compile(
+    r"|Does not validate against any of the Union subtypes|Subtypes: .*|Errors:|Given value type: .*"
+    r"|Expected a path but .* either not accessible or invalid|Expected a <class 'NoneType'>"
+)
+
+
+def deepest_complaints(message: str) -> list[Complaint]:
+    """Returns the complaints furthest down in a message, which are about what the user wrote; none if it has none."""
+    found = _complaints(message)
+    depth = max((complaint.depth for complaint in found), default=0)
+    return [complaint for complaint in found if complaint.depth == depth]
+
+
+def allows_none(message: str) -> bool:
+    """True if null is among the values that a message expects."""
+    return _NONE in message
+
+
+def _complaints(message: str) -> list[Complaint]:
+    """Reads the leaves of a message, in their order."""
+    path: list[tuple[int, str, str]] = []  # indentation, "key" or "class", name
+    found: list[Complaint] = []
+    goes_on = False  # whether the next line may belong to the last complaint
+    for line in message.splitlines():
+        indent, dash, text = re.fullmatch(r"( *)(- )?(.*)", line).groups()  # type: ignore[union-attr]
+        column = len(indent)
+        if given := _GIVEN.fullmatch(text):
+            for complaint in found:
+                if complaint.given is None and complaint.indent > column:
+                    complaint.given = _short(given[1])
+            continue
+        if _NOISE.fullmatch(text):
+            goes_on = False
+            continue
+        while path and path[-1][0] >= column:
+            path.pop()
+        if opened := _KEY.fullmatch(text):
+            path.append((column, "key", opened[1]))
+            text, column = opened[2], column + 1
+            goes_on = False
+        elif opened := _CLASS.fullmatch(text):
+            path.append((column, "class", opened[1]))
+            goes_on = False
+            continue
+        if not text:
+            continue
+        if goes_on and not dash:
+            found[-1].text += f"\n{text}"
+            continue
+        text, _, value = text.partition(_VALUE)
+        owner = next((name for _, kind, name in reversed(path) if kind == "class"), None)
+        found.append(Complaint(text, _dotted(path), owner, len(path), column, _short(value) if value else None))
+        goes_on = True
+    return found
+
+
+def _dotted(path: Iterable[tuple[int, str, str]]) -> str:
+    """The dotted key: ``init_args`` between a class and its argument."""
+    return ".".join(name if kind == "key" else "init_args" for _, kind, name in path)
+
+
+def _short(value: str) -> str | None:
+    """A given value, if it is one value; jsonargparse wraps those of keys within a class."""
+    if nested := _NESTED.fullmatch(value):
+        value = nested[1]
+    return None if "Namespace(" in value or value.startswith("{") or len(value) > 80 else value
