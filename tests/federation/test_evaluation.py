@@ -15,9 +15,9 @@ from fedlightning.tasks.batched_evaluation import BatchedEvaluationTask
 from fedlightning.tasks.client_evaluation import ClientEvaluation
 from fedlightning.tasks.run import FederationRun
 from fedlightning.tasks.side_by_side import SideBySide
-from tests.federation.over_the_wire import FederationOverTheWire
-from tests.federations import loop_for
-from tests.small import Personal, clients, regression_data
+from tests.support.federations import loop_for
+from tests.support.over_the_wire import FederationOverTheWire
+from tests.support.small import Personal, clients, regression_data
 
 CLIENTS = 4
 
