@@ -12,10 +12,11 @@ from lightning.pytorch.callbacks import BasePredictionWriter, ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities import rank_zero_info
 
+from fedlightning import callbacks, data, tasks
 from fedlightning.callbacks import LastCheckpoint, LogPictures, RoundProgressBar
 from fedlightning.callbacks.history import TRAFFIC_AND_TIME
 from fedlightning.cli import DESCRIPTIONS
-from fedlightning.cli.early import DEFAULT_LOGGER, MistakeError, require_checkpoint
+from fedlightning.cli.early import DEFAULT_LOGGER, MistakeError, asks_for_help, require_checkpoint
 from fedlightning.cli.errors import is_refusal, raised_in
 from fedlightning.cli.parser import ComparisonParser, plain
 from fedlightning.data.module import FederatedDataModule
@@ -41,6 +42,8 @@ class FederatedCLI(LightningCLI):
         given = sys.argv[1:] if args is None else list(args)
         if any(argument.startswith(("--data.init_args.seed", "--data.seed")) for argument in given):
             sys.exit("fedlightning: one seed makes a run, also of the data. Give --seed_everything instead.")
+        if any(asks_for_help(argument) for argument in given):
+            _import_public_classes()
         subcommands = self.subcommands()
         super().__init__(
             FederatedLightningModule,
@@ -85,9 +88,9 @@ class FederatedCLI(LightningCLI):
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Show rounds, log pictures and save checkpoints atomically, unless told otherwise."""
         trainer = super().instantiate_trainer(**kwargs)
-        callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
-        if not any(isinstance(callback, LogPictures) for callback in callbacks):
-            callbacks.append(LogPictures())
+        chosen: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
+        if not any(isinstance(callback, LogPictures) for callback in chosen):
+            chosen.append(LogPictures())
         if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
             trainer.strategy.checkpoint_io = AtomicCheckpointIO()
         return trainer
@@ -141,6 +144,13 @@ class FederatedCLI(LightningCLI):
         except MistakeError as mistake:
             print(f"fedlightning: {mistake}", file=sys.stderr)
             raise SystemExit(2) from None
+
+
+def _import_public_classes() -> None:
+    """Help lists the classes that are imported; these are imported when they are first used."""
+    for package in (callbacks, data, tasks):
+        for name in package.__all__:
+            getattr(package, name)
 
 
 def _seed(given: bool | int) -> int:

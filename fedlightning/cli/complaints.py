@@ -10,7 +10,17 @@ from pathlib import Path
 
 from fedlightning.cli import sources
 
-_PACKAGES = ("algorithms", "data", "local", "models", "oracle", "participation", "proximal", "tasks")
+_PACKAGES = (
+    "algorithms",
+    "data",
+    "federation.client_states",
+    "local",
+    "models",
+    "oracle",
+    "participation",
+    "proximal",
+    "tasks",
+)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

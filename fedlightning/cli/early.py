@@ -41,7 +41,7 @@ def check(subcommand: str, given: Sequence[str]) -> None:
     Raises:
         MistakeError: At the first certain mistake.
     """
-    if any(_asks_for_help(argument) for argument in given):
+    if any(asks_for_help(argument) for argument in given):
         return
     options = Options(subcommand)
     for argument, key, value in _pairs(given):
@@ -276,7 +276,8 @@ def _parsed(file: str, path: Path) -> Any:
     return config
 
 
-def _asks_for_help(argument: str) -> bool:
+def asks_for_help(argument: str) -> bool:
+    """True for ``-h``, ``--help`` and the help of a class, such as ``--model.help``."""
     name = argument.partition("=")[0]
     return name in ("-h", "--help") or name.endswith(".help")
 

@@ -47,6 +47,8 @@ def plain(message: str, parser: ArgumentParser | None = None) -> str:
     first = next((complaint for complaint in deepest if complaint.subject is not Subject.TYPE), deepest[0])
     if first.subject is Subject.TYPE:
         return _types(first, deepest, allows_none(message))
+    if first.subject is Subject.CHOICE:
+        return _choices(first, deepest)
     if first.subject in _EXPLANATIONS:
         return _EXPLANATIONS[first.subject](first, parser)
     return f"{_where(first)}: {first.text}" if first.key else first.text
@@ -62,6 +64,13 @@ def _types(complaint: Complaint, alike: Iterable[Complaint], none: bool) -> str:
     types = dict.fromkeys(_TYPES.get(each.details[0], each.details[0]) for each in alike)
     example = f" such as [{complaint.given}]" if complaint.given and set(types) == {"list"} else ""
     return f"{_where(complaint)}: expected {' or '.join(types)}{example}{', or null' if none else ''}."
+
+
+def _choices(complaint: Complaint, alike: Iterable[Complaint]) -> str:
+    types = "".join(f", or {each.details[0]}" for each in alike if each.subject is Subject.TYPE)
+    known = ast.literal_eval(f"[{complaint.details[0]}]")
+    hint = did_you_mean(str(complaint.given), map(str, known))
+    return f"{_where(complaint)}: expected one of {complaint.details[0]}{types}.{hint}"
 
 
 _TYPES = {"Sequence": "list"}
@@ -130,17 +139,15 @@ def _unknown_module(complaint: Complaint, parser: ArgumentParser | None) -> str:
     return no_class(complaint.key.removesuffix(".init_args"), complaint.owner)
 
 
+def _abstract_class(complaint: Complaint, parser: ArgumentParser | None) -> str:
+    return f"{_where(complaint)}: this is a base class of which no object can be made. Give one of its subclasses."
+
+
 def _required(complaint: Complaint, parser: ArgumentParser | None) -> str:
     names = complaint.details[0].split(", ")
     owner = "" if complaint.owner is None else f"{complaint.owner.rpartition('.')[2]} needs {complaint.details[0]}. "
     prefix = f"{complaint.key}." if complaint.key else ""
     return f"{owner}Give {' '.join(f'--{prefix}{name}=...' for name in names)}, or a config (-c) that has it."
-
-
-def _literal(complaint: Complaint, parser: ArgumentParser | None) -> str:
-    known = ast.literal_eval(f"[{complaint.details[0]}]")
-    hint = did_you_mean(str(complaint.given), map(str, known))
-    return f"{_where(complaint)}: expected one of {complaint.details[0]}.{hint}"
 
 
 _EXPLANATIONS: dict[Subject, Callable[[Complaint, ArgumentParser | None], str]] = {
@@ -149,6 +156,6 @@ _EXPLANATIONS: dict[Subject, Callable[[Complaint, ArgumentParser | None], str]] 
     Subject.MISSING_CLASS: _unknown_class,
     Subject.UNDOTTED_CLASS: _unknown_short_class,
     Subject.MISSING_MODULE: _unknown_module,
+    Subject.ABSTRACT_CLASS: _abstract_class,
     Subject.REQUIRED: _required,
-    Subject.CHOICE: _literal,
 }

@@ -27,6 +27,8 @@ class Subject(Enum):
     """The class path has no module (class path)."""
     MISSING_MODULE = auto()
     """There is no such module (module)."""
+    ABSTRACT_CLASS = auto()
+    """The class is abstract or a protocol, so that no object of it can be made (no details)."""
     REQUIRED = auto()
     """Arguments are missing (their names, separated by ", ")."""
     CHOICE = auto()
@@ -84,6 +86,7 @@ _PATTERNS = tuple(
         (Subject.MISSING_CLASS, r"module '(.+)' has no attribute '(.+)'"),
         (Subject.UNDOTTED_CLASS, r"Expected a dot import path string: (.+)"),
         (Subject.MISSING_MODULE, r"No module named '(.+)'"),
+        (Subject.ABSTRACT_CLASS, r"Expected an instantiatable class, but .*is (?:abstract|a protocol)"),
         (Subject.REQUIRED, r"the following arguments are required: (.+)"),
         (Subject.CHOICE, r"Expected a typing\.Literal\[(.+)\]"),
         (Subject.TYPE, r"Expected (?:an? )?<class '(?:[^'\n]*\.)?(\w+)'>"),

@@ -121,3 +121,32 @@ def test_help_of_subcommands_says_whole_sentences(subcommand, capsys, monkeypatc
     with pytest.raises(SystemExit):
         FederatedCLI([subcommand, "--help"])
     assert DESCRIPTIONS[subcommand] in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("argument", "said"),
+    [
+        (
+            "--model.oracle=fedlightning.oracle.ClientBatching",
+            "model.init_args.oracle=fedlightning.oracle.ClientBatching: this is a base class of which no object can be "
+            "made. Give one of its subclasses.",
+        ),
+        (
+            "--model.client_storage=OnHots",
+            "model.init_args.client_storage=OnHots: no such class. Did you mean "
+            "'fedlightning.federation.client_states.OnHost'?",
+        ),
+        ("--model.self_check=never", "model.init_args.self_check=never: expected one of 'first', 'off', or int."),
+    ],
+)
+def test_values_that_do_not_fit_are_answered_with_those_that_do(argument, said, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["fedlightning"])
+    with pytest.raises(SystemExit):
+        main(["fit", *CLASSIFICATION, argument])
+    assert said in capsys.readouterr().err
+
+
+def test_help_lists_classes_that_nothing_has_imported_yet(tmp_path):
+    shown = "".join(command("fit", "--help", folder=tmp_path).stdout.split())
+    for name in ("fedlightning.tasks.AUCMaximization", "fedlightning.data.DigitsM", "fedlightning.callbacks.History"):
+        assert name in shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Literal
@@ -20,6 +21,11 @@ class Part:
 
 class Whole:
     def __init__(self, count: int, part: Part | None = None, mode: Literal["first", "last"] = "first"): ...
+
+
+class Abstract(Part, ABC):
+    @abstractmethod
+    def shape(self): ...
 
 
 class Parser(jsonargparse.ArgumentParser):
@@ -83,6 +89,10 @@ MESSAGES = {
     "missing module": (
         lambda: said("--model=nowhere_at_all.Whole"),
         (Subject.MISSING_MODULE, ("nowhere_at_all",), WHOLE, "nowhere_at_all.Whole", "nowhere_at_all.Whole"),
+    ),
+    "abstract class": (
+        lambda: in_whole("count=1", f"part={HERE}.Abstract"),
+        (Subject.ABSTRACT_CLASS, (), f"{WHOLE}.part", f"{HERE}.Whole", f"{HERE}.Abstract"),
     ),
     "required argument": (
         lambda: said(f"--model={HERE}.Whole"),
