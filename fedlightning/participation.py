@@ -1,4 +1,4 @@
-"""Who takes part in a round: how a cohort is chosen, and who of it answers."""
+"""Participation in a round: how a cohort is chosen, and which of its clients answer."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from fedlightning.core.validation import require, require_instance
 
 @dataclass(frozen=True)
 class Selection:
-    """What became of an invitation.
+    """Reports the outcome of an invitation.
 
     Attributes:
-        ids: Clients whose answers count, ascending; none if the round is to be skipped.
-        num_contacted: Clients the server has sent its message to, answer or not.
+        ids: Ids of the clients whose answers count, ascending; empty if the round is to be skipped.
+        num_contacted: Number of clients the server has sent its message to, whether or not they answer.
     """
 
     ids: list[int]
@@ -29,47 +29,50 @@ class Participation(ABC):
 
     @abstractmethod
     def cohort(self, num_clients: int, seed: int, round_index: int, phase: int) -> list[int]:
-        """Ids of the cohort, ascending.
+        """Return the ids of the cohort, ascending.
 
         Args:
             num_clients: N; ids run from 0 to N - 1.
             seed: Seed of the run.
             round_index: Round, from 0.
-            phase: Phase of the round, from 0; phases have cohorts of their own.
+            phase: Phase of the round, from 0; each phase has a cohort of its own.
         """
 
     def select(self, num_clients: int, seed: int, round_index: int, phase: int) -> Selection:
-        """The cohort and how many were invited; all of them, unless a rule knows of clients that do not answer."""
+        """Return the cohort and the number of clients that were invited.
+
+        By default every invited client answers; rules with clients that do not answer override this method.
+        """
         ids = self.cohort(num_clients, seed, round_index, phase)
         return Selection(ids, len(ids))
 
     def fewest(self, num_clients: int) -> int:
-        """Fewest clients that a round may have; asked where cohorts are split over several processes."""
+        """Return the smallest number of clients that a round may have."""
         return len(self.cohort(num_clients, 0, 0, 0))
 
     def check(self, num_clients: int) -> None:  # noqa: B027  # most rules serve any federation
-        """Refuse a federation of N clients this rule cannot serve.
+        """Refuse a federation of N clients that this rule cannot serve.
 
         Raises:
-            ValueError: Naming the size asked for and N.
+            ValueError: If it cannot; the message names N and the size that this rule needs.
         """
 
 
 @dataclass(frozen=True)
 class Full(Participation):
-    """Every client, every round."""
+    """Selects every client in every round."""
 
     def cohort(self, num_clients: int, seed: int, round_index: int, phase: int) -> list[int]:
-        """All ids."""
+        """Return all ids."""
         return list(range(num_clients))
 
 
 @dataclass(frozen=True)
 class Uniform(Participation):
-    """A uniformly random cohort without replacement, anew in every round; the cost does not depend on N.
+    """Draws a uniformly random cohort without replacement in every round; the cost does not depend on N.
 
     Args:
-        size: Number S of clients a round. Give this or ``fraction``.
+        size: Number S of clients in a round. Give either this or ``fraction``.
         fraction: Share 0 < S/N <= 1 of the clients, rounded, at least one.
     """
 
@@ -85,12 +88,12 @@ class Uniform(Participation):
         require(self, "fraction", above=0.0, at_most=1.0, optional=True)
 
     def cohort(self, num_clients: int, seed: int, round_index: int, phase: int) -> list[int]:
-        """S distinct ids."""
+        """Return S distinct ids, ascending."""
         draw = random.Random(derive_seed(seed, round_index, phase, 0))
         return sorted(draw.sample(range(num_clients), self._count(num_clients)))
 
     def check(self, num_clients: int) -> None:
-        """A cohort must fit into the federation."""
+        """Refuse a federation that is smaller than a cohort."""
         if self.size is not None and self.size > num_clients:
             raise ValueError(
                 f"Uniform(size={self.size}): the cohort is larger than the federation of {num_clients} clients. "
@@ -105,14 +108,14 @@ class Uniform(Participation):
 
 
 class Responses(ABC):
-    """Which invited clients answer, and in what order."""
+    """Decides which invited clients answer, and in what order."""
 
     @abstractmethod
     def arrivals(self, ids: list[int], round_index: int, draw: random.Random) -> list[int]:
-        """Ids of the clients that answer, first answer first.
+        """Return the ids of the clients that answer, first answer first.
 
         Args:
-            ids: Invited clients.
+            ids: Ids of the invited clients.
             round_index: Round, from 0.
             draw: This invitation's own source of randomness.
         """
@@ -120,10 +123,12 @@ class Responses(ABC):
 
 @dataclass(frozen=True)
 class ResponseShare(Responses):
-    """A share of the invited answers: p ~ U[low, high] in every round (Xie et al., CDMA, 2023, Section 5).
+    """Lets a random share p ~ U[low, high] of the invited clients answer (Xie et al., CDMA, 2023, Section 5).
+
+    The share is drawn anew for every invitation.
 
     Args:
-        low: Least share, 0 <= low <= high.
+        low: Smallest share, 0 <= low <= high.
         high: Largest share <= 1.
     """
 
@@ -136,28 +141,29 @@ class ResponseShare(Responses):
             raise ValueError(f"ResponseShare(low={self.low}, high={self.high}): expected 0 <= low <= high <= 1.")
 
     def arrivals(self, ids: list[int], round_index: int, draw: random.Random) -> list[int]:
-        """ceil(p * invited) of them, in random order."""
+        """Return ceil(p * invited) of the clients, in random order."""
         share = draw.uniform(self.low, self.high)
-        return draw.sample(ids, math.ceil(round(share * len(ids), 9)))  # 0.07 of 100 is 7, whatever its last digit
+        return draw.sample(ids, math.ceil(round(share * len(ids), 9)))  # rounded, so that 0.07 of 100 is 7 and not 8
 
 
 @dataclass(frozen=True)
 class Devices(Responses):
-    """Devices of their own: each is available with a probability and answers with a speed of its own.
+    """Simulates devices, each of which is available with a probability and answers with a speed of its own.
 
-    A client's probability is uniform in [low, high]; with ``day`` rounds a day it swings around that by ``swing``,
-    each client at its own hour. Its median latency is log-normal over clients, each answer log-normal around it. All
-    this is a function of the client's number, so nothing is stored for N clients.
+    A client's availability is uniform in [low, high]. With ``day`` rounds a day it swings around this value by
+    ``swing``, at an hour of the client's own. A client's median latency is log-normal over clients, and the latency of
+    an answer is log-normal around the client's median. All of this is a function of the client's id, so nothing is
+    stored for N clients.
 
     Args:
-        low: Least availability, 0 <= low <= high.
+        low: Smallest availability, 0 <= low <= high.
         high: Largest availability <= 1.
         spread: Standard deviation of the logarithm of the median latency over clients.
         jitter: Standard deviation of the logarithm of one answer's latency.
         deadline: Answers that take longer, in units of the median client's latency, are not waited for; null for none.
-        day: Rounds of a day; null for no daily rhythm.
+        day: Number of rounds in a day, at least 2; null for no daily rhythm.
         swing: Amplitude of the daily rhythm, as a share of the client's availability, 0 <= swing <= 1.
-        seed: Equal seeds, equal devices.
+        seed: Seed of the devices; equal seeds give equal devices.
     """
 
     low: float = 0.3
@@ -179,7 +185,7 @@ class Devices(Responses):
         require(self, "swing", at_least=0.0, at_most=1.0)
 
     def arrivals(self, ids: list[int], round_index: int, draw: random.Random) -> list[int]:
-        """Those available now, by latency."""
+        """Return the clients that are available now and meet the deadline, fastest first."""
         times = []
         for client in ids:
             own = random.Random(derive_seed(self.seed, client))
@@ -194,19 +200,19 @@ class Devices(Responses):
 
 @dataclass(frozen=True)
 class FirstResponders(Participation):
-    """Invite some clients and go on with the first answers; late ones are dropped, never awaited.
+    """Invites some clients and goes on with the first answers; late answers are dropped, never awaited.
 
-    The SIWER rule of Xie et al. (CDMA, AAAI 2023). Where too few answer, another cohort is invited; if that fails too
-    often, the round is skipped. An invitation that is not answered still costs its download.
+    This is the SIWER rule of Xie et al. (CDMA, AAAI 2023). If too few clients answer, another cohort is invited; if
+    this fails too often, the round is skipped. An invitation that is not answered still costs its download.
 
     Args:
         size: Number of clients invited.
-        responses: Who answers, and in what order; null for the paper's share p ~ U[0.5, 1].
-        first: Answers to wait for; null for all that come.
-        at_least: Fewest answers >= 1 to go on with.
-        retries: Further invitations >= 0 of a round.
-        reinvite: Whether every phase of a round invites clients of its own; if false, those that the first phase
-            invited last, of whom others may answer now.
+        responses: Which clients answer, and in what order; null for the paper's share p ~ U[0.5, 1].
+        first: Number of answers to wait for; null for all that come.
+        at_least: Fewest answers to go on with, 1 <= at_least <= size.
+        retries: Further invitations >= 0 in each phase of a round.
+        reinvite: Whether every phase of a round invites clients of its own. If false, later phases invite the clients
+            that the first phase invited last, of whom others may answer now.
     """
 
     size: int
@@ -232,15 +238,15 @@ class FirstResponders(Participation):
         require(self, "retries", at_least=0)
 
     def fewest(self, num_clients: int) -> int:
-        """As many as it takes to go on."""
+        """Return the smallest number of answers to go on with."""
         return self.at_least
 
     def cohort(self, num_clients: int, seed: int, round_index: int, phase: int) -> list[int]:
-        """Those whose answers count; none if too few answered every time."""
+        """Return the clients whose answers count; an empty list if too few answered every time."""
         return self.select(num_clients, seed, round_index, phase).ids
 
     def select(self, num_clients: int, seed: int, round_index: int, phase: int) -> Selection:
-        """Invite until enough answer, or give the round up."""
+        """Invite clients until enough answer, or give the round up."""
         responses = ResponseShare() if self.responses is None else self.responses
         again = bool(phase) and not self.reinvite
         last = self.select(num_clients, seed, round_index, 0).num_contacted // self.size - 1 if again else 0
@@ -256,7 +262,7 @@ class FirstResponders(Participation):
         return Selection([], self.size * (self.retries + 1))
 
     def check(self, num_clients: int) -> None:
-        """The invited must fit into the federation."""
+        """Refuse a federation that is smaller than an invitation."""
         if self.size > num_clients:
             raise ValueError(
                 f"FirstResponders(size={self.size}): more are invited than the federation's {num_clients} clients. "

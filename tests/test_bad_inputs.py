@@ -42,9 +42,9 @@ from fedlightning.data import (
     SourceTargetShare,
     Synthetic,
 )
-from fedlightning.data.module import SampleError
 from fedlightning.federation.checkpoint_io import CheckpointError
 from fedlightning.federation.client_states import MemoryMapped
+from fedlightning.federation.loaded_samples import SampleError
 from fedlightning.federation.server import RoundRejectedError
 from fedlightning.local import (
     SVRG,
@@ -65,7 +65,8 @@ from fedlightning.tasks import (
     QuadraticSaddle,
     RobustClassification,
 )
-from tests.small import Line, Normed, Personal, clients, regression_data, trainer
+from tests.support.paths import CONFIGS
+from tests.support.small import Line, Normed, Personal, clients, regression_data, trainer
 
 NAN, INF = float("nan"), float("inf")
 DEAL = {"batch_size": 4, "local_steps": 2, "seed": 1}
@@ -113,8 +114,6 @@ def weights(task):
 def same(one, other):
     assert torch.allclose(weights(one), weights(other), atol=1e-5)
 
-
-# ---- options ---------------------------------------------------------------------------------------------------------
 
 T, V = TypeError, ValueError
 NUMBER, WHOLE = "expected a number, not", "expected a whole number, not"
@@ -461,8 +460,6 @@ def seeded(make, *args, **kwargs):
     return make(*args, **kwargs)
 
 
-# ---- shapes and dtypes -----------------------------------------------------------------------------------------------
-
 X, Y = torch.randn(8, 6, generator=torch.Generator().manual_seed(0)), torch.linspace(-1, 1, 8)
 LABELS = torch.tensor([0, 1, 2, 0, 1, 2, 0, 1])
 
@@ -600,9 +597,6 @@ for _name, _run in [
     row("shapes and dtypes", _name, _run)
 
 
-# ---- data sets of a user's own ---------------------------------------------------------------------------------------
-
-
 class Own(Dataset):
     length: Any = 8
 
@@ -704,9 +698,6 @@ for _name, _run, _error, _says in [
 ]:
     row("own data sets", _name, _run, _error, _says)
 row("own data sets", "plain items", lambda: alike(own()))
-
-
-# ---- objectives ------------------------------------------------------------------------------------------------------
 
 
 def mse(self, batch):
@@ -882,9 +873,6 @@ for _name, _run in [
     row("objectives", _name, _run)
 
 
-# ---- modules ---------------------------------------------------------------------------------------------------------
-
-
 class Skips(FederatedLightningModule):
     def __init__(self):
         self.x = 3
@@ -1017,9 +1005,6 @@ row(
 )
 
 
-# ---- files and checkpoints -------------------------------------------------------------------------------------------
-
-
 def file(name, content=b""):
     Path(name).write_bytes(content)
     return name
@@ -1060,9 +1045,6 @@ for _name, _run, _says in [
     row("checkpoints", _name, _run, CheckpointError, _says)
 
 
-# ---- command line ----------------------------------------------------------------------------------------------------
-
-CONFIGS = Path(__file__).parents[1] / "configs"
 FIT = [
     "fit",
     f"--config={CONFIGS / 'quadratic_saddle' / 'base.yaml'}",
@@ -1193,9 +1175,6 @@ def test_commands_end_with_a_few_lines(group, name, arguments, says, capsys):
     assert says in said
     assert "Traceback" not in said
     assert len([line for line in said.splitlines() if line and not line.startswith("Seed set")]) <= 5, said
-
-
-# ---- nothing is lost -------------------------------------------------------------------------------------------------
 
 
 class Breaks(Dataset):

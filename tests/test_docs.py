@@ -1,9 +1,10 @@
-"""The README's examples run, keep their promised length, and its table names what exists."""
+"""The examples of the documentation run, keep their promised length, and its table names what exists."""
 
 from __future__ import annotations
 
 import re
 import sys
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -18,23 +19,29 @@ from fedlightning.algorithms import FedAvg, FedMM
 from fedlightning.cli import FederatedCLI, main
 from fedlightning.participation import Uniform
 from fedlightning.tasks import ClientNumbers, QuadraticSaddle
+from tests.support.paths import CONFIGS, ROOT
 
-ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
+PAGES = "\n".join([README, *(page.read_text() for page in sorted((ROOT / "docs").glob("*.md")))])
+
+
+def block(name, language=""):
+    """The code below a mark on one of the pages."""
+    return re.search(rf"<!-- test: {name} -->\n```{language}\n(.*?)```", PAGES, re.DOTALL)[1]
 
 
 def example(name):
-    return re.search(rf"<!-- test: {name} -->\n```python\n(.*?)```", README, re.DOTALL)[1]
+    return block(name, "python")
 
 
 @pytest.fixture
 def readme(monkeypatch):
-    """Runs one of the README's examples and returns its names."""
+    """Runs one of the pages' examples and returns its names."""
 
     def run(name):
         module = ModuleType("readme")
         monkeypatch.setitem(sys.modules, "readme", module)
-        exec(compile(example(name), f"README.md: {name}", "exec"), vars(module))
+        exec(compile(example(name), f"example: {name}", "exec"), vars(module))
         return module
 
     return run
@@ -47,9 +54,46 @@ def fit(task, data, rounds, **options):
     return trainer
 
 
-@pytest.mark.parametrize(("name", "most"), [("task", 30), ("algorithm", 60)])
+@pytest.mark.parametrize(
+    ("name", "most"), [("short task", 15), ("task", 30), ("short algorithm", 30), ("algorithm", 60)]
+)
 def test_examples_are_short(name, most):
     assert len([line for line in example(name).splitlines() if line.strip()]) <= most
+
+
+def test_the_readme_is_short():
+    assert len(README.encode()) <= 8192
+
+
+def test_a_head_of_its_own_learns_each_clients_labels(readme):
+    """Two clients whose labels are turned by one digit: no common head fits both."""
+    torch.manual_seed(0)
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(40, 64, generator=draw)
+    y = torch.arange(40) % 10
+    data = FederatedDataModule.from_datasets(
+        train=[TensorDataset(x, (y + turn) % 10) for turn in (0, 1)], batch_size=None, local_steps=20
+    )
+    task = readme("short task").Digits(FedAvg(lr=0.3))
+    with torch.no_grad():
+        before = task.body[1].weight.clone()
+        fit(task, data, rounds=15)
+        for client in (0, 1):
+            own = task.personalize(client)
+            assert (own.head(own.body(x)).argmax(1) == (y + client) % 10).float().mean() > 0.9
+    assert not torch.equal(task.body[1].weight, before)
+
+
+def test_momentum_at_the_server_is_that_of_a_server_optimizer(readme):
+    algorithm = readme("short algorithm").FedAvgM(lr=0.02, momentum=0.5)
+    tasks = (
+        QuadraticSaddle(algorithm).double(),
+        QuadraticSaddle(FedAvg(lr=0.02), server_optimizer=partial(torch.optim.SGD, lr=1.0, momentum=0.5)).double(),
+    )
+    for task in tasks:
+        fit(task, ClientNumbers(local_steps=3, rounds_per_epoch=12), rounds=12, precision="64-true")
+    torch.testing.assert_close(tasks[0].x, tasks[1].x, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(tasks[0].y, tasks[1].y, rtol=1e-12, atol=1e-12)
 
 
 def test_task_learns_the_line(readme):
@@ -97,8 +141,7 @@ def test_own_classes_run_from_the_command_line(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     Path("my_lines.py").write_text(f"{example('own classes')}\n{example('task')}")
-    marker = "<!-- test: own classes on the command line -->"
-    words = re.search(rf"{marker}\n```\n(.*?)```", README, re.DOTALL)[1].replace("\\\n", " ").split()
+    words = block("own classes on the command line").replace("\\\n", " ").split()
     assert words.pop(0) == "fedlightning"
     monkeypatch.setattr(sys, "argv", ["fedlightning", *words, "--trainer.enable_progress_bar=false"])
     main()
@@ -111,17 +154,16 @@ def test_own_classes_run_from_the_command_line(tmp_path, monkeypatch):
 def test_regularizer_example_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["fedlightning"])
-    text = re.search(r"<!-- test: regularizer -->\n```yaml\n(.*?)```", README, re.DOTALL)[1]
-    Path("regularizer.yaml").write_text(text)
-    configs = ROOT / "configs" / "universal_perturbation"
+    Path("regularizer.yaml").write_text(block("regularizer", "yaml"))
+    configs = CONFIGS / "universal_perturbation"
     files = (configs / "base.yaml", configs / "fe_dual_ex.yaml", "regularizer.yaml")
     cli = FederatedCLI([f"--config={file}" for file in files], run=False)
-    terms = [type(term.regularizer).__name__ for term in cli.model._composite(cli.model._space()).terms]
+    terms = [type(term.regularizer).__name__ for term in cli.model.run.simulation.server.algorithm.regularizer.terms]
     assert terms == ["GroupLasso", "L1"]
 
 
 def test_table_names_every_algorithm():
-    table = README[README.index("## Algorithms") :]
+    table = (ROOT / "docs" / "algorithms.md").read_text()
     classes = {v for v in vars(algorithms).values() if isinstance(v, type) and issubclass(v, algorithms.Algorithm)}
     bases = {algorithms.Algorithm, algorithms.LocalGradientAlgorithm, algorithms.SplittingAlgorithm}
     for cls in classes - bases:
@@ -129,7 +171,7 @@ def test_table_names_every_algorithm():
 
 
 def test_links_lead_somewhere():
-    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
             assert "://" in target or (page.parent / target).exists(), f"{page.name} links to {target}"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from pathlib import Path
 
 import pytest
 
@@ -13,11 +12,11 @@ from fedlightning.compare import plan as plans
 from fedlightning.compare.grid import parse_grid
 from fedlightning.compare.plan import Plan, algorithm_arguments, parse_algorithms
 from fedlightning.compare.run import Run, hyper_parameters, prepare
+from tests.support.paths import CONFIGS, ROOT
 
-ROOT = Path(__file__).parents[1]
 EXPERIMENTS = ROOT / "experiments"
 PAPERS = sorted(page.parent for page in EXPERIMENTS.glob("*/README.md"))
-COMPARISONS = [ROOT / "configs" / "demo.yaml", *(path for paper in PAPERS for path in sorted(paper.glob("*.yaml")))]
+COMPARISONS = [CONFIGS / "demo.yaml", *(path for paper in PAPERS for path in sorted(paper.glob("*.yaml")))]
 NAMES = {}
 
 

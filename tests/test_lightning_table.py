@@ -24,9 +24,10 @@ from fedlightning.callbacks import EvaluateClients
 from fedlightning.federation.checkpoint_io import AtomicCheckpointIO
 from fedlightning.oracle import Sequential
 from fedlightning.tasks.lightning_surface import HOOKS
-from tests.small import Line, Normed, Personal, clients, regression_data, trainer
+from tests.support.paths import ROOT
+from tests.support.small import Line, Normed, Personal, clients, regression_data, trainer
 
-PAGE = (Path(__file__).parent.parent / "docs" / "LIGHTNING.md").read_text()
+PAGE = (ROOT / "docs" / "LIGHTNING.md").read_text()
 
 
 def table(heading):

@@ -1,9 +1,18 @@
+"""Who takes part: schemes against what they promise, and federations in which many are silent."""
+
+from __future__ import annotations
+
 import random
 import time
 
 import pytest
+import torch
 
+from fedlightning import algorithms as fl
+from fedlightning.data import RoundLoader
 from fedlightning.participation import Devices, FirstResponders, Full, ResponseShare, Selection, Uniform
+from tests.support.federations import loop_for, quadratic, responders, run
+from tests.support.small import trainer
 
 
 def test_full_is_everyone():
@@ -146,3 +155,38 @@ def test_devices_keep_their_hours():
 def test_wrong_responders_are_named(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_most_invited_are_silent_and_training_goes_on(tmp_path):
+    """70 % silence ends where a run with as many answers ends, within the spread over seeds."""
+    ends = {}
+    for share, size in ((0.3, 10), (1.0, 3)):
+        distances = []
+        for seed in range(4):
+            task = quadratic(fl.CDMA_ONE(0.02), num_clients=30, heterogeneity=0.3)
+            data = responders(size=size, responses=ResponseShare(share, share))
+            data.seed = seed
+            trainer(tmp_path, max_steps=40, precision="64-true").fit(task, data)
+            assert task.traffic[0] == 40 * 2 * 3 * 8  # three answers in each of two phases
+            distances.append((task.server_state.z - task.solution).norm())
+        ends[share] = torch.stack(distances)
+    gap = (ends[0.3].mean() - ends[1.0].mean()).abs()
+    assert gap < ends[0.3].std() + ends[1.0].std()
+
+
+def test_first_responders_resume_bitwise(tmp_path):
+    algorithm = fl.CDMA_ADA(0.05)
+
+    def loop_and_batches():
+
+        data = responders(size=10)
+        batches = [b.place(torch.device("cpu"), torch.float64) for b in RoundLoader(data, algorithm.phases)]
+        return loop_for(quadratic(algorithm, num_clients=30)), batches[:6]
+
+    whole, batches = loop_and_batches()
+    trajectory = run(whole, batches)
+    first, _ = loop_and_batches()
+    run(first, batches[:3])
+    second, _ = loop_and_batches()
+    second.load_state_dict(first.state_dict())
+    assert torch.equal(run(second, batches[3:]), trajectory[3:])

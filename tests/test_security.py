@@ -10,7 +10,6 @@ import warnings
 from contextlib import suppress
 from functools import partial
 from itertools import cycle, islice
-from pathlib import Path
 
 import pytest
 import torch
@@ -20,14 +19,14 @@ from fedlightning.algorithms import FedAvg, FedMM
 from fedlightning.callbacks import History, LastCheckpoint
 from fedlightning.cli import main
 from fedlightning.core.serialisation import CheckpointError, UntrustedClassError
-from fedlightning.data.module import ClientDatasets
+from fedlightning.data import ClientDatasets
 from fedlightning.federation.checkpoint_io import AtomicCheckpointIO
 from fedlightning.oracle import Sequential
 from fedlightning.participation import Uniform
 from fedlightning.tasks import Classification, DomainAdaptation
-from tests.small import Line, clients, regression_data, trainer
+from tests.support.paths import CONFIGS
+from tests.support.small import Line, clients, regression_data, trainer
 
-CONFIGS = Path(__file__).parents[1] / "configs"
 CANARY = """
 from pathlib import Path
 Path(__file__).with_name("imported").touch()

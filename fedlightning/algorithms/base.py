@@ -47,17 +47,17 @@ LocalGradientAlgorithmT = TypeVar("LocalGradientAlgorithmT", bound="LocalGradien
 
 @dataclass(frozen=True)
 class Reply:
-    """What the clients of a cohort return.
+    """Holds what the clients of a cohort return in one phase.
 
     Attributes:
         update: A dataclass of tensors ``[S, ...]``, sent to the server. The server gets the same dataclass with every
-            field averaged over the cohort; fields made by :func:`over_all_clients` are summed over the cohort and
-            divided by the number N of all clients, those made by :func:`from_each_client` arrive one by one. None
+            field averaged over the cohort. Fields made by :func:`over_all_clients` are summed over the cohort and
+            divided by the number N of all clients; fields made by :func:`from_each_client` arrive one by one. None
             sends nothing.
         state: The clients' new states, each field ``[S, ...]``, or None for a stateless algorithm. Never sent.
         personal: The clients' new personal blocks, ``[S, p]``; None on tasks without any. Never sent.
         point: The clients' local points after their steps, ``[S, d]``, from which the drift is logged.
-        log: Further values to log, one a client, ``[S]``.
+        log: Further values to log, one for each client, ``[S]``.
     """
 
     update: Any
@@ -69,7 +69,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class Point:
-    """A message that is a single point.
+    """Carries a single point as a message.
 
     Attributes:
         z: ``[d]`` as a broadcast and after averaging, ``[S, d]`` as an update.
@@ -80,15 +80,15 @@ class Point:
 
 @dataclass(frozen=True)
 class PerClient:
-    """A tensor for some clients, and what stands for it with all the others.
+    """Holds a tensor for each of some clients, and a default for all other clients.
 
-    In a message every client receives its own tensor alone: ``client_update`` sees the rows ``[S, ...]`` of its S
+    In a message, every client receives its own tensor alone: ``client_update`` sees the tensors ``[S, ...]`` of its S
     clients.
 
     Attributes:
-        default: What clients have that are not among ``clients``, ``[...]``.
+        default: The tensor of clients that are not among ``clients``, ``[...]``.
         clients: Ids of the M clients that have a tensor of their own, ``[M]``.
-        values: Their tensors, ``[M, ...]``.
+        values: The tensors of these clients, ``[M, ...]``.
     """
 
     default: Tensor
@@ -96,7 +96,7 @@ class PerClient:
     values: Tensor
 
     def of(self, client_ids: Sequence[int]) -> Tensor:
-        """The rows of ``clients``, ``[S, ...]``."""
+        """Return the tensors of the given clients, ``[S, ...]``."""
         place = {client: number for number, client in enumerate(self.clients.tolist())}
         rows = [self.values[place[client]] if client in place else self.default for client in client_ids]
         return torch.stack(rows)
@@ -104,17 +104,17 @@ class PerClient:
 
 @dataclass(frozen=True)
 class Phase:
-    """One exchange between server and cohort; most algorithms have one a round.
+    """Describes one exchange between server and cohort; most algorithms have one phase in a round.
 
     Attributes:
         broadcast: Server state to message.
-        client_update: Message, client states and oracle to reply. Only a round's last phase should change states: a
-            round that is given up in a later phase takes the server back, not them.
+        client_update: Message, client states and oracle to reply. Only a round's last phase should change client
+            states: if a later phase is given up, the server's state is restored, but client states are not.
         server_update: Server state and averaged update to new server state.
         data: ``minibatches`` (``oracle.batches``), ``full`` if the clients need all their data at once
             (``oracle.full``), or ``both``.
-        steps: How many local steps a client takes; None for as many as the data module gives.
-        draws: Minibatches a local step takes: 2 for methods that look ahead on one and step on another.
+        steps: Number of local steps of a client; None for as many as the data module gives.
+        draws: Number of minibatches that a local step takes: 2 for methods that look ahead on one and step on another.
     """
 
     broadcast: Callable[[Any], Any]
@@ -126,25 +126,28 @@ class Phase:
 
 
 def over_all_clients() -> Any:
-    """A field of an update that the server receives as (sum over the cohort) / N instead of the cohort's mean.
+    """Declare an update's field that the server receives as (sum over the cohort) / N, not as the cohort's mean.
 
-    Accumulating such increments keeps a mean over *all* N clients exact when only some take part.
+    Accumulating these increments keeps a mean over *all* N clients exact when only some take part.
     """
     return field(metadata={"over": "all"})
 
 
 def of_any_length() -> Any:
-    """A field of a server state whose first dimension changes from round to round."""
+    """Declare a server state's field whose first dimension may change from round to round."""
     return field(metadata={"any_length": True})
 
 
 def from_each_client() -> Any:
-    """A field of an update that the server receives from every client, as a :class:`PerClient`, instead of a mean."""
+    """Declare an update's field that the server receives from every client, as a :class:`PerClient`, not as a mean.
+
+    The default of the :class:`PerClient` is the cohort's mean.
+    """
     return field(metadata={"over": "none"})
 
 
 class Algorithm(ABC):
-    """Base of all algorithms: subclass as a frozen dataclass whose fields are the hyper-parameters."""
+    """Base class of all algorithms; subclasses are frozen dataclasses whose fields are the hyper-parameters."""
 
     regularized: ClassVar[bool] = False
     """Whether the algorithm solves composite problems (takes ``regularizer`` and ``max_regularizer``)."""
@@ -156,14 +159,15 @@ class Algorithm(ABC):
     """Whether the server's state holds something of single clients, by their ids."""
 
     state_depends_on: ClassVar[tuple[str, ...]] = ()
-    """Hyper-parameters without which the states cannot be read; ``regularizer`` stands for the regularisers.
+    """Names of the hyper-parameters without which the states cannot be read; ``regularizer`` means all regularizers.
 
-    Checkpoints keep their values, and a run that resumes with others asks :meth:`carried_over`. A penalty in a mean
-    that the server accumulates is one; a step size that only the next round uses is none.
+    Checkpoints keep the values of these hyper-parameters, and a run that resumes with other values asks
+    :meth:`carried_over`. An example is a penalty in a mean that the server accumulates; a step size that only the next
+    round uses is none.
     """
 
     without_personal: ClassVar[str] = ""
-    """What a method about personal blocks is on a task without any; empty for methods that suit both."""
+    """What a method for personal blocks amounts to on a task without them; empty for all other methods."""
 
     personal_lr: float | Tensor = 0.0
     """Step size of the personal block, set by :meth:`bind` from ``lr``."""
@@ -172,10 +176,10 @@ class Algorithm(ABC):
     """Length of the min block, which comes first in every vector, set by :meth:`bind`."""
 
     regularizer: ClassVar[Composite] = Composite()
-    """What is added to the mean of the objectives, set by :meth:`bind`; nothing where ``regularized`` is False."""
+    """The term added to the mean of the objectives, set by :meth:`bind`; zero where ``regularized`` is False."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Refuse what is no hyper-parameter being set for the first time: no checkpoint would find it.
+        """Refuse to set anything but hyper-parameters, once each, because no checkpoint would find other values.
 
         Raises:
             AttributeError: If a method keeps something on the algorithm itself.
@@ -191,7 +195,7 @@ class Algorithm(ABC):
 
     @abstractmethod
     def init_server(self, z: Tensor) -> Any:
-        """The server's state at the start.
+        """Return the server's state at the start.
 
         Args:
             z: ``[d]``, the task's initial parameters.
@@ -201,16 +205,16 @@ class Algorithm(ABC):
         """
 
     def init_client(self, z: Tensor) -> Any:
-        """One client's state before it is first sampled: a frozen dataclass of tensors, or None if there is none."""
+        """Return a client's state before its first round: a frozen dataclass of tensors, or None if there is none."""
         return None
 
     @abstractmethod
     def broadcast(self, server: Any) -> Any:
-        """The message sent to every client: a dataclass of tensors and numbers."""
+        """Return the message to every client, a dataclass of tensors and numbers."""
 
     @abstractmethod
     def client_update(self, message: Any, state: Any, oracle: GradientOracle) -> Reply:
-        """The local work of S clients.
+        """Do the local work of S clients, and return their reply.
 
         Args:
             message: What the server broadcast.
@@ -220,42 +224,42 @@ class Algorithm(ABC):
 
     @abstractmethod
     def server_update(self, server: Any, update: Any) -> Any:
-        """The new server state from the old one and the averaged updates."""
+        """Return the new server state, given the old state and the averaged update."""
 
     def point(self, server: Any) -> Tensor:
-        """The model ``[d]`` a server state stands for."""
+        """Return the model ``[d]`` that belongs to a server state."""
         return server.z  # type: ignore[no-any-return]
 
     def with_point(self, server: Any, z: Tensor) -> Any:
-        """The server state moved to the point ``z [d]``, where a server optimizer took it."""
+        """Return the server state moved to the point ``z [d]``, which a server optimizer computed."""
         return replace(server, z=z)
 
     @property
     def partial_cohorts(self) -> str | None:
-        """What to tell who trains with some of the clients a round; None if there is nothing they could do better."""
+        """Advice for users who train with only some of the clients in a round; None if there is none to give."""
         return None
 
     @property
     def accumulates(self) -> bool:
-        """Whether the server adds up what clients send over the rounds, so that clients keep their weights in it."""
+        """True if the server adds up uploads over the rounds, so that the clients' weights must not change."""
         return False
 
     def carried_over(self: AlgorithmT, server: Any, before: AlgorithmT, clients: Any) -> Any:
-        """The server state of a run with other hyper-parameters of :attr:`state_depends_on`, as it is with these.
+        """Convert the server state of a run whose hyper-parameters in :attr:`state_depends_on` had other values.
 
         Args:
-            server: The state as that run left it.
-            before: This algorithm as it was then, bound.
+            server: The state at the end of that run.
+            before: This algorithm with the hyper-parameters of that run, bound.
             clients: The clients' states averaged over all N, a dataclass like :meth:`init_client`'s; None for a
                 stateless algorithm, or if clients count by their samples, whose numbers are not known here.
 
         Returns:
-            The state; None if it cannot be had from what is known, so that the run is refused.
+            The converted state; None if it cannot be computed from what is known, so that resuming is refused.
         """
         return None
 
     def personal_model(self, state: Any) -> Tensor | None:
-        """The shared parameters of the clients' personal models, where these are not the server's point.
+        """Return the shared parameters of the clients' personal models, if these differ from the server's point.
 
         Args:
             state: The clients' states, fields ``[S, ...]``; None for a stateless algorithm.
@@ -266,24 +270,24 @@ class Algorithm(ABC):
         return None
 
     def step_scale(self, server: Any) -> float:
-        """What the clients' step size ``lr`` is multiplied by in the round after ``server``.
+        """Return the factor on the clients' step size ``lr`` in the round that starts from the state ``server``.
 
-        1 for methods with constant steps. Logged as part of ``client_lr``.
+        It is 1 for methods with constant steps, and logged as part of ``client_lr``.
         """
         return 1.0
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """The exchanges of one round."""
+        """The exchanges of one round, in order."""
         return (Phase(self.broadcast, self.client_update, self.server_update),)
 
     def bind(self: AlgorithmT, space: ParameterSpace, like: Tensor, regularizer: Composite | None = None) -> AlgorithmT:
-        """A copy whose per-block hyper-parameters are numbers or vectors ``[d]``, ready to compute with.
+        """Return a copy whose per-block hyper-parameters are numbers or vectors ``[d]``, ready to compute with.
 
         Args:
             space: Names and blocks of the parameters.
             like: Gives dtype and device of the vectors.
-            regularizer: Regularisers of the shared parameters.
+            regularizer: Regularizers of the shared parameters; None for none.
 
         Raises:
             ValueError: If a hyper-parameter names an unknown prefix or leaves a parameter uncovered.
@@ -304,14 +308,14 @@ class Algorithm(ABC):
 
 @dataclass(frozen=True, eq=False)
 class LocalGradientAlgorithm(Algorithm):
-    """Base of algorithms whose clients take K local steps ``w <- w - lr * direction``.
+    """Base class of algorithms whose clients take K local steps ``w <- w - lr * direction``.
 
     Args:
         lr: Local step size eta > 0: one number, ``[min, max]`` or by name prefix.
         local_optimizer: Elementwise torch optimizer in place of plain gradient steps (momentum, Adam, ...), fresh in
             every round; its learning rate is ``lr``.
-        local_clip: Largest norm > 0 of one client's minibatch gradient, null for no clipping. Clipped is the gradient
-            of the objective itself (shared and personal block together where both step on it, min and max block
+        local_clip: Largest norm > 0 of one client's minibatch gradient, null for no clipping. The gradient of the
+            objective itself is clipped (shared and personal block together where both step on it, min and max block
             together), before the method adds its corrections and before the local optimizer.
     """
 
@@ -331,10 +335,10 @@ class LocalGradientAlgorithm(Algorithm):
     def bind(
         self: LocalGradientAlgorithmT, space: ParameterSpace, like: Tensor, regularizer: Composite | None = None
     ) -> LocalGradientAlgorithmT:
-        """As every algorithm's, the local optimizer tried out.
+        """Try out the local optimizer, and return a bound copy; see :meth:`Algorithm.bind`.
 
         Raises:
-            ValueError: If the local optimizer is not elementwise.
+            ValueError: If the local optimizer is not elementwise, or for the reasons of :meth:`Algorithm.bind`.
         """
         if self.local_optimizer is not None:
             require_elementwise(self.local_optimizer, like, "local_optimizer")
@@ -343,13 +347,13 @@ class LocalGradientAlgorithm(Algorithm):
     def local_steps(
         self, z: Tensor, oracle: GradientOracle, direction: Direction | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """K steps of every client from ``z [d]``, or ``[S, d]``; see :func:`fedlightning.local.descent.descend`."""
+        """Take every client's K steps from ``z [d]`` or ``[S, d]``; see :func:`fedlightning.local.descent.descend`."""
         lr: Any = self.lr
         return descend(z, oracle, lr, direction, self.local_optimizer, self.personal_lr, self.local_clip)
 
 
 def composite_methods() -> list[str]:
-    """Names of the algorithms that take regularisers."""
+    """Return the names of the algorithms that take regularizers."""
     found: set[str] = set()
     classes: list[Any] = [Algorithm]
     while classes:

@@ -1,4 +1,4 @@
-"""Values of many clients, as TensorBoard shows them."""
+"""Histograms over clients in TensorBoard."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from torch import Tensor
 
 LARGEST = 1e20
-"""TensorBoard's bins end here; it refuses to draw an empty histogram."""
+"""Bins of TensorBoard end here; it refuses to draw an empty histogram."""
 
 
 def log_histogram(trainer: Trainer, name: str, values: Tensor) -> None:
-    """Add a histogram to every TensorBoard logger, at the present round, of the values that fit into one.
+    """Add a histogram of the values to every TensorBoard logger, at the present round.
+
+    Values that are not finite, or too large for TensorBoard, are left out.
 
     Args:
-        trainer: Whose loggers.
-        name: Tag.
-        values: One a client, ``[S]``.
+        trainer: Has the loggers.
+        name: Tag of the histogram.
+        values: One value a client, ``[S]``.
     """
     for logger in trainer.loggers:
         if isinstance(logger, TensorBoardLogger) and len(known := values[values.abs() < LARGEST]):

@@ -1,4 +1,4 @@
-"""The curve of a run, kept across resumes."""
+"""The curve of a run: metrics and costs at every validation, kept across resumes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ Row = dict[str, float]
 
 
 class History(Callback):
-    """One row a validation: round, seconds of training, traffic, validation metrics, and what the last round reported.
+    """Records a row at every validation: round, seconds of training, traffic, and the metrics of validation and round.
 
-    Traffic is in floats and in bytes, up and down, from the start and as the mean of a round since the row before.
+    Traffic is counted in floats and in bytes, upload and download, both from the start and as the mean of the rounds
+    since the row before.
 
     The rows are part of the checkpoint, so a resumed run goes on where it stopped.
 
     Attributes:
-        rows: The rows so far.
+        rows: The rows so far, each a number by name.
     """
 
     def __init__(self) -> None:
@@ -37,7 +38,7 @@ class History(Callback):
         self._seconds += time.perf_counter() - self._since
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Add a row."""
+        """Add a row, and start the clock again."""
         self._since = time.perf_counter()
         if trainer.sanity_checking:
             return
@@ -56,16 +57,16 @@ class History(Callback):
         self.rows.append({**metrics, **row})
 
     def state_dict(self) -> dict[str, Any]:
-        """Rows and time so far."""
+        """Return the rows and the seconds of training so far."""
         return {"rows": list(self.rows), "seconds": self._seconds}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Restore the rows and the seconds of training from a checkpoint."""
         self.rows = list(state_dict["rows"])
         self._seconds = state_dict["seconds"]
 
     def write(self, path: Path) -> None:
-        """Save the rows as CSV."""
+        """Save the rows as CSV, with a column for every name in any row."""
         columns = list(dict.fromkeys(name for row in self.rows for name in row))
         with path.open("w", newline="") as file:
             writer = csv.DictWriter(file, columns)
@@ -87,4 +88,4 @@ TRAFFIC_AND_TIME = {
     "client_lr",
     "regularization",
 }
-"""What is logged beside metrics, up to a slash."""
+"""Names that are logged beside metrics, up to a slash."""

@@ -1,4 +1,4 @@
-"""A checkpoint that is always recent."""
+"""The callback that keeps a recent checkpoint at all times."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from fedlightning.core.validation import require
 
 
 class LastCheckpoint(Checkpoint):
-    """Keep ``last.ckpt`` up to date: every half minute, and when training ends.
+    """Saves ``last.ckpt`` every half minute, and when training ends.
 
-    A run that is killed loses that much at most; resumed from ``last.ckpt`` it ends with the bits of an uninterrupted
-    run. Lightning's own default saves after validation or at the end of an epoch only.
+    A run that is killed loses half a minute at most. Resumed from ``last.ckpt`` it ends with the same bits as an
+    uninterrupted run. Lightning's own default saves after validation or at the end of an epoch only.
 
     Args:
         folder: Where to save; null for ``checkpoints`` in the logger's folder.
-        every_n_seconds: Seconds between two saves; 0 saves after every round.
+        every_n_seconds: Seconds between two saves, at least 0; 0 saves after every round.
     """
 
     def __init__(self, folder: str | None = None, every_n_seconds: float = 30.0) -> None:
@@ -33,11 +33,11 @@ class LastCheckpoint(Checkpoint):
 
     @property
     def path(self) -> Path | None:
-        """The file; None before training starts."""
+        """Return the path of the file; None before training starts."""
         return None if self.dirpath is None else Path(self.dirpath) / "last.ckpt"
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Find the folder."""
+        """Choose the folder, the same in all processes."""
         if self._folder is None:
             chosen = Path(trainer.log_dir or trainer.default_root_dir) / "checkpoints"
             self.dirpath = str(trainer.strategy.broadcast(str(chosen)))
@@ -49,7 +49,10 @@ class LastCheckpoint(Checkpoint):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Save if it is time, unless this round may be validated: a save before would make a resumed run skip that."""
+        """Save if a save is due and this round is not validated.
+
+        A run resumed from a save between a round and its validation would skip the validation.
+        """
         interval: Any = trainer.val_check_batch  # None where validation goes by the clock
         counts = trainer.global_step, batch_idx + 1
         may_validate = trainer.is_last_batch or (interval is not None and any(n % interval == 0 for n in counts))
@@ -57,18 +60,18 @@ class LastCheckpoint(Checkpoint):
             self._save_if_due(trainer)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Save if it is time."""
+        """Save if a save is due."""
         if trainer.state.fn == "fit" and not trainer.sanity_checking:
             self._save_if_due(trainer)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Save the end."""
+        """Save the end of the training."""
         self._save(trainer)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Save what was trained until the user stopped it; the unfinished round is repeated on resume.
+        """Save what was trained before the user stopped the run; an unfinished round is repeated on resume.
 
-        Between the end of a round and that of Lightning's account of it, the last checkpoint stays.
+        Nothing is saved between the end of a round and the end of Lightning's bookkeeping for it.
         """
         stopped = isinstance(exception, KeyboardInterrupt | SIGTERMException) and getattr(
             pl_module, "is_safe_to_checkpoint", True

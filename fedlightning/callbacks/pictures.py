@@ -1,4 +1,4 @@
-"""Pictures of tasks in TensorBoard."""
+"""The callback that writes pictures of tasks to TensorBoard."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from fedlightning.core.validation import require
 
 
 class LogPictures(Callback):
-    """After validation, write what a task's ``pictures()`` returns (names to figures) to TensorBoard.
+    """Writes the figures that a task's ``pictures()`` returns, by name, to TensorBoard after validation.
 
     Args:
-        every_n_validations: Write after every n-th validation, and after the first.
+        every_n_validations: Pictures are written after the first validation and every n-th from there, at least 1.
     """
 
     def __init__(self, every_n_validations: int = 5) -> None:
@@ -23,7 +23,7 @@ class LogPictures(Callback):
         self._validations = 0
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Draw and write."""
+        """Draw the pictures and write them, if they are due."""
         if trainer.sanity_checking or not trainer.is_global_zero:
             return
         due = self._validations % self.every_n_validations == 0
@@ -37,9 +37,9 @@ class LogPictures(Callback):
                 board.experiment.add_figure(name, figure, global_step=trainer.global_step)
 
     def state_dict(self) -> dict[str, Any]:
-        """How many validations there were."""
+        """Return the number of validations so far."""
         return {"validations": self._validations}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on counting."""
+        """Restore the number of validations from a checkpoint."""
         self._validations = state_dict["validations"]

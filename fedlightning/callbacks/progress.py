@@ -1,4 +1,4 @@
-"""Progress in rounds."""
+"""A progress bar that counts rounds."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from fedlightning.core.validation import require
 
 
 class RoundProgressBar(ProgressBar):
-    """One bar over all communication rounds of a fit, with the latest metrics behind it.
+    """Shows one bar over all communication rounds of a fit, with the latest metrics behind it.
 
     Args:
-        refresh_rate: Rounds between updates.
+        refresh_rate: Rounds between updates, at least 1.
     """
 
     def __init__(self, refresh_rate: int = 1) -> None:
@@ -30,7 +30,7 @@ class RoundProgressBar(ProgressBar):
         self._enabled = True
 
     def disable(self) -> None:
-        """Show nothing."""
+        """Show no bar."""
         self._enabled = False
 
     def enable(self) -> None:
@@ -38,7 +38,7 @@ class RoundProgressBar(ProgressBar):
         self._enabled = True
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Open the bar where the run stands."""
+        """Open the bar at the present round."""
         total = rounds_in_total(trainer)
         self._bar = tqdm(
             desc="Round", total=total, initial=trainer.global_step, disable=not self._enabled, dynamic_ncols=True
@@ -49,7 +49,7 @@ class RoundProgressBar(ProgressBar):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Move on."""
+        """Move the bar to the present round."""
         if self._bar is not None and trainer.global_step % self.refresh_rate == 0:
             self._bar.update(trainer.global_step - self._bar.n)
             shown = self.get_metrics(trainer, pl_module)
@@ -62,7 +62,7 @@ class RoundProgressBar(ProgressBar):
         self._close()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Leave the bar where it is."""
+        """Close the bar where it stands."""
         self._close()
 
     def _close(self) -> None:
@@ -71,7 +71,7 @@ class RoundProgressBar(ProgressBar):
         self._messages.close()
 
     def print(self, *args: Any, sep: str = " ", **kwargs: Any) -> None:
-        """Print above the bar."""
+        """Print a message above the bar."""
         tqdm.write(sep.join(map(str, args)))
 
 
@@ -79,7 +79,7 @@ _LOGGERS = ("lightning.pytorch", "lightning.fabric")
 
 
 def rounds_in_total(trainer: Trainer) -> int | None:
-    """Rounds of a whole fit; None if it has no end."""
+    """Return the number of rounds of a whole fit; None if it has no end."""
     limits = [trainer.max_steps] if trainer.max_steps >= 0 else []
     if trainer.max_epochs is not None and trainer.max_epochs >= 0:
         limits.append(int(trainer.max_epochs * trainer.num_training_batches))

@@ -43,7 +43,7 @@ def check(subcommand: str, given: Sequence[str]) -> None:
     """
     if any(asks_for_help(argument) for argument in given):
         return
-    options = _Options(subcommand)
+    options = Options(subcommand)
     for argument, key, value in _pairs(given):
         options.require(argument, key)
         if key in ("c", "config"):
@@ -85,8 +85,12 @@ class _Place:
         return self.within.setdefault(name, _Place())
 
 
-class _Options:
-    """What is known of the configuration so far, files and command-line values in their order."""
+class Options:
+    """Holds what is known of the configuration so far, files and command-line values in their order.
+
+    Args:
+        subcommand: Name of the subcommand, whose options are read from Lightning's source.
+    """
 
     def __init__(self, subcommand: str) -> None:
         self._places = {name: _Place() for name in ("model", "data", "trainer")}
@@ -98,7 +102,8 @@ class _Options:
         self._top = None if run is None else [*_OWN, *(name for name in run if name not in _FROM_DATA)]
 
     @property
-    def _names(self) -> list[str]:
+    def names(self) -> list[str]:
+        """All options of the subcommand and of the trainer, without dashes."""
         return [*(self._top or ()), *(f"trainer.{name}" for name in self._trainer or ())]
 
     def require(self, given: str, key: str) -> None:
@@ -109,7 +114,7 @@ class _Options:
         if head == "trainer" and name:
             unknown = name not in (self._trainer or (name,))
         if unknown:
-            raise MistakeError(no_option(given, key, self._names))
+            raise MistakeError(no_option(given, key, self.names))
 
     def read(self, file: str) -> None:
         """Take over a config file.

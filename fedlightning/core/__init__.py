@@ -1,1 +1,1 @@
-"""What every part stands on: parameters by name, trees of tensors, seeds, checks, plain configurations."""
+"""Foundations that all parts share: parameters by name, trees of tensors, seeds, checks, plain configurations."""

@@ -1,8 +1,8 @@
-"""Names and blocks of a model's parameters, and the flat vectors algorithms compute with.
+"""Names and blocks of a model's parameters, and the flat vectors that algorithms compute with.
 
 A federated algorithm sees vectors: the shared point ``z`` of length d and, for a cohort of S clients, matrices
-``[S, d]``. A task sees named tensors. :class:`ParameterSpace` is the one place that knows both, and the one place
-that says which parameters are minimised and which maximised: the *operator* of an objective f is
+``[S, d]``. A task sees named tensors. Only :class:`ParameterSpace` knows both, and only :class:`ParameterSpace` knows
+which parameters are minimised and which maximised: the *operator* of an objective f is
 ``g = (grad_x f, -grad_y f)``, so that ``z - lr * g`` descends in the min block x and ascends in the max block y.
 """
 
@@ -23,12 +23,12 @@ from fedlightning.models.per_architecture import TaskArchitectures
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """Where named tensors lie in a flat vector; minimised ones first, then maximised ones.
+    """Maps named tensors to places in a flat vector: minimised tensors first, then maximised tensors.
 
     Attributes:
         names: Dotted names, in the order of the vector.
         shapes: Shape of each tensor.
-        minimised: How many of the names, counted from the front, are minimised.
+        minimised: Number of minimised tensors, which come first.
         sizes: Number of elements of each tensor.
         dim: Length d of the flat vector.
         min_dim: Length of the min block x; the max block y has ``dim - min_dim``.
@@ -48,7 +48,7 @@ class Layout:
         object.__setattr__(self, "min_dim", sum(sizes[: self.minimised]))
 
     def views(self, vectors: Tensor) -> dict[str, Tensor]:
-        """Views of ``vectors [..., d]`` as ``{name: [..., *shape]}``; no copy."""
+        """Return views of ``vectors [..., d]`` as ``{name: [..., *shape]}``, without copying."""
         lead = vectors.shape[:-1]
         pieces = vectors.split(self.sizes, dim=-1)
         return {
@@ -57,10 +57,10 @@ class Layout:
         }
 
     def flatten(self, tensors: Iterable[Tensor], num_clients: int) -> Tensor:
-        """The inverse of :meth:`views` for a cohort.
+        """Join the tensors of a cohort into one matrix; the inverse of :meth:`views`.
 
         Args:
-            tensors: One tensor ``[S, *shape]`` a name, in the order of the names; there must be one at least.
+            tensors: One tensor ``[S, *shape]`` for each name, in the order of the names; at least one.
             num_clients: S.
 
         Returns:
@@ -69,36 +69,41 @@ class Layout:
         return torch.cat([tensor.reshape(num_clients, -1) for tensor in tensors], dim=1)
 
     def to_operator_(self, gradient: Tensor) -> Tensor:
-        """Turn a gradient ``[..., d]`` into the operator in place: the max block changes its sign."""
+        """Turn a gradient ``[..., d]`` into the operator in place, by negating the max block."""
         if self.min_dim < self.dim:
             gradient[..., self.min_dim :].neg_()
         return gradient
 
     def columns(self, prefixes: Iterable[str], argument: str) -> Tensor:
-        """Places in the vector of all parameters below the prefixes, long.
+        """Return the indices in the vector of all parameters below the prefixes, as a tensor of integers.
+
+        Args:
+            prefixes: Dotted name prefixes.
+            argument: What the message calls the prefixes.
 
         Raises:
-            ValueError: If a prefix matches no parameter; ``argument`` is what the message calls the prefixes.
+            TypeError: If a prefix is no string.
+            ValueError: If a prefix matches no parameter.
         """
         found = set[str]().union(*(names_under(prefix, self.names, argument) for prefix in prefixes))
         kept = torch.tensor([name in found for name in self.names])
         return kept.repeat_interleave(torch.tensor(self.sizes)).nonzero().flatten()
 
     def blocks(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
-        """The min and max block of ``vectors [..., d]``, as views."""
+        """Return the min and the max block of ``vectors [..., d]``, as views."""
         return vectors[..., : self.min_dim], vectors[..., self.min_dim :]
 
     def spread(self, value: PerBlock, name: str, like: Tensor, others: Iterable[str] = ()) -> float | Tensor:
-        """A hyper-parameter as a number or, where it differs by block or prefix, as a vector ``[d]``.
+        """Return a hyper-parameter as a number or, if different by block or prefix, as a vector ``[d]``.
 
         Args:
             value: A number, a pair ``[min, max]`` or a mapping from name prefixes to numbers.
             name: The hyper-parameter's name, for messages.
             like: Gives dtype and device of the vector.
-            others: Further names that prefixes may mean, of a layout beside this one.
+            others: Names of other parameters, outside this layout, that prefixes may match as well.
 
         Raises:
-            ValueError: If a sequence is not a pair, a prefix is unknown, or a parameter is covered by no prefix.
+            ValueError: If a sequence is not a pair, a prefix is unknown, or no prefix covers a parameter.
         """
         if isinstance(value, Mapping):
             numbers = self._by_prefix(value, name, others)
@@ -129,10 +134,11 @@ class Layout:
 
 
 class ParameterSpace:
-    """The trainable parameters of a module, sorted into shared and personal, min and max; and its buffers.
+    """Sorts a module's trainable parameters into shared and personal, min and max blocks, and lists the buffers.
 
-    Parameters that do not require gradients belong to no block: they are constants of the objective. Of
-    :class:`~fedlightning.models.PerArchitecture` only the active ones count; the shared block is the same for all.
+    Parameters that do not require gradients belong to no block: they are constants of the objective. In a
+    :class:`~fedlightning.models.PerArchitecture` only parameters of the active architecture count. The shared block is
+    the same for all architectures.
 
     Attributes:
         shared: Layout of the point the server holds.
@@ -143,7 +149,7 @@ class ParameterSpace:
     def __init__(
         self, module: nn.Module, max_parameters: Iterable[str] = (), personal_parameters: Iterable[str] = ()
     ) -> None:
-        """Sort the parameters of ``module``.
+        """Sort the parameters of ``module`` into blocks.
 
         Args:
             module: The model or task.
@@ -152,8 +158,8 @@ class ParameterSpace:
 
         Raises:
             ValueError: If a prefix matches no trainable parameter, a parameter is named by both, nothing is shared,
-                the trainable parameters do not share one real dtype, or parts that differ by architecture are not
-                personal.
+                a parameter of a lazy module has no shape yet, the trainable parameters do not have one common real
+                dtype, or parts that differ by architecture are not personal.
         """
         trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
         if lazy := [name for name, p in trainable.items() if is_lazy(p)]:
@@ -203,7 +209,7 @@ class ParameterSpace:
         self.buffers = _layout(tuple(buffers), {name: b.shape for name, b in buffers.items()})
 
     def spread(self, value: PerBlock, name: str, like: Tensor) -> tuple[float | Tensor, float | Tensor]:
-        """A hyper-parameter in the shared and in the personal block, each as :meth:`Layout.spread` gives it.
+        """Return a hyper-parameter for the shared and for the personal block, as :meth:`Layout.spread` does.
 
         Prefixes may name parameters of either block.
         """
@@ -218,30 +224,30 @@ class ParameterSpace:
         return ParameterSpace(module, *self._prefixes)
 
     def stay(self) -> Tensor:
-        """Which elements of the buffers belong to layers whose parameters are personal, ``[b]`` bool."""
+        """Return which elements of the buffers belong to layers with personal parameters, ``[b]`` bool."""
         own = [any(is_under(name, prefix) for prefix in self._prefixes[1]) for name in self.buffers.names]
         return torch.tensor(own, dtype=torch.bool).repeat_interleave(torch.tensor(self.buffers.sizes, dtype=torch.long))
 
     @property
     def travelling_buffers(self) -> tuple[str, ...]:
-        """Names of the buffers of layers whose parameters are shared."""
+        """Names of the buffers outside layers with personal parameters."""
         prefixes = self._prefixes[1]
         return tuple(name for name in self.buffers.names if not any(is_under(name, prefix) for prefix in prefixes))
 
     def restrict_buffers(self, names: Iterable[str]) -> None:
-        """Keep only the named buffers in :attr:`buffers`: those the objective changes."""
+        """Keep only the named buffers in :attr:`buffers`, namely the buffers that the objective changes."""
         kept = set(names)
         shapes = dict(zip(self.buffers.names, self.buffers.shapes, strict=True))
         self.buffers = _layout(tuple(name for name in self.buffers.names if name in kept), shapes)
 
 
 def read(layout: Layout, module: nn.Module, like: Tensor | None = None) -> Tensor:
-    """The values of a layout's tensors in ``module`` as a new vector ``[d]``.
+    """Return the values of a layout's tensors in ``module`` as a new vector ``[d]``.
 
     Args:
-        layout: Which tensors.
-        module: Holds them as parameters or buffers.
-        like: Gives the dtype to convert to (buffers may hold integers); by default the tensors' own.
+        layout: Names the tensors.
+        module: Holds the tensors as parameters or buffers.
+        like: Gives dtype and device of the vector (buffers may hold integers); by default the module's first parameter.
     """
     tensors = _tensors(layout, module)
     like = next(module.parameters()) if like is None else like
@@ -251,7 +257,7 @@ def read(layout: Layout, module: nn.Module, like: Tensor | None = None) -> Tenso
 
 
 def write(layout: Layout, module: nn.Module, vector: Tensor) -> None:
-    """Copy ``vector [d]`` into the layout's tensors in ``module``; integers are rounded."""
+    """Copy ``vector [d]`` into the layout's tensors in ``module``, rounding for integer tensors."""
     views = layout.views(vector)
     with torch.no_grad():
         for name, tensor in zip(layout.names, _tensors(layout, module), strict=True):
@@ -269,7 +275,7 @@ def _layout(names: tuple[str, ...], shapes: Mapping[str, torch.Size], minimised:
 
 
 def is_under(name: str, prefix: str) -> bool:
-    """Whether a dotted name is ``prefix`` or below it."""
+    """Return whether a dotted name equals ``prefix`` or lies below it."""
     return name == prefix or name.startswith(f"{prefix}.")
 
 
@@ -278,10 +284,11 @@ def _parts(name: str) -> list[str]:
 
 
 def names_under(prefix: str, names: Iterable[str], argument: str) -> set[str]:
-    """Names equal to ``prefix`` or below it.
+    """Return the names that equal ``prefix`` or lie below it.
 
     Raises:
-        ValueError: If there are none, naming the argument, the prefix and what it may have meant.
+        TypeError: If the prefix is no string.
+        ValueError: If no name matches; the message suggests a similar name.
     """
     names = list(names)
     if not isinstance(prefix, str):

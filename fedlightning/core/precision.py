@@ -1,4 +1,4 @@
-"""What needs more than half precision."""
+"""Conversion of tensors that need more than half precision."""
 
 from __future__ import annotations
 
@@ -7,5 +7,8 @@ from torch import Tensor
 
 
 def at_least_float32(z: Tensor) -> Tensor:
-    """``z``, in float32 if it has fewer bits: decompositions know no half precision, and gaps drown in rounding."""
+    """Return ``z``, converted to float32 if the dtype has fewer bits.
+
+    Matrix decompositions do not support half precision, and small gaps drown in its rounding errors.
+    """
     return z.to(torch.promote_types(z.dtype, torch.float32))

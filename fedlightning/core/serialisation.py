@@ -1,4 +1,4 @@
-"""Objects as plain configurations and back: what checkpoints store of hyper-parameters, and what they may build."""
+"""Conversion of objects to plain configurations and back, limited to what a checkpoint may build."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ class UntrustedClassError(CheckpointError):
 
 
 def to_config(value: Any) -> Any:
-    """``value`` in plain types; dataclass objects, classes and partials become class paths.
+    """Convert ``value`` to plain types; dataclass objects, classes and partials become class paths.
 
     Raises:
-        NotPlainError: If the value (a lambda, a module, ...) has no such form.
+        NotPlainError: If the value (a lambda, a module, ...) has no plain form.
     """
     if isinstance(value, Tensor) and value.dim() == 0:
         value = value.item()
     for plain in (bool, int, float, str):
         if isinstance(value, plain):
-            return plain(value)  # NumPy's numbers derive from these, but are none of them in a file
+            return plain(value)  # NumPy's numbers derive from these types, but would be stored as NumPy objects
     if value is None:
         return None
     if isinstance(value, Mapping):
@@ -62,30 +62,30 @@ def to_config(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Trust:
-    """Which class paths in a file may become objects.
+    """Decides which class paths in a file may become objects.
 
-    Always: algorithms, regularisers, oracles, networks and the like of this package, ``torch.optim``'s optimizers and
-    schedulers, and the layers of ``torch.nn``. A path is looked up in a module, never walked attribute by attribute,
-    and what is found counts by the module that defines it and by the class it derives from: that a module has
-    imported ``os`` makes nothing of ``os`` available.
+    Always trusted are the algorithms, regularizers, oracles, networks and similar classes of this package, the
+    optimizers and schedulers of ``torch.optim``, and the layers of ``torch.nn``. A path is looked up in a module, never
+    walked attribute by attribute. A class is then judged by the module that defines it and by its base classes, so a
+    module that imports ``os`` makes nothing of ``os`` available.
 
     Attributes:
         named: Further classes and functions, named by the caller.
-        modules: Modules whose own classes are trusted, what they import is not.
+        modules: Modules whose own classes are trusted; classes that these modules import are not.
     """
 
     named: tuple[Any, ...] = ()
     modules: tuple[str, ...] = ()
 
     def find(self, path: Any, place: str) -> Any:
-        """The class of a class path.
+        """Return the class or function that a class path names.
 
         Args:
-            path: As written in the file.
-            place: Where it is written, for the message.
+            path: The class path, as written in the file.
+            place: Where the path is written, for the message.
 
         Raises:
-            UntrustedClassError: If the path is none of a trusted class.
+            UntrustedClassError: If the path names nothing that is trusted.
         """
         if isinstance(path, str) and _DOTTED.fullmatch(path):
             module, _, name = path.rpartition(".")
@@ -106,10 +106,10 @@ class Trust:
         )
 
     def find_subclass(self, path: Any, base: type[T], place: str) -> type[T]:
-        """The class of a class path, which must be ``base`` or derived from it: the task or data module to load.
+        """Return the class of a class path, if derived from ``base``, for the task or data module to load.
 
         Raises:
-            UntrustedClassError: If it is not, or neither of this package nor trusted.
+            UntrustedClassError: If the class does not derive from ``base``, or is neither of this package nor trusted.
         """
         module, _, name = path.rpartition(".") if isinstance(path, str) else ("", "", "")
         there = vars(sys.modules[module]).get(name) if module in sys.modules else None
@@ -127,18 +127,19 @@ class Trust:
 
 
 def from_config(config: Any, trust: Trust | None = None, place: str = "The configuration") -> Any:
-    """The inverse of :func:`to_config`: class paths become objects, those of optimizers and schedulers partials.
+    """Build objects from the plain values of :func:`to_config`.
 
-    Nothing is fetched from the network meanwhile: arguments named ``download`` count as false.
+    Class paths become objects; class paths of optimizers, schedulers and functions become partials. Nothing is fetched
+    from the network: arguments named ``download`` count as false.
 
     Args:
         config: Plain values.
-        trust: Which classes may be built; null for those of this package, ``torch.optim`` and ``torch.nn``.
+        trust: Which classes may be built; None for classes of this package, ``torch.optim`` and ``torch.nn`` only.
         place: Where the values are written, for messages.
 
     Raises:
-        UntrustedClassError: If a class path names another class.
-        CheckpointError: If a class does not accept the arguments.
+        UntrustedClassError: If a class path names a class that is not trusted.
+        CheckpointError: If a class does not accept the stored arguments.
     """
     trust = Trust() if trust is None else trust
     if isinstance(config, list | tuple):
@@ -173,19 +174,19 @@ def rebuild(
     wrapped_in: Any = None,
     place: str = "hyper_parameters",
 ) -> T:
-    """A task or a data module from the hyper-parameters of a checkpoint.
+    """Build a task or a data module from the hyper-parameters of a checkpoint.
 
     Args:
-        base: Whose ``load_from_checkpoint`` was called.
+        base: The class whose ``load_from_checkpoint`` was called.
         stored: The hyper-parameters; classes of the module that defines ``base`` are trusted.
-        given: Values that win over those stored.
+        given: Values that replace stored values.
         trusted: Further classes that may be built.
         wrapped_in: Name of the one argument that took all hyper-parameters as a dict.
-        place: Where they are written, for messages.
+        place: Where the hyper-parameters are written, for messages.
 
     Raises:
-        UntrustedClassError: If they ask for a class that is not trusted.
-        CheckpointError: If nothing can be made of them.
+        UntrustedClassError: If the hyper-parameters ask for a class that is not trusted.
+        CheckpointError: If no object can be built from the hyper-parameters.
     """
     if not isinstance(stored, Mapping):
         raise CheckpointError(f"{place} is a {type(stored).__name__}, expected a dict.")
@@ -216,7 +217,7 @@ def rebuild(
 
 
 def class_path(cls: type) -> str:
-    """Dotted path of a class."""
+    """Return the dotted path of a class."""
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
@@ -239,7 +240,7 @@ _PARTS = (
 
 
 def _named(trusted: Iterable[Any]) -> tuple[Any, ...]:
-    """What the caller trusts, as classes and functions."""
+    """Return the classes and functions that the caller trusts, as a tuple."""
     given = trusted if isinstance(trusted, Iterable) and not isinstance(trusted, str | type) else (trusted,)
     named = tuple(given)
     for each in named:
@@ -249,7 +250,7 @@ def _named(trusted: Iterable[Any]) -> tuple[Any, ...]:
 
 
 def _of_torch(module: str, found: Any) -> type | None:
-    """``found`` in ``module``, if it is an optimizer, a scheduler or a layer that torch defines."""
+    """Return ``found`` in ``module`` if torch defines it as an optimizer, a scheduler or a layer; otherwise None."""
     if not isinstance(found, type) or module.split(".")[:2] not in (["torch", "optim"], ["torch", "nn"]):
         return None
     defined = f"{found.__module__}."
@@ -258,7 +259,7 @@ def _of_torch(module: str, found: Any) -> type | None:
 
 
 def _of_this_package(module: str, name: str) -> type | None:
-    """A class of this package that hyper-parameters may hold: no task, no data module, nothing that acts."""
+    """Return a class of this package that hyper-parameters may hold; None for tasks, data modules and all else."""
     package, *parts = module.split(".")
     if package != _PACKAGE or not parts or parts[0] not in _PARTS or name.startswith("_"):
         return None
@@ -268,7 +269,7 @@ def _of_this_package(module: str, name: str) -> type | None:
 
 
 def _imported(module: str, name: str) -> Any:
-    """A name of a module of this package."""
+    """Import a module of this package and return one of its names; None if there is none."""
     try:
         return getattr(import_module(module), name, None)
     except ModuleNotFoundError:
@@ -279,7 +280,7 @@ def _imported(module: str, name: str) -> Any:
 def _kinds() -> tuple[type, ...]:
     """What hyper-parameters of this package's tasks and data modules derive from."""
     from fedlightning.algorithms.base import Algorithm  # these import this module
-    from fedlightning.data.partition import Partitioner
+    from fedlightning.data.partitioners import Partitioner
     from fedlightning.federation.client_states import Storage
     from fedlightning.local import LocalSolver, StoppingRule
     from fedlightning.oracle import ClientBatching
@@ -304,11 +305,11 @@ def _kinds() -> tuple[type, ...]:
 
 
 def _as_annotated(function: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Lists where tuples are annotated become tuples, which files have no word for."""
+    """Turn lists into tuples where tuples are annotated, because files do not know tuples."""
     try:
         takes = inspect.getattr_static(function, "__init__") if isinstance(function, type) else function
         hints = get_type_hints(function if is_dataclass(function) else takes)
-    except (NameError, TypeError, AttributeError):  # names of another module, or of a type checker
+    except (NameError, TypeError, AttributeError):  # annotations whose names cannot be resolved here
         hints = {}
     return {
         name: tuple(value) if isinstance(value, list) and _is_tuple(hints.get(name)) else value

@@ -1,4 +1,4 @@
-"""Tensors in nested dicts, lists and tuples: the structure of a batch."""
+"""Nested dicts, lists and tuples of tensors, the structure of a batch."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Structure = Any
 
 
 def flatten(data: Any) -> tuple[list[Tensor], Structure]:
-    """The tensors of ``data`` in order, and how they were nested.
+    """Return the tensors of ``data`` in order, and the structure of the nesting.
 
     Raises:
-        TypeError: If something else than a tensor lies in it.
+        TypeError: If ``data`` contains anything but tensors in dicts, lists and tuples.
     """
     if isinstance(data, Tensor):
         return [data], None
@@ -41,7 +41,7 @@ def flatten(data: Any) -> tuple[list[Tensor], Structure]:
 
 
 def unflatten(leaves: list[Any], structure: Structure) -> Any:
-    """The inverse of :func:`flatten`, with anything in place of the tensors."""
+    """Nest ``leaves`` as ``structure`` says; the inverse of :func:`flatten`, with leaves of any type."""
     if structure is None:
         return leaves[0]
     names, parts = structure
@@ -58,7 +58,13 @@ def unflatten(leaves: list[Any], structure: Structure) -> Any:
 
 
 def map_tensors(function: Callable[..., Any], data: Any, *others: Any) -> Any:
-    """``data`` with every tensor replaced by ``function`` of it (and of those at its place in ``others``)."""
+    """Return ``data`` with every tensor replaced by the result of ``function``.
+
+    Args:
+        function: Takes a tensor of ``data`` and the tensors at the same place in each of the ``others``.
+        data: Tensors in nested dicts, lists and tuples.
+        others: Further data of the same structure.
+    """
     leaves, structure = flatten(data)
     columns = [leaves, *(flatten(other)[0] for other in others)]
     return unflatten([function(*column) for column in zip(*columns, strict=True)], structure)

@@ -1,4 +1,4 @@
-"""Checks of hyper-parameters when an object is made, with messages that name the object, the value and the range."""
+"""Checks of hyper-parameters when an object is made, with errors that name the object, the value and the range."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedlightning.core.per_block import takes_blocks
 
 
 class Bounds(TypedDict, total=False):
-    """Bounds of a number; those left out bound nothing.
+    """Declares bounds of a number; a bound that is left out does not apply.
 
     Attributes:
         above: Values must be greater than this.
@@ -31,20 +31,20 @@ class Bounds(TypedDict, total=False):
 
 
 def require(owner: object, *names: str, optional: bool = False, whole: bool = False, **bounds: Unpack[Bounds]) -> None:
-    """Check attributes' ranges; of a pair or a mapping, every entry's.
+    """Check the ranges of attributes and, for pairs and mappings, of every entry.
 
     A dataclass says which of its fields take several numbers (``per_block()``) and, by their annotations, which take
     whole ones (``int``).
 
     Args:
-        owner: Has the attributes.
-        names: The attributes, which are numbers or, where declared so, ``[min, max]`` or ``{prefix: number}``.
-        optional: Whether None is a value, too.
-        whole: Whether values must be whole numbers; of dataclasses, their annotations say it.
-        bounds: Of every number.
+        owner: Object with the attributes.
+        names: Names of the attributes, which are numbers or, where declared so, ``[min, max]`` or ``{prefix: number}``.
+        optional: Whether None is allowed, too.
+        whole: Whether values must be whole numbers; a dataclass may say this by the annotation ``int`` instead.
+        bounds: Bounds of every number.
 
     Raises:
-        TypeError: If something is no number, or several numbers are given where one is expected.
+        TypeError: If a value is no number, or several numbers are given where one is expected.
         ValueError: If a number is out of range, infinite or not a number.
     """
     declared = {field.name: field for field in fields(owner)} if is_dataclass(owner) else {}
@@ -62,16 +62,16 @@ def require_argument(
     """Check the range of an argument that its owner does not keep as an attribute.
 
     Args:
-        owner: What is being made, for the message.
-        name: The argument.
-        value: What was given.
-        optional: Whether None is a value, too.
-        whole: Whether it must be a whole number.
-        bounds: Of the number.
+        owner: Object that is being made, for the message.
+        name: Name of the argument.
+        value: Value of the argument.
+        optional: Whether None is allowed, too.
+        whole: Whether the value must be a whole number.
+        bounds: Bounds of the number.
 
     Raises:
-        TypeError: If it is no number.
-        ValueError: If it is out of range, infinite or not a number.
+        TypeError: If the value is no number.
+        ValueError: If the value is out of range, infinite or not a number.
     """
     _require(f"{type(owner).__name__}({name}={value!r})", value, whole, optional, bounds)
 
@@ -81,12 +81,12 @@ def require_instance(argument: str, value: object, kind: type, example: str) -> 
 
     Args:
         argument: Owner and name, ``Owner(name=``, for the message.
-        value: What was given.
+        value: Value of the argument.
         kind: The class.
-        example: How such an object is made.
+        example: Expression that makes an object of the class.
 
     Raises:
-        TypeError: If it is something else, such as the class itself.
+        TypeError: If the value is anything else, e.g. the class itself.
     """
     if not isinstance(value, kind):
         shown = value.__name__ if isinstance(value, type) else repr(value)
@@ -119,7 +119,7 @@ def _require(given: str, entry: object, whole: bool, optional: bool, bounds: Bou
 
 
 def _entries(value: Any, given: str) -> list[Any]:
-    """The numbers of a hyper-parameter that may differ by block or prefix."""
+    """Return the numbers of a hyper-parameter that may differ by block or prefix."""
     if isinstance(value, Mapping):
         if wrong := [key for key in value if not isinstance(key, str)]:
             raise InvalidTypeError(f"{given}: expected name prefixes or 'default' as keys, not {wrong[0]!r}.")

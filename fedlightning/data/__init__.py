@@ -15,14 +15,17 @@ if TYPE_CHECKING:
         LabelledPictures,
         TinyImageNet,
     )
+    from fedlightning.data.client_datasets import ClientDatasets
     from fedlightning.data.digits_of_sizes import DigitsOfSizes
     from fedlightning.data.domains import MNISTM, DigitsM, Office31
     from fedlightning.data.evaluation import ClientLoader
     from fedlightning.data.features import FedMultimodal, SubjectFeatures
+    from fedlightning.data.federation import Federation
     from fedlightning.data.images import ScalePixels
     from fedlightning.data.leaf import FEMNIST
-    from fedlightning.data.module import ClientDatasets, FederatedDataModule, Federation, RoundLoader
-    from fedlightning.data.partition import IID, ByGroup, Dirichlet, Partition, Partitioner, Shards, SourceTargetShare
+    from fedlightning.data.module import FederatedDataModule
+    from fedlightning.data.partition import Partition
+    from fedlightning.data.partitioners import IID, ByGroup, Dirichlet, Partitioner, Shards, SourceTargetShare
     from fedlightning.data.personal import (
         HAPT,
         KUHAR,
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     )
     from fedlightning.data.synthetic import Synthetic
     from fedlightning.data.tensors import MixedTensorData, TensorData
+    from fedlightning.federation.round_loader import RoundLoader
 
 __all__ = [
     "CIFAR10",
@@ -86,18 +90,22 @@ __getattr__, __dir__ = lazily(
     __name__,
     {
         "celeba": "CelebA",
+        "client_datasets": "ClientDatasets",
         "classification": "CIFAR10 CIFAR100 MNIST Digits FashionMNIST LabelledPictures TinyImageNet",
         "digits_of_sizes": "DigitsOfSizes",
         "domains": "MNISTM DigitsM Office31",
         "evaluation": "ClientLoader",
+        "federation": "Federation",
         "features": "FedMultimodal SubjectFeatures",
         "images": "ScalePixels",
         "leaf": "FEMNIST",
-        "module": "ClientDatasets FederatedDataModule Federation RoundLoader",
-        "partition": "IID ByGroup Dirichlet Partition Partitioner Shards SourceTargetShare",
+        "module": "FederatedDataModule",
+        "partition": "Partition",
+        "partitioners": "IID ByGroup Dirichlet Partitioner Shards SourceTargetShare",
         "personal": "HAPT KUHAR UCIHAR PersonalCIFAR10 PersonalCIFAR100 "
         "PersonalData PersonalDigits PersonalMNIST PersonalPictures PersonalTinyImageNet",
         "synthetic": "Synthetic",
         "tensors": "MixedTensorData TensorData",
+        ".federation.round_loader": "RoundLoader",
     },
 )

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from fedlightning.data.module import FederatedDataModule, Federation
-from fedlightning.data.partition import Partitioner, Shards
+from fedlightning.data.federation import Federation
+from fedlightning.data.module import FederatedDataModule
+from fedlightning.data.partitioners import Partitioner, Shards
 
 
 class CelebA(FederatedDataModule):

@@ -7,9 +7,10 @@ from typing import Any, ClassVar
 import torch
 
 from fedlightning.core.validation import require, require_instance
+from fedlightning.data.federation import Federation
 from fedlightning.data.images import ScalePixels, digits_images
-from fedlightning.data.module import FederatedDataModule, Federation, TensorData
-from fedlightning.data.partition import IID, Partitioner
+from fedlightning.data.module import FederatedDataModule
+from fedlightning.data.partitioners import IID, Partitioner
 from fedlightning.data.pictures import (
     Reader,
     read_cifar10,
@@ -18,6 +19,7 @@ from fedlightning.data.pictures import (
     read_mnist,
     read_tiny_imagenet,
 )
+from fedlightning.data.tensors import TensorData
 
 
 class Digits(FederatedDataModule):

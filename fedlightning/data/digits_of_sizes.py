@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from fedlightning.data.module import Federation
+from fedlightning.data.federation import Federation
 from fedlightning.data.partition import Partition
 from fedlightning.data.personal import PersonalDigits
 from fedlightning.data.tensors import MixedTensorData, TensorData

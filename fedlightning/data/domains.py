@@ -16,6 +16,7 @@ from torch.utils.data import ConcatDataset, Dataset
 
 from fedlightning.core.validation import require
 from fedlightning.data.cache import cached
+from fedlightning.data.federation import Federation
 from fedlightning.data.images import (
     ScalePixels,
     blend,
@@ -25,8 +26,9 @@ from fedlightning.data.images import (
     read_photographs,
     sample_photographs,
 )
-from fedlightning.data.module import FederatedDataModule, Federation, TensorData
-from fedlightning.data.partition import SourceTargetShare
+from fedlightning.data.module import FederatedDataModule
+from fedlightning.data.partitioners import SourceTargetShare
+from fedlightning.data.tensors import TensorData
 
 SOURCE, TARGET, HIDDEN = 0, 1, -1
 

@@ -1,7 +1,8 @@
-"""Evaluation data client by client."""
+"""Loaders of evaluation data: pooled for one global model, or client by client for models of clients' own."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,21 +14,43 @@ from torch.utils.data import DataLoader, Dataset
 
 from fedlightning.core.tree import map_tensors
 from fedlightning.data.partition import Partition
-from fedlightning.data.tensors import MixedTensorData, as_tensor_data
+from fedlightning.data.tensors import TensorData, as_tensor_data, in_memory, shape_of_samples
+from fedlightning.federation.minibatches import repeat_last
 
 Kind = tuple[str, str, int]
 """Model, architecture, and shape of samples."""
 
 
+class PooledLoader(DataLoader[Any]):
+    """Yields evaluation data that belong to no client in particular.
+
+    Such a loader comes from a data module that has warned already where a task's personal parameters play no part.
+    """
+
+
+def pooled_loader(data: Dataset[Any], batch_size: int, num_workers: int) -> PooledLoader:
+    """Return a loader of all samples of a data set, in their order.
+
+    Args:
+        data: The data set; tensors are sliced, without collating sample by sample.
+        batch_size: Samples of a batch.
+        num_workers: Number of worker processes for data sets that are not tensors.
+    """
+    tensors = as_tensor_data(data)
+    if tensors is None:
+        return PooledLoader(data, batch_size=batch_size, num_workers=num_workers)
+    return PooledLoader(_Batches(tensors, batch_size), batch_size=None)
+
+
 @dataclass(frozen=True)
 class EvaluationPart:
-    """Samples of one client that are evaluated together.
+    """Names samples of one client that are evaluated together.
 
     Attributes:
-        client: Whose samples they are.
+        client: Number of the client whose samples these are.
         model: ``own`` for the client's own model, ``global`` for the server's.
         index: ``[B]``, positions of the samples in the pooled data.
-        last: Whether it is the last part of this client and model.
+        last: Whether no further part of this client and model follows.
     """
 
     client: int
@@ -36,17 +59,13 @@ class EvaluationPart:
     last: bool
 
 
-class PooledLoader(DataLoader[Any]):
-    """Evaluation data of nobody's in particular, from a data module that says what this means for personal parts."""
-
-
 class ClientLoader:
-    """Batches of one client each, or of several clients side by side.
+    """Yields batches of one client each, or of several clients side by side.
 
     A batch of one client has the data set's own structure, so a task's ``validation_step`` sees nothing unusual. With
-    ``at_once`` > 1 a batch holds several clients, leaves ``[S, B, ...]``, B the samples of the largest; the others'
-    last sample is repeated. Clients of like size stand together, ``batch_size`` bounds S * B. A client with more
-    samples than that has batches of its own, all in a row.
+    ``at_once`` > 1 a batch holds several clients, leaves ``[S, B, ...]``, B the number of samples of the largest; the
+    last sample of each other client is repeated. Clients of like size stand together, ``batch_size`` bounds S * B. A
+    client with more samples than ``batch_size`` has batches of its own, all in a row.
 
     Attributes:
         batches: The parts of each batch.
@@ -70,23 +89,19 @@ class ClientLoader:
         Args:
             dataset: All clients' samples, pooled.
             partition: Which of them each client holds; clients without samples are left out.
-            batch_size: Largest batch.
-            models: Every client's samples come once for each of these.
-            clients: Clients to take; None for all.
-            num_workers: Worker processes for data sets that are not tensors.
-            at_once: Largest number of clients in a batch.
-            architecture: A client's architecture; a batch's clients share it, and the shape of their samples.
+            batch_size: Largest number of samples in a batch, >= 1.
+            models: ``own``, ``global`` or both: every client's samples come once for each of these models.
+            clients: Numbers of the clients to take; None for all.
+            num_workers: Number of worker processes for data sets that are not tensors.
+            at_once: Largest number of clients in a batch, >= 1.
+            architecture: Function from the number of a client to the name of its architecture; the clients of a batch
+                share the architecture and the shape of their samples.
         """
         self._dataset = dataset
         self._num_workers = num_workers
         self.clients = len(partition)
         self.grouped = at_once > 1
-        parts: list[EvaluationPart] = []
-        for client in range(len(partition)) if clients is None else clients:
-            pieces = [piece for piece in partition[client].split(batch_size) if len(piece)]
-            for model in models:
-                for number, index in enumerate(pieces, start=1):
-                    parts.append(EvaluationPart(client, model, index, number == len(pieces)))
+        parts = _parts(partition, range(len(partition)) if clients is None else clients, models, batch_size)
         self.batches = (
             _side_by_side(parts, batch_size, at_once, self._kind(architecture))
             if self.grouped
@@ -98,8 +113,7 @@ class ClientLoader:
 
     def __iter__(self) -> Iterator[Any]:
         order = [_padded(parts) for parts in self.batches]
-        mixed = self._dataset if isinstance(self._dataset, MixedTensorData) else None
-        tensors = as_tensor_data(self._dataset) or mixed
+        tensors = in_memory(self._dataset)
         loaded = (
             DataLoader(self._dataset, batch_sampler=[i.tolist() for i in order], num_workers=self._num_workers)
             if tensors is None
@@ -109,24 +123,48 @@ class ClientLoader:
             yield map_tensors(partial(torch.unflatten, dim=0, sizes=(len(parts), -1)), batch) if self.grouped else batch
 
     def _kind(self, architecture: Callable[[int], str]) -> Callable[[EvaluationPart], Kind]:
-        """What parts of a batch must agree in."""
-        dataset = self._dataset
+        """Return a function that says what the parts of a batch must agree in."""
 
         def kind(part: EvaluationPart) -> Kind:
-            shape = dataset.shape_of(int(part.index[0])) if isinstance(dataset, MixedTensorData) else 0
-            return part.model, architecture(part.client), shape
+            return part.model, architecture(part.client), shape_of_samples(self._dataset, part.index)
 
         return kind
+
+
+@dataclass(frozen=True)
+class _Batches(Dataset[Any]):
+    """Gives batches of tensor data as items, so that nothing is collated sample by sample."""
+
+    data: TensorData
+    size: int
+
+    def __len__(self) -> int:
+        return -(-len(self.data) // self.size)
+
+    def __getitem__(self, index: int) -> Any:
+        if index >= len(self):
+            raise IndexError(index)
+        return self.data[index * self.size : (index + 1) * self.size]
+
+
+def _parts(
+    partition: Partition, clients: Iterable[int], models: Sequence[str], batch_size: int
+) -> list[EvaluationPart]:
+    """Cut the samples of each client into parts of at most ``batch_size``, once for each model."""
+    parts = []
+    for client in clients:
+        pieces = [piece for piece in partition[client].split(batch_size) if len(piece)]
+        for model in models:
+            for number, index in enumerate(pieces, start=1):
+                parts.append(EvaluationPart(client, model, index, last=number == len(pieces)))
+    return parts
 
 
 def _side_by_side(
     parts: list[EvaluationPart], batch_size: int, at_once: int, kind: Callable[[EvaluationPart], Kind]
 ) -> list[tuple[EvaluationPart, ...]]:
-    """Parts of whole clients in groups of one kind and like size; those of clients in several parts one by one."""
-    pieces: dict[tuple[str, int], int] = {}
-    for part in parts:
-        key = (part.model, part.client)
-        pieces[key] = pieces.get(key, 0) + 1
+    """Group clients of one kind and like size; clients in several parts come one by one at the end."""
+    pieces = Counter((part.model, part.client) for part in parts)
     whole: dict[Kind, list[EvaluationPart]] = {}
     for part in parts:
         if pieces[part.model, part.client] == 1:
@@ -143,6 +181,6 @@ def _side_by_side(
 
 
 def _padded(parts: Sequence[EvaluationPart]) -> Tensor:
-    """Positions of all parts in a row, each filled up with its last to the length of the longest."""
+    """Join the positions of all parts, each lengthened to the longest part by repeating its last position."""
     longest = max(len(part.index) for part in parts)
-    return torch.cat([torch.cat([part.index, part.index[-1:].expand(longest - len(part.index))]) for part in parts])
+    return torch.cat([repeat_last(part.index, longest) for part in parts])

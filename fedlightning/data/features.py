@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from fedlightning.data.partition import ByGroup, Partitioner
+from fedlightning.data.partitioners import ByGroup, Partitioner
 from fedlightning.data.personal import PersonalData
 from fedlightning.data.tensors import TensorData
 

@@ -8,8 +8,10 @@ from typing import Any
 
 import torch
 
-from fedlightning.data.module import FederatedDataModule, Federation, TensorData
+from fedlightning.data.federation import Federation
+from fedlightning.data.module import FederatedDataModule
 from fedlightning.data.partition import Partition
+from fedlightning.data.tensors import TensorData
 
 Samples = dict[str, tuple[list[Any], list[int]]]
 

@@ -12,9 +12,11 @@ from torch import Tensor
 
 from fedlightning.core.seeding import derive_seed
 from fedlightning.core.validation import require, require_instance
+from fedlightning.data.federation import Federation
 from fedlightning.data.images import ScalePixels, digits_images
-from fedlightning.data.module import FederatedDataModule, Federation
-from fedlightning.data.partition import IID, ByGroup, Dirichlet, Partition, Partitioner
+from fedlightning.data.module import FederatedDataModule
+from fedlightning.data.partition import Partition
+from fedlightning.data.partitioners import IID, ByGroup, Dirichlet, Partitioner
 from fedlightning.data.pictures import Reader, read_cifar10, read_cifar100, read_mnist, read_tiny_imagenet
 from fedlightning.data.sensors import halves_shared, ku_har_folders, read_hapt, read_ku_har, read_uci_har
 from fedlightning.data.tensors import TensorData

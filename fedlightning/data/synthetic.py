@@ -8,8 +8,10 @@ import numpy as np
 import torch
 
 from fedlightning.core.validation import require, require_argument
-from fedlightning.data.module import FederatedDataModule, Federation, TensorData
+from fedlightning.data.federation import Federation
+from fedlightning.data.module import FederatedDataModule
 from fedlightning.data.partition import Partition
+from fedlightning.data.tensors import TensorData
 
 FEATURES = 60
 CLASSES = 10

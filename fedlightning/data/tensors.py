@@ -1,4 +1,4 @@
-"""Data sets held as tensors."""
+"""Data sets held as tensors, whose samples are gathered by index instead of loaded one by one."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
 from fedlightning.core.tree import flatten, map_tensors
-from fedlightning.federation.cohort import MixedSource, TensorSource, Transform
+from fedlightning.federation.sources import MixedSource, TensorSource, Transform
 
 
 @dataclass(frozen=True)
 class TensorData(Dataset[Any]):
-    """Samples held as tensors, in any nesting; the fast path of federated training.
+    """Holds samples as tensors in any nesting; the fast path of federated training.
 
     Attributes:
         tensors: Leaves ``[n, ...]``.
@@ -29,21 +30,25 @@ class TensorData(Dataset[Any]):
         return len(flatten(self.tensors)[0][0])
 
     def __getitem__(self, index: Any) -> Any:
-        """A sample, or a batch for a slice or an index tensor."""
+        """Return a sample, or a batch for a slice or an index tensor."""
         item = map_tensors(lambda t: t[index], self.tensors)
         return item if self.transform is None else self.transform(item)
 
+    def source(self) -> TensorSource:
+        """Return the source of a cohort's samples."""
+        return TensorSource(self.tensors, self.transform)
+
 
 class MixedTensorData(Dataset[Any]):
-    """Samples of several shapes, for clients that differ in what they measure; those of one client have one shape.
+    """Holds samples of several shapes, for clients that measure different things; one client's samples share a shape.
 
     Attributes:
-        parts: Samples of one shape each; positions count through them all.
-        offsets: ``[parts]``, position of the first sample of each.
+        parts: Samples of one shape each; positions count through all parts.
+        offsets: ``[parts]``, position of the first sample of each part.
     """
 
     def __init__(self, parts: Sequence[TensorData]) -> None:
-        """Join the parts."""
+        """Join parts, at least one."""
         self.parts = tuple(parts)
         self.offsets = torch.tensor([0, *(len(part) for part in parts)])[:-1].cumsum(0)
 
@@ -51,24 +56,34 @@ class MixedTensorData(Dataset[Any]):
         return sum(map(len, self.parts))
 
     def __getitem__(self, index: Any) -> Any:
-        """A sample, or a batch of samples of one shape for an index tensor."""
+        """Return a sample, or for an index tensor a batch of samples, which must share a shape."""
         index = torch.as_tensor(index)
         part = self.shape_of(int(index.flatten()[0]))
         return self.parts[part][index - self.offsets[part]]
 
     def shape_of(self, position: int) -> int:
-        """Which part a sample lies in."""
+        """Return the number of the part in which a sample lies."""
         return int(torch.searchsorted(self.offsets, position, right=True)) - 1
 
     def source(self) -> MixedSource:
-        """For training."""
-        return MixedSource([TensorSource(part.tensors, part.transform) for part in self.parts], self.offsets)
+        """Return the source of a cohort's samples."""
+        return MixedSource([part.source() for part in self.parts], self.offsets)
 
 
-def as_tensor_data(dataset: Dataset[Any]) -> TensorData | None:
-    """The data set as tensors, if it is made of tensors."""
+def as_tensor_data(dataset: Dataset[Any] | None) -> TensorData | None:
+    """Return the data set as tensors ``[n, ...]``; None if it is not made of tensors, or of several shapes."""
     if isinstance(dataset, TensorData):
         return dataset
     if isinstance(dataset, TensorDataset):
         return TensorData(tuple(dataset.tensors))
     return None
+
+
+def in_memory(dataset: Dataset[Any]) -> TensorData | MixedTensorData | None:
+    """Return the data set as tensors of one shape or several; None if its samples have to be loaded."""
+    return dataset if isinstance(dataset, MixedTensorData) else as_tensor_data(dataset)
+
+
+def shape_of_samples(dataset: Dataset[Any], index: Tensor) -> int:
+    """Return the number of the shape that the samples at ``index [n]`` share; 0 in data sets of one shape."""
+    return dataset.shape_of(int(index[0])) if isinstance(dataset, MixedTensorData) else 0

@@ -1,1 +1,1 @@
-"""The middle of the library: a server, its clients, and what carries their messages."""
+"""A federation: the server, its clients, and the transport that carries messages between them."""

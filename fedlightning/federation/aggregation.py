@@ -1,4 +1,4 @@
-"""Means over the clients of a cohort: of what they upload, and of what is logged."""
+"""Means over the clients of a cohort, for uploads and for logged values."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ _BUFFERS = "buffers"
 
 
 class WeightedMean:
-    """Sums weighted values over chunks of clients and over processes."""
+    """Accumulates weighted means over chunks of clients and over processes."""
 
     def __init__(self) -> None:
-        """Begin with no client."""
+        """Start without clients."""
         self._sums: dict[str, Tensor] = {}
         self._names: list[str] | None = None
         self._weight: Tensor | float = 0.0
 
     def add(self, values: Mapping[str, Tensor], weights: Tensor) -> None:
-        """Add C clients.
+        """Add the values of C clients.
 
         Args:
-            values: ``[C, ...]`` each; a client of weight 0 adds nothing, whatever its values.
+            values: ``[C, ...]`` each; a client of weight 0 adds nothing, even if its values are NaN.
             weights: ``[C]``, not negative.
 
         Raises:
-            ValueError: If the values have other names or shapes than those of the clients before.
+            ValueError: If names or shapes differ from the values added before.
         """
         self._names = list(values) if self._names is None else self._names
         _require_same_names([self._names, list(values)])
@@ -55,23 +55,23 @@ class WeightedMean:
         self._weight = self._weight + weights.sum()
 
     def gather(self, processes: Processes, device: torch.device) -> None:
-        """Add up the processes' sums; every process then holds the whole, also one that added nothing.
+        """Add up the sums of all processes, so that every process holds the total even if it added nothing.
 
         Args:
-            processes: Those that add up.
-            device: Where the values are.
+            processes: All processes that share the cohort; every one must call this.
+            device: Device of the values.
 
         Raises:
-            ValueError: If the values of another process's clients have other names.
+            ValueError: If the clients of another process have values with other names.
         """
         if processes.count == 1:
             return
         some = bool(self._sums)
-        names = crc32("\0".join(self._sums).encode()) % 2**20 if some else 0
-        head = [float(self._weight), some, names, names**2]
+        checksum = crc32("\0".join(self._sums).encode()) % 2**20 if some else 0
+        head = [float(self._weight), some, checksum, checksum**2]
         weight, *counts = processes.sum(torch.tensor(head, dtype=torch.float64, device=device))
         count, total, squares = (int(number) for number in counts)
-        if count * squares != total**2:  # their variance is not zero
+        if count * squares != total**2:  # the variance of the checksums is not zero, so some names differ
             _require_same_names([each for each in processes.collect(list(self._sums)) if each])
         if 0 < count < processes.count:
             known = processes.collect([(name, value.shape, value.dtype) for name, value in self._sums.items()])
@@ -85,39 +85,39 @@ class WeightedMean:
 
     @property
     def weight(self) -> float:
-        """Total weight so far."""
+        """The total weight added so far."""
         return float(self._weight)
 
     def sum(self, name: str) -> Tensor:
-        """Weighted sum over the clients added."""
+        """Return the weighted sum over the clients added."""
         return self._sums[name]
 
     def mean(self, name: str) -> Tensor:
-        """Weighted mean over the clients added."""
+        """Return the weighted mean over the clients added."""
         total = self._sums[name]
         return total / torch.as_tensor(self._weight, dtype=total.dtype, device=total.device)
 
     def means(self) -> dict[str, Tensor]:
-        """All weighted means."""
+        """Return all weighted means by name."""
         return {name: self.mean(name) for name in self._sums}
 
 
 class CohortMean:
-    """What the clients of one phase sent, averaged as it comes in; clients with non-finite numbers are left out.
+    """Averages the answers of one phase as they arrive, and leaves out clients with non-finite numbers.
 
     Attributes:
         accepted: Clients of this process whose answers count.
-        left_out: Those whose answers do not.
-        floats: Numbers they sent, all processes' once :meth:`gather` was called.
-        answered: Clients that answered, likewise.
+        left_out: Clients of this process whose answers do not count.
+        floats: Number of values uploaded: by the clients of this process or, after :meth:`gather`, of all processes.
+        answered: Number of clients that answered, counted in the same way.
     """
 
     def __init__(self, roster: Roster, by_samples: bool) -> None:
-        """Begin with no answer.
+        """Start without answers.
 
         Args:
             roster: Gives the clients' weights.
-            by_samples: Clients count by their numbers of samples; else alike.
+            by_samples: Whether clients are weighted by their numbers of samples; otherwise all weigh the same.
         """
         self.accepted: list[int] = []
         self.left_out: list[int] = []
@@ -133,7 +133,7 @@ class CohortMean:
         self._each: dict[str, list[Tensor]] = {}
 
     def add(self, answer: Answer) -> None:
-        """Take in the answer of some clients."""
+        """Add the answer of one chunk of clients."""
         sent = tensors_of(answer.update)
         if answer.buffers.shape[1]:
             sent[_BUFFERS] = answer.buffers
@@ -143,7 +143,7 @@ class CohortMean:
         passes = [True] * len(answer.clients) if finite is None else finite.tolist()
         self._updates.add(sent, weights * counted)
         self._metrics.add(answer.metrics, counted)
-        if answer.tally:  # a client whose solver had nothing to do has evaluated nothing
+        if answer.tally:  # a client whose solver had nothing to do has no losses to average
             self._tallies.add(answer.tally, counted if answer.evaluated is None else counted * answer.evaluated)
         for name in answer.per_client:
             self._per_client.setdefault(name, []).append(answer.metrics[name])
@@ -158,7 +158,7 @@ class CohortMean:
         self.answered += len(answer.clients)
 
     def gather(self, processes: Processes, device: torch.device) -> None:
-        """Add up the processes' answers; every process then holds the means of the whole cohort."""
+        """Add up the answers of all processes, so that every process holds the means of the whole cohort."""
         if processes.count > 1:
             counts = torch.tensor([self.floats, self.answered, self.answered == 0], device=device)
             self.floats, self.answered, without = (int(count) for count in processes.sum(counts))
@@ -176,16 +176,16 @@ class CohortMean:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no client sent finite numbers."""
+        """True if no client sent finite numbers."""
         return self._updates.weight == 0
 
     @property
     def is_whole(self) -> bool:
-        """Whether every client that answered sent finite numbers."""
+        """True if every client that answered sent finite numbers."""
         return self._metrics.weight == self.answered
 
     def update(self) -> Any:
-        """The update as the server receives it; None if nothing is sent."""
+        """Return the averaged update as the server receives it; None if the clients send none."""
         if self._kind is None:
             return None
         total = self._roster.total_weight(self._by_samples)
@@ -203,11 +203,11 @@ class CohortMean:
         return self._kind(**averaged)
 
     def buffers(self) -> Tensor | None:
-        """Mean change of the averaged buffers, ``[b]``; None if there are none."""
+        """Return the mean change of the averaged buffers, ``[b]``; None if no buffers are averaged."""
         return self._updates.mean(_BUFFERS) if _BUFFERS in self._updates else None
 
     def metrics(self) -> dict[str, Tensor | float]:
-        """Means of what clients log, and how many they are."""
+        """Return the means of all logged values, and the numbers of clients accepted and left out."""
         counted = self._metrics.weight
         return {
             **self._tallies.means(),
@@ -217,15 +217,15 @@ class CohortMean:
         }
 
     def per_client(self) -> dict[str, Tensor]:
-        """Values that are logged client by client, ``[S]``: those of this process."""
+        """Return the values that are logged client by client, ``[S]`` each, for the clients of this process."""
         return {name: torch.cat(values) for name, values in self._per_client.items()}
 
 
 def _require_same_names(all_names: Sequence[Sequence[str]]) -> None:
-    """Refuse to average what only some clients sent: it would be divided by the weight of all.
+    """Refuse to average a value that only some clients sent, as the mean would count all others as zero.
 
     Raises:
-        ValueError: If a name is missing in some.
+        ValueError: If a name is missing for some clients.
     """
     if odd := sorted({name for names in all_names for name in names if any(name not in other for other in all_names)}):
         raise ValueError(
@@ -235,17 +235,17 @@ def _require_same_names(all_names: Sequence[Sequence[str]]) -> None:
 
 
 def finite_clients(values: Mapping[str, Tensor]) -> Tensor | None:
-    """Which of C clients sent finite numbers only, ``[C]`` bool; None if all did."""
+    """Return which of C clients sent finite numbers only, ``[C]`` bool; None if all clients did."""
     sums = [value.reshape(len(value), -1).sum(1) for value in values.values()]
     finite = torch.stack([torch.isfinite(total) for total in sums]).all(0) if sums else None
     return None if finite is None or bool(finite.all()) else finite
 
 
 def _both(one: Tensor | None, other: Tensor | None) -> Tensor | None:
-    """Clients that both masks let pass; None if all do."""
+    """Return the clients that pass both masks; None if all clients do."""
     return other if one is None else one if other is None else one & other
 
 
 def _sent_by_each(update: type[Any]) -> list[str]:
-    """Fields that the server receives from every client by itself."""
+    """Return the names of the fields that the server receives from each client separately."""
     return [each.name for each in fields(update) if each.metadata.get("over") == "none"]

@@ -1,4 +1,4 @@
-"""Clients whose personal parts differ in shape, each architecture a group of its own."""
+"""Clients whose personal parts differ in shape, in one group for each architecture."""
 
 from __future__ import annotations
 
@@ -21,46 +21,85 @@ from fedlightning.models.per_architecture import TaskArchitectures
 from fedlightning.oracle import Autocast, Cost
 
 
-class Architectures:
-    """Groups of clients, one an architecture, behind the interface of a single one.
-
-    A group is made when the first of its clients is met. Its architecture is put into the task while it computes.
+class GroupsByArchitecture:
+    """Holds a group of clients for every architecture, made when the first of its clients is met.
 
     Attributes:
-        num_clients: N, of all architectures; None before the first round.
+        met: The groups made so far, by architecture.
+        first: The group of the first architecture, which the global model has active.
+    """
+
+    def __init__(self, choice: TaskArchitectures, make: Callable[[], ClientGroup]) -> None:
+        """Make the group of the first architecture.
+
+        Args:
+            choice: The architectures of the task.
+            make: Makes the group of the architecture that is active in the task.
+        """
+        self._choice = choice
+        self._make = make
+        self._autocast: Autocast | None = None
+        self.met: dict[str, ClientGroup] = {}
+        self.first = self.of(choice.first)
+
+    def of(self, architecture: str) -> ClientGroup:
+        """Return the group of an architecture, whichever one is active."""
+        if architecture not in self.met:
+            with self._choice.activated(architecture):
+                self.met[architecture] = self._make()
+            if self._autocast is not None:
+                self.met[architecture].use(self._autocast)
+        return self.met[architecture]
+
+    def use(self, autocast: Autocast) -> None:
+        """Evaluate in this precision from now on, in groups yet to be made too."""
+        self._autocast = autocast
+        for group in self.met.values():
+            group.use(autocast)
+
+    @property
+    def informed(self) -> ClientGroup | None:
+        """A group that knows which buffers change; None before a client of this process was evaluated."""
+        return next((group for group in self.met.values() if group.has_states), None)
+
+
+class Architectures:
+    """Shows clients of several architectures through the interface of a single :class:`ClientGroup`.
+
+    The architecture of a group is active in the task while the group computes.
+
+    Attributes:
+        num_clients: Number N of clients of all architectures; None before the first round.
     """
 
     def __init__(self, task: nn.Module, make: Callable[[], ClientGroup]) -> None:
-        """Begin with the first architecture.
+        """Start with the first architecture.
 
         Args:
-            task: Has :class:`~fedlightning.models.PerArchitecture`.
-            make: Makes the group of the architecture that is in the task.
+            task: A module with :class:`~fedlightning.models.PerArchitecture` parts.
+            make: Makes the group of the architecture that is active in the task.
         """
         self._task = task
         self._choice = TaskArchitectures(task)
-        self._make = make
-        self._groups: dict[str, ClientGroup] = {}
-        self._autocast: Autocast | None = None
+        self._groups = GroupsByArchitecture(self._choice, make)
         self.num_clients: int | None = None
-        self._first = self._group(self._choice.first)
         self._told = Layout((), (), 0)
 
     @property
     def has_states(self) -> bool:
-        """Whether there are states: from the first round on, or from a checkpoint."""
+        """Return whether client states exist: from the first round on, or from a checkpoint."""
         return self.num_clients is not None
 
     @property
     def averaged_buffers(self) -> tuple[str, ...]:
-        """Names of the changing buffers that the server averages."""
-        known = self._known
-        return self._told.names if known is None else known.averaged_buffers
+        """Return the names of the changing buffers that the server averages."""
+        group = self._groups.informed
+        return self._told.names if group is None else group.averaged_buffers
 
     @property
     def changed_buffers(self) -> set[str]:
-        """Names of all buffers the objective is known to change."""
-        return set[str]().union(*(group.changed_buffers for group in self._groups.values()))
+        """Return the names of all buffers that the objective is known to change."""
+        return set[str]().union(*(group.changed_buffers for group in self._groups.met.values()))
 
     @property
     def common_buffers(self) -> set[str]:
@@ -69,37 +108,37 @@ class Architectures:
 
     @property
     def start_state(self) -> Any:
-        """The algorithm's state of a client before its first round; None for a stateless algorithm."""
-        return self._first.start_state
+        """Return the algorithm's state of a client before its first round; None for a stateless algorithm."""
+        return self._groups.first.start_state
 
     @property
     def start_buffers(self) -> Tensor:
-        """The averaged buffers at the start, ``[b]``."""
-        known = self._known
-        return read(self._told, self._task, like=self._first.start_buffers) if known is None else known.start_buffers
+        """Return the averaged buffers at the start, ``[b]``."""
+        group = self._groups.informed
+        if group is None:
+            return read(self._told, self._task, like=self._groups.first.start_buffers)
+        return group.start_buffers
 
     def use(self, autocast: Autocast) -> None:
-        """Evaluate in this precision from now on."""
-        self._autocast = autocast
-        for group in self._groups.values():
-            group.use(autocast)
+        """Evaluate objectives in this precision from now on."""
+        self._groups.use(autocast)
 
     def of_architecture(self, name: str) -> ClientGroup:
-        """The group of an architecture, whichever is active."""
-        return self._group(name)
+        """Return the group of an architecture, whichever one is active."""
+        return self._groups.of(name)
 
     @contextmanager
     def active(self, client: int) -> Iterator[ClientGroup]:
-        """The group of a client, its architecture in the task for a while."""
+        """Make a client's architecture the active one for a while, and return the group of the client."""
         architecture = self._choice.of(client)
         with self._choice.activated(architecture):
-            yield self._group(architecture)
+            yield self._groups.of(architecture)
 
     def join(self, chunk: Chunk, num_clients: int) -> Cost:
-        """Look at the objective of a chunk's first client.
+        """Evaluate the objective for the first client of a chunk, to learn which buffers change and what it costs.
 
         Raises:
-            IndexError: If some clients have no architecture.
+            IndexError: If a client has no architecture.
         """
         self.num_clients = num_clients
         for client in range(num_clients):
@@ -108,19 +147,19 @@ class Architectures:
             return group.join(chunk, num_clients)
 
     def begin(self, buffers: Collection[str], num_clients: int) -> None:
-        """Remember how many clients there are; a group makes room for their states when it is first met.
+        """Remember the number of clients; each group makes room for client states when its first client is met.
 
         The averaged buffers are remembered too: a process whose clients stay away from the first cohort has evaluated
-        nothing that would tell them.
+        no objective that would tell them.
         """
         self.num_clients = num_clients
         with self._choice.activated(self._choice.first):
-            space = self._first.space.of_active(self._task)
+            space = self._groups.first.space.of_active(self._task)
         space.restrict_buffers(buffers)
         self._told = space.buffers
 
     def answers(self, request: Request, cohort: Cohort, ways: OracleSelection) -> Iterator[Answer]:
-        """What the clients of a cohort answer, one architecture after the other as they stand in it.
+        """Yield the answers of a cohort's clients, one architecture after the other in the order of the cohort.
 
         Raises:
             ValueError: If clients of different architectures change different buffers of shared layers.
@@ -134,64 +173,60 @@ class Architectures:
                 yield from group.answers(request, part, ways)
 
     def settle(self, accepted: Mapping[int, Stamp]) -> bool:
-        """Keep or drop pending states.
+        """Keep the pending states of accepted clients, and drop all others.
 
         Returns:
-            Whether any state has changed.
+            Whether any client state has changed.
         """
-        changed = [group.settle(accepted) for group in self._groups.values()]
+        changed = [group.settle(accepted) for group in self._groups.met.values()]
         return any(changed)
 
     def models(
         self, client_ids: Sequence[int], point: Tensor, buffers: Tensor | None, own: bool = True
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """The models of clients of one architecture; see :meth:`ClientGroup.models`."""
+        """Return the models of clients of one architecture; see :meth:`ClientGroup.models`."""
         with self.active(client_ids[0]) as group:
             return group.models(client_ids, point, buffers, own)
 
     def mean_state(self) -> Any:
-        """The algorithm's client state averaged over all N clients; None for a stateless algorithm."""
-        return mean_of_parts([group.mean_state() for group in self._groups.values()], self.start_state)
+        """Return the algorithm's client state averaged over all N clients; None for a stateless algorithm."""
+        return mean_of_parts([group.mean_state() for group in self._groups.met.values()], self.start_state)
 
     def all_states(self) -> Any:
-        """The algorithm's states of all N clients, ``[N, ...]``; None for a stateless algorithm."""
+        """Return the algorithm's states of all N clients, ``[N, ...]``; None for a stateless algorithm."""
         assert self.num_clients is not None
         start = tensors_of(self.start_state)
         states = {name: value.expand(self.num_clients, *value.shape).clone() for name, value in start.items()}
-        for architecture, group in self._groups.items():
+        for architecture, group in self._groups.met.items():
             own = [client for client in range(self.num_clients) if self._choice.of(client) == architecture]
             if group.has_states:
-                for name, rows in tensors_of(group.client_state(group.states.rows(own))).items():
-                    states[name][own] = rows
+                for name, values in tensors_of(group.client_state(group.states.rows(own))).items():
+                    states[name][own] = values
         return None if self.start_state is None else replace(self.start_state, **states)
 
     def state_dict(self) -> dict[str, Any]:
-        """The states of each architecture that was met."""
-        groups = {name: group.state_dict() for name, group in self._groups.items() if group.has_states}
+        """Return the client states of every architecture met so far."""
+        groups = {name: group.state_dict() for name, group in self._groups.met.items() if group.has_states}
         return {"clients": self.num_clients, "architectures": groups}
 
     def load_state_dict(self, state: Mapping[str, Any], keep: Collection[int] | None = None) -> None:
-        """Restore what :meth:`state_dict` saved."""
+        """Restore the client states that :meth:`state_dict` returned.
+
+        Args:
+            state: The saved states.
+            keep: Clients whose states lie in this process; None for all.
+        """
         self.num_clients = state["clients"]
         for name, own in state["architectures"].items():
             with self._choice.activated(name):
-                self._group(name).load_state_dict(own, keep)
-
-    @property
-    def _known(self) -> ClientGroup | None:
-        """A group whose buffers are known; None before a client of this process was evaluated."""
-        return next((group for group in self._groups.values() if group.has_states), None)
-
-    def _group(self, architecture: str) -> ClientGroup:
-        if architecture not in self._groups:
-            with self._choice.activated(architecture):
-                self._groups[architecture] = self._make()
-            if self._autocast is not None:
-                self._groups[architecture].use(self._autocast)
-        return self._groups[architecture]
+                self._groups.of(name).load_state_dict(own, keep)
 
     def _join_late(self, group: ClientGroup, cohort: Cohort, request: Request, ways: OracleSelection) -> None:
-        """Look at an architecture that the federation began without."""
+        """Evaluate the objective of an architecture that had no client when the federation began.
+
+        Raises:
+            ValueError: If it changes other buffers of shared layers than the architectures before.
+        """
         assert self.num_clients is not None
         averaged = self.averaged_buffers
         group.join(cohort.preview(1), self.num_clients)

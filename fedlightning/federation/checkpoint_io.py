@@ -1,4 +1,4 @@
-"""Checkpoints that are either whole or not there, and of which nothing is run when they are read."""
+"""Checkpoint files that are either complete or absent, and that run no code by default when they are read."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ _UNNUMBERED = 0  # the first checkpoints did not say their format
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Write beside the destination, flush to disk, then rename: a kill in the middle leaves the previous file whole.
+    """Writes each file beside its destination and then renames it, so that a crash leaves the previous file whole.
 
-    Lightning itself writes to the system's temporary folder and moves the file; where that folder lies on another file
-    system the move is a copy, and a kill during the copy leaves half a checkpoint. Tasks of this package put it in the
-    place of Lightning's own; ``Trainer(plugins=...)`` chooses another.
+    Lightning itself writes to the system's temporary folder and moves the file. If that folder lies on another file
+    system, the move is a copy, and a crash during the copy leaves half a checkpoint. The tasks of this package use this
+    class in place of Lightning's own; ``Trainer(plugins=...)`` chooses another.
 
-    Files are read with ``weights_only=True`` unless the caller says otherwise, wherever they lie.
+    Files are read with ``weights_only=True`` unless the caller says otherwise, wherever the files lie.
     """
 
     def __init__(self) -> None:
@@ -53,10 +53,12 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any | None = None
     ) -> None:
-        """Save to ``path``.
+        """Save a checkpoint to ``path``.
 
         Raises:
-            CheckpointError: If the file cannot be written; what was written before is whole.
+            CheckpointError: If the file cannot be written, in which case earlier checkpoints stay whole; or if a remote
+                path cannot hold the client states of several processes.
+            TypeError: If ``storage_options`` are given.
         """
         if storage_options is not None:
             raise TypeError("AtomicCheckpointIO writes local files and takes no storage_options.")
@@ -68,7 +70,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         step = checkpoint.get("global_step")
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            for orphan in target.parent.glob(f"{target.name}.partial-*"):  # of a process that was killed while saving
+            for orphan in target.parent.glob(f"{target.name}.partial-*"):  # left by a killed process
                 orphan.unlink(missing_ok=True)
             with placed_shards(checkpoint, target):
                 write_whole(checkpoint, target)
@@ -82,14 +84,14 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def load_checkpoint(
         self, path: str | os.PathLike[str], map_location: Any = None, weights_only: bool | None = None
     ) -> dict[str, Any]:
-        """Load from ``path`` to main memory; see :func:`read_checkpoint`."""
+        """Load the checkpoint at ``path``, by default into main memory; see :func:`read_checkpoint`."""
         return read_checkpoint(path, map_location or (lambda storage, _: storage), weights_only)
 
     def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """Remove a file that was saved here.
+        """Remove a checkpoint file, and the client states beside it.
 
-        Which files are superseded is in the checkpoint a run is resumed from: folders, and paths by detours, are left
-        alone.
+        The list of superseded files comes from the checkpoint that a run resumes from, so it is not to be trusted:
+        folders, remote paths and paths with ``..`` are left alone, with a warning.
         """
         local = Path(path)
         if _is_remote(path) or ".." in local.parts or local.is_dir():
@@ -99,7 +101,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         remove_shards(local)
 
     def _before(self, target: Path) -> str:
-        """What the user still has."""
+        """Say which earlier checkpoint the user still has."""
         path, step = self._latest or (target, None)
         if not path.is_file():
             path, step = target, None
@@ -115,16 +117,17 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 def read_checkpoint(
     path: str | os.PathLike[str] | IO[bytes], map_location: Any = None, weights_only: bool | None = None
 ) -> dict[str, Any]:
-    """The contents of a Trainer's checkpoint.
+    """Read a checkpoint that a Trainer saved, and return its contents.
 
     Args:
         path: A file, a URL, or an open file.
         map_location: As for ``torch.load``.
-        weights_only: Whether files that contain more than tensors and plain values are refused; they could run
-            anything. Null for yes.
+        weights_only: Whether to refuse files that contain more than tensors and plain values, because reading these
+            could run any code; None means True.
 
     Raises:
-        CheckpointError: If that is not what the file contains.
+        CheckpointError: If the file cannot be read, is damaged, or is no Trainer's checkpoint.
+        FileNotFoundError: If there is no file at ``path``.
     """
     safe = True if weights_only is None else weights_only
     name = str(path) if isinstance(path, str | os.PathLike) else "The checkpoint"
@@ -159,7 +162,7 @@ def read_checkpoint(
 
 
 def read_hyper_parameters(file: Path) -> Any:
-    """Hyper-parameters that a logger wrote, in plain values.
+    """Read the hyper-parameters that a logger wrote to a file, as plain values.
 
     Raises:
         ValueError: If the file is neither YAML nor CSV.
@@ -172,11 +175,11 @@ def read_hyper_parameters(file: Path) -> Any:
 
 
 def require_federation(state: Any, name: str) -> None:
-    """Make sure that what a checkpoint holds of a federation is complete and of numbers.
+    """Check that the federation in a checkpoint is complete, of the right types and free of NaN.
 
     Args:
-        state: Of the algorithm, the server and the clients.
-        name: Of the file.
+        state: The states of the algorithm, the server and the clients.
+        name: Name of the file, for messages.
 
     Raises:
         CheckpointError: If something is missing, of the wrong type, NaN, or of another version.
@@ -197,7 +200,7 @@ def require_federation(state: Any, name: str) -> None:
 
 
 def _problems(state: Any) -> Iterator[str]:
-    """What is wrong with the states, the first thing first."""
+    """Yield a sentence for every problem with the stored states; each check relies on the checks before."""
     for keys, kind in _FEDERATION:
         value: Any = state
         for key in keys:
@@ -219,7 +222,7 @@ def _problems(state: Any) -> Iterator[str]:
 
 
 def _table_problems(table: Any, where: str) -> Iterator[str]:
-    """What is wrong with the states of some clients of one architecture."""
+    """Yield a sentence for every problem with the stored states of clients of one architecture."""
     for key, kind in _TABLE.items():
         value = table.get(key) if isinstance(table, Mapping) else None
         if not isinstance(value, kind):
@@ -259,7 +262,7 @@ _FEDERATION: tuple[tuple[tuple[str, ...], Any], ...] = (
 
 
 def _floating(value: Any, where: str) -> Iterator[tuple[str, Tensor]]:
-    """All tensors of floats within, with their places."""
+    """Yield all floating-point tensors within ``value``, with their dotted paths."""
     if isinstance(value, Tensor) and value.is_floating_point():
         yield where, value
     if isinstance(value, Mapping):
@@ -286,7 +289,7 @@ def _size(path: Any) -> str:
 
 
 def _others(path: Any) -> str:
-    """A checkpoint nearby to use instead."""
+    """Suggest another checkpoint in the same folder."""
     if not isinstance(path, str | os.PathLike) or _is_remote(path):
         return ""
     here = Path(path)
@@ -297,15 +300,15 @@ def _others(path: Any) -> str:
 
 
 def _round_of(path: Path) -> Any:
-    """The round of a checkpoint, None if it cannot be read."""
+    """Return the round of a checkpoint; None if the file cannot be read."""
     try:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=True).get("global_step")
-    except Exception:  # it is only to be mentioned in a message about something else
+    except Exception:  # the round is only mentioned in a message about another error
         return None
 
 
 def _complaint(error: OSError, target: Path) -> str:
-    """Why a file could not be written, with the room that is left where that is the reason."""
+    """Say why a file could not be written, with the free space if the disk is full."""
     reason = error.strerror or str(error)
     if error.errno not in (errno.ENOSPC, errno.EDQUOT):
         return f"{target}: {reason}."

@@ -1,4 +1,4 @@
-"""The client half of a federation: whoever's data and states lie in this process."""
+"""The client half of a federation: the clients whose data and states lie in this process."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from fedlightning.oracle.side_effects import released
 
 
 class Clients(Protocol):
-    """Clients of one architecture (:class:`ClientGroup`) or of several (:class:`Architectures`)."""
+    """The interface to clients of one architecture (:class:`ClientGroup`) or of several (:class:`Architectures`)."""
 
     @property
     def has_states(self) -> bool:
-        """Whether there are states: from the first round on, or from a checkpoint."""
+        """True once client states exist: from the first round on, or after loading a checkpoint."""
 
     @property
     def num_clients(self) -> int | None:
-        """N, of the whole federation; None before the first round."""
+        """The number of clients N of the whole federation; None before the first round."""
 
     @property
     def averaged_buffers(self) -> tuple[str, ...]:
-        """Names of the changing buffers that the server averages."""
+        """Names of the buffers that the objective changes and the server averages."""
 
     @property
     def changed_buffers(self) -> set[str]:
-        """Names of all buffers the objective is known to change."""
+        """Names of all buffers that the objective is known to change."""
 
     @property
     def common_buffers(self) -> set[str]:
@@ -46,68 +46,71 @@ class Clients(Protocol):
 
     @property
     def start_buffers(self) -> Tensor:
-        """The averaged buffers at the start, ``[b]``."""
+        """Initial values of the averaged buffers, ``[b]``."""
 
     def use(self, autocast: Autocast) -> None:
-        """Evaluate in this precision from now on."""
+        """Set the precision of all evaluations from now on."""
 
     def active(self, client: int) -> AbstractContextManager[ClientGroup]:
-        """The group of a client, its architecture in the task for a while."""
+        """Yield the group of a client while the client's architecture is active in the task."""
 
     def of_architecture(self, name: str) -> ClientGroup:
-        """The group of an architecture, whichever is active."""
+        """Return the group of the named architecture, whether or not the architecture is active."""
 
     def join(self, chunk: Chunk, num_clients: int) -> Cost:
-        """Look at the objective of a chunk's first client."""
+        """Evaluate the objective once for a chunk's first client, and return the cost of a gradient."""
 
     def begin(self, buffers: Collection[str], num_clients: int) -> None:
-        """Make room for states."""
+        """Make room for client states, given the names of the buffers that the objective changes."""
 
     def answers(self, request: Request, cohort: Cohort, ways: OracleSelection) -> Iterator[Answer]:
-        """What the clients of a cohort answer; their new states are pending."""
+        """Yield the answers of a cohort's clients; new client states are pending until :meth:`settle`."""
 
     def settle(self, accepted: Mapping[int, Stamp]) -> bool:
-        """Keep or drop pending states."""
+        """Keep the pending states of accepted clients and drop all others; return whether any state has changed."""
 
     def models(
         self, client_ids: Sequence[int], point: Tensor, buffers: Tensor | None, own: bool = True
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """The models of clients of one architecture."""
+        """Return shared parameters, personal blocks and buffers of the models of clients of one architecture."""
 
     def all_states(self) -> Any:
-        """The algorithm's states of all N clients, ``[N, ...]``; None for a stateless algorithm."""
+        """Return the algorithm's states of all N clients, ``[N, ...]``; None for a stateless algorithm."""
 
     def state_dict(self) -> dict[str, Any]:
-        """All states, in plain types, with ``clients`` = N."""
+        """Return all client states in plain types, with the number N under the key ``clients``."""
 
     def load_state_dict(self, state: Mapping[str, Any], keep: Collection[int] | None = None) -> None:
-        """Restore them."""
+        """Restore client states that :meth:`state_dict` returned; ``keep`` names the clients to restore."""
 
     @property
     def start_state(self) -> Any:
         """The algorithm's state of a client before its first round; None for a stateless algorithm."""
 
     def mean_state(self) -> Any:
-        """The algorithm's client state averaged over all N clients, those not here at the start; None if stateless."""
+        """Return the mean of the algorithm's client states over all N clients; None for a stateless algorithm.
+
+        Clients without a state in this process count with the initial state.
+        """
 
 
 class ClientRunner:
-    """Answers the server's requests for the clients whose data and states lie here: one client or ten thousand.
+    """Answers the server's requests for all clients of this process, for one client or ten thousand.
 
     Attributes:
-        clients: Their states and models.
-        ways: How their operators are computed.
-        has_joined: Whether the objective has been looked at.
+        clients: The clients' states and models.
+        ways: How the clients' operators are computed.
+        has_joined: Whether :meth:`join` has found out which buffers the objective changes.
     """
 
     def __init__(self, task: nn.Module, clients: Clients, ways: OracleSelection, processes: Processes) -> None:
-        """Begin before the first round.
+        """Start before the first round.
 
         Args:
             task: The module with the objective.
             clients: Compute and keep states.
             ways: How operators are computed.
-            processes: Others that hold clients of the same federation.
+            processes: All processes that hold clients of the same federation.
         """
         self.clients = clients
         self.ways = ways
@@ -117,14 +120,15 @@ class ClientRunner:
         self._cost: Cost | None = None
 
     def join(self, cohort: Cohort, samples: Tensor) -> Roster:
-        """Look at the objective, so that all agree on which buffers change; every process calls it.
+        """Find out which buffers the objective changes; every process must call this, so that all agree.
 
         Args:
             cohort: This process's part of the first cohort.
             samples: Every client's number of samples, ``[N]``.
 
         Raises:
-            ValueError: If processes disagree, or states that were loaded are of another number of clients.
+            ObjectiveError: If the objective fails for the cohort's first client.
+            ValueError: If the processes disagree on the buffers.
         """
         with self._undisturbed(cohort.device):
             if len(cohort):
@@ -142,11 +146,11 @@ class ClientRunner:
         return Roster(samples, self.clients.averaged_buffers, self.clients.start_buffers)
 
     def train(self, request: Request, cohort: Cohort, autocast: Autocast) -> Iterator[Answer]:
-        """What this process's clients of a cohort answer, in the order of the cohort.
+        """Yield the answers of this process's clients, in the order of the cohort.
 
         Args:
-            request: What they are asked.
-            cohort: They, with their data on the device.
+            request: What the server asks.
+            cohort: The clients, with their data on the device.
             autocast: Mixed precision of the objective.
 
         Raises:
@@ -167,12 +171,12 @@ class ClientRunner:
                 )
 
     def mean_state(self) -> Any:
-        """The algorithm's client state averaged over all N clients, wherever they are; None if stateless."""
+        """Return the mean of the algorithm's client states over all N clients of all processes; None if stateless."""
         mine = self.clients.mean_state()
         return mean_of_parts(self._processes.collect(mine), self.clients.start_state)
 
     def _get_ready(self, request: Request, cohort: Cohort) -> None:
-        """Choose how operators are computed in the first round; later see to it that all processes agree."""
+        """Choose how operators are computed in the first round; later, make processes agree and run due checks."""
         if not len(cohort):
             self._choose_or_check(None, request, cohort)
             return
@@ -191,14 +195,14 @@ class ClientRunner:
 
     @contextmanager
     def _undisturbed(self, device: torch.device) -> Iterator[None]:
-        """Leave random generators and what the task holds of others as they were."""
+        """Restore random generators, and free the task's attributes of graphs and batched tensors, afterwards."""
         generators = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
         with generators, python_generators_restored(), released(self._task):
             yield
 
     @contextmanager
     def _constant_buffers(self) -> Iterator[None]:
-        """Make sure that no client writes into a buffer that all share.
+        """Check that no client writes into a buffer that all clients share.
 
         Raises:
             ObjectiveError: If the objective has begun to write into a buffer that it did not write before.

@@ -1,7 +1,8 @@
-"""The client half of an algorithm for clients whose models are alike in shape."""
+"""The client half of an algorithm, for clients of one architecture."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
@@ -22,19 +23,19 @@ from fedlightning.federation.cohort import Chunk, Cohort
 from fedlightning.federation.oracle_selection import OracleSelection
 from fedlightning.federation.protocol import Answer, Request, Stamp
 from fedlightning.federation.validation import require_reply, tensors_of
-from fedlightning.oracle import Autocast, Cost, GradientOracle, Objective, ObjectiveError
+from fedlightning.oracle import Autocast, ClientBatching, Cost, GradientOracle, Objective, ObjectiveError
 from fedlightning.oracle.look import Look
 
 
 class ClientGroup(ClientTable):
-    """Computes what clients of one architecture do, many at a time, and keeps their states.
+    """Does the work of clients of one architecture, many at a time, and keeps their states.
 
-    A new row of the table is pending until the server has accepted the answer it came with.
+    New client states are pending until the server has accepted the answer that belongs to them.
 
     Attributes:
         objective: Evaluates the task.
-        alone: Why clients must be computed one by one, if they must.
-        has_joined: Whether the objective has been looked at.
+        alone: Why clients must be computed one by one; None if they need not be.
+        has_joined: Whether :meth:`join` has found out which buffers the objective changes.
     """
 
     def __init__(
@@ -47,16 +48,16 @@ class ClientGroup(ClientTable):
         storage: Storage | None = None,
         drift: Tensor | None = None,
     ) -> None:
-        """Begin with no client seen.
+        """Start without client states.
 
         Args:
-            algorithm: As for :class:`ClientTable`, like what follows.
+            algorithm: Bound to the parameters of ``space``.
             task: A module with ``objective(batch)``.
-            space: Its parameters by block.
+            space: The task's parameters by block.
             start: The global model at the start, ``[d]``.
-            buffers: What becomes of buffers the objective changes.
-            storage: Where client states lie.
-            drift: Places in the point over which the drift is measured; None for all.
+            buffers: What becomes of the buffers that the objective changes; see :class:`ClientTable`.
+            storage: Where client states lie; by default beside the model.
+            drift: Indices of the point's elements over which the drift is measured; None for all.
         """
         super().__init__(algorithm, task, space, start, buffers, storage)
         self.objective = Objective(task, space, Autocast(start.device.type))
@@ -68,23 +69,30 @@ class ClientGroup(ClientTable):
     # ---- joining -----------------------------------------------------------------------------------------------------
 
     def use(self, autocast: Autocast) -> None:
-        """Evaluate in this precision from now on."""
+        """Set the precision of all evaluations from now on."""
         self.objective.autocast = autocast
 
     def of_architecture(self, name: str) -> ClientGroup:
-        """The group of an architecture: this one."""
+        """Return this group, which has clients of one architecture only."""
         return self
 
     @contextmanager
     def active(self, client: int) -> Iterator[ClientGroup]:
-        """The group of a client: this one."""
+        """Yield this group, to which every client belongs."""
         yield self
 
     def join(self, chunk: Chunk, num_clients: int) -> Cost:
-        """Evaluate the objective for the first client of a chunk: which buffers it changes, and what it costs.
+        """Evaluate the objective for a chunk's first client, to find the buffers it changes and the cost.
+
+        Args:
+            chunk: Holds the client's data.
+            num_clients: N.
 
         Returns:
-            What one client's gradient takes.
+            The cost of one client's gradient.
+
+        Raises:
+            ObjectiveError: If the objective fails.
         """
         look = self._look(Objective(self.task, self.space.of_active(self.task), self.objective.autocast), chunk)
         self.begin(look.buffers, num_clients)
@@ -100,16 +108,16 @@ class ClientGroup(ClientTable):
         return Cost(dim, self._personal.element_size(), look.activation_bytes, free)
 
     def look_again(self, chunk: Chunk, request: Request) -> None:
-        """See whether the objective has begun to remember things in Python."""
+        """Check whether the objective has begun to keep state in Python, and update :attr:`alone`."""
         self.alone = self._look(self.objective, chunk, request.point).alone
 
     # ---- training ----------------------------------------------------------------------------------------------------
 
     def answers(self, request: Request, cohort: Cohort, ways: OracleSelection) -> Iterator[Answer]:
-        """What the clients of a cohort answer, chunk by chunk; their new states are pending.
+        """Yield the answers of a cohort's clients, chunk by chunk; new client states are pending.
 
         Raises:
-            ObjectiveError: If the objective fails for a client, in every way to compute it.
+            ObjectiveError: If the objective fails for a client in every way of computing it.
         """
         if not self.has_joined and len(cohort):  # this process had no client in the first cohort
             self.join(cohort.preview(1), self.states.clients)
@@ -117,14 +125,16 @@ class ClientGroup(ClientTable):
         phase = self.algorithm.phases[request.stamp.phase]
         request = replace(request, message=_copied(request.message))
         for chunk in cohort.chunks(ways.chunk_size):
-            reply, oracle = self._reply(phase, request, chunk, cohort, ways)
-            yield self._answer(request, chunk, reply, oracle)
+            yield from self._answers_of(chunk, phase, request, cohort.steps(), ways)
 
     def settle(self, accepted: Mapping[int, Stamp]) -> bool:
-        """Keep the pending states of clients whose answers the server has accepted; drop all others.
+        """Keep the pending states of clients whose answers the server has accepted, and drop all others.
+
+        Args:
+            accepted: Round and phase of each accepted answer, by client.
 
         Returns:
-            Whether any state has changed.
+            Whether any client state has changed.
         """
         pending, self._pending = self._pending, []
         changed = False
@@ -139,7 +149,7 @@ class ClientGroup(ClientTable):
 
     @contextmanager
     def errors_named(self, client_ids: Sequence[int]) -> Iterator[None]:
-        """Name the client in an error of the objective, which knows its place among ``clients`` alone."""
+        """Add the client's id to an error of the objective, which knows only a place among ``client_ids``."""
         try:
             yield
         except ObjectiveError as error:
@@ -148,60 +158,84 @@ class ClientGroup(ClientTable):
     # ---- inside ------------------------------------------------------------------------------------------------------
 
     def _look(self, objective: Objective, chunk: Chunk, point: Tensor | None = None) -> Look:
-        """What the evaluation of a chunk's first client shows; at the task's present parameters by default."""
+        """Evaluate the objective for a chunk's first client, by default at the task's present parameters."""
         data = map_tensors(lambda leaf: leaf[0], next(chunk.minibatches()).data)
         at = read(self.space.shared, self.task, like=self._personal) if point is None else point
         with self.errors_named(chunk.ids):
             return Look.at(objective, at, self._personal, data)
 
-    def _reply(
-        self, phase: Phase, request: Request, chunk: Chunk, cohort: Cohort, ways: OracleSelection
-    ) -> tuple[Reply, GradientOracle]:
-        """What a chunk's clients reply, by the next slower way if this one fails."""
-        rows = self.states.rows(chunk.ids)
-        state, message = self.client_state(rows), for_clients(request.message, chunk.ids)
-        calls = 1 if phase.data == "full" else cohort.steps()
-        seeds = [derive_seed(request.seed, client, 2) for client in chunk.ids]
-        while True:
-            oracle = GradientOracle(
-                chunk,
-                ways.oracle.evaluator(self.objective, calls),
-                buffers=self.with_own(request.buffers.expand(len(chunk), -1), rows),
-                personal=self.personal_of(rows),
-                evaluate_full=ways.oracle.evaluator(self.objective, 1) if phase.data == "both" else None,
-                seeds=seeds,
-                averaged=self._averaged,
-            )
-            try:
-                reply = phase.client_update(message, state, oracle)
-            except ObjectiveError as error:
-                if not ways.give_way(error, self.objective.autocast.on_cpu):
-                    raise self._named(error, chunk.ids) from error.__cause__
+    def _answers_of(
+        self, chunk: Chunk, phase: Phase, request: Request, steps: int, ways: OracleSelection
+    ) -> Iterator[Answer]:
+        """Yield the answers of a chunk's clients, in parts if the chunk has become too large for the present way."""
+        waiting = deque([chunk])
+        while waiting:
+            part = waiting.popleft()
+            if len(part) > ways.chunk_size:
+                waiting.extendleft(reversed(part.parts(ways.chunk_size)))
+                continue
+            answer = self._attempt(part, phase, request, steps, ways)
+            if answer is None:
+                waiting.appendleft(part)
             else:
-                require_reply(self.algorithm, reply, len(chunk), self.space.personal.dim)
-                return reply, oracle
+                yield answer
+
+    def _attempt(
+        self, chunk: Chunk, phase: Phase, request: Request, steps: int, ways: OracleSelection
+    ) -> Answer | None:
+        """Return the answer of a chunk's clients; None if the attempt failed and another way was chosen.
+
+        Nothing of a failed attempt is left after the return, because its error would hold all that filled the memory.
+        """
+        try:
+            return self._answer(request, chunk, *self._reply(phase, request, chunk, steps, ways.oracle))
+        except ObjectiveError as error:
+            if not ways.give_way(error, len(chunk), self.objective.autocast.on_cpu):
+                raise self._named(error, chunk.ids) from error.__cause__
+        except (RuntimeError, MemoryError) as error:  # memory may be short for points and states as well
+            if not ways.give_way(error, len(chunk), self.objective.autocast.on_cpu):
+                raise
+        return None
+
+    def _reply(
+        self, phase: Phase, request: Request, chunk: Chunk, steps: int, way: ClientBatching
+    ) -> tuple[Reply, GradientOracle]:
+        """Compute the reply of a chunk's clients."""
+        rows = self.states.rows(chunk.ids)
+        oracle = GradientOracle(
+            chunk,
+            way.evaluator(self.objective, 1 if phase.data == "full" else steps),
+            buffers=self.with_own(request.buffers.expand(len(chunk), -1), rows),
+            personal=self.personal_of(rows),
+            evaluate_full=way.evaluator(self.objective, 1) if phase.data == "both" else None,
+            seeds=[derive_seed(request.seed, client, 2) for client in chunk.ids],
+            averaged=self._averaged,
+        )
+        reply = phase.client_update(for_clients(request.message, chunk.ids), self.client_state(rows), oracle)
+        require_reply(self.algorithm, reply, len(chunk), self.space.personal.dim)
+        return reply, oracle
 
     def _answer(self, request: Request, chunk: Chunk, reply: Reply, oracle: GradientOracle) -> Answer:
-        """A reply as it is sent; the clients' new states stay here."""
+        """Turn a reply into an answer to the server; new client states stay here as pending."""
         rows = self.new_rows(reply, oracle)
-        if rows:
-            self._pending.append((request.stamp, chunk.ids, rows))
         tally = {f"train_{name}": value for name, value in oracle.tally().items()}
         metrics = dict(reply.log)
         if reply.point is not None:
             moved = reply.point - request.point
             metrics["drift"] = (moved if self._drift is None else moved[:, self._drift]).norm(dim=1)
-        change = oracle.buffers[:, self._averaged] - request.buffers
-        return Answer(
+        answer = Answer(
             chunk.ids,
             reply.update,
-            change,
+            oracle.buffers[:, self._averaged] - request.buffers,
             metrics,
             tally,
             oracle.evaluated(),
             per_client=tuple(reply.log),
             sound=finite_clients(rows),
         )
+        if rows:
+            self._pending.append((request.stamp, chunk.ids, rows))
+        return answer
 
     def _named(self, error: ObjectiveError, client_ids: Sequence[int]) -> ObjectiveError:
         if error.place is None:
@@ -210,7 +244,7 @@ class ClientGroup(ClientTable):
 
 
 def _copied(message: Any) -> Any:
-    """A message its receivers may do with as they like; the server's state stays as it is."""
+    """Copy the tensors of a message, so that receivers may change them without changing the server's state."""
     if message is None:
         return None
     received = copy(message)
@@ -220,7 +254,7 @@ def _copied(message: Any) -> Any:
 
 
 def for_clients(message: Any, client_ids: Sequence[int]) -> Any:
-    """A broadcast as ``clients`` receive it: of what differs between clients, each its own."""
+    """Return a broadcast as the given clients receive it, with each client's own :class:`PerClient` values."""
     own = {
         each.name: value.of(client_ids)
         for each in fields(message)

@@ -1,4 +1,4 @@
-"""What clients keep between rounds: one row a client for every field of a client state."""
+"""Storage of client states between rounds, with one row per client in every field of the state."""
 
 from __future__ import annotations
 
@@ -15,41 +15,44 @@ import torch
 from torch import Tensor
 
 Rows = dict[str, Tensor]
-"""Fields of some clients' states, each ``[S, ...]``."""
+"""The states of S clients by field, each ``[S, ...]``."""
 
 
 class Storage(ABC):
-    """Where the rows of clients lie."""
+    """Decides where client states lie: on the device, in main memory or in files."""
 
     @abstractmethod
     def allocate(self, field: str, rows: int, template: Tensor) -> Tensor:
-        """Room for ``rows`` rows ``[rows, *template.shape]``; contents undefined."""
+        """Return a tensor ``[rows, *template.shape]`` with undefined contents for a field of client states."""
 
 
 @dataclass(frozen=True)
 class OnDevice(Storage):
-    """Beside the model: fastest, while they fit."""
+    """Keeps client states beside the model, which is fastest as long as they fit."""
 
     def allocate(self, field: str, rows: int, template: Tensor) -> Tensor:
-        """Memory of the template's device."""
+        """Allocate memory on the template's device."""
         return template.new_empty((rows, *template.shape))
 
 
 @dataclass(frozen=True)
 class OnHost(Storage):
-    """In main memory; a cohort's rows travel to the device and back."""
+    """Keeps client states in main memory; the states of a cohort travel to the device and back."""
 
     def allocate(self, field: str, rows: int, template: Tensor) -> Tensor:
-        """Main memory."""
+        """Allocate main memory."""
         return torch.empty((rows, *template.shape), dtype=template.dtype)
 
 
 @dataclass(frozen=True)
 class MemoryMapped(Storage):
-    """In files, for federations whose state exceeds main memory; the operating system keeps what is in use.
+    """Keeps client states in files, for federations whose states exceed main memory.
+
+    The operating system keeps the parts in use in main memory.
 
     Args:
-        folder: Folder for the files, on a disk with room for (clients seen) x (size of a state).
+        folder: Folder for the files, on a disk with room for twice (clients seen) x (size of a state): while a file
+            grows, its old and its new version exist side by side.
     """
 
     folder: str
@@ -59,11 +62,11 @@ class MemoryMapped(Storage):
             raise TypeError(f"MemoryMapped(folder={self.folder!r}): expected the path of a folder.")
 
     def allocate(self, field: str, rows: int, template: Tensor) -> Tensor:
-        """A file of its own for every growth; the former one is removed when nothing maps it any more."""
+        """Create a new file for every growth; the former file disappears once nothing maps it."""
         Path(self.folder).mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f"{field}-{rows}-", suffix=".rows", dir=self.folder)
         os.close(handle)
-        path = Path(name)  # of its own, also beside other runs and processes in the same folder
+        path = Path(name)  # unique, as other runs and processes may use the same folder
         shape = (rows, *template.shape)
         size = torch.Size(shape).numel()
         tensor = torch.from_file(str(path), shared=True, size=size, dtype=template.dtype).view(shape)
@@ -73,18 +76,18 @@ class MemoryMapped(Storage):
 
 
 class ClientStates:
-    """Rows of all clients that have been sampled so far; the others stand at the common initial row.
+    """Holds the states of all clients sampled so far; all other clients have the common initial state.
 
-    Memory grows with the clients seen, not with N; a stateless algorithm has no fields and costs nothing.
+    Memory grows with the number of clients seen, not with N. A stateless algorithm has no fields and costs nothing.
     """
 
     def __init__(self, template: Mapping[str, Tensor], num_clients: int, storage: Storage | None = None) -> None:
-        """Begin with no client seen.
+        """Start without clients seen.
 
         Args:
-            template: The initial row of every field, as for one client.
+            template: The initial value of every field, for one client.
             num_clients: N.
-            storage: Where rows lie; by default beside the template.
+            storage: Where the states lie; by default beside the template.
         """
         self.template = dict(template)
         self.clients = num_clients
@@ -95,15 +98,15 @@ class ClientStates:
 
     @property
     def seen(self) -> list[int]:
-        """Clients with a row of their own, in the order they came."""
+        """Clients with a state of their own, in the order in which they were first stored."""
         return list(self._slots)
 
     def has_seen(self, ids: Sequence[int]) -> Tensor:
-        """Which of ``ids`` have a row of their own, ``[S]`` bool."""
+        """Return which of the clients ``ids`` have a state of their own, ``[S]`` bool."""
         return torch.tensor([client in self._slots for client in ids])
 
     def rows(self, ids: Sequence[int]) -> Rows:
-        """Copies of the rows of ``ids``, on the template's device."""
+        """Return copies of the states of the clients ``ids``, on the template's device."""
         slots = [self._slots.get(client, -1) for client in ids]
         known = [i for i, slot in enumerate(slots) if slot >= 0]
         result = {name: row.expand(len(ids), *row.shape).clone() for name, row in self.template.items()}
@@ -118,7 +121,7 @@ class ClientStates:
         return result
 
     def write(self, ids: Sequence[int], rows: Mapping[str, Tensor]) -> None:
-        """Replace the rows of ``ids``."""
+        """Replace the states of the clients ``ids``; fields that ``rows`` leaves out stay as they are."""
         if not self.template or not ids:
             return
         known = len(self._slots)
@@ -134,11 +137,11 @@ class ClientStates:
             stored.index_copy_(0, index, values.to(stored.device, stored.dtype))
 
     def all(self, name: str) -> Tensor:
-        """One field of all N clients, ``[N, ...]``."""
+        """Return one field of all N clients, ``[N, ...]``."""
         return self.rows(range(self.clients))[name]
 
     def mean(self) -> Rows:
-        """Every field averaged over all N clients; of those not seen, the initial row counts."""
+        """Return the mean of every field over all N clients; clients not seen count with the initial state."""
         seen = len(self._slots)
         means = {}
         for name, row in self.template.items():
@@ -147,7 +150,7 @@ class ClientStates:
         return means
 
     def state_dict(self) -> dict[str, Any]:
-        """The rows of the clients seen, and who they are."""
+        """Return the states and the ids of the clients seen, for a checkpoint."""
         seen = len(self._slots)
         return {
             "clients": self.clients,
@@ -157,11 +160,11 @@ class ClientStates:
         }
 
     def load_state_dict(self, state: Mapping[str, Any], keep: Collection[int] | None = None) -> None:
-        """Take over rows saved by :meth:`state_dict`, beside those that are here; fields and shapes must be the same.
+        """Add the client states that :meth:`state_dict` returned to the states already here.
 
         Args:
             state: What was saved.
-            keep: Clients whose rows belong here; None for all.
+            keep: Clients whose states belong here; None for all.
 
         Raises:
             ValueError: If the number of clients, the fields or their shapes differ.

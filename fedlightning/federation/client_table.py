@@ -1,4 +1,4 @@
-"""What clients keep from one round to the next, and the models they stand for."""
+"""The states that clients keep from one round to the next, and the clients' models."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _BUFFERS = "buffers"
 
 
 class ClientTable:
-    """A row for each client of one architecture: the algorithm's state, its personal block, the buffers that stay.
+    """Keeps the algorithm's state, the personal block and the local buffers of each client of one architecture.
 
     Attributes:
         task: The module with the objective.
-        space: Its parameters and, once clients have joined, the buffers the objective changes.
-        algorithm: Bound to these parameters.
-        averaged_buffers: Names of the changing buffers that the server averages.
+        space: The task's parameters and, once clients have joined, the buffers that the objective changes.
+        algorithm: Bound to the parameters of ``space``.
+        averaged_buffers: Names of the buffers that the objective changes and the server averages.
         start_state: The algorithm's state of a client before its first round; None for a stateless algorithm.
     """
 
@@ -42,16 +42,16 @@ class ClientTable:
         buffers: Buffers = "average",
         storage: Storage | None = None,
     ) -> None:
-        """Begin with no client seen.
+        """Start without client states.
 
         Args:
             algorithm: Bound to the parameters of ``space``.
             task: A module with ``objective(batch)``.
-            space: Its parameters by block.
+            space: The task's parameters by block.
             start: The global model at the start, ``[d]``.
-            buffers: What becomes of buffers the objective changes: averaged, but for those of personal layers, or all
-                kept by each client.
-            storage: Where client states lie.
+            buffers: What becomes of the buffers that the objective changes. With ``average`` the server averages them,
+                except the buffers of personal layers; with ``local`` each client keeps its own.
+            storage: Where client states lie; by default beside the model.
         """
         self.task = task
         self.space = space
@@ -62,22 +62,22 @@ class ClientTable:
         self._storage = storage
         self._personal = read(space.personal, task, like=start)
         self._start_buffers = start.new_empty(0)
-        self._averaged = torch.empty(0, dtype=torch.long, device=start.device)  # their places among the buffers
+        self._averaged = torch.empty(0, dtype=torch.long, device=start.device)  # indices of averaged elements
         self._states: ClientStates | None = None
 
     @property
     def has_states(self) -> bool:
-        """Whether there are states: from the first round on, or from a checkpoint."""
+        """True once client states exist: from the first round on, or after loading a checkpoint."""
         return self._states is not None
 
     @property
     def num_clients(self) -> int | None:
-        """N, of the whole federation; None before the first round."""
+        """The number of clients N of the whole federation; None before the first round."""
         return None if self._states is None else self._states.clients
 
     @property
     def states(self) -> ClientStates:
-        """The rows of all clients.
+        """The states of all clients.
 
         Raises:
             RuntimeError: Before the first round.
@@ -87,7 +87,7 @@ class ClientTable:
         return self._states
 
     def begin(self, buffers: Collection[str], num_clients: int) -> None:
-        """Make room for the states of clients whose objective changes these buffers."""
+        """Make room for client states, given the names of the buffers that the objective changes."""
         if self._states is not None:
             return
         self.space.restrict_buffers(buffers)
@@ -102,7 +102,7 @@ class ClientTable:
 
     @property
     def changed_buffers(self) -> set[str]:
-        """Names of all buffers the objective changes."""
+        """Names of all buffers that the objective changes; empty before the first round."""
         return set(self.space.buffers.names) if self.has_states else set()
 
     @property
@@ -112,17 +112,26 @@ class ClientTable:
 
     @property
     def start_buffers(self) -> Tensor:
-        """The averaged buffers at the start, ``[b]``."""
+        """Initial values of the averaged buffers, ``[b]``."""
         return self._start_buffers[self._averaged]
 
     def start(self, point: Tensor, buffers: Tensor, num_clients: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Point, personal block and buffers of a client before its first round, a copy for each of ``num_clients``."""
+        """Return the point, personal block and buffers of S clients before their first round.
+
+        Args:
+            point: The global model, ``[d]``.
+            buffers: The server's averaged buffers.
+            num_clients: S.
+
+        Returns:
+            New tensors ``[S, d]``, ``[S, p]`` and ``[S, b]``.
+        """
         whole = self.with_own(buffers[None], {_BUFFERS: self._start_buffers[None]})[0]
         z, personal, own = (vector.expand(num_clients, -1).clone() for vector in (point, self._personal, whole))
         return z, personal, own
 
     def new_rows(self, reply: Reply, oracle: GradientOracle) -> Rows:
-        """What clients keep of a reply."""
+        """Collect what clients keep of a reply: algorithm state, personal block and local buffers."""
         rows: Rows = {_STATE + name: row for name, row in tensors_of(reply.state).items()}
         if reply.personal is not None:
             rows[_PERSONAL] = reply.personal
@@ -131,11 +140,11 @@ class ClientTable:
         return rows
 
     def personal_of(self, rows: Rows) -> Tensor | None:
-        """The personal blocks among stored rows; None if the task has none."""
+        """Return the personal blocks among stored client states; None if the task has none."""
         return rows.get(_PERSONAL)
 
     def with_own(self, buffers: Tensor, rows: Rows) -> Tensor:
-        """The server's averaged ``buffers [S, b]`` together with those of the clients that stay with them."""
+        """Combine the server's averaged ``buffers [S, b]`` with the local buffers among stored client states."""
         if len(self._averaged) == len(self._start_buffers):
             return buffers
         return rows[_BUFFERS].index_copy(1, self._averaged, buffers) if len(self._averaged) else rows[_BUFFERS]
@@ -145,29 +154,33 @@ class ClientTable:
     def models(
         self, client_ids: Sequence[int], point: Tensor, buffers: Tensor | None, own: bool = True
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Shared parameters ``[S, d]``, personal blocks ``[S, p]`` and buffers ``[S, b]`` of clients' models.
+        """Return shared parameters ``[S, d]``, personal blocks ``[S, p]`` and buffers ``[S, b]`` of clients' models.
 
         Args:
             client_ids: Clients of this group.
             point: The global model, ``[d]``.
             buffers: The server's averaged buffers, ``[b]``; None if it has none yet.
-            own: Their personal models; else the global one, beside their personal blocks and local buffers.
+            own: Whether to return the clients' personal models; otherwise the global model, with each client's personal
+                block and local buffers.
 
         Returns:
-            The three; None for buffers that are still the task's own.
+            The three tensors; the buffers are None while they are still the task's own.
         """
         points, personal = (vector.expand(len(client_ids), -1) for vector in (point, self._personal))
-        if self._states is None or buffers is None:  # before the first round all stand at the start
+        if self._states is None or buffers is None:  # before the first round all clients are at the start
             return points, personal, None
         rows = self._states.rows(client_ids)
         models = self.algorithm.personal_model(self.client_state(rows)) if own else None
-        if models is not None:  # who never took part has no model beside the global one
+        if models is not None:  # a client that never took part has only the global model
             seen = self._states.has_seen(client_ids).to(models.device)
             points = torch.where(seen[:, None], models, points)
         return points, rows.get(_PERSONAL, personal), self.with_own(buffers.expand(len(client_ids), -1), rows)
 
     def global_model(self, point: Tensor, buffers: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-        """The global model ``[1, d]`` with the personal block and the local buffers of the start."""
+        """Return the global model ``[1, d]`` with the initial personal block and local buffers.
+
+        The buffers are None while they are still the task's own.
+        """
         if self._states is None or buffers is None:
             return point[None], self._personal[None], None
         template = {name: row[None] for name, row in self._states.template.items()}
@@ -175,27 +188,30 @@ class ClientTable:
         return point[None], personal, self.with_own(buffers[None], template)
 
     def client_state(self, rows: Rows) -> Any:
-        """Stored rows as the algorithm's client state; None for a stateless algorithm."""
+        """Convert stored fields to the algorithm's client state; None for a stateless algorithm."""
         if self.start_state is None:
             return None
         return type(self.start_state)(**{name: rows[_STATE + name] for name in tensors_of(self.start_state)})
 
     def mean_state(self) -> Any:
-        """The algorithm's client state averaged over all N clients, those not here at the start; None if stateless."""
+        """Return the mean of the algorithm's client states over all N clients; None for a stateless algorithm.
+
+        Clients without a state in this process count with :attr:`start_state`.
+        """
         return self.client_state(self.states.mean()) if self.has_states else self.start_state
 
     def all_states(self) -> Any:
-        """The algorithm's states of all N clients, ``[N, ...]``; None for a stateless algorithm."""
+        """Return the algorithm's states of all N clients, ``[N, ...]``; None for a stateless algorithm."""
         return self.client_state(self.states.rows(range(self.states.clients)))
 
     # ---- checkpoints -------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """The states of the clients seen, and the buffers their objective changes."""
+        """Return the states of the clients seen, and the names of the buffers that the objective changes."""
         return {**self.states.state_dict(), "buffers": list(self.space.buffers.names)}
 
     def load_state_dict(self, state: Mapping[str, Any], keep: Collection[int] | None = None) -> None:
-        """Restore what :meth:`state_dict` saved.
+        """Restore the client states that :meth:`state_dict` returned.
 
         Args:
             state: What was saved.
@@ -209,11 +225,15 @@ class ClientTable:
 
 
 def mean_of_parts(means: Sequence[Any], start: Any) -> Any:
-    """The mean over all N clients from means that each know some of them and take the others at the start.
+    """Combine means that each know only some of the clients into the mean over all N clients.
 
     Args:
-        means: Client states, dataclasses of tensors.
+        means: Mean client states, dataclasses of tensors. Each is over all N clients, but takes the clients it does not
+            know at the start; every client is known to at most one.
         start: The state of a client before its first round; None for a stateless algorithm.
+
+    Returns:
+        A client state; None for a stateless algorithm.
     """
     if start is None:
         return None

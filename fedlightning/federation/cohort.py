@@ -1,213 +1,31 @@
-"""The batches of federated training: one round's cohorts, and the minibatches that their clients work on."""
+"""One round's cohorts, and the chunks of clients in which they are computed."""
 
 from __future__ import annotations
 
-import math
-from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedlightning.core.seeding import derive_seed
-from fedlightning.core.tree import map_tensors
+from fedlightning.federation.minibatches import repeat_last
+from fedlightning.federation.sources import PartSource, Source, WholeData
 from fedlightning.oracle.gradient import Minibatch
-
-Transform = Callable[[Any], Any]
-"""Maps a gathered batch (leaves ``[..., B, ...]``) to the batch the objective sees, on the device."""
-
-
-class Source(ABC):
-    """Where samples come from, by index into one pooled data set.
-
-    Attributes:
-        in_order: Whether samples arrive in the order of the clients, so that to look at a late one takes all before it.
-    """
-
-    in_order: ClassVar[bool] = False
-
-    @abstractmethod
-    def place(self, device: torch.device, dtype: torch.dtype) -> Source:
-        """A source whose samples arrive on ``device``, real numbers in ``dtype``."""
-
-    @abstractmethod
-    def minibatches(self, index: Tensor, keep: bool = False) -> Callable[[int], Any]:
-        """Samples of C clients.
-
-        Args:
-            index: ``[C, K, B]``, one minibatch of B samples in each of K steps.
-            keep: Deal the same clients once more afterwards.
-
-        Returns:
-            A function of the step k that gives leaves ``[C, B, ...]``.
-        """
-
-    @abstractmethod
-    def minibatches_and_all(
-        self, index: Tensor, whole: Sequence[Tensor], keep: bool = False
-    ) -> tuple[Callable[[int], Any], Callable[[Sequence[int]], Any]]:
-        """Minibatches and all samples of C clients.
-
-        Args:
-            index: As for :meth:`minibatches`.
-            whole: ``[n_i]``, all positions of each client.
-            keep: As for :meth:`minibatches`.
-
-        Returns:
-            The function of the step, and one of places in ``whole`` with equal n that gives leaves
-            ``[places, n, ...]``.
-        """
-
-    def ahead(self, places: Sequence[int]) -> Source:
-        """A source whose next clients are those at ``places``, counted from the next one; all are still to come."""
-        return self
-
-
-class TensorSource(Source):
-    """Samples held as tensors ``[n, ...]`` in any nesting of dicts, lists and tuples; gathered by index."""
-
-    def __init__(self, tensors: Any, transform: Transform | None = None) -> None:
-        """Hold tensors, with an optional transform of gathered batches (scaling of bytes, say)."""
-        self.tensors = tensors
-        self.transform = transform
-        self._placed: dict[tuple[torch.device, torch.dtype], TensorSource] = {}
-
-    def place(self, device: torch.device, dtype: torch.dtype) -> TensorSource:
-        """A copy on the device, made once."""
-        key = (device, dtype)
-        if key not in self._placed:
-            moved = map_tensors(lambda t: t.to(device, dtype if t.is_floating_point() else t.dtype), self.tensors)
-            self._placed = {key: TensorSource(moved, self.transform)}  # one device at a time
-        return self._placed[key]
-
-    def minibatches(self, index: Tensor, keep: bool = False) -> Callable[[int], Any]:
-        """Gather step by step: a step's samples stay in the caches until they are used."""
-        return lambda k: self.gather(index[:, k])
-
-    def minibatches_and_all(
-        self, index: Tensor, whole: Sequence[Tensor], keep: bool = False
-    ) -> tuple[Callable[[int], Any], Callable[[Sequence[int]], Any]]:
-        """Gather both when they are asked for."""
-        return self.minibatches(index), lambda places: self.gather(torch.stack([whole[place] for place in places]))
-
-    def gather(self, index: Tensor) -> Any:
-        """Samples at ``index [...]``, leaves ``[..., *sample]``."""
-        flat = index.reshape(-1)
-        batch = map_tensors(lambda t: t.index_select(0, flat).view(*index.shape, *t.shape[1:]), self.tensors)
-        return batch if self.transform is None else self.transform(batch)
-
-
-class MixedSource(Source):
-    """Samples of several shapes, each in a source of its own; positions count through them all."""
-
-    def __init__(self, sources: Sequence[TensorSource], offsets: Tensor) -> None:
-        """Source k holds the positions from ``offsets[k]`` on."""
-        self._sources = tuple(sources)
-        self._offsets = offsets
-
-    def place(self, device: torch.device, dtype: torch.dtype) -> MixedSource:
-        """Every source in its place."""
-        return MixedSource([source.place(device, dtype) for source in self._sources], self._offsets)
-
-    def minibatches(self, index: Tensor, keep: bool = False) -> Callable[[int], Any]:
-        """Samples of clients that have one shape."""
-        source, start = self._of(index)
-        return source.minibatches(index - start, keep)
-
-    def minibatches_and_all(
-        self, index: Tensor, whole: Sequence[Tensor], keep: bool = False
-    ) -> tuple[Callable[[int], Any], Callable[[Sequence[int]], Any]]:
-        """Likewise."""
-        source, start = self._of(index)
-        return source.minibatches_and_all(index - start, [positions - start for positions in whole], keep)
-
-    def _of(self, index: Tensor) -> tuple[TensorSource, int]:
-        number = int(torch.searchsorted(self._offsets, index.flatten()[:1].cpu(), right=True)) - 1
-        return self._sources[number], int(self._offsets[number])
-
-
-class LoadedSource(Source):
-    """Samples that a ``DataLoader`` brings, one client's round at a time, in the order they are asked for."""
-
-    in_order = True
-
-    def __init__(
-        self, items: Iterator[Any], device: torch.device | None = None, dtype: torch.dtype | None = None
-    ) -> None:
-        """Take ``items``: for every client of every cohort, its samples of the round with leaves ``[K * B, ...]``."""
-        self._items = items
-        self._kept: deque[Any] = deque()
-        self._device = device
-        self._dtype = dtype
-
-    def place(self, device: torch.device, dtype: torch.dtype) -> LoadedSource:
-        """The same items, moved as they arrive."""
-        self._device, self._dtype = device, dtype
-        return self
-
-    def minibatches(self, index: Tensor, keep: bool = False) -> Callable[[int], Any]:
-        """Draw the next C items; the loader was given the index beforehand, so it only tells the shape."""
-        clients, steps, batch = index.shape
-        drawn = self._draw(clients, keep)
-
-        def stack(*leaves: Tensor) -> Tensor:
-            return self._place(torch.stack([_padded(leaf.unflatten(0, (-1, batch)), steps) for leaf in leaves]))
-
-        data = map_tensors(stack, *drawn)
-        return lambda k: map_tensors(lambda t: t[:, k], data)
-
-    def minibatches_and_all(
-        self, index: Tensor, whole: Sequence[Tensor], keep: bool = False
-    ) -> tuple[Callable[[int], Any], Callable[[Sequence[int]], Any]]:
-        """Draw all samples of the next C clients; minibatches are picked from them."""
-        drawn = self._draw(len(index), keep)
-        local = []
-        for positions, minibatches in zip(whole, index.cpu(), strict=True):
-            ascending, order = positions.cpu().sort()
-            local.append(order[torch.searchsorted(ascending, minibatches)])
-
-        def step(k: int) -> Any:
-            def pick(*leaves: Tensor) -> Tensor:
-                return self._place(torch.stack([leaf[own[k]] for leaf, own in zip(leaves, local, strict=True)]))
-
-            return map_tensors(pick, *drawn)
-
-        def everything(places: Sequence[int]) -> Any:
-            return map_tensors(lambda *leaves: self._place(torch.stack(leaves)), *(drawn[place] for place in places))
-
-        return step, everything
-
-    def ahead(self, places: Sequence[int]) -> LoadedSource:
-        """Draw all clients up to the last of ``places``; they are kept."""
-        drawn = self._draw(max(places) + 1, keep=True)
-        return LoadedSource(iter([drawn[place] for place in places]), self._device, self._dtype)
-
-    def _draw(self, num_clients: int, keep: bool) -> list[Any]:
-        drawn = [self._kept.popleft() if self._kept else next(self._items) for _ in range(num_clients)]
-        if keep:
-            self._kept.extendleft(reversed(drawn))
-        return drawn
-
-    def _place(self, tensor: Tensor) -> Tensor:
-        dtype = self._dtype if tensor.is_floating_point() else None
-        return tensor.to(self._device, dtype, non_blocking=True)
 
 
 @dataclass(frozen=True)
 class ClientBatches:
-    """One client's part in one phase of a round.
+    """Says which samples one client works on in one phase of a round.
 
     Attributes:
-        id: Client.
-        index: Its minibatches, ``[K, B]`` positions in the pooled data; all its samples as ``[1, n]`` in a phase that
-            wants full data.
-        size: Number n of its samples.
-        whole: All its samples, ``[n]`` positions, in a phase that wants them beside minibatches; else None.
-        architecture: Its architecture; see :class:`~fedlightning.models.PerArchitecture`.
-        shape: Which of several shapes its samples have.
+        id: Number of the client.
+        index: ``[K, B]``, positions of the minibatches in the pooled data; in a phase that wants full data ``[1, n]``,
+            all samples of the client.
+        size: Number n of the client's samples.
+        whole: ``[n]``, positions of all samples in a phase that wants them beside minibatches; else None.
+        architecture: Architecture of the client; see :class:`~fedlightning.models.PerArchitecture`.
+        shape: Number of the shape of the client's samples, where samples of several shapes are pooled.
     """
 
     id: int
@@ -219,22 +37,22 @@ class ClientBatches:
 
     @property
     def kind(self) -> tuple[int, str, int]:
-        """Clients of one kind can be computed together."""
+        """Return what clients must agree in to be computed together: batch size, architecture, shape of samples."""
         return self.index.shape[1], self.architecture, self.shape
 
 
 @dataclass(frozen=True)
 class Cohort:
-    """The clients of one phase of one round, or one process's part of them.
+    """Holds the clients of one phase of one round, or one process's share of them.
 
     Attributes:
-        members: The clients with their samples; clients of one kind stand together.
+        members: The clients with their samples; clients of one kind stand next to each other.
         source: Gives the samples.
         seed: Seed of this cohort's randomness.
-        answering: Clients that will answer, over all processes; none once too few do.
+        answering: Number of clients that will answer, over all processes; 0 once too few do.
         contacted: Number of clients contacted, over all processes. Clients that did not answer receive no data.
-        dtype: Dtype of the numbers of steps.
-        device: Where indices lie.
+        dtype: Dtype of the counts of steps and samples.
+        device: Device of indices and counts.
     """
 
     members: tuple[ClientBatches, ...]
@@ -249,25 +67,25 @@ class Cohort:
         return len(self.members)
 
     def place(self, device: torch.device, dtype: torch.dtype) -> Cohort:
-        """The cohort with its samples on ``device``."""
+        """Return the cohort with its samples on ``device``, real numbers in ``dtype``."""
         source = self.source.place(device, dtype)
         wide = torch.promote_types(dtype, torch.float32)  # counts must be exact, also beside 16-bit parameters
         return replace(self, source=source, dtype=wide, device=device)
 
     def steps(self) -> int:
-        """Minibatches of the client that has most; 0 without clients."""
+        """Return the largest number of minibatches that a client has; 0 without clients."""
         return max((len(member.index) for member in self.members), default=0)
 
     def preview(self, num_clients: int) -> Chunk:
-        """Up to so many of the first clients, which :meth:`chunks` will give again."""
+        """Return up to ``num_clients`` of the first clients of one kind; :meth:`chunks` will give them again."""
         return next(self._chunks(num_clients, keep=True))
 
     def apart(self, turn: int, among: int) -> Chunk:
-        """Two clients of one kind, or the only one, which :meth:`chunks` will give again.
+        """Return two clients of one kind that stand apart, or the only one; :meth:`chunks` will give them again.
 
         Args:
-            turn: At turn 0 the first client and the last of its kind, at every later turn the next two.
-            among: So many of the first clients are enough to choose from where samples arrive in order.
+            turn: 0 chooses the first client and the last of its kind; each later turn goes two clients further.
+            among: Where samples arrive in order, only so many of the first clients are looked at.
         """
         within = min(max(among, 2), len(self)) if self.source.in_order else len(self)
         one = 2 * turn % within
@@ -280,7 +98,7 @@ class Cohort:
         return Chunk([self.members[place] for place in places], ahead, keep=True)
 
     def chunks(self, size: int) -> Iterator[Chunk]:
-        """The cohort in pieces of at most ``size`` clients of one kind."""
+        """Cut the cohort into chunks of at most ``size`` clients of one kind."""
         return self._chunks(size, keep=False)
 
     def _chunks(self, size: int, keep: bool) -> Iterator[Chunk]:
@@ -295,17 +113,25 @@ class Cohort:
 
 
 class Chunk:
-    """Some clients of a cohort that are computed together.
+    """Gives the samples of C clients of a cohort that are computed together.
 
     Attributes:
-        ids: Clients.
-        architecture: The architecture of these clients.
-        steps: Minibatches of each, ``[C]``.
-        sizes: Samples of each, ``[C]``.
+        ids: Numbers of the clients.
+        architecture: Architecture of all these clients.
+        steps: ``[C]``, minibatches of each client.
+        sizes: ``[C]``, samples of each client.
     """
 
     def __init__(self, members: Sequence[ClientBatches], cohort: Cohort, keep: bool = False) -> None:
-        """Take ``members`` of ``cohort``; with ``keep``, leave them to be taken again."""
+        """Take clients of a cohort.
+
+        Args:
+            members: The clients, at least one, all of one kind.
+            cohort: The cohort, whose source stands at the first of these clients.
+            keep: Whether the source must give the same clients once more.
+        """
+        self._members = members
+        self._cohort = cohort
         self.ids = [member.id for member in members]
         self.architecture = members[0].architecture
         counts = [len(member.index) for member in members]
@@ -313,9 +139,9 @@ class Chunk:
         self.sizes = torch.tensor([member.size for member in members], dtype=cohort.dtype, device=cohort.device)
         self._longest = max(counts)
         self._ragged = min(counts) < self._longest
-        self._index = torch.stack([_padded(member.index, self._longest) for member in members]).to(cohort.device)
+        self._index = torch.stack([repeat_last(member.index, self._longest) for member in members]).to(cohort.device)
         whole = [member.whole.to(cohort.device) for member in members if member.whole is not None]
-        self._whole: Callable[[Sequence[int]], Any] | None = None
+        self._whole: WholeData | None = None
         if whole:
             self._at_step, self._whole = cohort.source.minibatches_and_all(self._index, whole, keep)
         else:
@@ -324,13 +150,30 @@ class Chunk:
     def __len__(self) -> int:
         return len(self.ids)
 
+    def parts(self, size: int) -> list[Chunk]:
+        """Cut the chunk into chunks of at most ``size`` clients, with the samples that were drawn for this one."""
+        return [self._part(slice(start, start + size)) for start in range(0, len(self), size)]
+
+    def _part(self, places: slice) -> Chunk:
+        source = self._cohort.source
+        if source.in_order:  # what has arrived does not arrive again
+            source = PartSource(self._at_step, self._whole, places)
+        return Chunk(self._members[places], replace(self._cohort, source=source))
+
     def minibatches(self) -> Iterator[Minibatch]:
-        """K minibatches, the clients with fewer marked at the end."""
+        """Give as many minibatches as the longest client has; clients with fewer are inactive in the last ones."""
         for k in range(self._longest):
             yield Minibatch(self._at_step(k), self.steps > k if self._ragged else None)
 
     def full(self) -> Iterator[tuple[Tensor, Any]]:
-        """All data of the clients, in groups of clients that have equally many samples."""
+        """Give all data of the clients, in groups of clients that have equally many samples.
+
+        Yields:
+            Places ``[G]`` of a group's clients in the chunk, and their data, leaves ``[G, n, ...]``.
+
+        Raises:
+            ValueError: If the phase works on minibatches of part of the data only.
+        """
         if self._whole is not None:
             sizes = [int(size) for size in self.sizes.tolist()]
             for size in dict.fromkeys(sizes):
@@ -347,14 +190,14 @@ class Chunk:
 
 
 class RoundBatch:
-    """What the train loader yields: one communication round.
+    """Holds one communication round, as the train loader yields it.
 
     Not a dataclass: Lightning would copy its tensors.
 
     Attributes:
-        index: Round, from 0.
-        cohorts: One a phase of the algorithm, this process's part of them.
-        samples: Every client's number of samples, of the whole federation, ``[N]``.
+        index: Number of the round, from 0.
+        cohorts: One cohort for each phase of the algorithm, this process's share of it.
+        samples: ``[N]``, number of samples of every client of the federation.
     """
 
     def __init__(self, index: int, cohorts: tuple[Cohort, ...], samples: Tensor) -> None:
@@ -364,47 +207,5 @@ class RoundBatch:
         self.samples = samples
 
     def place(self, device: torch.device, dtype: torch.dtype) -> RoundBatch:
-        """The round with its samples on ``device``, real numbers in ``dtype``."""
+        """Return the round with its samples on ``device``, real numbers in ``dtype``."""
         return RoundBatch(self.index, tuple(cohort.place(device, dtype) for cohort in self.cohorts), self.samples)
-
-
-def draw_minibatches(indices: Tensor, batch_size: int | None, steps: int, seed: int) -> Tensor:
-    """One client's minibatches of a round: epochs of its data, each in a new order without replacement.
-
-    A minibatch that the end of an epoch would leave short is filled from the beginning of the next epoch, so all have
-    ``batch_size`` samples; a client with fewer samples than that meets some of them twice in a minibatch.
-
-    Args:
-        indices: ``[n]``, positions of the client's samples.
-        batch_size: Samples B of a minibatch; None for all n, every time.
-        steps: Minibatches K.
-        seed: Seed of the order.
-
-    Returns:
-        ``[K, B]`` positions.
-    """
-    n = len(indices)
-    if batch_size is None:
-        return indices.expand(steps, n)
-    generator = torch.Generator().manual_seed(seed)
-    needed = steps * batch_size
-    orders = [torch.randperm(n, generator=generator) for _ in range(math.ceil(needed / n))]
-    return indices[torch.cat(orders)[:needed]].view(steps, batch_size)
-
-
-def held_by(process: int, processes: int, num_clients: int) -> range:
-    """The clients whose states lie in a process: client i is with process i modulo their number."""
-    return range(process, num_clients, processes)
-
-
-def client_seed(seed: int, round_index: int, phase: int, client: int) -> int:
-    """Seed of one client's minibatches: independent of who else is in the cohort."""
-    return derive_seed(seed, round_index, phase, 1, client)
-
-
-def _padded(minibatches: Tensor, steps: int) -> Tensor:
-    """``[K, ...]`` with the last one repeated to K = ``steps``; the repeats are marked inactive."""
-    missing = steps - len(minibatches)
-    if missing == 0:
-        return minibatches
-    return torch.cat([minibatches, minibatches[-1:].expand(missing, *minibatches.shape[1:])])

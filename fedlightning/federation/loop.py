@@ -9,19 +9,20 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fedlightning.federation.protocol import Invitation, Stamp, Transport
+from fedlightning.federation.evaluation import join_answers
+from fedlightning.federation.protocol import ClientValues, EvaluationRequest, Invitation, Stamp, Transport
 from fedlightning.federation.server import FederatedServer
 
 
 @dataclass(frozen=True)
 class RoundResult:
-    """What a round did.
+    """Reports the outcome of a round.
 
     Attributes:
         metrics: Values to log, means over the cohort.
-        clients: What the algorithm logs of every client of the cohort, ``[S]`` each: those this process computed.
-        undone: Whether the server's state is that before the round.
-        overflow: Whether that is because 16-bit gradients overflowed; otherwise too few clients answered.
+        clients: Values that the algorithm logs client by client, ``[S]`` each, for the clients of this process.
+        undone: Whether the server's state was put back to its value before the round.
+        overflow: Whether the round was undone because 16-bit gradients overflowed; otherwise too few clients answered.
     """
 
     metrics: Mapping[str, Tensor | float]
@@ -36,23 +37,23 @@ class RoundLoop:
     Attributes:
         server: The server half.
         transport: Reaches the client half.
-        at_round_boundary: True when server, clients and whoever follows them belong to the same round, so that it is
-            safe to checkpoint. A round ends it; :meth:`follow` declares it again.
+        at_round_boundary: True when the server, the clients and all that follows the server (module, server optimizer)
+            belong to the same round, so that it is safe to checkpoint. A round makes it False, :meth:`follow` True.
     """
 
     def __init__(self, server: FederatedServer, transport: Transport) -> None:
-        """Join a server and a transport."""
+        """Connect a server and a transport."""
         self.server = server
         self.transport = transport
         self.at_round_boundary = True
 
     @torch.no_grad()
     def run(self, index: int, invitations: Sequence[Invitation], undo_overflow: bool = False) -> RoundResult:
-        """One communication round.
+        """Run one communication round.
 
         Args:
-            index: Round, from 0.
-            invitations: Who is asked, one a phase of the algorithm.
+            index: Number of the round, from 0.
+            invitations: Who is asked, one invitation for each phase of the algorithm.
             undo_overflow: Leave every state as it was if any client returns a non-finite number (loss scaling).
 
         Raises:
@@ -83,7 +84,7 @@ class RoundLoop:
                     break
                 metrics |= outcome.metrics
                 clients |= outcome.per_client
-        except BaseException:  # an interrupt in the middle of a round leaves the state before it
+        except BaseException:  # an interrupted round leaves the server as it was before
             transport.settle({})
             server.restore(before)
             server.traffic = sent
@@ -95,13 +96,26 @@ class RoundLoop:
             metrics |= server.traffic.metrics(sent, server.point.element_size())
         return RoundResult(metrics, clients, undone, overflow)
 
+    def evaluate(self, request: EvaluationRequest, clients: Sequence[int]) -> dict[str, ClientValues]:
+        """Ask clients what they measure of their models, and join the answers of all processes.
+
+        Args:
+            request: What they are sent, from :meth:`FederatedServer.evaluation_request`.
+            clients: Ids of the clients asked; those without evaluation data do not answer.
+
+        Returns:
+            The values of all clients that answered, by the name of the metric; the same in every process.
+        """
+        mine = list(self.transport.evaluate(request, clients))
+        return join_answers(answer for answers in self.transport.processes.collect(mine) for answer in answers)
+
     def follow(self) -> None:
-        """Say that whoever stands beside the server (a module, a server optimizer) has followed the round."""
+        """Declare that all that follows the server (module, server optimizer) has caught up with the round."""
         self.at_round_boundary = True
 
 
 def _warn_of_a_skipped_round(index: int, phase: int, phases: int, contacted: int) -> None:
-    """Too few clients answered: nothing changes, but what was sent was sent."""
+    """Warn that a round is skipped because too few clients answered; the download still counts."""
     which = f" in phase {phase + 1} of {phases}" if phases > 1 else ""
     warnings.warn(
         f"Round {index} was skipped: of {contacted} clients invited{which}, too few answered. "

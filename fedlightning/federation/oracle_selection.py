@@ -1,4 +1,4 @@
-"""Which way clients' operators are computed: chosen in the first round, given up for a slower one where it is wrong."""
+"""Choice of the way to compute clients' operators: fixed in the first round, replaced where it fails or is wrong."""
 
 from __future__ import annotations
 
@@ -14,38 +14,40 @@ from fedlightning.core.tree import map_tensors
 from fedlightning.federation.cohort import Chunk, Cohort
 from fedlightning.federation.processes import Processes
 from fedlightning.federation.protocol import Request
-from fedlightning.oracle import Auto, BatchedError, ClientBatching, Cost, ObjectiveError, Vectorized
+from fedlightning.oracle import Auto, BatchedError, ClientBatching, Cost, Vectorized
 from fedlightning.oracle.auto import Trial
-from fedlightning.oracle.check import STEPS, Sample, SelfCheck, fastest_that_agrees, in_words, ladder
+from fedlightning.oracle.check import SelfCheck, fastest_that_agrees, in_words, ladder
+from fedlightning.oracle.comparison import STEPS, Sample
+from fedlightning.oracle.objective import is_out_of_memory
 from fedlightning.oracle.side_effects import undone
 
 if TYPE_CHECKING:
     from fedlightning.federation.client_group import ClientGroup
 
 When = Literal["first", "off"] | int
-"""In which rounds the oracle is checked: the first of a fit, none, or the first and every n-th."""
+"""When the oracle is checked: in the first round of a fit, never, or in the first and every n-th round."""
 
 _NO_LIMIT = 2**30
 
 
 class OracleSelection:
-    """Keeps the way to compute operators, and gives it up for the next slower one where that is needed.
+    """Keeps the way to compute operators, and falls back to the next slower way where necessary.
 
     The ways form a ladder: compiled, replayed, not replayed, ``vmap`` of the gradient, one client after the other.
-    Processes agree between rounds; nothing here is collective while clients are computed.
+    Processes agree on a way between rounds; no operation is collective while clients are computed.
 
     Attributes:
-        oracle: How operators are computed; in the first round a fixed choice replaces an open one.
+        oracle: The present way; the first round replaces an open choice by a fixed one.
     """
 
     def __init__(
         self, oracle: ClientBatching, processes: Processes, report: Callable[[str], None], self_check: When
     ) -> None:
-        """Begin with what the user asked for.
+        """Start with the way that the user asked for.
 
         Args:
             oracle: As given, possibly an open choice.
-            processes: Agree on one way.
+            processes: Processes that must agree on one way.
             report: Receives one line for the user whenever a way is chosen or given up.
             self_check: When the oracle is compared with evaluation client by client.
         """
@@ -58,23 +60,24 @@ class OracleSelection:
 
     @property
     def is_made(self) -> bool:
-        """Whether the first round has fixed an open choice."""
+        """True once the first round has fixed the choice."""
         return self._cost is not None
 
     @property
     def chunk_size(self) -> int:
-        """How many clients are computed together."""
+        """The number of clients that are computed together."""
         assert self._cost is not None
         return self.oracle.chunk(self._cost)
 
     def choose(self, group: ClientGroup | None, cost: Cost | None, cohort: Cohort, request: Request) -> None:
-        """Fix the oracle in the first round; every process calls it.
+        """Fix the oracle in the first round; every process must call this.
 
         Args:
-            group: The clients of the cohort's first chunk, active; None if this process has none in it.
-            cost: What one client's gradient takes.
+            group: Group of the cohort's first client, its architecture active; None if this process has no client in
+                the cohort.
+            cost: Cost of one client's gradient; None if this process has no client in the cohort.
             cohort: This process's part of the first cohort.
-            request: What the clients are asked.
+            request: What the server asks of the clients.
         """
         if isinstance(self.oracle, Auto | Vectorized):
             self.oracle = self._chosen(group, cost, cohort, request)
@@ -82,20 +85,20 @@ class OracleSelection:
         self._ladder = ladder(self.oracle, request.point.device.type == "cpu")
 
     def agree(self) -> None:
-        """Take the slowest of the ways the processes have come to; every process calls it between rounds."""
+        """Take the slowest of the processes' present ways; every process must call this between rounds."""
         self.oracle = self._ladder[self._processes.largest(self._ladder.index(self.oracle))]
 
     def is_due(self, round_index: int) -> bool:
-        """Whether a round after the first is one to check the oracle in."""
+        """Return whether the oracle must be checked in a round after the first."""
         due = isinstance(self._self_check, int) and round_index % self._self_check == 0
         return due and isinstance(self.oracle, Vectorized)
 
     def turn(self, request: Request) -> int:
-        """How often the oracle has been checked before, which decides with which clients it is."""
+        """Return the number of checks before this round, which decides the clients of the next check."""
         return request.stamp.round // self._self_check if isinstance(self._self_check, int) else 0
 
     def check(self, group: ClientGroup | None, cohort: Cohort, request: Request) -> None:
-        """Compare the oracle with plain evaluation, and take a slower one if they differ; every process calls it."""
+        """Compare the oracle with plain evaluation and fall back if they differ; every process must call this."""
         assert isinstance(self.oracle, Vectorized)
         found: ClientBatching = self.oracle
         if group is not None:
@@ -105,13 +108,30 @@ class OracleSelection:
         self.oracle = self._agreed(found, request)
 
     def check_alone(self, group: ClientGroup, chunk: Chunk, request: Request) -> None:
-        """The same for clients of another architecture, in the middle of a round: this process alone decides."""
-        if isinstance(self.oracle, Vectorized):  # other processes follow before the next round
+        """Check the oracle in the middle of a round, for clients this process meets for the first time.
+
+        Unlike in :meth:`check`, this process decides alone.
+        """
+        if isinstance(self.oracle, Vectorized):  # the other processes follow before the next round
             self.oracle = self._agreeing(group, chunk, self.oracle, request)
 
-    def give_way(self, error: ObjectiveError, on_cpu: bool) -> bool:
-        """Go on with the next slower way; False if the error is the objective's own and not the oracle's."""
-        if self.oracle == self._ladder[-1] or not isinstance(error, BatchedError):
+    def give_way(self, error: Exception, clients: int, on_cpu: bool) -> bool:
+        """Continue with fewer clients at once, or with the next slower way.
+
+        Args:
+            error: The error of the present way.
+            clients: Number of clients that were computed together.
+            on_cpu: Whether the objective runs on a CPU.
+
+        Returns:
+            True if there is another way to try; False if this was the last, or the error is the objective's own.
+        """
+        if self.oracle == self._ladder[-1]:
+            return False
+        if is_out_of_memory(error) and clients > 1:
+            self._take_fewer_than(clients)
+            return True
+        if not isinstance(error, BatchedError):
             return False
         slower = self._ladder[self._ladder.index(self.oracle) + 1]
         why = str(error).splitlines()[0]
@@ -119,20 +139,34 @@ class OracleSelection:
         self.oracle = slower
         return True
 
+    def _take_fewer_than(self, clients: int) -> None:
+        """Compute half as many clients together from now on, in this way and in all slower ones."""
+        place = self._ladder.index(self.oracle)
+        fewer = self._reported_half(clients)
+        self._ladder = [replace(way, chunk_size=fewer) if isinstance(way, Vectorized) else way for way in self._ladder]
+        self.oracle = self._ladder[place]
+
+    def _reported_half(self, clients: int) -> int:
+        """Report that ``clients`` at once do not fit into memory, and return half that number."""
+        half = (clients + 1) // 2
+        chunks = f"chunks of {half} client{'s' if half > 1 else ''}"
+        self._report(f"oracle: took {chunks}: {clients} at once do not fit into memory")
+        return half
+
     def leave_batching(self, on_cpu: bool, why: str) -> None:
         """Compute clients one after the other from the next round on."""
         self.oracle = self._ladder[-1]
         self._report(f"oracle: took {in_words(self.oracle, on_cpu)} from the next round on: {why}")
 
     def resume(self, stored: ClientBatching) -> None:
-        """Go on with the choice of an earlier run, where this one leaves it open."""
+        """Continue with the choice of an earlier run where this run leaves the choice open."""
         if isinstance(self.oracle, Auto) and not isinstance(stored, Auto):
             self.oracle = stored
         elif isinstance(self.oracle, Vectorized) and isinstance(stored, Vectorized) and self.oracle.chunk_size is None:
             self.oracle = replace(self.oracle, chunk_size=stored.chunk_size)
 
     def _chosen(self, group: ClientGroup | None, cost: Cost | None, cohort: Cohort, request: Request) -> ClientBatching:
-        """A fixed oracle in place of an open one, the same in all processes, that agrees with plain evaluation."""
+        """Replace an open choice by an oracle that all processes share and that agrees with plain evaluation."""
         on_cpu = request.point.device.type == "cpu"
         wanted = self.oracle if isinstance(self.oracle, Vectorized) else Vectorized()
         most = _NO_LIMIT if cost is None else wanted.chunk(cost)
@@ -154,31 +188,42 @@ class OracleSelection:
         trial = None
         if group is not None:
             trial = self._trial(group, cohort, batched if size > 1 else None, request)
-            if isinstance(batched, Vectorized):  # else a line has said what was taken, and why
+            if isinstance(batched, Vectorized):  # otherwise a report has already said what was taken and why
                 self._report(f"oracle: {trial.report}")
         chosen = self._processes.agree(None if trial is None else trial.oracle)
         assert chosen is not None
         return chosen
 
     def _trial(self, group: ClientGroup, cohort: Cohort, batched: ClientBatching | None, request: Request) -> Trial:
-        """Time the ways on the first clients of a cohort."""
+        """Time the ways on the first clients of a cohort, with as many at once as fit into memory."""
+        wanted = batched if isinstance(batched, Vectorized) else None
+        while True:
+            try:
+                return self._timed(group, cohort, wanted, request)
+            except (RuntimeError, MemoryError) as error:
+                if wanted is None or not is_out_of_memory(error):
+                    raise
+            wanted = self._smaller(wanted)  # outside the handler, where the error would hold what fills the memory
+
+    def _timed(self, group: ClientGroup, cohort: Cohort, batched: Vectorized | None, request: Request) -> Trial:
         assert isinstance(self.oracle, Auto)
 
         def arguments(num_clients: int) -> tuple[Tensor, Tensor, Tensor, Any]:
-            chunk = cohort.preview(
-                num_clients
-            )  # the last one is repeated if too few share the first one's architecture
+            chunk = cohort.preview(num_clients)  # its last client is repeated if too few share one architecture
             places = torch.arange(num_clients, device=request.point.device).clamp(max=len(chunk) - 1)
             data = map_tensors(lambda leaf: leaf[places], next(chunk.minibatches()).data)
             return *group.start(request.point, request.buffers, num_clients), data
 
         with group.errors_named([member.id for member in cohort.members]), undone(group.task):
-            return self.oracle.choose(
-                group.objective, cohort.steps(), arguments, batched if isinstance(batched, Vectorized) else None
-            )
+            return self.oracle.choose(group.objective, cohort.steps(), arguments, batched)
+
+    def _smaller(self, oracle: Vectorized) -> Vectorized | None:
+        """Return the way with half as many clients at once; None if it is down to one already."""
+        assert oracle.chunk_size is not None
+        return replace(oracle, chunk_size=self._reported_half(oracle.chunk_size)) if oracle.chunk_size > 1 else None
 
     def _agreeing(self, group: ClientGroup, chunk: Chunk, oracle: Vectorized, request: Request) -> ClientBatching:
-        """The oracle, or the fastest slower one that agrees with plain evaluation."""
+        """Return the oracle or, if it disagrees with plain evaluation, the fastest slower way that agrees."""
         on_cpu = request.point.device.type == "cpu"
         found: ClientBatching = oracle
         why = None if self._self_check == "off" else group.alone
@@ -187,7 +232,7 @@ class OracleSelection:
         elif self._self_check != "off":
             with group.errors_named(chunk.ids):
                 check = SelfCheck(group.objective, _sample(group, chunk, request))
-            hooked = group.objective.hooks_tensors and not oracle.compile  # compiled, the gradient is below vmap
+            hooked = group.objective.hooks_tensors and not oracle.compile  # a compiled gradient is below vmap already
             begin = replace(oracle, backward="vmap") if hooked else oracle
             found, why = fastest_that_agrees(begin, on_cpu, check)
         if why is not None:
@@ -195,7 +240,7 @@ class OracleSelection:
         return found
 
     def _agreed(self, oracle: ClientBatching, request: Request) -> ClientBatching:
-        """The slowest of the processes' ways; all processes ask."""
+        """Return the slowest of the processes' ways; every process must call this."""
         agreed = self._ladder[self._processes.largest(self._ladder.index(oracle))]
         if agreed != oracle:
             words = in_words(agreed, request.point.device.type == "cpu")
@@ -204,7 +249,7 @@ class OracleSelection:
 
 
 def _sample(group: ClientGroup, chunk: Chunk, request: Request) -> Sample:
-    """The first steps of the first and the last client of a chunk, or of the only one."""
+    """Return the first steps of a chunk's first and last client, or of its only client."""
     ends = sorted({0, len(chunk) - 1})
     places = torch.tensor(ends, device=request.point.device)
     data: Sequence[Any] = [

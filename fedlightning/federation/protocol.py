@@ -1,9 +1,9 @@
-"""What crosses the seam between server and clients, and the transport that carries it.
+"""The messages that pass between server and clients, and the transport that carries them.
 
-The server half (:class:`~fedlightning.federation.server.FederatedServer`) sees no data and no client state, the client
-half (:class:`~fedlightning.federation.client.ClientRunner`) no server state. All that passes between them is here:
-plain dataclasses of tensors and numbers. Where the clients run, in this process, in several, or on machines of their
-own, is a :class:`Transport`'s business.
+The server half (:class:`~fedlightning.federation.server.FederatedServer`) sees no data and no client state. The client
+half (:class:`~fedlightning.federation.client.ClientRunner`) sees no server state. Everything that passes between the
+halves is defined here, as plain dataclasses of tensors and numbers. A :class:`Transport` decides where the clients run:
+in this process, in several processes, or on machines of their own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fedlightning.federation.processes import Processes
 
 
 class Stamp(NamedTuple):
-    """The exchange an answer belongs to."""
+    """Identifies the exchange that an answer belongs to, by round and phase."""
 
     round: int
     phase: int
@@ -27,12 +27,12 @@ class Stamp(NamedTuple):
 
 @dataclass(frozen=True)
 class Invitation:
-    """Who is asked in one phase of a round.
+    """Says which clients are asked in one phase of a round.
 
     Attributes:
         clients: Clients of this process that will answer.
-        answering: How many will answer, over all processes; none if too few do, and then the round is skipped.
-        contacted: How many the server sends its message to, over all processes.
+        answering: Number of clients that will answer, over all processes; 0 if too few do, which skips the round.
+        contacted: Number of clients that the server sends its message to, over all processes.
         seed: Seed of the exchange.
     """
 
@@ -44,14 +44,14 @@ class Invitation:
 
 @dataclass(frozen=True)
 class Request:
-    """What the server sends in one phase of a round, the same for all clients.
+    """Carries what the server sends in one phase of a round, the same for all clients.
 
     Attributes:
         stamp: Round and phase, each from 0.
-        seed: Seed of this exchange; a client's random numbers come from it and the client's id alone.
+        seed: Seed of this exchange; a client's random numbers depend on this seed and the client's id alone.
         message: The algorithm's broadcast, a dataclass.
         point: The global model ``[d]``, from which clients measure their drift.
-        buffers: The server's values of the buffers that are averaged, ``[b]``.
+        buffers: The server's values of the averaged buffers, ``[b]``.
     """
 
     stamp: Stamp
@@ -63,16 +63,16 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """What S clients send back; S = 1 on a client's own machine, a chunk of the cohort in a simulation.
+    """Carries what S clients send back: one client on a machine of its own, a chunk of the cohort in a simulation.
 
     Attributes:
-        clients: Their ids.
+        clients: Ids of the clients.
         update: The algorithm's update, a dataclass with fields ``[S, ...]``; None if nothing is sent.
         buffers: Changes of the averaged buffers, ``[S, b]``.
-        metrics: What the algorithm logs, ``[S]`` each.
-        tally: Mean losses and scalars of the objective, ``[S]`` each.
-        evaluated: Which clients have evaluated anything, so that their tally counts, ``[S]`` bool; None if all have.
-        per_client: Names of those metrics whose every value is logged, not their mean alone.
+        metrics: Values that the algorithm logs, and the drift, ``[S]`` each.
+        tally: Mean losses and further scalars of the objective, ``[S]`` each.
+        evaluated: Which clients have evaluated the objective, so that the tally counts, ``[S]`` bool; None if all have.
+        per_client: Names of the metrics that are logged for every client, not only as a mean.
         sound: Which clients' new states are finite, ``[S]`` bool; None if all are.
     """
 
@@ -87,13 +87,74 @@ class Answer:
 
 
 @dataclass(frozen=True)
+class EvaluationRequest:
+    """Asks clients to measure models on data of their own; the same for all clients.
+
+    Attributes:
+        stage: ``val`` or ``test``: the data to evaluate on.
+        point: The global model, ``[d]``. Clients evaluate it as it is or combined with what they keep themselves.
+            None where clients share the server's task and no round has changed it.
+        buffers: The server's values of the buffers that are averaged, ``[b]``; None before the first round.
+    """
+
+    stage: str
+    point: Tensor | None = None
+    buffers: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class ClientValues:
+    """Holds the values of one metric, by client.
+
+    Attributes:
+        clients: Ids of S clients.
+        values: The metric of each client, ``[S]``.
+        samples: How many samples each value is taken over, ``[S]``.
+        higher_is_better: Whether larger values are better; None if neither the task nor the metric says so.
+        nan_is_undefined: Whether NaN says that the metric is undefined for a client, as an AUROC is where all labels
+            are equal. Otherwise NaN is a result, and spoils the mean.
+        prog_bar: Whether the mean is shown in the progress bar.
+    """
+
+    clients: list[int]
+    values: Tensor
+    samples: Tensor
+    higher_is_better: bool | None = None
+    nan_is_undefined: bool = False
+    prog_bar: bool = False
+
+    @property
+    def defined(self) -> Tensor:
+        """Return the values of the clients for whom the metric is defined."""
+        return self.values[self.values.isfinite()] if self.nan_is_undefined else self.values
+
+    def spread(self, num_clients: int) -> Tensor:
+        """Return the values of all clients, ``[num_clients]``; NaN for clients that have none."""
+        spread = torch.full((num_clients,), torch.nan)
+        spread[self.clients] = self.values
+        return spread
+
+
+@dataclass(frozen=True)
+class EvaluationAnswer:
+    """Carries what clients measured: metrics by client, but neither predictions nor parameters.
+
+    Attributes:
+        metrics: Values of one client or several by the name the metric is logged under. A metric names its clients
+            itself, as not every client need have a value.
+    """
+
+    metrics: Mapping[str, ClientValues]
+
+
+@dataclass(frozen=True)
 class Roster:
-    """Who takes part in a run; fixed when it begins.
+    """Lists the clients of a run; fixed when the run begins.
 
     Attributes:
         samples: Every client's number of samples, ``[N]``.
-        buffers: Names of the buffers the clients' objectives change and the server averages.
-        start_buffers: Their values at the start, ``[b]``.
+        buffers: Names of the buffers that the objective changes and the server averages.
+        start_buffers: Initial values of these buffers, ``[b]``.
     """
 
     samples: Tensor
@@ -102,17 +163,22 @@ class Roster:
 
     @property
     def num_clients(self) -> int:
-        """N."""
+        """The number of clients, N."""
         return len(self.samples)
 
     def weights(self, client_ids: Sequence[int], by_samples: bool) -> Tensor:
-        """How much each of ``clients`` counts in a mean, ``[S]``."""
+        """Return the weights of the given clients in a mean, ``[S]``.
+
+        Args:
+            client_ids: The S clients.
+            by_samples: Whether a client weighs its number of samples; otherwise every client weighs 1.
+        """
         if not by_samples:
             return torch.ones(len(client_ids))
         return self.samples[list(client_ids)]
 
     def total_weight(self, by_samples: bool) -> float:
-        """How much all N clients count together."""
+        """Return the sum of the weights of all N clients."""
         return float(self.samples.sum()) if by_samples else float(self.num_clients)
 
 
@@ -121,21 +187,30 @@ class Transport(Protocol):
 
     @property
     def processes(self) -> Processes:
-        """The processes that run this server side by side; each sees the answers of its own clients only."""
+        """The processes that run this server side by side; each sees only the answers of its own clients."""
 
     def join(self) -> Roster:
-        """The federation's clients, and which buffers change; asked before the first round."""
+        """Return the clients of the federation and the averaged buffers; called before the first round."""
 
     def ask(self, request: Request, invited: Sequence[int]) -> Iterator[Answer]:
-        """The answers of the invited clients, in an order that does not depend on who was fastest.
+        """Yield the answers of the invited clients, in an order that does not depend on the clients' speed.
 
-        Clients that are dead or late simply do not come.
+        Answers of clients that are dead or late are missing.
+        """
+
+    def evaluate(self, request: EvaluationRequest, clients: Sequence[int]) -> Iterator[EvaluationAnswer]:
+        """Yield what clients measure of their models on data of their own, in any order.
+
+        Clients without such data do not answer. No client state changes.
         """
 
     def settle(self, accepted: Mapping[int, Stamp]) -> bool:
-        """Say whose answers the server has accepted, and to what.
+        """Tell the clients which answers the server has accepted.
 
-        These clients keep the state they computed for that round and phase. All others keep the one before.
+        Clients keep the state computed for an accepted round and phase; all other clients keep their previous state.
+
+        Args:
+            accepted: Round and phase of each accepted answer, by client.
 
         Returns:
             Whether the state of any client has changed.

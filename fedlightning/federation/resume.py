@@ -1,4 +1,4 @@
-"""Whether a run with other hyper-parameters can go on from the states of a checkpoint."""
+"""The rules by which a run with other hyper-parameters may continue from the states of a checkpoint."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _NAMES = {"regularizer": "regularizers"}
 
 @dataclass(frozen=True)
 class Dependencies:
-    """What the states of a run cannot be read without.
+    """Knows the hyper-parameters without which the states of a run cannot be interpreted.
 
-    Most hyper-parameters may change from one round to the next, so a run may resume with others. Those that went into
-    what the server has accumulated may not, unless the algorithm can make the state fit.
+    Most hyper-parameters may change from one round to the next, so a run may resume with other values. Hyper-parameters
+    that went into what the server has accumulated may not change, unless the algorithm can make the state fit.
 
     Attributes:
         given: The algorithm as the user gave it.
-        bound: The same, bound to the task's parameters.
-        weighting: How clients count in means.
+        bound: The same algorithm, bound to the task's parameters.
+        weighting: How clients are weighted in means.
     """
 
     given: Algorithm
@@ -35,23 +35,24 @@ class Dependencies:
 
     @property
     def values(self) -> dict[str, Any]:
-        """Names and values in plain types, for a checkpoint."""
+        """Names and values of these hyper-parameters in plain types, for a checkpoint."""
         values: dict[str, Any] = {"weighting": self.weighting} if self.bound.accumulates else {}
         for name in self.bound.state_depends_on:
-            with suppress(NotPlainError):  # a regulariser of the user's own may have no plain form
+            with suppress(NotPlainError):  # a user's own regularizer may have no plain form
                 values[name] = to_config(getattr(self.bound if name == "regularizer" else self.given, name))
         return values
 
     def algorithm_of(self, stored: Mapping[str, Any], bind: Callable[[Algorithm], Algorithm], z: Tensor) -> Algorithm:
-        """The bound algorithm with the hyper-parameters of a checkpoint; ``bound`` itself where they mean the same.
+        """Return the algorithm bound with a checkpoint's hyper-parameters; ``bound`` itself if these mean the same.
 
         Args:
-            stored: :attr:`values` of the checkpoint; of an older one, nothing.
+            stored: :attr:`values` of the checkpoint; empty for checkpoints of older versions.
             bind: Binds an algorithm to the task's parameters.
             z: ``[d]``, the task's initial parameters.
 
         Raises:
-            ValueError: If the checkpoint's states cannot be those of this run, whatever they hold.
+            ValueError: If the weighting, the regularizer or the shapes of the client states differ, so that the states
+                cannot be made to fit.
         """
         differing = self._differing(stored)
         if not differing:
@@ -66,7 +67,7 @@ class Dependencies:
         return before
 
     def refusal(self, stored: Mapping[str, Any]) -> ValueError:
-        """What to tell who resumes with values that do not go with the states."""
+        """Build the error for a run that resumes with hyper-parameters that do not fit the states."""
         then, now = self.compared(stored)
         return ValueError(
             f"The checkpoint's states were computed with {then}, this run has {now}: "
@@ -75,7 +76,7 @@ class Dependencies:
         )
 
     def compared(self, stored: Mapping[str, Any]) -> tuple[str, str]:
-        """What differs: the checkpoint's values and this run's, as text."""
+        """Return the differing hyper-parameters as text, with the checkpoint's values and with this run's values."""
         names, present = self._differing(stored), self.values
         then, now = (
             ", ".join(f"{_NAMES.get(name, name)}={_shown(values[name])}" for name in names)
@@ -92,14 +93,14 @@ def _shapes(state: Any) -> dict[str, torch.Size]:
 
 
 def _alike(one: Any, other: Any) -> bool:
-    """Whether a hyper-parameter of two bound algorithms is the same, be it a number or a vector."""
+    """Return whether two bound algorithms have equal values of a hyper-parameter, a number or a vector."""
     if isinstance(one, Tensor) or isinstance(other, Tensor):
         return one is not None and other is not None and bool((torch.as_tensor(one) == torch.as_tensor(other)).all())
     return bool(one == other)
 
 
 def _shown(config: Any) -> str:
-    """A plain configuration as Python would write it."""
+    """Format a plain configuration as a Python expression."""
     if isinstance(config, Mapping) and "class_path" in config:
         arguments = ", ".join(f"{name}={_shown(value)}" for name, value in config.get("init_args", {}).items())
         return f"{config['class_path'].rpartition('.')[2]}({arguments})"

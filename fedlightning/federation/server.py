@@ -1,4 +1,4 @@
-"""The server half of a federation: what it broadcasts, and how answers become a new state."""
+"""The server half of a federation, which broadcasts messages and turns answers into a new server state."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedlightning.algorithms.base import Algorithm
 from fedlightning.core.errors import FedlightningError
 from fedlightning.federation.aggregation import CohortMean
 from fedlightning.federation.processes import Processes
-from fedlightning.federation.protocol import Answer, Request, Roster, Stamp
+from fedlightning.federation.protocol import Answer, EvaluationRequest, Request, Roster, Stamp
 from fedlightning.federation.traffic import Traffic, floats
 from fedlightning.federation.validation import LeftOutWarnings, require_server_state
 
@@ -26,13 +26,13 @@ class RoundRejectedError(FedlightningError, RuntimeError):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one phase.
+    """Reports the outcome of one phase.
 
     Attributes:
-        accepted: Clients of this process whose answers count; they keep their new states.
+        accepted: Round and phase of the answers that count, by client, for the clients of this process.
         metrics: Values to log, means over the cohort.
-        per_client: Values that are logged client by client, ``[S]`` each: those of this process.
-        overflow: Whether some answers were not finite and the phase is to be repeated for that.
+        per_client: Values that are logged client by client, ``[S]`` each, for the clients of this process.
+        overflow: Whether the phase changed nothing because some answers were not finite.
     """
 
     accepted: Mapping[int, Stamp]
@@ -42,23 +42,23 @@ class Outcome:
 
 
 class FederatedServer:
-    """Holds what the server knows, and no data and no client state.
+    """Holds and updates the server's state, without seeing data or client states.
 
     Attributes:
         algorithm: Bound to the task's shared parameters.
         state: The algorithm's server state, a dataclass.
-        buffers: Values of the buffers that are averaged, ``[b]``; None before the clients have said which there are.
+        buffers: Values of the averaged buffers, ``[b]``; None before the clients have joined.
         roster: The federation's clients; None before the first round of this run.
-        traffic: Floats sent since the start.
+        traffic: Counts of the numbers sent since the start of the run.
     """
 
     def __init__(self, algorithm: Algorithm, start: Tensor, weighting: Weighting = "uniform") -> None:
-        """Begin at a point.
+        """Start at a point.
 
         Args:
             algorithm: Bound to the task's shared parameters.
             start: The global model at the start, ``[d]``.
-            weighting: Clients count alike, or by their numbers of samples.
+            weighting: How clients are weighted in means: all the same, or by their numbers of samples.
         """
         self.algorithm = algorithm
         self.state = algorithm.init_server(start.clone())
@@ -70,27 +70,31 @@ class FederatedServer:
 
     @property
     def point(self) -> Tensor:
-        """The global model ``[d]``."""
+        """The global model, ``[d]``."""
         return self.algorithm.point(self.state)
 
     def join(self, roster: Roster) -> None:
-        """Take note of who takes part."""
+        """Take note of the clients that take part, and start with the roster's buffers if there are none yet."""
         if self.buffers is None:
             self.buffers = roster.start_buffers.to(self.point)
         self.roster = roster
 
     def move_to(self, z: Tensor) -> None:
-        """Put the global model at ``z [d]``, where a server optimizer took it."""
+        """Move the global model to ``z [d]``, a point that a server optimizer computed."""
         self.state = self.algorithm.with_point(self.state, z)
 
     def request(self, stamp: Stamp, seed: int) -> Request:
-        """What is sent to every client of a cohort."""
+        """Build the request that is sent to every client of a cohort."""
         message = self.algorithm.phases[stamp.phase].broadcast(self.state)
         buffers = self.point.new_empty(0) if self.buffers is None else self.buffers
         return Request(stamp, seed, message, self.point, buffers)
 
+    def evaluation_request(self, stage: str) -> EvaluationRequest:
+        """Return what clients are sent to measure the present model, on their ``val`` or ``test`` data."""
+        return EvaluationRequest(stage, self.point, self.buffers)
+
     def count_download(self, request: Request, contacted: int) -> None:
-        """Count what was sent, to clients that answer and to those that do not."""
+        """Count the numbers sent to all contacted clients, whether or not they answer."""
         self.traffic.download += (floats(request.message) + len(request.buffers)) * contacted
 
     def aggregate(
@@ -105,13 +109,15 @@ class FederatedServer:
 
         Args:
             request: What the clients were asked.
-            answers: Those of this process's clients, as they come in.
-            processes: Have the others.
-            contacted: Clients the request was sent to, at least those that answer.
+            answers: Answers of this process's clients, as they arrive.
+            processes: All processes that share the cohort; each has the answers of its own clients.
+            contacted: Number of clients the request was sent to; if smaller, the number that answered counts.
             undo_overflow: Change nothing if any client returned a non-finite number (loss scaling).
 
         Raises:
             RoundRejectedError: If no client returned finite numbers.
+            TypeError: If the algorithm returns a server state of another class.
+            ValueError: If clients sent different names or shapes, or the new server state has other shapes.
         """
         assert self.roster is not None
         cohort = CohortMean(self.roster, self._by_samples)
@@ -142,31 +148,34 @@ class FederatedServer:
         return Outcome(accepted, cohort.metrics(), cohort.per_client())
 
     def snapshot(self) -> tuple[Any, Tensor | None]:
-        """What a round that is given up goes back to."""
+        """Return the state that :meth:`restore` needs to undo a round."""
         return self.state, self.buffers
 
     def restore(self, snapshot: tuple[Any, Tensor | None]) -> None:
-        """Go back to a :meth:`snapshot`."""
+        """Restore the state of an earlier :meth:`snapshot`."""
         self.state, self.buffers = snapshot
 
     def state_dict(self) -> dict[str, Any]:
-        """The server state in plain types."""
+        """Return the server state and the traffic in plain types, for a checkpoint."""
         state = {each.name: getattr(self.state, each.name) for each in fields(self.state)}
         return {"server": state, "upload": self.traffic.upload, "download": self.traffic.download}
 
     def load_state_dict(self, stored: Mapping[str, Any], start: Any) -> Any:
-        """The server state of :meth:`state_dict`; it is not taken over yet.
+        """Restore the traffic of :meth:`state_dict`, and return the server state without taking it over.
 
         Args:
-            stored: Of a run of the same algorithm and model.
+            stored: What was saved, by a run of the same algorithm and model.
             start: The state at the start of that run, which gives classes and shapes.
+
+        Returns:
+            The stored server state, on this server's device and in its precision.
 
         Raises:
             ValueError: If fields or shapes differ.
         """
         expected = {each.name: getattr(start, each.name) for each in fields(start)}
-        lengths = {each.name: each.metadata for each in fields(start)}
-        shapes, found = _shapes(lengths, expected), _shapes(lengths, stored["server"])
+        metadata = {each.name: each.metadata for each in fields(start)}
+        shapes, found = _shapes(metadata, expected), _shapes(metadata, stored["server"])
         if shapes != found:
             raise ValueError(
                 f"The checkpoint's server state has {found}, this task and algorithm have {shapes}. "
@@ -178,23 +187,23 @@ class FederatedServer:
 
 
 def _placed(value: Any, like: Tensor) -> Any:
-    """A field of a stored state, on the device and in the precision of ``like``."""
+    """Return a field of a stored state on the device and in the precision of ``like``."""
     if not isinstance(value, Tensor):
         return value
     return value.to(like.device, like.dtype if value.is_floating_point() else None)
 
 
-def _shapes(names: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """What must agree between two states: shapes of tensors, types of the rest.
+def _shapes(metadata: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what two states must have in common: the shapes of tensors, and the types of all other fields.
 
     Args:
-        names: The metadata of the state's fields, by name.
-        values: The fields' values.
+        metadata: Metadata of the state's fields, by name.
+        values: Values of the fields, by name.
     """
     found: dict[str, Any] = {}
     for name, value in values.items():
         if not isinstance(value, Tensor):
             found[name] = type(value).__name__
         else:
-            found[name] = ("any", *value.shape[1:]) if names.get(name, {}).get("any_length") else tuple(value.shape)
+            found[name] = ("any", *value.shape[1:]) if metadata.get(name, {}).get("any_length") else tuple(value.shape)
     return found

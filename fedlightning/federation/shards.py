@@ -1,7 +1,7 @@
-"""Client states of several processes: each writes its own, in a folder beside the checkpoint.
+"""Client states of several processes, which each process writes to a folder beside the checkpoint.
 
-The file names the folder, which is complete before the file is written and is never written again. So whatever kills a
-process, a checkpoint finds the states it was saved with.
+The checkpoint file names the folder. The folder is complete before the file is written, and it is never written again.
+So a checkpoint always finds the states it was saved with, even if a process is killed at any time.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from fedlightning.federation.whole_files import write_whole
 
 
 def write_shards(clients: Mapping[str, Any], processes: Processes, root: Path) -> dict[str, Any]:
-    """Write the states of this process's clients to a folder of its own; every process calls it.
+    """Write this process's client states to a file in a new folder; every process must call this.
 
-    Process 0 writes nothing: its clients are in the checkpoint itself.
+    All processes write to the same folder. Process 0 writes nothing: its clients are in the checkpoint itself.
 
     Args:
         clients: The states, in plain types.
-        processes: All that hold some.
+        processes: All processes that hold clients.
         root: Where the folder waits for the checkpoint.
 
     Returns:
-        What the checkpoint says of the folder.
+        What the checkpoint records about the folder: its path, and the number of processes.
     """
     token = processes.agree(secrets.token_hex(8))
     folder = root / f".clients-{token}"
     folder.mkdir(parents=True, exist_ok=True)
     if processes.rank:
         write_whole(dict(clients), folder / f"{processes.rank}.pt")
-    processes.largest(0)  # all are through
+    processes.largest(0)  # wait until all processes have written
     return {"folder": str(folder), "processes": processes.count}
 
 
 @contextmanager
 def placed_shards(checkpoint: Mapping[str, Any], target: Path) -> Iterator[None]:
-    """Have the shards of a checkpoint beside its file, and those of the file it replaces removed afterwards."""
+    """Move the shards of a checkpoint beside its file, and finally remove the shards of the replaced file."""
     shards = _shards_of(checkpoint)
     if shards is not None:
         waiting = Path(shards["folder"])
@@ -57,14 +57,14 @@ def placed_shards(checkpoint: Mapping[str, Any], target: Path) -> Iterator[None]
 
 
 def remove_shards(target: Path, but: str | None = None) -> None:
-    """Remove the shards beside a checkpoint file, but for one folder."""
+    """Remove the shards beside a checkpoint file, except for the folder named ``but``."""
     for folder in target.parent.glob(f"{target.name}.clients-*"):
         if folder.is_dir() and folder.name != but:
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def require_no_shards(checkpoint: Mapping[str, Any], path: Any) -> None:
-    """Refuse a place where no folder can lie beside the file.
+    """Refuse a checkpoint with shards where no folder can lie beside the file.
 
     Raises:
         CheckpointError: If the checkpoint has shards.
@@ -77,10 +77,11 @@ def require_no_shards(checkpoint: Mapping[str, Any], path: Any) -> None:
 
 
 def read_shards(checkpoint: Mapping[str, Any], path: Any) -> None:
-    """Put the clients of all other processes into a checkpoint, mapped from their files as far as that goes.
+    """Add the clients of all other processes to a checkpoint, memory-mapped from their files.
 
     Raises:
-        CheckpointError: If the folder is not beside the file, or is not one that was written for it.
+        CheckpointError: If the folder is not beside the file, lacks a file, holds a damaged file, has an invalid name,
+            or cannot be found because the checkpoint was not opened by its path.
     """
     shards = _shards_of(checkpoint)
     if shards is None:
@@ -108,6 +109,6 @@ def read_shards(checkpoint: Mapping[str, Any], path: Any) -> None:
 
 
 def _shards_of(checkpoint: Mapping[str, Any]) -> Any:
-    """What a checkpoint says of its shards; None if it has none."""
+    """Return what a checkpoint records about its shards; None if there are none."""
     federation = checkpoint.get("federation")
     return federation.get("shards") if isinstance(federation, Mapping) else None

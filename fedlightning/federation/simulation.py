@@ -1,4 +1,4 @@
-"""A federation in one process, or shared by several: server, clients and the loop between them."""
+"""A federation in one process, or shared by several processes: server, clients and the loop between them."""
 
 from __future__ import annotations
 
@@ -16,30 +16,31 @@ from fedlightning.federation.client import ClientRunner, Clients
 from fedlightning.federation.client_group import ClientGroup
 from fedlightning.federation.client_states import Storage
 from fedlightning.federation.client_table import Buffers
-from fedlightning.federation.cohort import RoundBatch, held_by
+from fedlightning.federation.cohort import RoundBatch
 from fedlightning.federation.loop import RoundLoop, RoundResult
 from fedlightning.federation.oracle_selection import OracleSelection, When
-from fedlightning.federation.processes import OneProcess, Processes
+from fedlightning.federation.processes import OneProcess, Processes, held_by
+from fedlightning.federation.protocol import EvaluationRequest
 from fedlightning.federation.resume import Dependencies
 from fedlightning.federation.server import FederatedServer, Weighting
-from fedlightning.federation.transport import InProcess
+from fedlightning.federation.transport import Evaluator, InProcess
 from fedlightning.models.per_architecture import TaskArchitectures
 from fedlightning.oracle import Autocast, ClientBatching
 from fedlightning.proximal import Composite
 
 Models = tuple[Tensor, Tensor, Tensor | None]
-"""Shared parameters ``[S, d]``, personal blocks ``[S, p]``, buffers ``[S, b]`` (None where they are the task's own)."""
+"""Shared parameters ``[S, d]``, personal blocks ``[S, p]``, buffers ``[S, b]`` (None while they are the task's own)."""
 
 
 class Simulation:
-    """A server and the clients of one process, joined by an :class:`InProcess` transport.
+    """Runs a server and the clients of one process, connected by an :class:`InProcess` transport.
 
     Attributes:
         space: The task's parameters by block.
         server: The server half.
         runner: The client half.
         loop: Carries out rounds between them.
-        processes: Processes that share the clients.
+        processes: All processes that share the clients.
     """
 
     def __init__(
@@ -56,23 +57,26 @@ class Simulation:
         report: Callable[[str], None] = lambda _: None,
         drift_parameters: Sequence[str] = (),
         self_check: When = "first",
+        evaluator: Evaluator | None = None,
     ) -> None:
-        """Begin at the task's present parameters.
+        """Start at the task's present parameters.
 
         Args:
             algorithm: What clients and server do.
             task: A module with ``objective(batch)``.
-            space: Its parameters by block.
+            space: The task's parameters by block.
             oracle: How operators are computed.
-            weighting: Clients count alike, or by their numbers of samples.
-            buffers: What becomes of buffers the objective changes (BatchNorm's statistics): averaged like parameters,
-                but for those of personal layers, or all kept by each client (FedBN).
-            storage: Where client states lie.
-            processes: Processes that share the clients.
-            regularizer: Regularisers of the shared parameters.
+            weighting: How clients are weighted in means: all the same, or by their numbers of samples.
+            buffers: What becomes of the buffers that the objective changes (BatchNorm's statistics). With ``average``
+                the server averages them, except the buffers of personal layers; with ``local`` each client keeps its
+                own (FedBN).
+            storage: Where client states lie; by default beside the model.
+            processes: All processes that share the clients; None for this process alone.
+            regularizer: Regularizers of the shared parameters.
             report: Receives messages for the user.
-            drift_parameters: Name prefixes of the shared parameters whose drift is logged; of all if empty.
+            drift_parameters: Name prefixes of the shared parameters whose drift is logged; empty for all.
             self_check: When the oracle is compared with evaluation client by client.
+            evaluator: Measures clients' models; None where clients never evaluate.
         """
         self.space = space
         self._task = task
@@ -96,11 +100,11 @@ class Simulation:
             self.server = FederatedServer(self._bind(algorithm, space), self._start, weighting)
         ways = OracleSelection(oracle, self.processes, report, self_check)
         self.runner = ClientRunner(task, clients, ways, self.processes)
-        self._transport = InProcess(self.runner, self.processes)
+        self._transport = InProcess(self.runner, self.processes, evaluator)
         self.loop = RoundLoop(self.server, self._transport)
 
     def run(self, batch: RoundBatch, autocast: Autocast, undo_overflow: bool = False) -> RoundResult:
-        """One communication round.
+        """Run one communication round.
 
         Args:
             batch: The round's cohorts, on the device.
@@ -109,7 +113,7 @@ class Simulation:
 
         Raises:
             RoundRejectedError: If no client of a cohort returned finite numbers.
-            ValueError: If the data are of another number of clients than the states that were loaded.
+            ValueError: If the data have another number of clients than the loaded states.
         """
         known, found = self.num_clients, len(batch.samples)
         if known is not None and known != found:
@@ -121,27 +125,35 @@ class Simulation:
 
     @property
     def num_clients(self) -> int | None:
-        """N; None before the first round."""
+        """The number of clients, N; None before the first round."""
         return self.runner.clients.num_clients
 
-    def models(self, client_ids: Sequence[int], own: bool = True) -> Models:
-        """Models of clients of one architecture; see :meth:`ClientGroup.models`."""
-        return self.runner.clients.models(client_ids, self.server.point, self.server.buffers, own)
+    def models(self, client_ids: Sequence[int], own: bool = True, request: EvaluationRequest | None = None) -> Models:
+        """Return models of clients of one architecture; see :meth:`ClientGroup.models`.
+
+        Args:
+            client_ids: Clients of one architecture.
+            own: Whether these are the clients' personal models; else the global one, beside their personal blocks.
+            request: Has the global model to combine with what clients keep; None for the server's present one.
+        """
+        if request is None or request.point is None:
+            return self.runner.clients.models(client_ids, self.server.point, self.server.buffers, own)
+        return self.runner.clients.models(client_ids, request.point, request.buffers, own)
 
     def global_model(self, architecture: str = "") -> Models:
-        """The global model with the personal block that clients of an architecture start with."""
+        """Return the global model with the personal block that clients of an architecture start with."""
         group = self.runner.clients.of_architecture(architecture)
         return group.global_model(self.server.point, self.server.buffers)
 
     def space_of(self, architecture: str = "") -> ParameterSpace:
-        """The parameters by block of an architecture."""
+        """Return the parameters of an architecture by block."""
         return self.runner.clients.of_architecture(architecture).space
 
     def client_states(self) -> Any:
-        """The algorithm's states of all N clients, a dataclass of ``[N, ...]``; None for a stateless algorithm.
+        """Return the algorithm's states of all N clients, a dataclass of ``[N, ...]``; None if stateless.
 
         Raises:
-            RuntimeError: If they lie in several processes, or before the first round.
+            RuntimeError: If the states lie in several processes, or before the first round.
         """
         if self.processes.count > 1:
             raise RuntimeError(
@@ -151,7 +163,10 @@ class Simulation:
         return self.runner.clients.all_states()
 
     def write_buffers(self, task: nn.Module) -> None:
-        """Write the server's averaged buffers into the architecture that is active in the task."""
+        """Write the global model's buffers into the architecture that is active in the task.
+
+        Averaged buffers have the server's values, local buffers their initial values.
+        """
         architecture = TaskArchitectures(task).active
         _, _, buffers = self.global_model(architecture)
         if buffers is not None:
@@ -160,7 +175,7 @@ class Simulation:
     # ---- checkpoints -------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """All a later run needs to continue bit for bit, in plain types; of the clients those of this process."""
+        """Return all that a later run needs to continue bit for bit, with the clients of this process only."""
         clients, buffers = self.runner.clients, self.server.buffers
         values = self._start.new_empty(0) if buffers is None else buffers
         return {
@@ -172,15 +187,16 @@ class Simulation:
         }
 
     def load_state_dict(self, state: Mapping[str, Any], others: Iterable[Mapping[str, Any]] = ()) -> None:
-        """Continue from :meth:`state_dict` of a simulation of the same algorithm and task.
+        """Continue from the :meth:`state_dict` of a simulation of the same algorithm and task.
 
         Args:
             state: What was saved, with the clients of one process.
-            others: The ``clients`` of the other processes of that run, which may have been more or fewer than now.
+            others: The ``clients`` of the other processes of that run, whose number may have been another.
 
         Raises:
-            ValueError: If a state's fields or shapes differ from this task's, or it was computed with other
-                hyper-parameters and is worth nothing with these.
+            ValueError: If a state's fields or shapes differ from this task's, or the state was computed with other
+                hyper-parameters and cannot be made to fit.
+            UntrustedClassError: If the checkpoint names an oracle that it may not choose.
         """
         computed_with = state.get("depends_on", {})
         before = self._dependencies.algorithm_of(
@@ -189,7 +205,7 @@ class Simulation:
         same = before is self.server.algorithm
         start = self.server.state if same else before.init_server(self._start.clone())
         server = self.server.load_state_dict(state, start)
-        if state["clients"] is None:  # no round yet: nothing depends on anything
+        if state["clients"] is None:  # no round yet, so nothing depends on hyper-parameters
             self.server.state = server if same else self.server.state
             return
         mine = held_by(self.processes.rank, self.processes.count, state["clients"]["clients"])
@@ -200,7 +216,7 @@ class Simulation:
         self.runner.ways.resume(self._stored_oracle(state["oracle"]))
 
     def _carried_over(self, server: Any, before: Algorithm, stored: Mapping[str, Any]) -> Any:
-        """The server state of a run with other hyper-parameters, as it is with these."""
+        """Convert the server state of a run with other hyper-parameters to the hyper-parameters of this run."""
         mean = self.runner.mean_state() if self._weighting == "uniform" else None
         carried = self.server.algorithm.carried_over(server, before, mean)
         if carried is None:
@@ -217,7 +233,7 @@ class Simulation:
         return algorithm.bind(space, self._start, self._regularizer)
 
     def _stored_oracle(self, config: Mapping[str, Any]) -> ClientBatching:
-        """The oracle of a checkpoint, one of this package; the user's own is as it was given to this run."""
+        """Return a checkpoint's oracle if it is this package's; a user's own oracle stays as given to this run."""
         path, present = config.get("class_path"), self.runner.ways.oracle
         package = __package__.partition(".")[0]
         if path == class_path(type(present)) and not path.startswith(f"{package}."):

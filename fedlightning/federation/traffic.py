@@ -1,4 +1,4 @@
-"""How much travels between server and clients."""
+"""Counts of the numbers that travel between server and clients."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from fedlightning.algorithms.base import PerClient
 
 @dataclass
 class Traffic:
-    """Floats sent since the start of a run, all clients together.
+    """Counts the numbers sent since the start of a run, over all clients.
 
     Attributes:
-        upload: From clients to the server.
-        download: From the server to clients.
+        upload: Numbers sent from clients to the server.
+        download: Numbers sent from the server to clients.
     """
 
     upload: int = 0
     download: int = 0
 
     def copy(self) -> Traffic:
-        """The counts as they are now."""
+        """Return a copy of the present counts."""
         return replace(self)
 
     def metrics(self, before: Traffic, width: int) -> dict[str, float]:
-        """Floats and bytes so far and in this round, for loggers.
+        """Return the numbers and bytes sent so far and in this round, for loggers.
 
         Args:
             before: The counts at the start of the round.
-            width: Bytes of a float.
+            width: Bytes per number.
         """
         found: dict[str, float] = {}
         for name in ("upload", "download"):
@@ -45,7 +45,7 @@ class Traffic:
 
 
 def floats(message: Any) -> int:
-    """Numbers in a message that one client receives, or in the updates of several."""
+    """Count the numbers in a message to one client, or in the updates of several clients."""
     if message is None:
         return 0
     values = [getattr(message, each.name) for each in fields(message)]

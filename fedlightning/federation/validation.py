@@ -1,4 +1,4 @@
-"""Whether what an algorithm returns is what its contract promises."""
+"""Checks that an algorithm returns what the contract promises."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAMED_CLIENTS = 10
 
 
 def tensors_of(message: Any) -> dict[str, Tensor]:
-    """The tensors among a dataclass's fields, by name; none of None."""
+    """Return the tensors among a dataclass's fields, by name; empty for None."""
     if message is None:
         return {}
     values = {each.name: getattr(message, each.name) for each in fields(message)}
@@ -23,17 +23,18 @@ def tensors_of(message: Any) -> dict[str, Tensor]:
 
 
 def require_reply(algorithm: Algorithm, reply: Any, num_clients: int, personal: int) -> None:
-    """Make sure that an algorithm's client function returned a reply of the right shape.
+    """Check that an algorithm's client function returned a reply of the right types and shapes.
 
     Args:
-        algorithm: Whose function it is.
-        reply: What was returned.
-        num_clients: Number S of clients it was computed for.
-        personal: Length p of their personal blocks, 0 if there are none.
+        algorithm: The algorithm, for messages.
+        reply: What the function returned.
+        num_clients: Number S of clients the reply was computed for.
+        personal: Length p of the clients' personal blocks, 0 if there are none.
 
     Raises:
-        TypeError: If it is no reply, or holds no new personal blocks although the task has some.
-        ValueError: If a field is of another length.
+        TypeError: If the reply is no :class:`~fedlightning.algorithms.base.Reply`, contains other things than
+            dataclasses of tensors, or lacks new personal blocks although the task has some.
+        ValueError: If a tensor is not ``[S, ...]``, or the personal blocks are not ``[S, p]``.
     """
     name = f"{type(algorithm).__name__}.client_update"
     if not isinstance(reply, Reply):
@@ -62,7 +63,7 @@ def require_reply(algorithm: Algorithm, reply: Any, num_clients: int, personal: 
                     f"[{num_clients}, ...], one row for each of the S={num_clients} clients."
                 )
     if personal and reply.personal is None and reply.state is None and reply.point is None:
-        return  # a phase that only asks
+        return  # a phase that only gathers information
     if personal and reply.personal is None:
         raise TypeError(
             f"{name} returned no personal blocks, but the task has personal_parameters. Return Reply(..., personal=v) "
@@ -75,10 +76,10 @@ def require_reply(algorithm: Algorithm, reply: Any, num_clients: int, personal: 
 
 
 def require_server_state(before: Any, after: Any, update: Callable[..., Any], algorithm: Algorithm) -> None:
-    """Make sure that an algorithm's server function returned a state like the one before.
+    """Check that an algorithm's server function returned a state of the same class and shapes as before.
 
     Raises:
-        TypeError: If it is of another class.
+        TypeError: If the new state is of another class.
         ValueError: If a tensor has another shape.
     """
     name = f"{type(algorithm).__name__}.{getattr(update, '__name__', 'server_update')}"
@@ -97,14 +98,17 @@ def require_server_state(before: Any, after: Any, update: Callable[..., Any], al
 
 
 class LeftOutWarnings:
-    """Warns of clients that are left out of a mean: of every client once, of the first ten by name."""
+    """Warns of clients that are left out of a mean: names every client once, until ten have been named.
+
+    The warning that names the tenth client is the last one.
+    """
 
     def __init__(self) -> None:
-        """No client has been named yet."""
+        """Start without any client named."""
         self._named: set[int] = set()
 
     def warn(self, client_ids: Sequence[int]) -> None:
-        """Name those of ``clients`` that have not been named before."""
+        """Warn of the given clients that have not been named before."""
         new = [client for client in dict.fromkeys(client_ids) if client not in self._named]
         shown = new[: max(0, _NAMED_CLIENTS - len(self._named))]
         self._named.update(new)

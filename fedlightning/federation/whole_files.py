@@ -1,4 +1,4 @@
-"""Files that are either whole or not there."""
+"""Files that are either complete or absent."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import torch
 
 
 def write_whole(value: Any, target: Path) -> None:
-    """``torch.save`` to a file that is either whole or not there, nor anything beside it.
+    """Save a value with ``torch.save`` to a file that is complete or absent, with no partial file left beside it.
 
     Raises:
-        OSError: If it cannot be written.
+        OSError: If the file cannot be written.
     """
     partial = target.with_name(f"{target.name}.partial-{os.getpid()}")
     try:
@@ -23,7 +23,7 @@ def write_whole(value: Any, target: Path) -> None:
             file.flush()
             os.fsync(file.fileno())
         partial.replace(target)
-    except RuntimeError as error:  # torch ends its archive nonetheless, and that second error is the one that arrives
+    except RuntimeError as error:  # torch still closes its archive, and this second error hides the first
         for cause in _chain(error):
             if isinstance(cause, OSError) or not isinstance(cause, Exception):
                 raise cause from None

@@ -1,4 +1,4 @@
-"""Local solvers that algorithms share, and rules when they stop."""
+"""Local solvers that algorithms share, and their stopping rules."""
 
 from fedlightning.local.alternating import descend_personal, descend_until
 from fedlightning.local.descent import Direction, descend

@@ -1,4 +1,4 @@
-"""Local solvers that move one block while the other stands still."""
+"""Local solvers that move one block while the other stays fixed."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ def descend_personal(
     passes: int = 1,
     clip: float | None = None,
 ) -> Tensor | None:
-    """Steps ``v <- v - lr * direction(v, g_v)`` of every client's personal block at a fixed shared point.
+    """Take steps ``v <- v - lr * direction(v, g_v)`` of every client's personal block at a fixed shared point.
 
     Args:
         w: The shared point of each client, ``[S, d]``.
         oracle: Operators and minibatches of the S clients.
         lr: Step size, a number or a vector ``[p]``.
         direction: ``(v [S, p], g_v [S, p]) -> [S, p]``; defaults to the gradient itself.
-        passes: How often the round's minibatches are gone through.
+        passes: Number of passes over the round's minibatches.
         clip: Largest norm of a client's minibatch gradient in the personal block, before ``direction``; None for none.
 
     Returns:
-        The personal blocks ``[S, p]``; None if there are none, and then nothing is computed.
+        The personal blocks ``[S, p]``; None if there are none, in which case nothing is computed.
     """
     v = oracle.personal
     if v is None:
@@ -49,10 +49,10 @@ def descend_personal(
 def descend_until(
     w: Tensor, v: Tensor | None, oracle: GradientOracle, lr: float | Tensor, direction: Direction, tolerance: Tensor
 ) -> Tensor:
-    """Steps ``w <- w - lr * direction(w, g)`` until a client's squared direction is small; personal blocks stand still.
+    """Take steps ``w <- w - lr * direction(w, g)`` until each client's squared direction is small.
 
-    A client stops, for this round, where its direction on a minibatch satisfies ``|direction|^2 <= tolerance``, or when
-    its minibatches are used up.
+    A client stops, for this round, once its direction on a minibatch satisfies ``|direction|^2 <= tolerance``, or when
+    its minibatches are used up. Personal blocks stay fixed.
 
     Args:
         w: Where each client starts, ``[S, d]``.
@@ -60,10 +60,10 @@ def descend_until(
         oracle: Operators and minibatches of the S clients.
         lr: Step size, a number or a vector ``[d]``.
         direction: ``(w [S, d], g [S, d]) -> [S, d]``.
-        tolerance: One a client, ``[S]``; 0 never stops a client that can still move.
+        tolerance: Largest squared norm at which each client stops, ``[S]``; 0 never stops a client that can still move.
 
     Returns:
-        ``[S, d]``, a new tensor.
+        The points after the steps, ``[S, d]``, a new tensor.
     """
     w = w.clone()
     going = torch.ones_like(oracle.steps, dtype=torch.bool)

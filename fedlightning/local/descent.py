@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fedlightning.oracle.gradient import GradientOracle, Minibatch
 
 Direction = Callable[[Tensor, Tensor], Tensor]
-"""``(w [S, d], g [S, d]) -> [S, d]``: from a client's point and operator to the direction it steps against."""
+"""``(w [S, d], g [S, d]) -> [S, d]``: maps clients' points and operators to the directions that are subtracted."""
 
 
 @torch.no_grad()
@@ -32,20 +32,21 @@ def descend(
     """Start every client at ``z`` and take its local steps ``w <- w - lr * direction(w, g)``.
 
     With a personal block v the same minibatch gives ``v <- v - personal_lr * g_v``, both blocks at the same iterate. A
-    client that has no more minibatches stays where it is.
+    client without further minibatches stays where it is.
 
     Args:
-        z: Where all start, ``[d]``, or one start a client, ``[S, d]``.
+        z: Start of all clients, ``[d]``, or of each client, ``[S, d]``.
         oracle: Operators and minibatches of the S clients.
         lr: Step size, a number or a vector ``[d]``.
         direction: Defaults to the operator itself.
-        optimizer: Makes an elementwise optimizer for the matrix; on ``[S, d]`` it is one optimizer a client.
+        optimizer: Makes an elementwise optimizer for the matrix ``[S, d]``, which acts as one optimizer for each
+            client; None for plain gradient steps.
         personal_lr: Step size of the personal block.
         clip: Largest norm of a client's minibatch gradient, before ``direction``; see :func:`clip_rows`. None for none.
-        personal: Where the personal blocks start, ``[S, p]``; None for where the round found them.
+        personal: Start of the personal blocks, ``[S, p]``; None for their values at the start of the round.
 
     Returns:
-        The local points ``[S, d]``, a new tensor, and the personal blocks; None if there are none.
+        The local points ``[S, d]``, a new tensor, and the personal blocks ``[S, p]``, or None if there are none.
     """
     w = z.expand(oracle.num_clients, -1).clone()
     step = gradient_step(lr) if optimizer is None else optimizer_step(w, lr, optimizer)
@@ -64,18 +65,20 @@ def clipped_step(
     personal_lr: float | Tensor,
     clip: float | None,
 ) -> tuple[Tensor, Tensor | None]:
-    """The operator and the personal step of ``oracle.step_personal``, both blocks of the gradient clipped together.
+    """Compute the operator and take the personal step, with both blocks of the gradient clipped together.
+
+    Without clipping, this is ``oracle.step_personal``.
 
     Args:
         oracle: Operators of the S clients.
         w: Points, ``[S, d]``.
         v: Personal blocks, ``[S, p]``; None if there are none.
         batch: A minibatch of every client.
-        personal_lr: Step size of the personal block; 0.0 if it stands still, and then only the operator is clipped.
+        personal_lr: Step size of the personal block; 0.0 keeps the block fixed, and then only the operator is clipped.
         clip: Largest norm of a client's gradient; None for none.
 
     Returns:
-        The operator ``[S, d]`` and the new personal blocks.
+        The clipped operator ``[S, d]``, and the new personal blocks ``[S, p]`` or None.
     """
     stands_still = v is None or (isinstance(personal_lr, float) and personal_lr == 0.0)
     if clip is None or stands_still:
@@ -90,11 +93,11 @@ def clip_rows(clip: float, *blocks: Tensor) -> tuple[Tensor, ...]:
     """Scale every client's gradient to a norm of at most ``clip``, as ``torch.nn.utils.clip_grad_norm_`` does for one.
 
     Args:
-        clip: Largest norm of a row, over all blocks together.
-        blocks: ``[S, d]``, ``[S, p]``, ...: parts of the same clients' gradients.
+        clip: Largest norm of a client's gradient, over all blocks together.
+        blocks: Parts of the same clients' gradients, ``[S, d]``, ``[S, p]``, ...
 
     Returns:
-        The blocks, scaled row by row. A row that is not finite stays so.
+        The blocks, scaled client by client. A gradient that is not finite stays so.
     """
     norm = torch.stack([block.square().sum(dim=1) for block in blocks]).sum(dim=0).sqrt()
     scale = (clip / (norm + 1e-6)).clamp(max=1.0)  # the 1e-6 is torch's
@@ -102,11 +105,11 @@ def clip_rows(clip: float, *blocks: Tensor) -> tuple[Tensor, ...]:
 
 
 Step = Callable[[Tensor, Tensor, Tensor | None], Tensor]
-"""``(w [S, d], direction [S, d], active [S] or None) -> [S, d]``; may change w."""
+"""``(w [S, d], direction [S, d], active [S] or None) -> [S, d]``: steps from w, which may be changed in place."""
 
 
 def gradient_step(lr: float | Tensor) -> Step:
-    """Plain steps ``w <- w - lr * direction``."""
+    """Return a function that takes plain steps ``w <- w - lr * direction``."""
 
     def step(w: Tensor, direction: Tensor, active: Tensor | None) -> Tensor:
         if active is not None:
@@ -119,10 +122,10 @@ def gradient_step(lr: float | Tensor) -> Step:
 
 
 def optimizer_step(w: Tensor, lr: float | Tensor, make: Callable[[Iterable[Tensor]], Optimizer]) -> Step:
-    """Steps of a torch optimizer over ``w``, which it changes.
+    """Return a function that takes the steps of a torch optimizer over ``w``, which is changed in place.
 
-    Elementwise optimizers move by lr times something, so a vector of step sizes scales the move of lr = 1. Others would
-    mix the clients: see :func:`require_elementwise`.
+    The moves of elementwise optimizers are proportional to lr, so a vector of step sizes scales the move of lr = 1.
+    Other optimizers would mix the clients: see :func:`require_elementwise`.
     """
     w.requires_grad_()
     optimizer = make([w])
@@ -144,14 +147,14 @@ def optimizer_step(w: Tensor, lr: float | Tensor, make: Callable[[Iterable[Tenso
 
 
 TRIAL_STEPS = 24
-"""Steps of the trial: some optimizers mix coordinates only after a while."""
+"""Number of steps in the trial, as some optimizers mix coordinates only after a while."""
 
 
 def require_elementwise(make: Callable[[Iterable[Tensor]], Optimizer], like: Tensor, argument: str) -> None:
-    """Make sure that an optimizer over the matrix of several clients is one optimizer a client.
+    """Check that an optimizer over the matrix of several clients acts as one optimizer for each client.
 
-    What two clients do beside others is compared with what each does alone, on gradients of very different size, over
-    some steps. It takes milliseconds, when an algorithm is bound; nothing in a round.
+    The steps of two clients beside others are compared with the steps of each client alone, on gradients of very
+    different sizes. The check takes milliseconds when an algorithm is bound, and no time in a round.
 
     Args:
         make: Makes the optimizer.
@@ -159,12 +162,12 @@ def require_elementwise(make: Callable[[Iterable[Tensor]], Optimizer], like: Ten
         argument: What the message calls the optimizer.
 
     Raises:
-        ValueError: If a client's steps depend on who is computed beside it, or the optimizer cannot step at all.
+        ValueError: If a client's steps depend on the clients computed beside it, or the optimizer cannot step at all.
     """
     key = make, torch.promote_types(like.dtype, torch.float32), like.device
     try:
         objection = _known_objection(*key)
-    except TypeError:  # a callable object that cannot be remembered
+    except TypeError:  # an object that is not hashable
         objection = _objection(*key)
     if objection is not None:
         raise ValueError(
@@ -174,7 +177,7 @@ def require_elementwise(make: Callable[[Iterable[Tensor]], Optimizer], like: Ten
 
 
 def _objection(make: Callable[[Iterable[Tensor]], Optimizer], dtype: torch.dtype, device: torch.device) -> str | None:
-    """Why an optimizer cannot be one a client; None if it can."""
+    """Return why an optimizer does not act as one for each client; None if it does."""
     draw = torch.Generator().manual_seed(0)
     for clients, dim in ((2, 5), (160, 130)):  # some optimizers treat small matrices elementwise
         sizes = 10.0 ** torch.randint(-2, 3, (TRIAL_STEPS, clients, 1), generator=draw)
@@ -198,7 +201,7 @@ _known_objection = lru_cache(maxsize=16)(_objection)  # algorithms are bound mor
 
 
 def _trial(make: Callable[[Iterable[Tensor]], Optimizer], start: Tensor, gradients: Tensor) -> Tensor:
-    """Where an optimizer goes from ``start [S, d]`` along ``gradients [steps, S, d]``."""
+    """Return where an optimizer goes from ``start [S, d]`` along ``gradients [steps, S, d]``."""
     w = start.clone()
     with torch.enable_grad(), torch.random.fork_rng(devices=[w.device] if w.device.type == "cuda" else []):
         torch.manual_seed(0)
@@ -209,6 +212,6 @@ def _trial(make: Callable[[Iterable[Tensor]], Optimizer], start: Tensor, gradien
 
 
 def _name(make: Any) -> str:
-    """The optimizer's name, as given directly or as a partial."""
+    """Return the name of an optimizer that is given directly or as a partial."""
     made = getattr(make, "func", make)
     return str(getattr(made, "__name__", made))

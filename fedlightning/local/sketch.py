@@ -10,28 +10,29 @@ from torch.nn import functional as F
 
 
 class CountSketch:
-    """A random matrix P ``[k, d]`` with one nonzero entry a column (Charikar, Chen and Farach-Colton, 2002).
+    """Applies a random matrix P ``[k, d]`` with one nonzero entry in each column, without forming it.
 
-    Coordinates are dealt at random into k groups whose sizes differ by one at most. Row b of P holds a random sign over
-    the square root of the group's size for every coordinate of group b. So P P' = I exactly, the rows being as long as
-    those of a Gaussian matrix with normalised rows, E[P'P] = k/d I likewise, and where groups are of equal size the
-    variance of ``|P x|^2`` is at most 2/k of the square of its mean, which is the Gaussian's. What it takes is one pass
-    over x, memory for 3 d numbers, and no transform: a subsampled Hadamard or Fourier matrix would be no better in the
-    mean square, and slower by log d.
+    The method is the count sketch of Charikar, Chen and Farach-Colton (2002). Coordinates are dealt at random into k
+    groups; within a block, the sizes of groups differ by one at most. For every coordinate of group b, row b of P holds
+    a random sign divided by the square root of the group's size. So P P' = I exactly and E[P'P] = k/d I, as for a
+    Gaussian matrix with normalised rows. Where groups have equal sizes, the variance of ``|P x|^2`` is at most 2/k of
+    the square of its mean, which is the Gaussian's, too. A projection takes one pass over x, memory for 3 d numbers,
+    and no transform: a subsampled Hadamard or Fourier matrix would be no better in the mean square, and slower by a
+    factor log d.
     """
 
     def __init__(self, sizes: Sequence[int], rows: Sequence[int], seed: int, like: Tensor) -> None:
-        """Draw P; equal arguments, equal matrices.
+        """Draw P; equal arguments give equal matrices.
 
         Args:
-            sizes: Lengths of consecutive blocks of x, d in all, that no group mixes.
-            rows: Groups for each of them, k in all; at least one for a block that is not empty, and no more than it
-                has coordinates.
-            seed: Of the groups and signs.
+            sizes: Lengths of consecutive blocks of x, d in all; no group mixes blocks.
+            rows: Number of groups in each block, k in all; at least one for a block that is not empty, and at most the
+                length of the block.
+            seed: Seed of the groups and signs.
             like: Gives dtype and device.
 
         Raises:
-            ValueError: If a block has too few or too many rows.
+            ValueError: If a block has too few or too many groups.
         """
         if any(not min(1, size) <= count <= size for size, count in zip(sizes, rows, strict=True)):
             raise ValueError(
@@ -57,11 +58,14 @@ class CountSketch:
         self._scale = (signs / root[group]).to(like)
 
     def project(self, x: Tensor) -> Tensor:
-        """P x, ``[..., d]`` to ``[..., k]``; sums in a fixed order, the same bits every time."""
+        """Return P x, ``[..., d]`` to ``[..., k]``.
+
+        Sums have a fixed order, so that the result is the same bit for bit every time.
+        """
         signed = F.pad(x * self._scale, (0, 1))  # the last, a zero, fills up the shorter groups
         picked = signed.index_select(-1, self._members.flatten())
         return picked.view(*x.shape[:-1], *self._members.shape).sum(-1)
 
     def lift(self, y: Tensor) -> Tensor:
-        """P' y, ``[..., k]`` to ``[..., d]``: of all x with P x = y the shortest."""
+        """Return P' y, ``[..., k]`` to ``[..., d]``, the shortest of all x with P x = y."""
         return y.index_select(-1, self._group) * self._scale

@@ -13,21 +13,22 @@ GRID = 4
 
 
 def estimate_smoothness(operator: Callable[[Tensor], Tensor], w: Tensor, iterations: int = 10) -> Tensor:
-    """L_i near ``w`` by power iteration on Jacobian-vector products.
+    """Estimate L_i near ``w`` by power iteration on Jacobian-vector products.
 
-    Products are taken by finite differences, (g(w + h v) - g(w)) / h with h about the square root of the rounding
-    error, so each costs one operator. The largest ||J v|| met is a lower bound of ||J||, near it after some iterations.
-    It is rounded up to a power of 2^(1/4): that adds at most 19 % and makes the value the same whichever way operators
-    are computed, though finite differences magnify rounding. All clients begin with the same direction.
+    Products are computed by finite differences, (g(w + h v) - g(w)) / h with h about the square root of the rounding
+    error, so each product costs one operator. The largest ||J v|| met is a lower bound of ||J||, and close to ||J||
+    after some iterations. It is rounded up to a power of 2^(1/4), which adds at most 19 % and makes the value the same
+    whichever way operators are computed, though finite differences magnify rounding. All clients start with the same
+    direction.
 
     Args:
         operator: From points ``[S, d]`` to operators ``[S, d]``, on the same data and with the same random numbers at
             every call: :meth:`fedlightning.oracle.GradientOracle.at_reference`.
         w: Points, ``[S, d]``.
-        iterations: Products.
+        iterations: Number of products.
 
     Returns:
-        ``[S, 1]``, positive.
+        The estimates, ``[S, 1]``, positive.
     """
     direction = torch.randn(w.shape[1], dtype=w.dtype, generator=torch.Generator().manual_seed(0)).to(w.device)
     v = (direction / direction.norm()).expand_as(w)

@@ -1,7 +1,7 @@
-"""Solvers of a client's subproblem, on the matrix ``[S, d]`` of a whole cohort chunk.
+"""Solvers of the clients' subproblems, on the matrix ``[S, d]`` of a whole chunk of clients.
 
-Each starts at a given point, goes on until its steps are used up or the stopping rule says done, and counts the steps
-of every client. All work on operators, so a subproblem with a max block is solved for its saddle point.
+Each solver starts at a given point, goes on until its steps are used up or the stopping rule is met, and counts the
+steps of every client. All solvers work on operators, so a subproblem with a max block is solved for its saddle point.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ SolverT = TypeVar("SolverT", bound="LocalSolver")
 
 @dataclass(frozen=True)
 class Solution:
-    """What a solver returns.
+    """Holds what a solver returns.
 
     Attributes:
         w: The clients' points, ``[S, d]``.
-        steps: Inner steps each client took, ``[S]``.
-        solved: ``[S]``, 1 where the stopping rule was seen to be met and 0 where the steps ran out before (the point
-            after the last is not judged); None if the rule is to take all steps.
+        steps: Number of inner steps that each client took, ``[S]``.
+        solved: 1 where the stopping rule was seen to be met, 0 where the steps ran out before, ``[S]``; None if the
+            rule is to take all steps. The point after the last step is not tested.
         personal: The clients' personal blocks, ``[S, p]``; None if there are none.
     """
 
@@ -49,16 +49,18 @@ class Solution:
 
     @property
     def log(self) -> dict[str, Tensor]:
-        """What an algorithm logs of it."""
+        """Values that an algorithm logs of a solution, ``[S]`` each."""
         return {"inner_steps": self.steps} | ({} if self.solved is None else {"solved": self.solved})
 
 
 class LocalSolver(ABC):
-    """Solves subproblems; a frozen dataclass with a step size ``lr``.
+    """Solves subproblems; subclasses are frozen dataclasses with a step size ``lr``.
 
     Attributes:
-        data: What the solver needs of a client's data, as :class:`fedlightning.algorithms.Phase` names it.
-        steps: Minibatches it needs in a round; None for as many as the data module gives.
+        data: What the solver needs of a client's data, in the words of :class:`fedlightning.algorithms.Phase`.
+        lr: Step size of the shared block; None if the solver estimates a suitable one.
+        minimax: Whether there is a max block; set by :meth:`bind`.
+        personal_lr: Step size of the personal block; set by :meth:`bind` from ``lr``.
     """
 
     data: ClassVar[Literal["minibatches", "full", "both"]] = "minibatches"
@@ -68,7 +70,7 @@ class LocalSolver(ABC):
 
     @property
     def steps(self) -> int | None:
-        """Minibatches of a round."""
+        """Number of minibatches the solver needs in a round; None for as many as the data module gives."""
         return None
 
     @abstractmethod
@@ -77,13 +79,17 @@ class LocalSolver(ABC):
 
         Args:
             w: Where to start, ``[d]`` or ``[S, d]``.
-            oracle: The clients.
-            problem: Their subproblems.
-            stop: When a client is done.
+            oracle: Operators and minibatches of the clients.
+            problem: The clients' subproblems.
+            stop: Decides when a client is done.
         """
 
     def bind(self: SolverT, space: ParameterSpace, like: Tensor) -> SolverT:
-        """A copy that knows the blocks; see :meth:`fedlightning.algorithms.Algorithm.bind`."""
+        """Return a copy that knows the blocks; see :meth:`fedlightning.algorithms.Algorithm.bind`.
+
+        Raises:
+            ValueError: If ``lr`` is None although the task has personal parameters, or does not suit the parameters.
+        """
         if self.lr is None and space.personal.dim:
             raise ValueError(
                 f"{type(self).__name__}(lr=null): step sizes are estimated for shared parameters only, but the task "
@@ -98,14 +104,14 @@ class LocalSolver(ABC):
         return bound
 
     def step_personal(self, v: Tensor | None, g: Tensor, active: Tensor) -> Tensor | None:
-        """Personal blocks ``v [S, p]`` after a plain step along ``g [S, p]``, of the clients ``active [S]`` only."""
+        """Take a plain step of the personal blocks ``v [S, p]`` along ``g [S, p]``, for clients ``active [S]`` only."""
         return None if v is None else torch.where(active[:, None], v - self.personal_lr * g, v)
 
     def step_size(self, problem: Subproblem, operator: Callable[[Tensor], Tensor], w: Tensor) -> float | Tensor:
-        """``lr``, or 1 / (weight + L_i), which suits the subproblem's operator; L_i is estimated if not known.
+        """Return ``lr`` or, if None, 1 / (weight + L_i), which suits the subproblem's operator.
 
-        A strongly monotone operator that is no gradient allows 2 * weight / (weight + L_i)^2 at most, so with a max
-        block the step is no longer than weight / (weight^2 + L_i^2).
+        An unknown L_i is estimated. A strongly monotone operator that is no gradient allows steps of at most
+        2 * weight / (weight + L_i)^2, so with a max block the step is no longer than weight / (weight^2 + L_i^2).
         """
         if self.lr is not None:
             return self.lr  # type: ignore[no-any-return]
@@ -121,14 +127,14 @@ class LocalSolver(ABC):
 
 @dataclass(frozen=True, eq=False)
 class LocalSteps(LocalSolver):
-    """The K minibatch steps a data module gives, by plain gradient steps or any elementwise torch optimizer.
+    """Takes the K minibatch steps of the data module, by plain gradient steps or any elementwise torch optimizer.
 
     Stopping rules test the minibatch operator: exact with ``batch_size: null``.
 
     Args:
-        lr: Step size > 0: one number, ``[min, max]`` or by name prefix. Null: 1 / (weight + L_i) with L_i estimated on
-            a minibatch in every round, which costs eleven more operators.
-        optimizer: Makes the optimizer, fresh in every round; its learning rate is ``lr``.
+        lr: Step size > 0: one number, ``[min, max]`` or by name prefix. Null: 1 / (weight + L_i), with L_i estimated on
+            a minibatch in every round unless the algorithm knows it, which costs eleven more operators.
+        optimizer: Makes the optimizer, fresh in every round, with the learning rate ``lr``; null for plain steps.
         clip: Largest norm > 0 of one client's minibatch gradient, shared and personal block together, before the
             subproblem's terms are added; null for no clipping.
     """
@@ -142,13 +148,17 @@ class LocalSteps(LocalSolver):
         require(self, "clip", above=0.0, optional=True)
 
     def bind(self, space: ParameterSpace, like: Tensor) -> LocalSteps:
-        """As every solver's, the optimizer tried out."""
+        """Try out the optimizer, and return a bound copy; see :meth:`LocalSolver.bind`.
+
+        Raises:
+            ValueError: If the optimizer is not elementwise, or for the reasons of :meth:`LocalSolver.bind`.
+        """
         if self.optimizer is not None:
             require_elementwise(self.optimizer, like, "LocalSteps: optimizer")
         return super().bind(space, like)
 
     def solve(self, w: Tensor, oracle: GradientOracle, problem: Subproblem, stop: StoppingRule) -> Solution:
-        """Steps on minibatches; a personal block takes its own on the same ones."""
+        """Take steps on minibatches, in the personal block on the same minibatches."""
         w = w.expand(oracle.num_clients, -1).clone()
         first_batch = next(oracle.batches())
         lr = self.step_size(problem, lambda point: oracle.at_reference(point, first_batch), w)
@@ -165,12 +175,12 @@ class LocalSteps(LocalSolver):
 
 @dataclass(frozen=True, eq=False)
 class GradientDescent(LocalSolver):
-    """Gradient descent on all of a client's data; a personal block takes plain steps beside the shared one.
+    """Takes gradient steps on all of a client's data; a personal block takes plain steps beside the shared block.
 
     Args:
         lr: Step size > 0: one number, ``[min, max]`` or by name prefix. Null: 1 / (weight + L_i), with L_i estimated in
             every round unless the algorithm knows it, which costs eleven more operators.
-        max_steps: Steps at most, at least 1.
+        max_steps: Largest number of steps, at least 1.
     """
 
     data = "full"
@@ -182,7 +192,7 @@ class GradientDescent(LocalSolver):
         require(self, "max_steps", at_least=1)
 
     def solve(self, w: Tensor, oracle: GradientOracle, problem: Subproblem, stop: StoppingRule) -> Solution:
-        """Full gradient steps."""
+        """Take full gradient steps."""
         w = w.expand(oracle.num_clients, -1).clone()
         step = gradient_step(self.step_size(problem, oracle.at_reference, w))
         run = _Run(w, stop, problem, step, oracle.personal)
@@ -197,19 +207,20 @@ class GradientDescent(LocalSolver):
 
 @dataclass(frozen=True, eq=False)
 class SVRG(LocalSolver):
-    """Stochastic variance reduced gradient, Option II (Johnson and Zhang, NeurIPS 2013).
+    """Solves subproblems by stochastic variance reduced gradients, Option II (Johnson and Zhang, NeurIPS 2013).
 
-    An epoch takes the full operator at a snapshot, then m minibatch steps from it with the operator
-    g_B(w) - g_B(snapshot) + g(snapshot); one of the first m points, drawn uniformly, is the next snapshot and in the
-    end the result. What comes after the drawn point is of no use, so a client goes no further: m / 2 steps on average,
-    and these are counted. Stopping rules test the full operator of every snapshot. A personal block stands still during
-    an epoch and takes one plain step along its full gradient after it.
+    An epoch computes the full operator at a snapshot, then takes m minibatch steps from there with the operator
+    g_B(w) - g_B(snapshot) + g(snapshot). One of the first m points, drawn uniformly, is the next snapshot and, in the
+    end, the result. Steps beyond the drawn point are of no use, so a client goes no further: it takes m / 2 steps on
+    average, and these are counted. Stopping rules test the full operator at every snapshot. A personal block stays
+    fixed during an epoch and takes one plain step along its full gradient afterwards.
 
     Args:
         lr: Step size > 0: one number, ``[min, max]`` or by name prefix. Null: 0.15 / (weight + L_i), which is the
             1 / (40 L) of FIAELT's Corollary 2 where weight = 5 L_i; an unknown L_i is estimated in every round.
-        inner_steps: Steps m of an epoch, at least 1.
-        epochs: Epochs at most, at least 1. The data module gives epochs * m minibatches, whatever its ``local_steps``.
+        inner_steps: Number m of steps in an epoch, at least 1.
+        epochs: Largest number of epochs, at least 1. The data module gives epochs * m minibatches, whatever its
+            ``local_steps``.
     """
 
     data = "both"
@@ -223,16 +234,16 @@ class SVRG(LocalSolver):
 
     @property
     def steps(self) -> int:
-        """A minibatch an inner step."""
+        """Number of minibatches in a round, one for each inner step."""
         return self.inner_steps * self.epochs
 
     def step_size(self, problem: Subproblem, operator: Callable[[Tensor], Tensor], w: Tensor) -> float | Tensor:
-        """Shorter than gradient descent's: the operators are noisy."""
+        """Return ``lr`` or, if None, a shorter step than gradient descent's, because the operators are noisy."""
         step = super().step_size(problem, operator, w)
         return step if self.lr is not None else 0.15 * step
 
     def solve(self, w: Tensor, oracle: GradientOracle, problem: Subproblem, stop: StoppingRule) -> Solution:
-        """Epochs until done; every client draws its points from its own seed."""
+        """Run epochs until all clients are done; every client draws its points from its own seed."""
         snapshot = w.expand(oracle.num_clients, -1).clone()
         lr = self.step_size(problem, oracle.at_reference, snapshot)
         length = (oracle.uniform(self.epochs) * self.inner_steps).long()
@@ -247,7 +258,7 @@ class SVRG(LocalSolver):
             for k, batch in enumerate(islice(batches, self.inner_steps)):
                 active = run.going & (k < length[:, epoch])
                 if not bool(active.any()):
-                    continue  # to the next epoch's minibatches
+                    continue  # skip to the next epoch's minibatches
                 batch = replace(batch, active=active)
                 correction = full - oracle.at_reference(snapshot, batch, run.v)
                 g = oracle.shared_gradient(w, run.v, batch) + correction
@@ -259,7 +270,7 @@ class SVRG(LocalSolver):
 
 
 class _Run:
-    """Points of a chunk, who still goes on, and how far each has come."""
+    """Tracks the points of a chunk, which clients still go on, and how many steps each has taken."""
 
     def __init__(self, w: Tensor, stop: StoppingRule, problem: Subproblem, step: Step, personal: Tensor | None) -> None:
         self.w = w
@@ -277,7 +288,7 @@ class _Run:
         return Solution(self.w.detach(), self.steps, solved, self.v)
 
     def test(self, operator: Tensor) -> None:
-        """Let the stopping rule see the operator ``[S, d]`` at the present points."""
+        """Show the stopping rule the operator ``[S, d]`` at the present points."""
         if not self._stop.needs_norms:
             return
         squared_norm = operator.square().sum(1)
@@ -285,7 +296,7 @@ class _Run:
         self.going = self.going & ~self._stop.done(self._problem, squared_norm, self._first)
 
     def step(self, operator: Tensor, active: Tensor | None) -> bool:
-        """Test, then step; False if all are done."""
+        """Test, then step; return False if all clients are done."""
         self.test(operator)
         if self._stop.needs_norms:
             active = self.going if active is None else active & self.going

@@ -1,7 +1,7 @@
-"""When a client's solver has done enough: rules on the squared norm of its subproblem's operator.
+"""Rules that stop a client's solver by the squared norm of the subproblem's operator.
 
-A rule sees one number a client and says who is done; finished clients stand still while the others of their chunk go
-on. Solvers that see minibatches test the minibatch operator.
+A rule sees one number for each client and says which clients are done. Finished clients stay where they are while the
+others of their chunk go on. Solvers that see minibatches test the minibatch operator.
 """
 
 from __future__ import annotations
@@ -16,43 +16,43 @@ from fedlightning.core.validation import require
 from fedlightning.local.subproblem import Subproblem
 
 ROUNDING = 4
-"""Errors in units of the last place that count as rounding."""
+"""Largest error that counts as rounding, in units of the last place."""
 
 
 class StoppingRule(ABC):
-    """Says which clients are done."""
+    """Decides which clients are done."""
 
     needs_norms: bool = True
     """Whether the rule looks at norms at all."""
 
     @abstractmethod
     def done(self, problem: Subproblem, squared_norm: Tensor, first: Tensor) -> Tensor:
-        """Who may stop.
+        """Return which clients may stop.
 
         Args:
-            problem: What is solved.
-            squared_norm: ``[S]``, squared norm of the subproblem's operator at the present points.
-            first: ``[S]``, the same at the points the solver started from.
+            problem: The clients' subproblems.
+            squared_norm: Squared norm of the subproblem's operator at the present points, ``[S]``.
+            first: Squared norm of the operator at the points the solver started from, ``[S]``.
 
         Returns:
-            ``[S]`` bool.
+            True for clients that may stop, ``[S]`` bool.
         """
 
 
 @dataclass(frozen=True)
 class FixedSteps(StoppingRule):
-    """As many steps as the solver has."""
+    """Lets every client take all steps of the solver."""
 
     needs_norms = False
 
     def done(self, problem: Subproblem, squared_norm: Tensor, first: Tensor) -> Tensor:
-        """Nobody stops early."""
+        """Return False for every client."""
         return torch.zeros_like(squared_norm, dtype=torch.bool)
 
 
 @dataclass(frozen=True)
 class GradientTolerance(StoppingRule):
-    """||operator||^2 <= eps (FedPD; FedADMM of Gong et al.).
+    """Stops a client once ||operator||^2 <= eps (FedPD; FedADMM of Gong et al.).
 
     Args:
         eps: Tolerance > 0.
@@ -64,17 +64,19 @@ class GradientTolerance(StoppingRule):
         require(self, "eps", above=0.0)
 
     def done(self, problem: Subproblem, squared_norm: Tensor, first: Tensor) -> Tensor:
-        """Compare with eps."""
+        """Compare the squared norm with eps."""
         return squared_norm <= self.eps
 
 
 @dataclass(frozen=True)
 class DecreasingTolerance(StoppingRule):
-    """||operator||^2 <= eps * nu^turn: tighter whenever the client solves its problem again (Zhou and Li).
+    """Stops a client once ||operator||^2 <= eps * nu^turn, which tightens whenever the client takes another turn.
+
+    This is the rule of Zhou and Li.
 
     Args:
-        eps: First tolerance > 0.
-        nu: Factor 0 < nu < 1.
+        eps: Tolerance > 0 of the first turn.
+        nu: Factor 0 < nu < 1 from one turn to the next.
     """
 
     eps: float
@@ -85,19 +87,20 @@ class DecreasingTolerance(StoppingRule):
         require(self, "nu", above=0.0, below=1.0)
 
     def done(self, problem: Subproblem, squared_norm: Tensor, first: Tensor) -> Tensor:
-        """Compare with the tolerance of this turn."""
+        """Compare the squared norm with the tolerance of this turn."""
         tolerance: float | Tensor = self.eps * self.nu**problem.turn
         return squared_norm <= tolerance
 
 
 @dataclass(frozen=True)
 class RelativeDecrease(StoppingRule):
-    """FIAELT's criterion: the squared distance to the subproblem's solution has fallen to r times that of the start.
+    """Stops a client once the squared distance to the subproblem's solution has fallen to r times its initial value.
 
-    The distance cannot be computed. The subproblem is (weight - L)-strongly monotone and (weight + L)-Lipschitz, so
-    ||operator||^2 <= r * ((weight - L) / (weight + L))^2 * ||operator at the start||^2 implies it; that is the test.
-    The number of steps it takes does not grow from round to round, unlike that to a fixed tolerance. Once rounding is
-    all that is left of the operator nothing can make it smaller: below that floor a client is done as well.
+    This is FIAELT's criterion. The distance itself cannot be computed, but the subproblem is (weight - L)-strongly
+    monotone and (weight + L)-Lipschitz, so the criterion follows from the test
+    ||operator||^2 <= r * ((weight - L) / (weight + L))^2 * ||operator at the start||^2. Unlike with a fixed tolerance,
+    the number of steps does not grow from round to round. An operator that consists of rounding errors only cannot
+    become smaller, so below this floor a client is done as well.
 
     Args:
         r: Factor 0 < r < 1.
@@ -109,7 +112,7 @@ class RelativeDecrease(StoppingRule):
         require(self, "r", above=0.0, below=1.0)
 
     def done(self, problem: Subproblem, squared_norm: Tensor, first: Tensor) -> Tensor:
-        """Compare with the start.
+        """Compare the squared norm with its value at the start.
 
         Raises:
             ValueError: If the subproblem is not strongly monotone.
@@ -125,7 +128,7 @@ class RelativeDecrease(StoppingRule):
 
 
 def _rounding(problem: Subproblem, steepness: Tensor, like: Tensor) -> Tensor:
-    """Squared norm of the rounding errors in a subproblem's operator near its solution, roughly; scalar or ``[S]``."""
+    """Estimate the squared norm of rounding errors in a subproblem's operator near the solution; scalar or ``[S]``."""
     terms: Tensor = (steepness * problem.center.norm(dim=-1)).square()
     if problem.dual is not None:
         terms = terms + problem.dual.square().sum(-1)

@@ -1,4 +1,4 @@
-"""The problem a client of a splitting method solves in every round."""
+"""The problem that a client of a splitting method solves in every round."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Subproblem:
-    """f_i(w) + <dual, w> + weight / 2 * ||w - center||^2, or its saddle point: zero of the operator below.
+    """Describes a client's problem, to minimise f_i(w) + <dual, w> + weight / 2 * ||w - center||^2.
+
+    With a max block, its saddle point is sought. Either solution is a zero of :meth:`operator`.
 
     Attributes:
-        center: What the quadratic term pulls to, ``[d]`` or ``[S, d]``.
+        center: Point to which the quadratic term pulls, ``[d]`` or ``[S, d]``.
         weight: Weight of the quadratic term: a number, ``[d]`` or ``[S, 1]``.
         dual: Linear term, ``[S, d]``; None for none.
         smoothness: Lipschitz constant L_i of f_i's operator, a number, ``[d]`` or ``[S, 1]``; None if it is not known.
-        turn: How often the client has been given such a problem before, a number or ``[S]``; tolerances may tighten.
+        turn: Number of problems that the client was given before, a number or ``[S]``; tolerances may tighten with it.
     """
 
     center: Tensor
@@ -27,14 +29,14 @@ class Subproblem:
     turn: int | Tensor = 0
 
     def operator(self, w: Tensor, g: Tensor) -> Tensor:
-        """The subproblem's operator at ``w [S, d]``, given f_i's operator ``g [S, d]`` there."""
+        """Return the subproblem's operator at ``w [S, d]``, given f_i's operator ``g [S, d]`` at the same point."""
         total = g + self.weight * (w - self.center)
         return total if self.dual is None else total + self.dual
 
     def conditioning(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Bounds of the subproblem's operator: how strongly monotone and how steep it is.
+        """Return bounds of the subproblem's operator: the strong monotonicity and the Lipschitz constant.
 
-        With an unknown L_i the choice weight = 5 L_i of FIAELT's Corollary 2 is taken for granted.
+        If L_i is unknown, the choice weight = 5 L_i of FIAELT's Corollary 2 is assumed.
 
         Args:
             like: Gives dtype and device.

@@ -1,4 +1,4 @@
-"""Choose by measurement."""
+"""Choice among the ways to compute operators, by measurement."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from fedlightning.oracle.sequential import Sequential
 from fedlightning.oracle.vectorized import MIN_CALLS_TO_RECORD, Vectorized
 
 WORTH_A_THREAD = 0.9
-"""More threads must save a tenth of the time: on a busy machine those that wait for each other cost far more."""
+"""More threads must save at least a tenth of the time: on a busy machine, waiting for each other costs far more."""
 
 Arguments = tuple[Tensor, Tensor, Tensor, Any]
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What :meth:`Auto.choose` found.
+    """Reports what :meth:`Auto.choose` found.
 
     Attributes:
-        oracle: The faster one, with its chunk size and threads fixed.
+        oracle: The fastest way, with its chunk size and threads fixed.
         report: One sentence with the measured times.
     """
 
@@ -39,15 +39,15 @@ class Trial:
 
 @dataclass(frozen=True)
 class Auto(ClientBatching):
-    """Take :class:`Vectorized` or :class:`Sequential`, on one thread or several, whichever is faster here.
+    """Takes :class:`Vectorized` or :class:`Sequential`, on one thread or several, whichever is faster here.
 
-    All run a few gradients of the first round's first cohort in turn; the choice is logged and stored in checkpoints,
-    so that a resumed run goes on with the same one. The ways agree to rounding, not in every bit: name one of them,
-    with its threads, for runs that must repeat bit for bit from their start. Of the batched ways only the fastest that
-    agrees with plain evaluation is timed; where none does, clients are taken one after the other.
+    Each way computes a few gradients of the first round's first cohort. The choice is logged and stored in checkpoints,
+    so that a resumed run goes on with the same way. The ways agree up to rounding, not in every bit: for runs that must
+    repeat bit for bit from their start, name one way and its threads. Of the batched ways, only the fastest that agrees
+    with plain evaluation is timed; if none agrees, clients are computed one after the other.
 
     Args:
-        trials: Timed gradients of each.
+        trials: Number of timed gradients for each way, at least 1.
     """
 
     trials: int = 4
@@ -56,11 +56,11 @@ class Auto(ClientBatching):
         require(self, "trials", at_least=1)
 
     def chunk(self, cost: Cost) -> int:
-        """Not defined before the choice."""
+        """Raise an error, because nothing is chosen yet."""
         raise NotImplementedError("Auto computes nothing itself; call choose() first.")
 
     def evaluator(self, objective: Objective, calls: int) -> Evaluate:
-        """Not defined before the choice."""
+        """Raise an error, because nothing is chosen yet."""
         raise NotImplementedError("Auto computes nothing itself; call choose() first.")
 
     def choose(
@@ -70,13 +70,13 @@ class Auto(ClientBatching):
         load: Callable[[int], Arguments],
         batched: Vectorized | None,
     ) -> Trial:
-        """Time one after the other, and all at once if there is such a way.
+        """Time clients one after the other and, if there is a batched way, many at once.
 
         Args:
             objective: The task's objective.
-            calls: Gradients a client takes in a round.
-            load: Number of clients to arguments of an evaluator (w, v, buffers, data) for so many.
-            batched: The fastest batched way that is right, its chunk size fixed; None if there is none.
+            calls: Number of gradients that a client takes in a round.
+            load: Maps a number of clients to an evaluator's arguments (w, v, buffers, data) for that many clients.
+            batched: The fastest batched way that is right, with a fixed chunk size; None if there is none.
         """
         ways: list[tuple[ClientBatching, int]] = [(Sequential(), 1)]
         if batched is not None:
@@ -102,22 +102,34 @@ class Auto(ClientBatching):
         arguments: Arguments,
         num_clients: int,
     ) -> tuple[Any, float]:
-        """The way with the threads it is worth, and its time for one client's gradient."""
+        """Return the way with its best number of threads, and the seconds for one client's gradient."""
         most = torch.get_num_threads()
         if most == 1 or not objective.autocast.on_cpu:
-            return way, self._time(way, objective, calls, arguments) / num_clients
+            return way, self.seconds(way, objective, calls, arguments) / num_clients
         chosen, best = way, float("inf")
         for threads in _doubling(most):
             candidate = replace(way, threads=threads)
             with limited(threads):
-                taken = self._time(candidate, objective, calls, arguments) / num_clients
+                taken = self.seconds(candidate, objective, calls, arguments) / num_clients
             if taken > WORTH_A_THREAD * best:
                 break
             chosen, best = candidate, taken
         return chosen, best
 
-    def _time(self, oracle: ClientBatching, objective: Objective, calls: int, arguments: Arguments) -> float:
-        """Seconds of the fastest gradient with its step, as the rounds will run it, recorded or not."""
+    def seconds(self, oracle: ClientBatching, objective: Objective, calls: int, arguments: Arguments) -> float:
+        """Measures the time of one gradient of all clients with its step, as the rounds will run it, recorded or not.
+
+        A subclass may measure something else, such as energy: the way with the smallest number is taken.
+
+        Args:
+            oracle: The way that is tried.
+            objective: What it differentiates.
+            calls: Gradients of a round, which decide whether it records them.
+            arguments: Points, personal blocks, buffers and one minibatch of the clients.
+
+        Returns:
+            The shortest time of the trials, in seconds.
+        """
         evaluate = oracle.evaluator(objective, calls)
         w, v, b, data = arguments
         best = float("inf")
@@ -126,14 +138,14 @@ class Auto(ClientBatching):
             start = time.perf_counter()
             w.sub_(evaluate(w, v, b, data, "both", Randomness(range(len(w)), trial)).g, alpha=0.0)
             _synchronize(w)
-            if trial or calls < MIN_CALLS_TO_RECORD:  # the first call of a recorded oracle records
+            if trial or calls < MIN_CALLS_TO_RECORD:  # a recorded oracle's first call records
                 best = min(best, time.perf_counter() - start)
         return best
 
 
 @contextmanager
 def limited(threads: int | None) -> Iterator[None]:
-    """Compute on so many threads of this process, at most those PyTorch has; None for all of them."""
+    """Limit PyTorch to a number of threads, at most its present number; None leaves the number unchanged."""
     present = torch.get_num_threads()
     if threads is None or threads >= present:
         yield
@@ -146,7 +158,7 @@ def limited(threads: int | None) -> Iterator[None]:
 
 
 def _doubling(most: int) -> Sequence[int]:
-    """1, 2, 4, ... and ``most``."""
+    """Return 1, 2, 4, ... and ``most``."""
     return [*(2**k for k in range(most.bit_length()) if 2**k < most), most]
 
 

@@ -1,4 +1,4 @@
-"""How the operator of a cohort is computed: the contract of :class:`ClientBatching`."""
+"""The contract of every way to compute the operators of a cohort."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from fedlightning.oracle.randomness import Randomness
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Operators of S clients at their own points, and what fell out on the way.
+    """Holds the operators of S clients at their own points, with losses, scalars and new buffers.
 
     Attributes:
-        g: Operator in the shared block, ``[S, d]``, in the parameters' dtype; ``[S, 0]`` where it was not asked for.
-        g_personal: Gradient in the personal block, ``[S, p]`` (p may be 0); ``[S, 0]`` where it was not asked for.
-        buffers: New values of the buffers the objective changes, ``[S, b]`` (b may be 0).
-        loss: Values f_i, ``[S]``.
+        g: Operator in the shared block, ``[S, d]``, in the parameters' dtype; ``[S, 0]`` if not asked for.
+        g_personal: Gradient in the personal block, ``[S, p]`` (p may be 0); ``[S, 0]`` if not asked for.
+        buffers: New values of the buffers that the objective changes, ``[S, b]`` (b may be 0).
+        loss: Values of the objectives f_i, ``[S]``.
         scalars: Further values of the objective to log, each ``[S]``.
     """
 
@@ -34,11 +34,11 @@ class Evaluation:
 
 
 Blocks = Literal["both", "shared", "personal"]
-"""Which gradients are asked for. The backward pass leaves out what only the other block needs."""
+"""The gradients to compute. The backward pass leaves out whatever only the other block needs."""
 
 
 class Evaluate(Protocol):
-    """A function that computes operators."""
+    """The signature of functions that compute operators."""
 
     def __call__(
         self,
@@ -49,27 +49,27 @@ class Evaluate(Protocol):
         blocks: Blocks = "both",
         randomness: Randomness | None = None,
     ) -> Evaluation:
-        """The operators of S clients.
+        """Compute the operators of S clients.
 
         Args:
             w: Points, ``[S, d]``.
             v: Personal blocks, ``[S, p]``.
             b: Buffers, ``[S, b]``.
-            data: Leaves ``[S, ...]``.
+            data: One minibatch of every client, with leaves ``[S, ...]``.
             blocks: The gradients to compute.
-            randomness: Each client's random numbers; None to draw from the default generators as they are.
+            randomness: Seeds of each client's random numbers; None to draw from the default generators as they are.
         """
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What one client's gradient takes.
+    """Says how much memory one client's gradient takes.
 
     Attributes:
-        dim: Parameters, shared and personal.
-        itemsize: Bytes of one.
-        activation_bytes: Memory autograd keeps between forward and backward pass of one minibatch.
-        free_bytes: Memory that may be used on the device; None on a CPU, where the caches limit earlier.
+        dim: Number of parameters, shared and personal.
+        itemsize: Bytes per parameter.
+        activation_bytes: Bytes that autograd keeps between forward and backward pass of one minibatch.
+        free_bytes: Bytes that may be used on the device; None on a CPU, where the caches limit earlier.
     """
 
     dim: int
@@ -79,25 +79,27 @@ class Cost:
 
 
 class ClientBatching(ABC):
-    """A way to compute the operators of a cohort. All ways agree; they differ in speed, memory and what they allow.
+    """Computes the operators of a cohort in one of several ways.
+
+    All ways agree up to rounding. They differ in speed, in memory and in what they allow the objective to do.
 
     Attributes:
-        threads: Threads of this process that compute a round; None for as many as PyTorch takes.
+        threads: Number of threads of this process that compute a round; None for as many as PyTorch takes.
     """
 
     threads: int | None = None
 
     @abstractmethod
     def chunk(self, cost: Cost) -> int:
-        """How many clients are computed together."""
+        """Return the number of clients that are computed together."""
 
     @abstractmethod
     def evaluator(self, objective: Objective, calls: int) -> Evaluate:
-        """The function that computes operators for one chunk in one round.
+        """Return the function that computes operators for one chunk in one round.
 
         Args:
             objective: The task's objective.
-            calls: How often it will be called, roughly.
+            calls: Approximate number of calls of the function.
         """
 
 
@@ -110,18 +112,21 @@ def differentiate(
     data: Any,
     blocks: Blocks = "both",
 ) -> Evaluation:
-    """Run ``forward`` and take the gradient of the summed losses: each client's part of it is its own gradient.
+    """Run ``forward`` and differentiate the summed losses, which gives every client its own gradient.
 
-    Gradients are taken for views of the rows, one a parameter, never through slices of the flat matrix.
+    Gradients are taken for views into the flat matrix, one for each parameter, never through slices of the matrix.
 
     Args:
-        objective: Gives layouts and precision.
+        objective: The objective, which gives layouts and precision.
         forward: ``objective`` itself for one client, or a batched version of it.
         w: Points, ``[d]`` for one client or ``[S, d]``.
         v: Personal blocks, likewise.
         b: Buffers, likewise.
         data: One client's minibatch, or leaves ``[S, ...]``.
         blocks: The gradients to compute.
+
+    Raises:
+        RuntimeError: If the loss depends on no trained parameter, although both blocks are asked for.
     """
     space, autocast = objective.space, objective.autocast
     clients = len(w) if w.dim() == 2 else 1
@@ -144,7 +149,7 @@ def differentiate(
     if total.requires_grad:
         found = torch.autograd.grad(total, points, allow_unused=True, materialize_grads=True)
         grads = tuple(gradient.to_dense() if gradient.is_sparse else gradient for gradient in found)
-    else:  # a loss may leave one block out
+    else:  # a loss need not depend on every block
         grads = tuple(torch.zeros_like(point) for point in points)
     g, g_personal = collected(objective, grads[: len(moved[0])], grads[len(moved[0]) :], w, clients)
     return Evaluation(
@@ -159,12 +164,15 @@ def differentiate(
 def collected(
     objective: Objective, shared: Sequence[Tensor], personal: Sequence[Tensor], w: Tensor, num_clients: int
 ) -> tuple[Tensor, Tensor]:
-    """Gradients by parameter as rows: the operator ``[S, d]`` and ``[S, p]``; ``[S, 0]`` without any gradient.
+    """Join gradients by parameter into the operator ``[S, d]`` and the personal gradient ``[S, p]``.
+
+    Either is ``[S, 0]`` if no gradients are given for its block.
 
     Args:
-        objective: Gives layouts and precision.
-        shared: Gradients of the shared parameters, in their order, scaled as ``objective.autocast`` says; or none.
-        personal: Those of the personal ones; or none.
+        objective: The objective, which gives layouts and precision.
+        shared: Gradients of the shared parameters, in the layout's order, scaled as ``objective.autocast`` says; may be
+            empty.
+        personal: Gradients of the personal parameters, likewise.
         w: Gives dtype and device.
         num_clients: S.
     """

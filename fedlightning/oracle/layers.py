@@ -1,16 +1,16 @@
-"""How a few functions are computed where the usual way is slow, or wrong, for a cohort of clients.
+"""Replacements for a few functions whose usual computation is slow, or wrong, for a cohort of clients.
 
 ``torch.func.vmap`` turns S convolutions into one grouped convolution, but lays its input out channel by channel and
 copies between layers. On CPUs a grouped convolution and, above all, max pooling are several times faster with channels
-last; a linear layer's weight gradient comes out in the weight's own layout if the product is written transposed; and
-cross entropy, which vmap takes apart into some thirty operations, is the same on S * B rows. :class:`CohortLayers` sees
-every call of these functions below a ``vmap`` and computes it so; gradients follow by ordinary autograd. Whatever it
-does not cover goes its usual way.
+last. A linear layer's weight gradient comes out in the weight's own layout if the product is written transposed. Cross
+entropy, which vmap takes apart into some thirty operations, can be computed on all S * B rows at once.
+:class:`CohortLayers` sees every call of these functions below a ``vmap`` and computes it in this way; gradients follow
+by ordinary autograd. All other calls go their usual way.
 
-Some things need a hand whatever the device. The padding row of an embedding has no gradient in any client (below vmap
-it would have one in all but the first), and an index beyond its table gives NaN (below vmap, another client's row). A
-parameter requires a gradient as it does one by one. A parameter seen as complex numbers is copied first, as views into
-a flat vector may lie at odd places.
+Some functions need a correction on every device. The padding row of an embedding has no gradient in any client (below
+vmap it would have one in all clients but the first), and an index beyond the table gives NaN (below vmap, another
+client's row). A parameter says that it requires a gradient just as when clients are computed one by one. A parameter
+seen as complex numbers is copied first, because views into a flat vector may lie at odd places.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from torch.overrides import TorchFunctionMode
 
 
 class CohortLayers(TorchFunctionMode):
-    """While active, the functions above are computed for all clients at once below one ``vmap``."""
+    """Computes the functions above for all clients at once, below one ``vmap``, while active."""
 
     def __init__(self, fast: bool = True) -> None:
         """Choose the rules.
 
         Args:
-            fast: All of them, for CPUs; else only those that are needed to be right.
+            fast: Whether to use all rules, as suits CPUs; otherwise only the rules that correct wrong results.
         """
         super().__init__()
-        self._rules = _RULES if fast else _NEEDED
+        self._rules = RULES if fast else _NEEDED
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Route a call to the cohort's version where there is one."""
+        """Replace a call by the cohort's version, if there is one."""
         kwargs = kwargs or {}
         rule = self._rules.get(func)
         if rule is not None:
@@ -57,21 +57,21 @@ class CohortLayers(TorchFunctionMode):
 
 
 class LoneLayers(TorchFunctionMode):
-    """While active, one client's layers are laid out so that they are fast, and draw what they draw in a cohort.
+    """Computes one client's layers, while active, in layouts that are fast and draw what they draw in a cohort.
 
-    The inputs of conv2d and max_pool2d are laid out channels last on a CPU. Random numbers fill a tensor in the order
-    of its memory, so tensors are laid out in the order of their dimensions before they are filled.
+    The inputs of conv2d and max_pool2d may be laid out channels last, which suits CPUs. Random numbers fill a tensor in
+    the order of its memory, so tensors are laid out in the order of their dimensions before they are filled.
     """
 
     def __init__(self, channels_last: bool = True) -> None:
-        """Choose the layout of images."""
+        """Choose whether images are laid out channels last."""
         super().__init__()
         self._channels_last = channels_last
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Convert the input and call on."""
+        """Call the function, with another layout of its input where necessary."""
         kwargs = kwargs or {}
         if func in _IMAGE_FUNCTIONS:
             if self._channels_last and args and _is_plain_image(args[0]):
@@ -181,12 +181,12 @@ def _embedding(
     if padding_idx is not None:
         padding = input == padding_idx % weight.shape[0]
         rows = torch.where(padding[..., None], rows.detach(), rows)
-    outside = (input < 0) | (input > last)  # would be a row of another client, below vmap
+    outside = (input < 0) | (input > last)  # below vmap, this would be a row of another client
     return rows.masked_fill(outside[..., None], torch.nan)
 
 
 def _requires_grad(x: Tensor) -> bool | None:
-    """Whether gradients are taken above the ``vmap``, where they are not taken below it."""
+    """Return True if gradients are taken above the ``vmap``; None leaves the answer to PyTorch."""
     while is_batchedtensor(x):
         x = get_unwrapped(x)
     return x.requires_grad or None
@@ -202,17 +202,18 @@ _NEEDED: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.view_as_complex: _view_as_complex,
 }
 
-_RULES: dict[Callable[..., Any], Callable[..., Any]] = {
+RULES: dict[Callable[..., Any], Callable[..., Any]] = {
     **_NEEDED,
     F.linear: _linear,
     torch.conv2d: _conv2d,
     F.max_pool2d: _max_pool2d,
     F.cross_entropy: _cross_entropy,
 }
+"""By function, how it is computed for a cohort of clients; a rule returns None where the usual way does."""
 
 
 class _Rule(torch.autograd.Function):
-    """A function defined by its ``vmap`` alone: it is applied to batched tensors only."""
+    """Base class of functions that define only their ``vmap``, because they are applied to batched tensors only."""
 
     @staticmethod
     def forward(*_: Any) -> Any:
@@ -220,7 +221,7 @@ class _Rule(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        """Nothing is saved: autograd sees the operations inside the rule."""
+        """Save nothing, because autograd sees the operations inside the rule."""
 
 
 class _Linear(_Rule):
@@ -274,7 +275,7 @@ class _CrossEntropy(_Rule):
 
 
 def _channels_last(x: Tensor) -> Tensor:
-    """``[batch, channels, height, width]`` with channels last in memory, also where there is one channel only.
+    """Return ``[batch, channels, height, width]`` with channels last in memory, even if there is only one channel.
 
     A tensor of one channel counts as contiguous in both layouts, and a convolution would take it for channels first.
     """
@@ -284,7 +285,7 @@ def _channels_last(x: Tensor) -> Tensor:
 
 
 def _compact(x: Tensor) -> Tensor:
-    """A copy in memory of its own."""
+    """Return a contiguous copy."""
     return x.clone(memory_format=torch.contiguous_format)
 
 
@@ -293,7 +294,7 @@ def _is_plain_image(x: Any) -> bool:
 
 
 def _are_batched(*tensors: Any) -> bool:
-    """Whether all are batched by the innermost transformation, a ``vmap``: of the objective's own, or ours."""
+    """Return whether the innermost transformation, the objective's own or ours, is a ``vmap`` over all tensors."""
     if not all(isinstance(x, Tensor) and is_batchedtensor(x) for x in tensors):
         return False
     level = maybe_current_level()

@@ -1,4 +1,4 @@
-"""The first evaluation of an objective: what it changes, and what it costs."""
+"""The first evaluation of an objective, which finds side effects and measures the cost."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ from fedlightning.oracle.randomness import python_generators_restored, python_st
 from fedlightning.oracle.side_effects import changed, fingerprint, undone, versions
 
 _GUESS = 4
-"""Bytes that autograd keeps, as a multiple of parameters and batch, where it cannot be asked."""
+"""Assumed bytes that autograd keeps, as a multiple of the parameters and the batch, where they cannot be measured."""
 
 
 @dataclass(frozen=True)
 class Look:
-    """What one evaluation of one client shows.
+    """Reports what the first evaluation for one client shows.
 
     Attributes:
-        buffers: Names of the buffers the objective writes.
-        activation_bytes: Memory autograd keeps between forward and backward pass.
+        buffers: Names of the buffers that the objective writes.
+        activation_bytes: Bytes that autograd keeps between forward and backward pass.
         changes_batch: Whether the objective writes into its batch.
-        draws_in_python: Whether it draws random numbers from ``random`` or NumPy.
-        hooks_tensors: Whether it puts hooks on tensors, which below the forward pass' ``vmap`` need no gradient.
-        alone: Why clients must be computed one by one, if they must.
+        draws_in_python: Whether the objective draws random numbers from ``random`` or NumPy.
+        hooks_tensors: Whether the objective puts hooks on tensors. Hooks need tensors that require gradients, which
+            tensors below a ``vmap`` of the forward pass alone do not.
+        alone: Why clients must be computed one by one; None if they need not be.
     """
 
     buffers: tuple[str, ...]
@@ -43,19 +44,19 @@ class Look:
 
     @classmethod
     def at(cls, objective: Objective, z: Tensor, personal: Tensor, data: Any) -> Look:
-        """Evaluate the objective twice at one point, leaving the task's attributes as they were.
+        """Evaluate the objective twice at one point, and leave the task's attributes as they were.
 
-        What the second evaluation changes after the first is state that adds up from call to call; a mode that is set
-        or a value that is kept is the same after both.
+        An attribute that the second evaluation changes again is state that adds up from call to call. A mode that is
+        set, or a value that is kept, is the same after both evaluations.
 
         Args:
-            objective: Of a space with all the task's buffers.
+            objective: An objective whose space has all buffers of the task.
             z: Shared parameters, ``[d]``.
             personal: Personal block, ``[p]``.
             data: One client's minibatch.
 
         Raises:
-            ObjectiveError: If the objective fails, or writes into a parameter that is trained.
+            ObjectiveError: If the objective fails, or writes into a trainable parameter.
         """
         task, space = objective.task, objective.space
         buffers = {name: buffer.detach() for name, buffer in task.named_buffers() if name in space.buffers.names}
@@ -99,10 +100,10 @@ class _Hooks(TorchFunctionMode):
 
 
 class _Writes(TorchDispatchMode):
-    """Notes which parameters operations write into, if only the values they had.
+    """Notes which parameters are written into, even if their values stay the same.
 
     Attributes:
-        found: Names, and whether it was an embedding that renormalised its rows.
+        found: Names of the parameters, and whether an embedding renormalised the parameter as its table.
     """
 
     def __init__(self, parameters: Named) -> None:
@@ -113,7 +114,7 @@ class _Writes(TorchDispatchMode):
         self._name(parameters)
 
     def follow(self, parameters: Named) -> None:
-        """Note writes into these, too."""
+        """Note writes into further parameters."""
         self._name(parameters)
         self._followed += [(name, p, p.data_ptr(), p.detach().clone()) for name, p in parameters.items()]
 
@@ -122,7 +123,7 @@ class _Writes(TorchDispatchMode):
         self._names.update(places)
 
     def compare(self) -> None:
-        """Note what has another storage or other values: ``.data = ...`` is no operation."""
+        """Note parameters with another storage or other values, because ``.data = ...`` is no operation."""
         for name, p, place, before in self._followed:
             moved = p.data_ptr() != place or p.shape != before.shape
             if moved or not torch.equal(p.nan_to_num(), before.nan_to_num()):
@@ -152,7 +153,7 @@ class _Writes(TorchDispatchMode):
 def _evaluated(
     objective: Objective, z: Tensor, own_block: Tensor, buffers: Named, data: Any, writes: _Writes
 ) -> tuple[dict[str, Tensor], int]:
-    """The buffers afterwards, and the bytes autograd keeps."""
+    """Evaluate the objective, and return the new buffers and the bytes that autograd keeps."""
     space = objective.space
     shared, personal = (
         {name: view.detach().to(objective.dtype, copy=True) for name, view in views.items()}
@@ -182,7 +183,7 @@ def _evaluated(
             size = sum(nbytes for pointer, nbytes in saved.items() if pointer not in own)
         except ObjectiveError:
             raise
-        except RuntimeError:  # transformations of torch.func inside the objective do not go with hooks
+        except RuntimeError:  # hooks do not work with transformations of torch.func inside the objective
             with torch.enable_grad(), objective.autocast(), LoneLayers(on_cpu):
                 _, _, after = objective(shared, personal, buffers, data)
             size = _GUESS * sum(t.numel() * t.element_size() for t in (*shared.values(), *flatten(data)[0]))
@@ -195,7 +196,7 @@ def _evaluated(
 
 
 def _written(before: Tensor, after: Tensor) -> bool:
-    """Whether a buffer was written in place, if only with the values it had, or has another value."""
+    """Return whether a buffer was written in place, even if with equal values, or has another value."""
     return after._version > 0 or not torch.equal(before, after)
 
 

@@ -23,29 +23,40 @@ class ObjectiveError(FedlightningError, RuntimeError):
     """The task's objective cannot be evaluated; the message says what to change.
 
     Attributes:
-        place: Which of the clients it was evaluated for, counted from 0; None if it fails for any.
+        place: Place of the failing client in its chunk, from 0; None if the error is not about one client.
     """
 
     def __init__(self, message: str, place: int | None = None) -> None:
-        """Say what is wrong, and at which client."""
+        """Keep the message and the place of the client."""
         super().__init__(message)
         self.place = place
 
 
 class BatchedError(ObjectiveError):
-    """The objective cannot be evaluated for many clients at once; one after the other it may well be."""
+    """The objective cannot be evaluated for many clients at once, but perhaps for one after the other."""
+
+
+class ChunkTooLargeError(BatchedError):
+    """The clients of a chunk do not fit into memory at once, but fewer may."""
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Return whether an error says that memory was too short, on any device, for more than one client."""
+    if isinstance(error, ObjectiveError):
+        return isinstance(error, ChunkTooLargeError)
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in str(error)
 
 
 def writes_into(
     name: str, parameter: str | None, by_embedding: bool = False, place: int | None = None
 ) -> ObjectiveError:
-    """The error of an objective that changes what is trained.
+    """Build the error for an objective that changes a trainable parameter.
 
     Args:
         name: Class of the task.
-        parameter: Name of the parameter; None if it began to after the first round, when nobody looked.
-        by_embedding: Whether an embedding renormalised its rows.
-        place: Which of the clients it was evaluated for.
+        parameter: Name of the parameter; None if unknown, because writes after the first round are not traced.
+        by_embedding: Whether an embedding with ``max_norm`` renormalised its table.
+        place: Place of the client in its chunk, from 0; None if the error is not about one client.
     """
     how = " by nn.Embedding(max_norm=...)" if by_embedding else ""
     what = (
@@ -68,20 +79,20 @@ def writes_into(
 
 
 class Task(Protocol):
-    """Anything with an objective: a :class:`~fedlightning.FederatedLightningModule`, or any module in tests."""
+    """Has an objective: a :class:`~fedlightning.FederatedLightningModule`, or any module in tests."""
 
     def objective(self, batch: Any) -> Tensor | dict[str, Tensor]:
-        """f_i on one client's minibatch."""
+        """Return f_i on one client's minibatch, alone or as ``loss`` in a dict with further scalars to log."""
 
 
 @dataclass(frozen=True)
 class Autocast:
-    """Mixed precision of the objective.
+    """Describes the mixed precision of the objective.
 
     Attributes:
         device_type: ``cpu``, ``cuda``, ...
         dtype: Compute dtype; None leaves autocast off.
-        scale: Factor of the loss during its backward pass (16-bit floats); gradients come out unscaled.
+        scale: Factor of the loss during the backward pass (16-bit floats); the resulting gradients are unscaled.
     """
 
     device_type: str
@@ -90,11 +101,11 @@ class Autocast:
 
     @property
     def on_cpu(self) -> bool:
-        """Whether the objective runs on a CPU."""
+        """True if the objective runs on a CPU."""
         return self.device_type == "cpu"
 
     def __call__(self) -> AbstractContextManager[Any]:
-        """The context the objective runs in."""
+        """Return the context in which the objective runs."""
         if self.dtype is None:
             return nullcontext()
         return torch.autocast(self.device_type, dtype=self.dtype, cache_enabled=False)
@@ -104,17 +115,18 @@ class Objective:
     """Evaluates ``task.objective`` at given parameters and buffers, leaving the task's own untouched.
 
     Attributes:
-        task: The module whose objective it is.
-        space: Names and blocks.
+        task: The module with the objective.
+        space: Names and blocks of the parameters, and the buffers that the objective changes.
         autocast: Mixed precision of the evaluation.
         name: Class of the task, for messages.
         dtype: Dtype of the task's trainable parameters.
         forward_only: Whether vmap can run the forward pass by itself; None until tried.
-        compiled: Place for a compiled gradient, which outlives rounds.
-        draws: Whether it was seen to draw random numbers.
-        draws_in_python: Whether it was seen to draw some from ``random`` or NumPy.
-        changes_batch: Whether it was seen to write into its batch, so that it needs a copy.
-        hooks_tensors: Whether it was seen to put hooks on tensors, so that these must need gradients below ``vmap``.
+        compiled: A compiled gradient, kept here because it outlives rounds; None if there is none.
+        draws: Whether the objective was seen to draw random numbers.
+        draws_in_python: Whether the objective was seen to draw random numbers from ``random`` or NumPy.
+        changes_batch: Whether the objective was seen to write into its batch, so that it needs a copy.
+        hooks_tensors: Whether the objective was seen to put hooks on tensors, which must then require gradients below
+            ``vmap``.
     """
 
     def __init__(self, task: nn.Module, space: ParameterSpace, autocast: Autocast) -> None:
@@ -142,26 +154,31 @@ class Objective:
         Args:
             shared: Shared parameters by name.
             personal: Personal parameters by name.
-            buffers: The buffers the objective changes, by name, in the parameters' dtype.
+            buffers: The buffers that the objective changes, by name, in the parameters' dtype.
             data: One client's minibatch.
 
         Returns:
             The scalar loss, further scalars to log, and the buffers' new values in the layout's order.
         """
-        named = (*shared.items(), *personal.items())
-        state = {f"task.{name}": tensor.to(self.dtype) for name, tensor in named}  # points may be wider than the task
         if self.changes_batch:
             data = map_tensors(torch.clone, data)
-        own = dict(self.task.named_buffers()) if buffers else {}
-        for name, tensor in buffers.items():
-            state[f"task.{name}"] = tensor.to(own[name].dtype, copy=True)  # the objective writes into its copy
-        result = functional_call(self._call, state, (data,), tie_weights=self._tied)  # looking for ties takes time
+        state = self._state(shared, personal, buffers)
+        result = functional_call(self._call, state, (data,), tie_weights=self._tied)  # a search for ties takes time
         loss, scalars = _split(result, self.name)
         return loss, scalars, [state[f"task.{name}"] for name in self.space.buffers.names]
 
+    def _state(self, shared: Named, personal: Named, buffers: Named) -> dict[str, Tensor]:
+        """Return the tensors that replace the task's own during an evaluation."""
+        named = (*shared.items(), *personal.items())
+        state = {f"task.{name}": tensor.to(self.dtype) for name, tensor in named}  # points may be more precise
+        own = dict(self.task.named_buffers()) if buffers else {}
+        for name, tensor in buffers.items():
+            state[f"task.{name}"] = tensor.to(own[name].dtype, copy=True)  # the objective writes into its copy
+        return state
+
 
 class _ObjectiveModule(nn.Module):
-    """``functional_call`` calls a module; this one's call is the objective."""
+    """Makes the objective the call of a module, because ``functional_call`` calls modules only."""
 
     def __init__(self, task: nn.Module) -> None:
         super().__init__()

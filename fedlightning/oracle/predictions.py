@@ -1,4 +1,4 @@
-"""What many clients' models make of their evaluation data, as one batched operation."""
+"""Predictions of many clients' models on their evaluation data, as one batched operation."""
 
 from __future__ import annotations
 
@@ -25,17 +25,16 @@ class NotBatchableError(FedlightningError, RuntimeError):
 
 
 class ClientPredictions:
-    """``task.predictions`` of S clients at their own models, by ``torch.func.vmap``.
+    """Computes ``task.predictions`` of S clients, each with its own model, by ``torch.func.vmap``.
 
-    Random numbers are not drawn: predictions that need any are refused, as one after the other they would be others.
+    Predictions that draw random numbers are refused, because the numbers would differ from clients computed one by one.
     """
 
     def __init__(self, task: nn.Module, space: ParameterSpace) -> None:
         """Wrap a task, a module with a method ``predictions(batch)``.
 
         Raises:
-            NotBatchableError: If predictions of one sample depend on the batch it is in, so that padding would change
-                them.
+            NotBatchableError: If a layer normalises by the batch, so that padding would change the predictions.
         """
         for name, module in task.named_modules():
             if isinstance(module, _BatchNorm) and module.running_mean is None:
@@ -47,20 +46,20 @@ class ClientPredictions:
 
     @torch.no_grad()
     def __call__(self, w: Tensor, v: Tensor, b: Tensor | None, data: Any) -> Any:
-        """Scores of every client.
+        """Return the predictions of every client.
 
         Args:
             w: Shared parameters, ``[S, d]``.
             v: Personal blocks, ``[S, p]``.
             b: Buffers, ``[S, b]``; None for the task's own.
-            data: Leaves ``[S, B, ...]``.
+            data: Evaluation batches of the clients, with leaves ``[S, B, ...]``.
 
         Returns:
-            What ``predictions`` returns, leaves ``[S, B, ...]``.
+            What ``predictions`` returns, with leaves ``[S, B, ...]``.
 
         Raises:
-            NotBatchableError: If ``vmap`` refuses, could only go client by client, or gives other predictions than two
-                clients have alone, on half of their samples; the first call looks.
+            NotBatchableError: If ``vmap`` refuses or could only go client by client; or if, in the first call, two
+                clients computed alone on half of their samples have other predictions.
         """
         own = dict(self._task.named_parameters()) | dict(self._task.named_buffers())
         views = self._space.shared.views(w) | self._space.personal.views(v)
@@ -77,7 +76,7 @@ class ClientPredictions:
         return predictions
 
     def _compare(self, predictions: Any, state: dict[str, Tensor], data: Any) -> None:
-        """Two clients alone, with half of the samples: none may depend on who else is in the batch."""
+        """Check that two clients computed alone, on half of the samples, have the same predictions."""
         for client in range(min(2, len(next(iter(state.values()))))):
 
             def half(leaf: Tensor, client: int = client) -> Tensor:
@@ -111,7 +110,7 @@ class ClientPredictions:
 
 
 def _apart(one: Callable[..., Any]) -> Callable[..., Any]:
-    """The same below ``grad``, where composite operations (recurrent layers) come apart; nothing is differentiated."""
+    """Wrap ``one`` in an unused ``grad``, below which composite operations (recurrent layers) come apart."""
 
     def function(state: dict[str, Tensor], data: Any) -> Any:
         zero = next(iter(state.values())).new_zeros(())
@@ -121,7 +120,7 @@ def _apart(one: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _ScoresModule(nn.Module):
-    """``functional_call`` calls a module; this one's call is the predictions."""
+    """Makes the predictions the call of a module, because ``functional_call`` calls modules only."""
 
     def __init__(self, task: nn.Module) -> None:
         super().__init__()
@@ -133,5 +132,5 @@ class _ScoresModule(nn.Module):
 
 
 def _as(value: Tensor, own: Tensor) -> Tensor:
-    """In the dtype the task holds it in; integers are rounded."""
+    """Convert a value to the dtype of the task's own tensor, rounding for integers."""
     return value.to(own.dtype) if own.is_floating_point() else value.round().to(own.dtype)

@@ -1,8 +1,8 @@
-"""A straight line of tensor operations, written down once and run as Python.
+"""Straight lines of tensor operations, written down once and run as Python.
 
-A :class:`Program` is what a recorder knows of a function: which operation ran on which earlier results. It becomes
-Python source, one line an operation, in which results that nobody reads are left out and every tensor is let go after
-its last use. Equal programs have equal sources, and a source is compiled once.
+A :class:`Program` holds what a recorder knows of a function: which operation ran on which earlier results. A program
+becomes Python source with one line for each operation. Results that nobody reads are left out, and every tensor is
+released after its last use. Equal programs have equal sources, and each source is compiled once.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Name = str
 
 @dataclass(frozen=True)
 class _Line:
-    """One operation.
+    """Describes one operation.
 
     Attributes:
         makes: Names of its results, in order; None where a result is no tensor.
-        of_one: Whether it returns one tensor and no sequence.
+        of_one: Whether the operation returns one tensor and no sequence.
         call: The Python expression.
-        reads: Names in it.
-        acts: Whether it must run even if nobody reads its results, because it writes or draws.
+        reads: Names of the tensors in the expression.
+        acts: Whether the operation must run even if nobody reads its results, because it writes or draws.
     """
 
     makes: tuple[Name | None, ...]
@@ -40,13 +40,13 @@ class _Line:
 
 
 class Program:
-    """Operations on tensors, in the order they ran."""
+    """Lists operations on tensors in the order in which they ran."""
 
     def __init__(self, inputs: int) -> None:
-        """Begin without operations.
+        """Start without operations.
 
         Args:
-            inputs: How many tensors the program takes; they are named by :meth:`input`.
+            inputs: Number of tensors that the program takes; :meth:`input` returns their names.
         """
         self._inputs = tuple(f"i{place}" for place in range(inputs))
         self._lines: list[_Line] = []
@@ -59,11 +59,11 @@ class Program:
         return self._inputs[place]
 
     def hold(self, value: Any) -> Name:
-        """Return the name of something the program keeps: a tensor, an operation, or any argument without a literal."""
+        """Return the name of a value that the program keeps: a tensor, operation, or argument without a literal."""
         name = self._held.get(id(value))
         if name is None:
             name = self._held[id(value)] = f"c{len(self._scope)}"
-            self._scope[name] = value  # which also keeps its id its own
+            self._scope[name] = value  # and thereby keeps its id from being used again
         return name
 
     def add(
@@ -81,26 +81,16 @@ class Program:
             function: The operation.
             args: Its arguments.
             kwargs: Its named arguments.
-            name_of: Gives the names of tensors among them.
-            output: What it returned: a tensor, a sequence of which some are, or None.
-            acts: Whether it writes into an argument or draws random numbers.
+            name_of: Gives the names of tensors among the arguments.
+            output: Result of the operation: a tensor, a sequence that may contain tensors, or None.
+            acts: Whether the operation writes into an argument or draws random numbers.
 
         Returns:
-            Names of the results; None where one is no tensor.
+            Names of the results; None where a result is no tensor.
         """
         reads: list[Name] = []
-
-        def written(value: Any) -> str:
-            if isinstance(value, Tensor):
-                reads.append(name_of(value))
-                return reads[-1]
-            if isinstance(value, list | tuple):
-                return f"[{', '.join(map(written, value))}]"
-            if value is None or type(value) in (bool, int) or (type(value) is float and isfinite(value)):
-                return repr(value)
-            return self.hold(value)
-
-        arguments = [*map(written, args), *(f"{name}={written(value)}" for name, value in kwargs.items())]
+        arguments = [self._written(value, name_of, reads) for value in args]
+        arguments += [f"{name}={self._written(value, name_of, reads)}" for name, value in kwargs.items()]
         call = f"{self.hold(_without_wrapper(function))}({', '.join(arguments)})"
         of_one = isinstance(output, Tensor)
         results = (output,) if of_one else output or ()
@@ -112,7 +102,7 @@ class Program:
         """Return a function of the inputs that runs the operations.
 
         Args:
-            outputs: Names of what it returns.
+            outputs: Names of the tensors that the function returns.
         """
         needed, body = set(outputs), [f"    return [{', '.join(outputs)}]"]
         for line in reversed(self._lines):
@@ -125,7 +115,18 @@ class Program:
         source = "\n".join([f"def replay({', '.join(self._inputs)}):", *reversed(body)])
         scope = dict(self._scope)
         exec(_compiled(source), scope)
-        return scope["replay"]  # type: ignore[no-any-return]
+        return scope.pop("replay")  # type: ignore[no-any-return]  # a function in its own globals would outlive its use
+
+    def _written(self, value: Any, name_of: Callable[[Tensor], Name], reads: list[Name]) -> str:
+        """Return the source of an argument, and add names of tensors to ``reads``."""
+        if isinstance(value, Tensor):
+            reads.append(name_of(value))
+            return reads[-1]
+        if isinstance(value, list | tuple):
+            return f"[{', '.join([self._written(item, name_of, reads) for item in value])}]"
+        if value is None or type(value) in (bool, int) or (type(value) is float and isfinite(value)):
+            return repr(value)
+        return self.hold(value)
 
     def _new(self) -> Name:
         self._count += 1
@@ -133,7 +134,10 @@ class Program:
 
 
 def _statement(line: _Line, done_with: Sequence[Name]) -> str:
-    """The source of one operation, and of letting go what nobody reads any more (names of what is kept stay bound)."""
+    """Return the source of one operation, and of the release of tensors that no later operation reads.
+
+    Names of values that the program keeps stay bound.
+    """
     names = [name or "_" for name in line.makes]
     target = "" if not names else f"{names[0]} = " if line.of_one else f"({', '.join(names)},) = "
     freed = [name for name in done_with if not name.startswith("c")]
@@ -146,5 +150,5 @@ def _compiled(source: str) -> CodeType:
 
 
 def _without_wrapper(function: Any) -> Any:
-    """What a ``torch._ops.OpOverload`` calls: a function written in C++, a third of a microsecond nearer."""
+    """Return the C++ function of a ``torch._ops.OpOverload``, which saves a third of a microsecond in each call."""
     return getattr(function, "_op", function)

@@ -1,9 +1,9 @@
-"""The random numbers of a client, whoever is computed beside it.
+"""Random numbers of clients that do not depend on which other clients are computed beside them.
 
-Each evaluation of each client has a seed of its own, a function of (seed, round, phase, client, step). One client after
-the other, the default generators are seeded before each evaluation. For many clients at once, :class:`ClientNoise`
-gives every client's part of a random operation the numbers that client would have drawn alone, so that dropout and
-noise are the same for every oracle, in every chunk and on any number of processes.
+Each evaluation of each client has a seed of its own, a function of (seed, round, phase, client, step). When clients are
+computed one after the other, the default generators are seeded before each evaluation. When many clients are computed
+at once, :class:`ClientNoise` gives every client's part of a random operation the numbers that the client would have
+drawn alone. So dropout and noise are the same for every oracle, in every chunk and on any number of processes.
 """
 
 from __future__ import annotations
@@ -31,46 +31,87 @@ class UnsplittableDrawError(FedlightningError, RuntimeError):
 
 
 class Randomness:
-    """Seeds of the random numbers of S clients in one evaluation."""
+    """Gives the seeds of the random numbers of S clients in one evaluation."""
 
-    def __init__(self, client_ids: Sequence[int], steps: int, missed: Tensor | None = None) -> None:
-        """Name the evaluation.
+    def __init__(self, client_seeds: Sequence[int], steps: int, missed: Tensor | None = None) -> None:
+        """Identify the evaluation.
 
         Args:
-            client_ids: Seed of each client in this phase of this round.
-            steps: Evaluations of this chunk before this one.
-            missed: ``[S]``, how many of those each client took no part in; None if none did.
+            client_seeds: Seed of each client in this phase of this round.
+            steps: Number of earlier evaluations of this chunk.
+            missed: How many of the earlier evaluations each client took no part in, ``[S]``; None if no client missed
+                any.
         """
-        self._clients = client_ids
+        self._clients = client_seeds
         self._steps = steps
         self._missed = missed
 
     def seeds(self) -> list[int]:
-        """One seed a client."""
+        """Return one seed for each client."""
         missed = [0] * len(self._clients) if self._missed is None else self._missed.tolist()
         return [
             derive_seed(client, self._steps - int(absent)) for client, absent in zip(self._clients, missed, strict=True)
         ]
 
     def of(self, rows: Tensor) -> Randomness:
-        """The same for some of the clients, by their places."""
+        """Return the randomness of some of the clients, given their places in the chunk."""
         places = rows.tolist()
         missed = None if self._missed is None else self._missed[rows]
         return Randomness([self._clients[place] for place in places], self._steps, missed)
 
 
+class EvaluationSeeds:
+    """Gives every evaluation of each of S clients a seed of its own.
+
+    A client's own evaluations are counted, not those of its chunk, so that its random numbers are the same in any
+    chunk.
+    """
+
+    def __init__(self, client_seeds: Sequence[int]) -> None:
+        """Start before the first evaluation.
+
+        Args:
+            client_seeds: Seed of each client in this phase of this round.
+        """
+        self._client_seeds = client_seeds
+        self._evaluations = 0
+        self._missed: Tensor | None = None  # [S], None while every client took part in all evaluations
+
+    def next(self) -> Randomness:
+        """Return the random numbers of the next evaluation, the same ones until :meth:`advance` is called."""
+        return Randomness(self._client_seeds, self._evaluations, self._missed)
+
+    def advance(self, active: Tensor | None) -> None:
+        """Count an evaluation.
+
+        Args:
+            active: ``[S]`` bool, the clients that took part; None if all did.
+        """
+        self._evaluations += 1
+        if active is not None:
+            absent = active.logical_not().long()
+            self._missed = absent if self._missed is None else self._missed + absent
+
+    def generators(self) -> list[torch.Generator]:
+        """Return new generators on the CPU, one a client, that do not depend on the evaluations so far."""
+        return [torch.Generator().manual_seed(seed) for seed in self._client_seeds]
+
+
 class ClientNoise:
-    """Random operations on tensors ``[S, ...]``, each client's part drawn from that client's generator."""
+    """Runs random operations on tensors ``[S, ...]``, each client's part with the client's own generator."""
 
     def __init__(self) -> None:
-        """Start without randomness: operations draw from the default generators as they are."""
+        """Start without seeds, so that operations draw from the default generators as they are."""
         self._randomness: Randomness | None = None
         self._generators: list[torch.Generator] = []
         self._seeded = False
         self._turn = 0
 
     def begin(self, randomness: Randomness | None) -> None:
-        """Take the numbers of an evaluation; seeds are derived once something is drawn."""
+        """Use the random numbers of an evaluation; None for the default generators as they are.
+
+        Seeds are derived only when something is drawn.
+        """
         self._randomness = randomness
         self._seeded = False
         self._turn = 0
@@ -79,18 +120,18 @@ class ClientNoise:
         """Run a random ATen operation.
 
         Raises:
-            UnsplittableDrawError: If it draws from a generator of the objective's own, or not client by client.
+            UnsplittableDrawError: If the operation draws from the objective's own generator, or not client by client.
         """
         if self._randomness is None:
             return func(*args, **kwargs)
         if kwargs.get("generator") is not None:
             raise UnsplittableDrawError(f"{func} draws from a torch.Generator of the objective's own")
         generators = self._begun(_device_of(args, kwargs))
-        if func is aten.randperm.default:  # vmap calls it once a client, in their order
+        if func is aten.randperm.default:  # vmap calls it once for each client, in order
             self._turn += 1
             return _drawing(func)(args, kwargs, generators[(self._turn - 1) % len(generators)])
         in_place = _IN_PLACE.get(func)
-        if in_place is not None:  # the common case, dropout: only the shape of what is given counts
+        if in_place is not None:  # the common case, dropout: of the argument only the shape counts
             output = torch.empty_like(args[0], memory_format=torch.contiguous_format)
             for row, generator in zip(output.unbind(0), generators, strict=True):
                 in_place(row, *args[1:], generator=generator)
@@ -110,7 +151,7 @@ class ClientNoise:
         return torch.cat(parts) if func is aten.multinomial.default else torch.stack(parts)
 
     def _begun(self, device: torch.device) -> list[torch.Generator]:
-        """Every client's generator, at the beginning of this evaluation's numbers when it is first asked for."""
+        """Return every client's generator, which the first call in an evaluation seeds."""
         if not self._seeded:
             assert self._randomness is not None
             seeds = self._randomness.seeds()
@@ -123,27 +164,27 @@ class ClientNoise:
 
 
 class PerClient(TorchDispatchMode):
-    """While active, random operations below one ``vmap`` draw through a :class:`ClientNoise`."""
+    """Makes random operations below one ``vmap`` draw through a :class:`ClientNoise` while active."""
 
     def __init__(self, noise: ClientNoise) -> None:
-        """Draw through ``noise``."""
+        """Draw random numbers through ``noise``."""
         super().__init__()
         self._noise = noise
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Pass on whatever draws nothing."""
+        """Run random operations through the noise, and all other operations as they are."""
         return (self._noise if is_random(func) else _plain)(func, *args, **(kwargs or {}))
 
 
 def is_random(func: Any) -> bool:
-    """Whether an ATen operation draws random numbers."""
+    """Return whether an ATen operation draws random numbers."""
     return torch.Tag.nondeterministic_seeded in func.tags
 
 
 def generator_state(device: torch.device) -> Tensor:
-    """State of the default generator of a device, to see whether something was drawn."""
+    """Return the state of a device's default generator, to see whether something was drawn."""
     return _default_generator(device).get_state()
 
 
@@ -154,13 +195,13 @@ def seed_python(seed: int) -> None:
 
 
 def python_state() -> Any:
-    """State of ``random`` and of NumPy's global generator, comparable with ``==``."""
+    """Return the states of ``random`` and of NumPy's global generator, comparable with ``==``."""
     return random.getstate(), pickle.dumps(np.random.get_state())
 
 
 @contextmanager
 def python_generators_restored() -> Iterator[None]:
-    """Leave ``random`` and NumPy's global generator as they were."""
+    """Restore the states of ``random`` and of NumPy's global generator when the context ends."""
     ours, theirs = random.getstate(), np.random.get_state()
     try:
         yield
@@ -174,7 +215,13 @@ def _plain(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def _shared_out(func: Any, args: tuple[Any, ...], num_clients: int) -> list[tuple[Any, ...]]:
-    """The arguments of each client's part: rows of batched tensors, the rest of a shape ``[S, ...]``."""
+    """Return the arguments of each client's part of an operation.
+
+    Batched tensors are split into rows, and a shape ``[S, ...]`` loses its S.
+
+    Raises:
+        UnsplittableDrawError: If the operation does not draw client by client.
+    """
     columns: list[Sequence[Any]] = []
     first = next((value for value in args if isinstance(value, Tensor | list | tuple)), None)
     for value in args:
@@ -192,13 +239,16 @@ def _shared_out(func: Any, args: tuple[Any, ...], num_clients: int) -> list[tupl
 
 
 def _in_order(value: Any) -> Any:
-    """Numbers fill a tensor in the order of its memory: that of its dimensions, as for a client alone."""
+    """Make a tensor contiguous, because random numbers fill memory in order, as for a client alone."""
     return value.contiguous() if isinstance(value, Tensor) else value
 
 
 @cache
 def _drawing(func: Any) -> Callable[[tuple[Any, ...], dict[str, Any], torch.Generator], Any]:
-    """One client's part from its generator: through an argument where the operation has one, else as the default."""
+    """Return a function that draws one client's part of an operation from a given generator.
+
+    The generator is passed as an argument if the operation takes one; otherwise it replaces the default generator.
+    """
     overload = _WITH_GENERATOR.get(func, func if _takes_generator(func) else None)
     if overload is not None:
         return lambda args, kwargs, generator: overload(*args, **kwargs, generator=generator)
@@ -221,7 +271,7 @@ def _takes_generator(func: Any) -> bool:
 
 
 _IN_PLACE = {aten.bernoulli.p: Tensor.bernoulli_}
-"""Operations that fill a new tensor of their argument's shape, and what fills one."""
+"""Operations that fill a new tensor of their argument's shape, and the methods that fill an existing tensor."""
 
 _WITH_GENERATOR = {
     aten.rand.default: aten.rand.generator,
@@ -230,7 +280,7 @@ _WITH_GENERATOR = {
     aten.randint.low: aten.randint.low_generator,
     aten.randperm.default: aten.randperm.generator,
 }
-"""Overloads that take a generator, of operations that come without one."""
+"""Overloads that take a generator, for operations that are called without one."""
 
 
 def _default_generator(device: torch.device) -> torch.Generator:

@@ -1,14 +1,14 @@
-"""Record a gradient once a round, replay it at the other steps.
+"""Recording of a gradient at the first step of a round, and replay at all other steps.
 
-Under ``vmap`` the K local steps of a round run the same tensor operations on new numbers, and for small models most of
-the time goes into finding out which: Python, functorch and autograd bookkeeping. A :class:`Recording` notes the
-operations that reach the device during the first step (forward and backward) as a
-:class:`~fedlightning.oracle.program.Program` and runs the rest of the round from it. The operations are the same, so
-are the bits; random ones draw anew. A recording lives for one chunk of one round, so whatever a task changes between
-rounds (a schedule, a mode) is seen by the next one.
+Under ``vmap`` the K local steps of a round run the same tensor operations on new numbers. For small models, most of the
+time goes into finding out which operations these are: Python, functorch and autograd bookkeeping. A :class:`Recording`
+notes the operations that reach the device during the first step (forward and backward) as a
+:class:`~fedlightning.oracle.program.Program`, and runs the rest of the round from the program. The operations are the
+same, so the results are the same bit for bit; random operations draw anew. A recording lives for one chunk of one
+round, so the next round sees whatever a task changes between rounds (a schedule, a mode).
 
 A function is not recorded if it reads a tensor's value in Python, draws from a generator of its own, or writes into a
-tensor that was there before: its next call may do other operations, or find other numbers.
+tensor that existed before the call, because its next call may run other operations or find other numbers.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from fedlightning.oracle.program import Name, Program
 from fedlightning.oracle.randomness import ClientNoise, PerClient, is_random
 
 Recordable = Callable[..., tuple[Sequence[Tensor], Any]]
-"""Takes tensors only and has no other effects; returns tensors, and what is the same in every call of their shapes."""
+"""A function of tensors without side effects. The first result is a sequence of tensors; the second result is the same
+in all calls with the same shapes."""
 
 aten = torch.ops.aten
 
 
 class Recording:
-    """Calls a function of tensors, from the second call of the same shapes on by replay."""
+    """Calls a function of tensors, and replays the function from the second call with the same shapes on."""
 
     def __init__(self, function: Recordable, noise: ClientNoise | None = None) -> None:
         """Wrap ``function``, whose random numbers come from ``noise``."""
@@ -39,7 +40,7 @@ class Recording:
         self._replays: dict[Any, tuple[Callable[..., list[Tensor]], Any] | None] = {}
 
     def __call__(self, *inputs: Tensor) -> tuple[Sequence[Tensor], Any]:
-        """What the function returns."""
+        """Return what the function returns."""
         key = tuple([(t.shape, t.stride() if t.numel() else (), t.dtype) for t in inputs])
         if key not in self._replays:
             return self._record(key, inputs)
@@ -61,16 +62,16 @@ class Recording:
 
 
 class _Recorder(TorchDispatchMode):
-    """Writes every operation that reaches the device into a program, as long as a replay would do the same."""
+    """Writes every operation that reaches the device into a program, as long as replays would be right."""
 
     def __init__(self, inputs: Sequence[Tensor], noise: ClientNoise) -> None:
         super().__init__()
         self._noise = noise
         self._given_up = False
         self._program = Program(len(inputs))
-        self._held: set[Name] = set()  # constants that were there before, and views of them
+        self._held: set[Name] = set()  # tensors from before the call, and views of them
         self._names: dict[int, Name] = {}
-        self._alive: list[Tensor] = []  # a tensor's id names it only while it lives
+        self._alive: list[Tensor] = []  # because ids of freed tensors are used again
         for place, tensor in enumerate(inputs):
             self._call(tensor, self._program.input(place))
 
@@ -86,7 +87,7 @@ class _Recorder(TorchDispatchMode):
             return self._made_in_python(func, args[0])
         output = self._noise(func, *args, **kwargs) if random else func(*args, **kwargs)
         writes = func._schema.is_mutable
-        if isinstance(output, bool | int | float):  # as of torch.equal: what Python does next may depend on it
+        if isinstance(output, bool | int | float):  # e.g. from torch.equal: what Python does next may depend on it
             self._given_up = True
             return output
         if not (random or writes) and _changes_nothing(args, output):
@@ -102,11 +103,11 @@ class _Recorder(TorchDispatchMode):
         return output
 
     def replay(self, outputs: Iterable[Tensor]) -> Callable[..., list[Tensor]] | None:
-        """A function that runs the program; None if the function cannot be replayed."""
+        """Return a function that runs the program; None if a replay would not be right."""
         return None if self._given_up else self._program.function([self._name_of(output) for output in outputs])
 
     def _made_in_python(self, func: Any, value: Tensor) -> Tensor:
-        """``torch.tensor(...)``: every call of the function makes it anew, before it may write into it."""
+        """Note ``torch.tensor(...)``, which every replay makes anew because the function may write into the tensor."""
         constant = value.clone()
         self._call(constant, self._program.hold(constant))
         output: Tensor = func(value)
@@ -118,7 +119,7 @@ class _Recorder(TorchDispatchMode):
     def _follow_views(
         self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], makes: Iterable[Name | None]
     ) -> None:
-        """Give up where a tensor that was there before is written into; a view of one is one."""
+        """Give up if a tensor from before the call is written into, be it through a view."""
         for argument in func._schema.arguments:
             if argument.alias_info is None:
                 continue
@@ -143,12 +144,12 @@ class _Recorder(TorchDispatchMode):
 
 
 def _results(output: Any) -> Sequence[Any]:
-    """What an operation returns, one after the other."""
+    """Return the results of an operation as a sequence."""
     return output if isinstance(output, list | tuple) else () if output is None else (output,)
 
 
 def _changes_nothing(args: Sequence[Any], output: Any) -> bool:
-    """Whether a view (detach, expand, ...) is its argument itself, as far as replaying is concerned.
+    """Return whether a view (detach, expand, ...) equals its argument, as far as replaying is concerned.
 
     A lazy conjugate or negative lies in the same memory with the same strides, but is another tensor.
     """

@@ -1,4 +1,4 @@
-"""One client after the other."""
+"""Computation of operators for one client after the other."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ from fedlightning.oracle.randomness import Randomness, seed_python
 
 @dataclass(frozen=True)
 class Sequential(ClientBatching):
-    """Train one client after the other: any Python in the objective, least memory, fastest for large models on CPUs.
+    """Computes one client after the other, which needs least memory and is fastest for large models on CPUs.
+
+    The objective may contain any Python code.
 
     Args:
-        threads: Threads that compute; null for as many as PyTorch takes.
+        threads: Number of threads that compute; null for as many as PyTorch takes.
     """
 
     threads: int | None = None
@@ -32,11 +34,11 @@ class Sequential(ClientBatching):
         require(self, "threads", at_least=1, optional=True)
 
     def chunk(self, cost: Cost) -> int:
-        """One client."""
+        """Return 1, because clients are computed one by one."""
         return 1
 
     def evaluator(self, objective: Objective, calls: int) -> Evaluate:
-        """Plain autograd for each row; what fails is the objective's own error."""
+        """Return a function that applies plain autograd to each client; every failure is the objective's own error."""
 
         def forward(*arguments: Any) -> Any:
             with LoneLayers(channels_last=objective.autocast.on_cpu):

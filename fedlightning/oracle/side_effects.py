@@ -1,7 +1,7 @@
-"""What an objective does beside computing a value: attributes it sets, tensors it writes into.
+"""Side effects of objectives: attributes that are set, and tensors that are written into.
 
-Evaluated one client after the other, Python code runs once a client and step; batched it runs once a step, replayed
-once a round. Where that makes a difference, clients are taken one by one.
+When clients are evaluated one after the other, Python code runs once for each client and step. Batched, it runs once
+for each step; replayed, once for each round. Where this makes a difference, clients are computed one by one.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _attributes(task: nn.Module) -> Iterator[tuple[nn.Module, str, Any]]:
 
 
 def _tensors(task: nn.Module) -> list[tuple[nn.Module, str, Tensor]]:
-    """Attributes that are tensors, in one quick pass: it is made twice a phase of every round."""
+    """Return the attributes that are tensors, in one quick pass, because every phase needs them twice."""
     return [
         (module, name, value)
         for module in task.modules()
@@ -51,10 +51,11 @@ def _tensors(task: nn.Module) -> list[tuple[nn.Module, str, Tensor]]:
 
 
 def fingerprint(task: nn.Module) -> dict[str, Any]:
-    """What the task remembers in Python, by name: attributes of its modules and of objects they hold.
+    """Collect what the task remembers in Python, by name.
 
-    Beside numbers and texts these are tensors, containers, random generators, counters, and what functions have in
-    closures, defaults and plain globals, the task's own ``objective`` among them. Parameters and buffers are left out.
+    Included are the attributes of its modules, of its classes and of the objects these hold: numbers, texts, tensors,
+    containers, random generators, counters, and what functions have in closures, defaults and plain globals, the task's
+    own ``objective`` among them. Parameters and buffers are left out.
     """
     names = {id(module): f"self.{name}" if name else "self" for name, module in task.named_modules()}
     found: dict[str, Any] = {}
@@ -71,7 +72,7 @@ def fingerprint(task: nn.Module) -> dict[str, Any]:
 
 
 def _note(found: dict[str, Any], name: str, value: Any, depth: int) -> None:
-    """Add a value, or what it consists of, in a form that can be compared later."""
+    """Add a value, or its parts, to ``found`` in a form that can be compared later."""
     if isinstance(value, _PLAIN):
         found[name] = value
     elif isinstance(value, Tensor):
@@ -95,7 +96,7 @@ def _note(found: dict[str, Any], name: str, value: Any, depth: int) -> None:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """What a value consists of, as far as it is the user's own."""
+    """Yield the parts of a value that are the user's own, with the suffixes of their names."""
     if isinstance(value, dict):
         yield from ((f"[{key!r}]", inner) for key, inner in itertools.islice(value.items(), _MANY))
     elif isinstance(value, list | tuple | set | deque):
@@ -117,7 +118,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _is_users(value: Any) -> bool:
-    """Whether it is a function, a class or an object of one of the user's own; networks and modules are not."""
+    """Return whether a value is the user's own function, class or object; networks and modules do not count."""
     if isinstance(value, FunctionType):
         return not _is_foreign(value.__module__)
     if isinstance(value, type):
@@ -130,13 +131,13 @@ def _is_users_class(value: Any) -> bool:
 
 
 def _is_foreign(module: str | None) -> bool:
-    """Whether code or a class is a library's; ours keep no such state."""
+    """Return whether a module belongs to a library or to this package, which keep no state to be watched."""
     package = (module or "").partition(".")[0]
     return package in _LIBRARIES or package in sys.stdlib_module_names - {"__main__", "types"}
 
 
 def changed(before: dict[str, Any], after: dict[str, Any]) -> str | None:
-    """Name of something that differs, None if nothing does."""
+    """Return the name of an entry that differs between two fingerprints; None if they are equal."""
     for name in {**before, **after}:
         old, new = before.get(name), after.get(name)
         if type(old) is not type(new):
@@ -151,10 +152,10 @@ def changed(before: dict[str, Any], after: dict[str, Any]) -> str | None:
 
 @contextmanager
 def undone(task: nn.Module) -> Iterator[None]:
-    """Put the attributes of the task and its modules back afterwards, whatever evaluations have made of them.
+    """Restore the attributes of the task and its modules when the context ends.
 
-    Numbers, texts, tensors and the contents of lists, dicts and sets are put back. Parameters and buffers are left
-    out: evaluations work on values of their own.
+    Numbers, texts, tensors and the contents of lists, dicts and sets are put back, and new attributes are removed.
+    Parameters and buffers are left out, because evaluations work on values of their own.
     """
     kept = [(module, name, value, _content(value)) for module, name, value in _attributes(task)]
     try:
@@ -170,7 +171,7 @@ def undone(task: nn.Module) -> Iterator[None]:
 
 
 def _content(value: Any) -> Any:
-    """A copy of what may be changed in place, None of anything else."""
+    """Return a copy of a value that may be changed in place; None for all other values."""
     if isinstance(value, Tensor) and not is_functorch_wrapped_tensor(value):
         return _version(value), value.detach().clone()
     return value.copy() if type(value) in _CONTAINERS else None
@@ -188,10 +189,10 @@ def _put_back(value: Any, content: Any) -> Any:
 
 @contextmanager
 def released(task: nn.Module) -> Iterator[None]:
-    """Afterwards no attribute of the task holds a graph, or a batch of clients that is no more.
+    """Free the task's attributes of graphs and of batched tensors when the context ends.
 
-    Old-style ``weight_norm`` and hooks that keep activations leave such tensors behind, and a task that has any can
-    neither be copied nor saved.
+    Old-style ``weight_norm`` and hooks that keep activations leave these behind, and a task that holds any can neither
+    be copied nor saved.
     """
     before = {(id(module), name): value for module, name, value in _tensors(task)}
     try:
@@ -206,10 +207,10 @@ def released(task: nn.Module) -> Iterator[None]:
 
 
 def versions(data: Any) -> list[int]:
-    """How often each tensor of a batch has been written into."""
+    """Return how often each tensor of a batch has been written into."""
     return [_version(leaf) for leaf in flatten(data)[0]]
 
 
 def _version(tensor: Tensor) -> int:
-    """How often a tensor has been written into; -1 for those of inference mode, which do not know."""
+    """Return how often a tensor has been written into; -1 for tensors of inference mode, which do not count."""
     return -1 if tensor.is_inference() else tensor._version

@@ -18,7 +18,14 @@ from fedlightning.core.tree import flatten, unflatten
 from fedlightning.core.validation import require
 from fedlightning.oracle.base import Blocks, ClientBatching, Cost, Evaluate, Evaluation, collected, differentiate
 from fedlightning.oracle.layers import CohortLayers
-from fedlightning.oracle.objective import BatchedError, Named, Objective, writes_into
+from fedlightning.oracle.objective import (
+    BatchedError,
+    ChunkTooLargeError,
+    Named,
+    Objective,
+    is_out_of_memory,
+    writes_into,
+)
 from fedlightning.oracle.randomness import ClientNoise, PerClient, Randomness, generator_state
 from fedlightning.oracle.recording import Recording
 
@@ -43,11 +50,13 @@ class Vectorized(ClientBatching):
     round of a fit compares it with evaluation client by client; see ``self_check`` of the task.
 
     Args:
-        chunk_size: Clients computed together; by default as many as memory (on a CPU: the caches) suggests.
+        chunk_size: Clients computed together; by default as many as memory (on a CPU: the caches) suggests. It is
+            halved, with a line, whenever a chunk does not fit into memory.
         replay: Run the steps of a round from a recording of the first one (see :mod:`fedlightning.oracle.recording`):
             the same bits, faster for small models. Null: on CPUs only.
         compile: Compile the gradient with ``torch.compile`` (seconds to minutes once; needs a C++ compiler). Worth it
-            for small models without convolutions.
+            for small models without convolutions. Not for objectives that draw random numbers (dropout, noise): a
+            compiled gradient cannot draw each client's own, so they fall back to the next way, with a line.
         backward: ``autograd`` batches the forward pass alone and differentiates it as usual, ``vmap`` batches the
             gradient, which takes recurrent layers and attention apart. Null tries the first, which is faster.
         threads: Threads that compute; null for as many as PyTorch takes.
@@ -174,7 +183,9 @@ def _forward_alone_can_be_batched(objective: Objective, w: Tensor, v: Tensor, b:
         warnings.simplefilter("always")
         try:
             _forward_batched(objective, w, v, b, data)
-        except RuntimeError:
+        except RuntimeError as error:
+            if is_out_of_memory(error):  # fewer clients may do
+                raise
             return False
     return not any(is_slow(warning.message) for warning in caught)
 
@@ -245,8 +256,10 @@ def _compiled(objective: Objective) -> Evaluate:
 
 
 def _explain(error: Exception, name: str) -> BatchedError:
-    if isinstance(error, torch.OutOfMemoryError):
-        return BatchedError(f"{name}.objective does not fit into memory for a chunk of clients. Lower chunk_size.")
+    if is_out_of_memory(error):
+        return ChunkTooLargeError(
+            f"{name}.objective does not fit into memory for a chunk of clients. Lower chunk_size."
+        )
     text = f"{type(error).__name__}: {error}".splitlines()[0]
     return BatchedError(
         f"{name}.objective cannot run for all clients at once (torch.func.vmap): {text}\n"

@@ -1,4 +1,4 @@
-"""Tasks whose evaluation runs many clients' models at once."""
+"""A base for tasks that evaluate the models of many clients at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedlightning.tasks.base import FederatedLightningModule
 
 
 class BatchedEvaluationTask(FederatedLightningModule):
-    """A task that is evaluated in two steps: what the model makes of a batch, and what is logged of that.
+    """Splits evaluation into two steps: predictions of the model on a batch, and metrics of these predictions.
 
     Where clients have models of their own, the first step, :meth:`predictions`, runs for many clients at once, and the
     second, :meth:`evaluate`, with every client's part. A subclass writes both in place of ``validation_step`` and
@@ -34,9 +34,10 @@ class BatchedEvaluationTask(FederatedLightningModule):
 
     @abstractmethod
     def predictions(self, batch: Any) -> Any:
-        """What the model makes of a batch; a sample's predictions must not depend on the others of the batch.
+        """Compute what the model predicts for a batch.
 
-        Runs under ``torch.func.vmap`` like :meth:`objective`, and must draw no random numbers.
+        The method runs under ``torch.func.vmap`` like :meth:`objective`. It must draw no random numbers, and the
+        predictions of a sample must not depend on the other samples of the batch.
 
         Args:
             batch: One client's samples in the data set's own structure, leaves ``[B, ...]``.
@@ -47,30 +48,30 @@ class BatchedEvaluationTask(FederatedLightningModule):
 
     @abstractmethod
     def evaluate(self, stage: str, batch: Any, predictions: Any) -> None:
-        """Log metrics, as a ``validation_step`` would.
+        """Log metrics of predictions, as a ``validation_step`` would.
 
         Args:
-            stage: ``val`` or ``test``. With ``validate_train`` ``local_train`` for every client's training data, or
-                ``global_train`` for all clients' where there is only the global model.
+            stage: ``val`` or ``test``. With ``validate_train`` also ``local_train`` for the training data of a client,
+                or ``global_train`` for the training data of all clients where there is only the global model.
             batch: As given to :meth:`predictions`.
             predictions: What :meth:`predictions` returned.
         """
 
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Predict and evaluate."""
+        """Predict for a batch of validation data, and log metrics of the predictions."""
         train = "local_train" if self.evaluated_models else "global_train"
         self._evaluate_batch(("val", train)[dataloader_idx], batch)
 
     def test_step(self, batch: Any, batch_idx: int) -> None:
-        """Predict and evaluate."""
+        """Predict for a batch of test data, and log metrics of the predictions."""
         self._evaluate_batch("test", batch)
 
     def log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
-        """As Lightning's; names have the stage in them, so data loaders are told apart without their numbers."""
+        """Log a value under its name alone; the stage in the name tells data loaders apart without their numbers."""
         super().log(name, value, *args, **{**kwargs, "add_dataloader_idx": False})
 
     def evaluated_together(self, stage: str) -> int:
-        """As many models as fit: into the caches on a CPU, into a quarter of the free memory elsewhere."""
+        """Return how many models fit into the caches of a CPU, or into a quarter of the free memory of a GPU."""
         mine, name = type(self), "validation_step" if stage == "val" else "test_step"
         if getattr(mine, name) is not getattr(BatchedEvaluationTask, name):
             return 1

@@ -1,4 +1,4 @@
-"""What of a task goes into a checkpoint and comes out of one."""
+"""The federated part of Lightning's checkpoints: writing it, reading it, and refusing what does not fit."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import torch
+from lightning.pytorch import Trainer
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
@@ -24,14 +25,18 @@ from fedlightning.federation.client_states import MemoryMapped
 from fedlightning.federation.shards import write_shards
 
 if TYPE_CHECKING:
-    from fedlightning.tasks.base import FederatedLightningModule
+    from fedlightning.tasks.client_models import TaskWithClients
 
 CHECKPOINT_KEY = "federation"
 _RESUMED = {"optimizer_states", "lr_schedulers", "loops"}
 
 
-def save(task: FederatedLightningModule, checkpoint: dict[str, Any]) -> None:
-    """Add server and client states, and write hyper-parameters in plain types."""
+def save(task: TaskWithClients, checkpoint: dict[str, Any]) -> None:
+    """Add server and client states to a checkpoint, and write hyper-parameters in plain types.
+
+    Raises:
+        CheckpointError: If the client states lie in several processes, and a plugin writes one file.
+    """
     simulation = task.run.simulation
     state = {
         "format": FORMAT,
@@ -52,18 +57,19 @@ def save(task: FederatedLightningModule, checkpoint: dict[str, Any]) -> None:
             checkpoint[key] = _plain_hyper_parameters(checkpoint[key])
 
 
-def load(task: FederatedLightningModule, checkpoint: Mapping[str, Any], fitting: bool) -> None:
-    """Take over server and client states.
+def load(task: TaskWithClients, checkpoint: Mapping[str, Any], fitting: bool) -> None:
+    """Restore server and client states from a checkpoint.
 
-    Without training, those of another algorithm may be passed over, if the global model is all there is.
+    States of another algorithm are left out where they are not needed: if no training goes on from them, and clients
+    have no models of their own.
 
     Args:
-        task: Takes them over.
+        task: Receives the states.
         checkpoint: As Lightning reads it.
-        fitting: Whether training goes on from it.
+        fitting: Whether training goes on from the checkpoint.
 
     Raises:
-        CheckpointError: If the checkpoint has none, they are damaged, or they belong to another algorithm.
+        CheckpointError: If the states are missing, damaged, or belong to another algorithm.
     """
     name = task.run.source
     state = checkpoint.get(CHECKPOINT_KEY)
@@ -89,11 +95,45 @@ def load(task: FederatedLightningModule, checkpoint: Mapping[str, Any], fitting:
     )
 
 
+def resume(task: TaskWithClients, checkpoint: Mapping[str, Any], strict: bool | None) -> None:
+    """Restore server and client states of the checkpoint that a trainer reads.
+
+    Args:
+        task: Attached to the trainer.
+        checkpoint: As Lightning reads it.
+        strict: Whether the names of the weights must be the same; None to leave the weights unchecked.
+
+    Raises:
+        CheckpointError: If the checkpoint does not fit the task, or a fit cannot go on from it.
+    """
+    task.run.source = str(task.trainer.ckpt_path or task.run.source)
+    load(task, checkpoint, fitting=task.trainer.training)
+    if strict is not None:
+        require_fitting_weights(task, checkpoint["state_dict"], strict)
+    if task.trainer.training:
+        require_resumable(checkpoint, task.run.source)
+
+
+def rescue(trainer: Trainer) -> str:
+    """Save the state before a round that was rejected, if the run saves checkpoints at all.
+
+    Returns:
+        A sentence that says where, to end the error with; empty if nothing was saved.
+    """
+    callback = trainer.checkpoint_callback
+    if callback is None:
+        return ""
+    folder = Path(getattr(callback, "dirpath", None) or trainer.default_root_dir)
+    path = folder / f"before-rejected-round-{trainer.global_step}.ckpt"
+    trainer.save_checkpoint(path)
+    return f" The state before this round was saved to {path}."
+
+
 def require_resumable(checkpoint: Mapping[str, Any], name: str) -> None:
     """Make sure that training can go on from a checkpoint.
 
     Raises:
-        CheckpointError: If it holds weights alone.
+        CheckpointError: If the checkpoint holds weights alone.
     """
     if absent := _RESUMED - set(checkpoint):
         raise CheckpointError(
@@ -102,11 +142,16 @@ def require_resumable(checkpoint: Mapping[str, Any], name: str) -> None:
         )
 
 
-def require_fitting_weights(task: FederatedLightningModule, stored: Mapping[str, Any], strict: bool) -> None:
-    """Name the first weights that cannot be taken over; torch's own list of them can be long.
+def require_fitting_weights(task: TaskWithClients, stored: Mapping[str, Any], strict: bool) -> None:
+    """Make sure that the weights of a checkpoint fit the task, and name the first that does not.
+
+    Args:
+        task: Would receive the weights.
+        stored: The weights by name.
+        strict: Whether the names must be the same.
 
     Raises:
-        CheckpointError: If there are any, or weights contain NaN.
+        CheckpointError: If names or shapes differ, or weights contain NaN.
     """
     own, name = task.state_dict(), task.run.source
     wrong = [
@@ -139,7 +184,7 @@ def read_task(
     trusted: Iterable[Any],
     given: Mapping[str, Any],
 ) -> Any:
-    """The task of a checkpoint, with its weights and all states; see ``load_from_checkpoint``."""
+    """Make the task of a checkpoint, with its weights and all states; see ``load_from_checkpoint``."""
     checkpoint = read_checkpoint(checkpoint_path, map_location or _where_possible, weights_only)
     name = str(checkpoint_path) if isinstance(checkpoint_path, str | Path) else "The checkpoint"
     stored = checkpoint.get(cls.CHECKPOINT_HYPER_PARAMS_KEY, {})
@@ -164,14 +209,17 @@ def read_task(
 
 
 def _where_possible(storage: Any, location: str) -> Any:
-    """Where tensors were when they were saved; in main memory, if there is no such device."""
+    """Put a tensor on the device it was saved from, or into main memory if there is no such device."""
     cuda = location.startswith("cuda") and not torch.cuda.is_available()
     mps = location.startswith("mps") and not torch.backends.mps.is_available()
     return storage.cpu() if cuda or mps or location.startswith("xla") else None
 
 
 def _plain_hyper_parameters(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Hyper-parameters that ``torch.load(weights_only=True)`` accepts and Lightning's parser turns into objects."""
+    """Return hyper-parameters in plain types that ``torch.load(weights_only=True)`` reads.
+
+    Lightning's parser makes objects from them again.
+    """
     plain: dict[str, Any] = {}
     for name, value in stored.items():
         try:

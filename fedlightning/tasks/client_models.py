@@ -1,4 +1,4 @@
-"""What a task knows of its clients: their states, and the models that are theirs."""
+"""The side of a task that knows its clients: what each of them keeps, and the model it has of its own."""
 
 from __future__ import annotations
 
@@ -11,28 +11,32 @@ from typing_extensions import Self
 
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.data.module import FederatedDataModule
-from fedlightning.federation.client_table import Buffers
+from fedlightning.federation.client_states import Storage
 from fedlightning.tasks.guards import GuardedModule
+from fedlightning.tasks.options import FederationOptions
 from fedlightning.tasks.run import FederationRun
 
 
 class TaskWithClients(GuardedModule):
-    """A task whose clients keep states, and perhaps models, of their own.
+    """Gives access to what the clients of a task keep: states of the algorithm and models of their own.
 
     Attributes:
         algorithm: What clients and server do.
         personal_parameters: Dotted name prefixes of the parameters that never leave a client.
         per_client_evaluation: Whether validation and test must look at every client by itself.
-        predict_client: Whose model predicts; None for the global one.
-        run: The states of its rounds.
+        predict_client: Client whose own model predicts; None for the global model.
+        client_storage: Where client states lie; None for beside the model.
+        run: The states of the task's rounds.
+        federation_options: How the task is trained over clients, beside its algorithm.
     """
 
     algorithm: Algorithm
     personal_parameters: tuple[str, ...] = ()
     per_client_evaluation: ClassVar[bool] = False
     predict_client: int | None
+    client_storage: Storage | None
     run: FederationRun
-    _buffers_policy: Buffers
+    federation_options: FederationOptions
     _weights_loaded: bool
     _warned_of_the_start: bool
 
@@ -52,7 +56,7 @@ class TaskWithClients(GuardedModule):
     ]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """As ``nn.Module``'s; outside a run, a task with personal parts says whose answer is given."""
+        """Call ``forward``, and warn once if the answer is that of personal parameters which no client has trained."""
         if self.personal_parameters and not self._warned_of_the_start and self._answers_with_the_start:
             self._warned_of_the_start = True
             rank_zero_warn(
@@ -63,7 +67,7 @@ class TaskWithClients(GuardedModule):
 
     @property
     def _answers_with_the_start(self) -> bool:
-        """Whether a trained task is called as a whole, outside a run that puts clients' models in."""
+        """Return whether a trained task is called outside a run, in which no client's model is put into it."""
         if self._in_round or self.run.of_one_client:
             return False
         running = self._trainer is not None and self._trainer.state.stage is not None
@@ -71,19 +75,19 @@ class TaskWithClients(GuardedModule):
 
     @property
     def server_state(self) -> Any:
-        """The algorithm's server state, a dataclass of vectors ``[d]`` and numbers."""
+        """Return the algorithm's server state, a dataclass of vectors ``[d]`` and numbers."""
         if self._jit_is_scripting:  # it reads every attribute, and there may be no rounds
             return None
         return self.run.simulation.server.state
 
     @property
     def client_states(self) -> Any:
-        """The states of all N clients, a dataclass of tensors ``[N, d]``; None for a stateless algorithm.
+        """Return the states of all N clients, a dataclass of tensors ``[N, d]``; None for a stateless algorithm.
 
         Clients that never took part have the initial state.
 
         Raises:
-            RuntimeError: If they lie in several processes.
+            RuntimeError: If the client states lie in several processes, or before the first round.
         """
         if self._jit_is_scripting or self.run.of_one_client:
             return None
@@ -91,17 +95,17 @@ class TaskWithClients(GuardedModule):
 
     @property
     def has_client_states(self) -> bool:
-        """Whether there are states of clients: from the first round on, or from a checkpoint that holds some."""
+        """Return whether client states exist: from the first round on, or from a checkpoint that holds some."""
         return self.run.has_client_states
 
     @property
     def keeps_client_states(self) -> bool:
-        """Whether each client keeps something from one round to the next, in the process that holds it."""
+        """Return whether clients keep something from one round to the next, in the process that holds them."""
         return self.keeps_models or type(self.algorithm).init_client is not Algorithm.init_client
 
     @property
     def traffic(self) -> tuple[int, int]:
-        """Floats sent so far, all clients together: (upload, download)."""
+        """Return how many floats all clients together have sent and received so far: (upload, download)."""
         if self._jit_is_scripting:
             return 0, 0
         traffic = self.run.simulation.server.traffic
@@ -109,25 +113,30 @@ class TaskWithClients(GuardedModule):
 
     @property
     def keeps_models(self) -> bool:
-        """Whether clients have models of their own, in part or whole."""
-        return bool(self.personal_parameters) or self._buffers_policy == "local" or self._has_personal_models
+        """Return whether clients have models of their own, in part or whole."""
+        return bool(self.personal_parameters) or self.federation_options.buffers == "local" or self._has_personal_models
 
     @property
     def evaluated_models(self) -> tuple[str, ...]:
-        """Which models validation and test look at client by client; none where the global one is all there is."""
+        """Return which models are evaluated client by client: ``own``, ``global``, both, or none.
+
+        There are none where all clients use the global model, which is then evaluated on pooled data.
+        """
         own = self.keeps_models or self.per_client_evaluation
         return ("own", "global") if self._has_personal_models else ("own",) if own else ()
 
     def require_its_clients(self, data: Any, resuming: bool = False) -> None:
         """Make sure that clients' own models and a data module belong together.
 
+        A global model may be evaluated on any data; the model of a client belongs to the data of that client.
+
         Args:
-            data: Data module.
-            resuming: Whether a fit goes on from a checkpoint: then all that clients keep counts, duals and control
-                variates too. The global model alone may be evaluated on any data.
+            data: A data module.
+            resuming: Whether a fit goes on from a checkpoint. Then all client states count, such as duals and control
+                variates; otherwise models alone do.
 
         Raises:
-            ValueError: If there are such models or states and they were trained on another federation.
+            ValueError: If such models or states were trained on another federation.
         """
         counts = self.keeps_models or (resuming and self.run.restores_client_states)
         known = counts and self.run.exists and isinstance(data, FederatedDataModule)
@@ -136,26 +145,26 @@ class TaskWithClients(GuardedModule):
             raise ValueError(difference)
 
     def evaluated_together(self, stage: str) -> int:
-        """How many clients a batch of validation (``val``) or test data may hold side by side; 1 for one by one.
+        """Return how many clients a batch of ``val`` or ``test`` data may hold, at least 1.
 
-        See :class:`~fedlightning.BatchedEvaluationTask`.
+        More than one is for tasks that evaluate clients side by side; see
+        :class:`~fedlightning.BatchedEvaluationTask`.
         """
         return 1
 
     def personalize(self, client: int) -> Self:
-        """A copy of the task with one client's own model: personal block, personal model, local buffers.
+        """Return a copy of the task with one client's own model: personal block, personal model, local buffers.
 
-        In place of :class:`~fedlightning.models.PerArchitecture` it has the client's own module itself.
-
-        Its networks are plain modules: ``torch.save(task.personalize(3).network.state_dict(), path)``.
+        The copy has the client's own module in place of each :class:`~fedlightning.models.PerArchitecture`, so that its
+        networks are plain modules: ``torch.save(task.personalize(3).network.state_dict(), path)``.
 
         Args:
-            client: 0 <= client < N.
+            client: Id of the client, 0 <= client < N.
 
         Raises:
             IndexError: If there is no such client.
             RuntimeError: If there are no client states yet.
-            TypeError: If it is no whole number.
+            TypeError: If the id is no whole number.
         """
         try:
             client = index(client)
@@ -170,10 +179,10 @@ class TaskWithClients(GuardedModule):
         return copied  # type: ignore[no-any-return]
 
     def require_client_states(self, asked: str) -> None:
-        """Make sure that clients' own models can be asked for.
+        """Make sure that client states exist, from which clients' own models are made.
 
         Args:
-            asked: What asks for them, for the message.
+            asked: The call or option that needs the states, for the message.
 
         Raises:
             RuntimeError: If there are no client states.
@@ -187,21 +196,21 @@ class TaskWithClients(GuardedModule):
 
     @property
     def is_safe_to_checkpoint(self) -> bool:
-        """True when model, server and clients stand at the same round."""
+        """Return whether model, server and client states belong to the same round."""
         return self.run.at_round_boundary
 
     @property
     def knows_the_global_model_alone(self) -> bool:
-        """Whether weights were loaded, but no states of clients."""
+        """Return whether weights were loaded, but no client states."""
         return self._weights_loaded and not self.has_client_states
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """As ``nn.Module``'s: the global model alone. ``load_from_checkpoint`` brings clients' models too."""
+        """Load the weights of the global model alone; ``load_from_checkpoint`` restores clients' models too."""
         result = super().load_state_dict(*args, **kwargs)
         self._weights_loaded = True
         return result
 
     @property
     def _has_personal_models(self) -> bool:
-        """Whether the algorithm keeps a whole model for every client beside the global one."""
+        """Return whether the algorithm keeps a whole model for every client beside the global one."""
         return type(self.algorithm).personal_model is not Algorithm.personal_model

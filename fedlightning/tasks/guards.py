@@ -1,4 +1,4 @@
-"""A LightningModule that says so where the habits of ordinary training would go wrong in silence."""
+"""A LightningModule that reports mistakes which would otherwise go wrong in silence."""
 
 from __future__ import annotations
 
@@ -14,24 +14,27 @@ from fedlightning.tasks.session import EvaluationSession
 
 
 class GuardedModule(LightningModule):
-    """Refuses what no round would carry out, with what to do instead.
+    """Refuses habits of ordinary training that no round would carry out, and says what to do instead.
 
     Attributes:
-        evaluation_session: What happens to the task while clients' models are evaluated in it.
+        evaluation_session: The state of the task while clients' models are evaluated in its place.
     """
 
     evaluation_session: EvaluationSession
     _in_round: bool
 
     def save_hyperparameters(self, *args: Any, frame: FrameType | None = None, **kwargs: Any) -> None:
-        """As Lightning's, without its advice to leave networks out: of the command line's, the class paths are kept."""
+        """Save hyper-parameters as Lightning does, without its advice to leave networks out.
+
+        Networks from the command line are saved as class paths, which take no room.
+        """
         caller = inspect.currentframe()
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Attribute .* is an instance of `nn.Module`")
             super().save_hyperparameters(*args, frame=frame or (caller and caller.f_back), **kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        """As ``nn.Module``'s; of a task whose ``__init__`` left ours out it says so."""
+        """Look an attribute up as ``nn.Module`` does, and say so if ``super().__init__()`` was never called."""
         try:
             return super().__getattr__(name)
         except AttributeError as error:
@@ -41,7 +44,11 @@ class GuardedModule(LightningModule):
 
     @property
     def trainer(self) -> Trainer:
-        """The trainer, as Lightning sets it before anything else; a fit it cannot carry out is refused then."""
+        """Return the trainer. Lightning sets it before anything else, and a fit that cannot work is refused then.
+
+        Raises:
+            RuntimeError: If the task is not attached to a trainer.
+        """
         if not self._jit_is_scripting and self._trainer is None and self._fabric is None:
             raise RuntimeError(
                 f"{type(self).__name__} is not attached to a Trainer. (torch.jit reads every attribute of a module: "
@@ -61,7 +68,11 @@ class GuardedModule(LightningModule):
             require_a_federated_fit(self, FederatedLightningModule, trainer)
 
     def optimizers(self, *args: Any, **kwargs: Any) -> Any:
-        """As Lightning's; inside ``objective`` there is none to step."""
+        """Return the optimizers as Lightning does; inside ``objective`` there is none to step.
+
+        Raises:
+            RuntimeError: If ``objective`` asks for them.
+        """
         if self._in_round:
             raise RuntimeError(
                 f"{type(self).__name__}.objective called self.optimizers(). Return the loss: the algorithm steps the "
@@ -70,7 +81,11 @@ class GuardedModule(LightningModule):
         return super().optimizers(*args, **kwargs)
 
     def log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
-        """As Lightning's; inside ``objective`` it explains what to do instead."""
+        """Log a value as Lightning does, or as the present client's during an evaluation client by client.
+
+        Raises:
+            RuntimeError: If ``objective`` logs; the message says what to do instead.
+        """
         if self._in_round:
             raise RuntimeError(
                 f"{type(self).__name__}.objective called self.log('{name}', ...). It runs for many clients at once: "

@@ -1,4 +1,4 @@
-"""Labels that a classifier has no output for, found before anything is computed with them."""
+"""A check that a classifier has an output for every label, made before anything is computed."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from fedlightning.tasks.base import FederatedLightningModule
 
 
 def require_labels(task: FederatedLightningModule, classes: int) -> None:
-    """Make sure that clients' training labels are below the number of classes, where labels are tensors at hand.
+    """Make sure that clients' training labels are below the number of classes.
 
-    On a GPU such a label ends the process with an assertion that names neither label nor model.
+    On a GPU a larger label ends the process with an assertion that names neither label nor model. Only labels that are
+    held as a tensor are checked.
 
     Args:
-        task: In a fit, with samples (input, label, ...).
-        classes: Outputs of its model.
+        task: Attached to a trainer, with samples (input, label, ...).
+        classes: Number of outputs of the model.
 
     Raises:
         ValueError: If a label is too large.
@@ -36,7 +37,7 @@ def require_labels(task: FederatedLightningModule, classes: int) -> None:
 
 
 def _labels(data: FederatedDataModule) -> Tensor | None:
-    """Labels of the clients' samples; None if they are not tensors of whole numbers, one a sample."""
+    """Return the labels of the clients' samples; None if they are not one whole number a sample, held as tensors."""
     train = data.federation.train
     parts = train.parts if isinstance(train, MixedTensorData) else [as_tensor_data(train)]
     found = []

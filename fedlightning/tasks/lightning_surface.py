@@ -1,4 +1,4 @@
-"""What a federated fit takes of Lightning's surface, and what it refuses with the remedy.
+"""The hooks, options and callbacks of Lightning that a federated fit refuses, each with a remedy.
 
 One training step is one communication round that the library carries out itself, so hooks, options and callbacks that
 reach into an ordinary training step have nothing to reach into. They are refused by name when a fit starts, before data
@@ -70,12 +70,12 @@ _AVERAGING = (
 
 
 def require_a_federated_fit(task: LightningModule, base: type[LightningModule], trainer: Trainer) -> None:
-    """Refuse what the rounds of a fit would pass over in silence.
+    """Refuse hooks, options and callbacks that the rounds of a fit would silently ignore.
 
     Args:
-        task: The task, an object of ``base``.
-        base: The class whose own hooks carry out rounds.
-        trainer: The trainer, its present function set.
+        task: An object of ``base``.
+        base: The class whose hooks carry out rounds.
+        trainer: The trainer, which knows whether it fits, validates, tests or predicts.
 
     Raises:
         TypeError: If a hook is overridden or put on a parameter, or there is no objective.
@@ -123,7 +123,7 @@ def require_a_federated_fit(task: LightningModule, base: type[LightningModule], 
 
 
 def never_made(task: object) -> str:
-    """What to tell whose task did not call our ``__init__``."""
+    """Return the message for a task whose ``__init__`` does not call that of its base class."""
     return (
         f"{type(task).__name__}.__init__ does not call super().__init__(algorithm, ...) of FederatedLightningModule. "
         "Call it first of all."
@@ -131,7 +131,7 @@ def never_made(task: object) -> str:
 
 
 def _differs(task: LightningModule, base: type[LightningModule], hook: str) -> bool:
-    """Whether the task, its class or one of its instances' attributes overrides a method of the base."""
+    """Return whether the class of a task, or an attribute of the task itself, overrides a method of the base."""
     present = getattr(task, hook)
     return getattr(present, "__func__", present) is not getattr(base, hook)
 
@@ -165,7 +165,7 @@ def _require_callback(callback: Callback, task: Any) -> None:
 
 
 def say_if_never_validated(trainer: Trainer) -> None:
-    """Tell the user of a fit that ends before its first validation."""
+    """Tell the user if a fit ends before its first validation."""
     first = first_validation(trainer)
     rounds = [limit for limit in (trainer.max_steps, _epochs(trainer)) if limit >= 0]
     if trainer.global_step or first is None or not rounds or min(rounds) >= first:
@@ -179,7 +179,7 @@ def say_if_never_validated(trainer: Trainer) -> None:
 
 
 def first_validation(trainer: Trainer) -> int | None:
-    """The round after which a fresh fit first validates; None if it never does, or by the clock."""
+    """Return the round after which a fresh fit first validates; None if it never does, or goes by the clock."""
     every, length = trainer.val_check_batch, trainer.num_training_batches
     loaders: Any = trainer.num_val_batches
     batches = sum(loaders) if isinstance(loaders, list) else loaders
@@ -196,11 +196,13 @@ def _epochs(trainer: Trainer) -> int:
 
 
 def warn_of_single_samples(task: nn.Module, data: Any) -> None:
-    """Warn where batch statistics would be those of copies of one sample.
+    """Warn if a client has one sample only and a layer computes statistics of minibatches.
+
+    The minibatches of such a client are copies of the sample, whose variance is zero.
 
     Args:
         task: The task.
-        data: Its :class:`~fedlightning.FederatedDataModule`.
+        data: A :class:`~fedlightning.FederatedDataModule`.
     """
     if data.batch_size == 1 or not any(isinstance(module, _BatchNorm) for module in task.modules()):
         return
@@ -214,10 +216,10 @@ def warn_of_single_samples(task: nn.Module, data: Any) -> None:
 
 
 def refuse_synchronised_statistics(task: nn.Module) -> None:
-    """Refuse layers that would mix the samples of clients.
+    """Refuse layers that would mix the samples of different clients.
 
     Raises:
-        ValueError: If there is a ``SyncBatchNorm``, the user's or that of ``Trainer(sync_batchnorm=True)``.
+        ValueError: If there is a ``SyncBatchNorm``, written by the user or made by ``Trainer(sync_batchnorm=True)``.
     """
     for name, module in task.named_modules():
         if isinstance(module, nn.SyncBatchNorm):

@@ -16,8 +16,10 @@ from torch import Tensor, nn
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.core.seeding import derive_seed
 from fedlightning.core.validation import require_argument
-from fedlightning.data.module import FederatedDataModule, Federation, TensorData
+from fedlightning.data.federation import Federation
+from fedlightning.data.module import FederatedDataModule
 from fedlightning.data.partition import Partition
+from fedlightning.data.tensors import TensorData
 from fedlightning.tasks.base import FederatedLightningModule
 
 

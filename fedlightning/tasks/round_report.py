@@ -1,4 +1,4 @@
-"""What a round reports to Lightning: callbacks, loggers, and a warning when a run diverges."""
+"""The report of a round to Lightning's callbacks and loggers, and a warning when a run diverges."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ _RUNAWAY = 1e6
 
 
 class RoundReport:
-    """Hands a round's metrics on, every round to callbacks, to loggers when these are due."""
+    """Passes metrics on to callbacks after every round, and to loggers when they are due."""
 
     def __init__(self) -> None:
-        """Begin a fit."""
+        """Start a fit, in which no loss is known yet."""
         self._first_loss: float | None = None
 
     def publish(self, task: Any, result: RoundResult, metrics: dict[str, Tensor | float]) -> None:
-        """Give a round's metrics to callbacks and loggers.
+        """Pass the metrics of a round on to callbacks and loggers.
 
-        ``self.log`` takes Lightning more than a quarter of a millisecond a value, which a short round would feel.
+        They do not go through ``self.log``, which takes Lightning more than a quarter of a millisecond a value. That is
+        too long for a short round.
 
         Args:
-            task: The task, attached to its trainer.
-            result: The round.
-            metrics: What it reports.
+            task: The task, attached to a trainer.
+            result: Outcome of the round.
+            metrics: Values to report, by name.
         """
         trainer: Any = task.trainer
         if trainer.barebones:
@@ -59,7 +60,7 @@ class RoundReport:
             log_histogram(trainer, f"{name}_clients", values)
 
     def _watch(self, metrics: Mapping[str, Tensor | float], round_index: int) -> None:
-        """Warn once of a training loss that has grown a million-fold since the first round of the fit."""
+        """Warn once if the training loss has grown a million-fold since the first round of the fit."""
         if "train_loss" not in metrics:
             return
         loss = abs(float(metrics["train_loss"]))
@@ -74,7 +75,12 @@ class RoundReport:
 
 
 def client_step_sizes(algorithm: Algorithm, server: Any) -> dict[str, float]:
-    """The clients' step size in the round after ``server`` as ``client_lr``, by block or prefix if it differs."""
+    """Return the clients' step size in the coming round as ``client_lr``, by block or prefix if it differs.
+
+    Args:
+        algorithm: Has the step size, or a solver that has one; otherwise nothing is returned.
+        server: The server state before the round.
+    """
     given: PerBlock | None = getattr(algorithm, "lr", None)
     if given is None:
         given = getattr(getattr(algorithm, "solver", None), "lr", None)
@@ -89,7 +95,7 @@ def client_step_sizes(algorithm: Algorithm, server: Any) -> dict[str, float]:
 
 
 def _is_read(trainer: Any) -> bool:
-    """Whether somebody reads this round's metrics."""
+    """Return whether a logger or a callback reads the metrics of this round."""
     rounds = trainer.global_step
     due = rounds == 1 or _is_last(trainer) or rounds % max(1, trainer.log_every_n_steps) == 0
     watched = any(getattr(callback, "monitor", None) for callback in trainer.callbacks)
@@ -97,6 +103,6 @@ def _is_read(trainer: Any) -> bool:
 
 
 def _is_last(trainer: Any) -> bool:
-    """Whether the fit ends with this round, by its rounds or its epochs: a short one shows its metrics, too."""
+    """Return whether the fit ends with this round, so that a short fit shows its metrics, too."""
     last_epoch = trainer.max_epochs is not None and trainer.current_epoch + 1 == trainer.max_epochs
     return bool(trainer.global_step == trainer.max_steps or (last_epoch and trainer.is_last_batch))

@@ -1,4 +1,4 @@
-"""The states of a task's rounds: of a fit that runs or ran, or of a checkpoint that was loaded."""
+"""The server and the clients of a task, from a fit that runs or ran, or from a checkpoint."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import torch
 from fedlightning.core.parameter_space import ParameterSpace, read, write
 from fedlightning.core.serialisation import CheckpointError
 from fedlightning.data.module import FederatedDataModule
+from fedlightning.federation.loop import RoundLoop
+from fedlightning.federation.protocol import EvaluationRequest
 from fedlightning.federation.simulation import Models, Simulation
 from fedlightning.models.per_architecture import TaskArchitectures, keep_active_alone
 
@@ -22,17 +24,17 @@ class FederationRun:
     """Makes the simulation when it is needed, from what a checkpoint holds or from the task's present parameters.
 
     Attributes:
-        source: Where the loaded states come from, for messages.
-        trained_on: Identity of the federation the states belong to; empty if it is not known.
-        of_one_client: Whether the task is a client's personal model.
+        source: File or other origin of the loaded states, for messages.
+        trained_on: Identity of the federation the states belong to; empty if unknown.
+        of_one_client: Whether the task is one client's personal model.
     """
 
-    def __init__(self, task: FederatedLightningModule, make: Callable[[], Simulation]) -> None:
-        """Begin without rounds.
+    def __init__(self, task: FederatedLightningModule, make: Callable[[FederatedLightningModule], Simulation]) -> None:
+        """Start before the first round.
 
         Args:
-            task: Whose rounds they are.
-            make: Makes a simulation at the task's present parameters.
+            task: The task that is trained.
+            make: Makes a simulation at a task's present parameters.
         """
         self.source = "The checkpoint"
         self.trained_on: Mapping[str, Any] = {}
@@ -45,13 +47,13 @@ class FederationRun:
 
     @property
     def simulation(self) -> Simulation:
-        """The server and the clients.
+        """Return the server and the clients, made at the first call.
 
         Raises:
             CheckpointError: If loaded states do not fit the task.
         """
         if self._simulation is None:
-            simulation = self._make()
+            simulation = self._make(self._task)
             if self._loaded is not None:
                 try:
                     simulation.load_state_dict(self._loaded, self._shards)
@@ -63,19 +65,37 @@ class FederationRun:
 
     @property
     def exists(self) -> bool:
-        """Whether there are states of rounds."""
+        """Return whether states of server and clients exist, made here or loaded."""
         return self._simulation is not None or self._loaded is not None
 
     @property
+    def loop(self) -> RoundLoop:
+        """Return the loop between server and clients, to ask clients for something.
+
+        Before the first round it stands at the task's present parameters and is not kept: these may still change.
+        """
+        return (self.simulation if self.exists else self._make(self._task)).loop
+
+    def evaluation_request(self, stage: str) -> EvaluationRequest:
+        """Return what asks clients to measure the present models.
+
+        Before the first round clients evaluate the task as it is, whose lazy layers may have no shape yet.
+
+        Args:
+            stage: ``val`` or ``test``: the data to evaluate on.
+        """
+        return self.simulation.server.evaluation_request(stage) if self.exists else EvaluationRequest(stage)
+
+    @property
     def has_client_states(self) -> bool:
-        """Whether there are states of clients: from the first round on, or from a checkpoint that holds some."""
+        """Return whether client states exist: from the first round on, or from a checkpoint that holds some."""
         if self._simulation is not None:
             return self._simulation.runner.clients.has_states
         return self._loaded is not None and self._loaded["clients"] is not None
 
     @property
     def restores_client_states(self) -> bool:
-        """Whether the checkpoint that was loaded keeps something of single clients."""
+        """Return whether a loaded checkpoint keeps something that belongs to single clients."""
         if self._loaded is not None and self._task.algorithm.server_knows_clients:
             return True
         clients = None if self._loaded is None else self._loaded["clients"]
@@ -84,34 +104,43 @@ class FederationRun:
 
     @property
     def at_round_boundary(self) -> bool:
-        """True when model, server and clients stand at the same round, so that it is safe to checkpoint."""
+        """Return whether model, server and client states belong to the same round, so that it is safe to checkpoint."""
         return self._simulation is None or self._simulation.loop.at_round_boundary
 
     @property
     def model_was_changed(self) -> bool:
-        """Whether somebody else has changed the task's shared parameters since the last round."""
+        """Return whether the task's shared parameters were changed since the last round."""
         if self._simulation is None:
             return False
         present = read(self._simulation.space.shared, self._task)
         return not torch.allclose(present, self._simulation.server.point.to(present), rtol=1e-5)  # files may round them
 
     def load(self, state: Mapping[str, Any] | None, trained_on: Mapping[str, Any], shards: Sequence[Any] = ()) -> None:
-        """Take over states, which are unpacked when they are needed; None for none."""
+        """Keep loaded states, to be unpacked when the simulation is needed.
+
+        Args:
+            state: States of server and clients, as :meth:`Simulation.state_dict` returns them; None for none.
+            trained_on: Identity of the federation they belong to; empty if unknown.
+            shards: The clients of other processes.
+        """
         self._simulation, self._loaded, self._shards = None, state, shards
         self.trained_on = trained_on
 
     def release_loaded(self) -> None:
-        """Let go of what was loaded: from here on the simulation is ahead of it."""
+        """Drop the loaded states, which the simulation is about to leave behind."""
         self._loaded, self._shards = None, ()
 
     def begin_again(self, data: Any) -> None:
-        """Start a fit where a checkpoint stands, else at the present parameters, as Lightning's optimizers do.
+        """Start a fit from a loaded checkpoint, or else from the present parameters, as Lightning's optimizers do.
 
-        Clients' own models are parameters, too: where there are some, a fit goes on from all states of the one before,
-        unless the task's parameters have been changed since, or the data are of other clients.
+        Clients' own models are parameters, too. Where clients have such models, a fit goes on from all states of the
+        fit before, unless the task's parameters have been changed since, or the data belong to other clients.
+
+        Args:
+            data: The data module of the fit.
 
         Raises:
-            ValueError: If a checkpoint is of another federation than the data.
+            ValueError: If the checkpoint belongs to another federation than the data.
         """
         federated = isinstance(data, FederatedDataModule)
         if self._loaded is not None:
@@ -131,38 +160,46 @@ class FederationRun:
 
     # ---- clients' models ---------------------------------------------------------------------------------------------
 
-    def put_in(self, client: int | None, own: bool = True) -> None:
+    def put_in(self, client: int | None, own: bool = True, request: EvaluationRequest | None = None) -> None:
         """Put a client's model, or the global one, into the task's parameters and buffers.
 
         Args:
-            client: Client, whose architecture becomes the active one; None for the global model.
-            own: The client's personal model; else the global one, beside its personal block and local buffers.
+            client: Id of the client, whose architecture becomes the active one; None for the global model.
+            own: Whether to take the client's personal model; else the global one, beside the client's personal block
+                and local buffers.
+            request: Evaluation whose global model a client's model is made from; None for the server's present one.
 
         Raises:
             IndexError: If there is no such client.
         """
-        _put_into(self._task, client, own, self.simulation if self.exists else None)
+        _put_into(self._task, self.simulation if self.exists else None, client, own, request)
 
     def personalize(self, copied: FederatedLightningModule, client: int) -> None:
-        """Make a copy of the task a client's personal model."""
+        """Turn a copy of the task into one client's personal model."""
         copied.run.of_one_client = True
-        _put_into(copied, client, True, self.simulation)
+        _put_into(copied, self.simulation, client)
         keep_active_alone(copied)
 
     def of_copy(self, task: FederatedLightningModule) -> FederationRun:
-        """The run of a copy of the task: without states."""
-        return FederationRun(task, getattr(task, self._make.__name__))
+        """Return the run of a copy of the task, which has no states."""
+        return FederationRun(task, self._make)
 
     def client_states(self) -> Any:
-        """The algorithm's states of all N clients, ``[N, ...]``; None for a stateless algorithm.
+        """Return the algorithm's states of all N clients, ``[N, ...]``; None for a stateless algorithm.
 
         Raises:
-            RuntimeError: If they lie in several processes.
+            RuntimeError: If the client states lie in several processes, or before the first round.
         """
         return self.simulation.client_states()
 
 
-def _put_into(task: FederatedLightningModule, client: int | None, own: bool, simulation: Simulation | None) -> None:
+def _put_into(
+    task: FederatedLightningModule,
+    simulation: Simulation | None,
+    client: int | None,
+    own: bool = True,
+    request: EvaluationRequest | None = None,
+) -> None:
     """Put a client's model, or the global one (``client`` None), into a task; without rounds its architecture only."""
     known = None if simulation is None else simulation.num_clients
     if client is not None and known is not None and not 0 <= client < known:
@@ -173,7 +210,7 @@ def _put_into(task: FederatedLightningModule, client: int | None, own: bool, sim
         _write(task, simulation, choice.active, simulation.global_model(choice.active))
     choice.activate(wanted)
     if simulation is not None:
-        models = simulation.global_model(wanted) if client is None else simulation.models([client], own)
+        models = simulation.global_model(wanted) if client is None else simulation.models([client], own, request)
         _write(task, simulation, wanted, models)
 
 

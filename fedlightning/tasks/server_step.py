@@ -1,4 +1,4 @@
-"""The one Lightning optimizer: it takes the global model to what the algorithm proposes."""
+"""The step of the global model after a round, taken by the one optimizer that Lightning sees."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ EXAMPLES = {
 class ServerStep:
     """Moves the task's shared parameters after a round.
 
-    The distance from the model to the algorithm's proposal is taken for a gradient, so that SGD with a learning rate
-    of 1 takes the proposal as it is, and Adam makes FedAdam of FedAvg.
+    The difference between the model and the algorithm's proposal serves as a gradient. SGD with a learning rate of 1
+    therefore takes the proposal as it is, and Adam turns FedAvg into FedAdam.
 
     Attributes:
         optimizer: Makes the server optimizer; None for SGD with a learning rate of 1.
         scheduler: Makes a schedule of its learning rate, stepped once a round; None for none.
-        clip: Largest norm of the global model's move in a round; None for any.
+        clip: Largest norm of the global model's move in a round, above 0; None for no limit.
     """
 
     optimizer: OptimizerCallable | None = None
@@ -45,14 +45,17 @@ class ServerStep:
 
     @property
     def moves_freely(self) -> bool:
-        """Whether something else than the algorithm has a say in where the model goes."""
+        """Return whether something besides the algorithm decides where the model goes."""
         return any(part is not None for part in (self.optimizer, self.scheduler, self.clip))
 
     def configure(self, parameters: Sequence[Tensor]) -> OptimizerLRScheduler:
-        """The optimizer of the shared parameters and its schedule, as Lightning wants them.
+        """Make the optimizer of the shared parameters and its schedule, in the form Lightning takes.
+
+        Args:
+            parameters: The shared parameters.
 
         Raises:
-            TypeError: If one of them is something else than its name says.
+            TypeError: If optimizer or schedule is something else than its name says.
             ValueError: If the optimizer needs the loss, or moves other parameters.
         """
         made = torch.optim.SGD(parameters, lr=1.0) if self.optimizer is None else self.optimizer(parameters)
@@ -70,12 +73,12 @@ class ServerStep:
         return [made], [scheduler]
 
     def take(self, task: LightningModule, simulation: Simulation, scaler: Any, undone: bool) -> None:
-        """Take the task's global model to where the server stands after a round; leave it if the round was undone.
+        """Move the task's global model to the server's point after a round, or leave it if the round was undone.
 
         Args:
             task: Holds the model and, through Lightning, the optimizer.
-            simulation: Whose server made a proposal.
-            scaler: Lightning's gradient scaler, if 16-bit gradients have one.
+            simulation: Holds the server that made a proposal.
+            scaler: Lightning's gradient scaler; None where gradients are not scaled.
             undone: Whether the round was undone.
         """
         server, space = simulation.server, simulation.space
@@ -106,7 +109,7 @@ class ServerStep:
 
 
 def _require_optimizer(optimizer: Any, parameters: Sequence[Tensor]) -> None:
-    """Refuse what would leave the global model where it is, or asks for the loss that the server does not have."""
+    """Refuse an optimizer that would leave the global model unmoved, or needs the loss that the server lacks."""
     if not isinstance(optimizer, Optimizer):
         raise TypeError(
             f"server_optimizer made {optimizer!r}: expected a torch.optim.Optimizer of the parameters it is given, "

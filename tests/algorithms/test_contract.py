@@ -11,10 +11,11 @@ from fedlightning import algorithms as fl
 from fedlightning.algorithms import Algorithm
 from fedlightning.federation.cohort import RoundBatch
 from fedlightning.oracle import Autocast, Sequential, Vectorized
-from tests.algorithms.cases import CASES, EXACT
-from tests.federations import (
+from tests.support.cases import CASES, EXACT
+from tests.support.federations import (
     CLIENTS,
     K,
+    close,
     cohorts_of,
     loop_for,
     numpy_operators,
@@ -27,10 +28,6 @@ from tests.federations import (
 )
 
 pytestmark = pytest.mark.parametrize("name", CASES)
-
-
-def close(a, b, tolerance=1e-12):
-    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("dim_y", [3, 0], ids=["minimax", "minimisation"])

@@ -7,11 +7,11 @@ from functools import partial
 import pytest
 import torch
 
+from fedlightning import FederatedDataModule
 from fedlightning.algorithms import FedMM
-from fedlightning.data.module import FederatedDataModule
 from fedlightning.participation import Full, Uniform
-from tests.federations import loop_for, quadratic, rounds_of, run
-from tests.small import Line, clients, trainer
+from tests.support.federations import loop_for, quadratic, rounds_of, run
+from tests.support.small import Line, clients, trainer
 
 PROBLEM = {"num_clients": 10, "heterogeneity": 0.5}
 
@@ -38,12 +38,11 @@ def test_the_mean_over_the_cohort_does_not():
 
 @pytest.mark.parametrize("weighting", ["uniform", "samples"])
 def test_with_all_clients_both_are_the_same(weighting):
-    task = Line(FedMM(0.05, mu=1.5, eta3=0.9), dropout=0.0)
-    other = Line(FedMM(0.05, mu=1.5, eta3=0.9, mean_over="all"), dropout=0.0)
+    task = Line(FedMM(0.05, mu=1.5, eta3=0.9), dropout=0.0, weighting=weighting)
+    other = Line(FedMM(0.05, mu=1.5, eta3=0.9, mean_over="all"), dropout=0.0, weighting=weighting)
     other.load_state_dict(task.state_dict())
     points = []
     for each in (task, other):
-        each._weighting = weighting
         data = FederatedDataModule.from_datasets(clients(), batch_size=4, local_steps=3, seed=1)
         trainer(max_steps=6, precision="64-true").fit(each, data)
         points.append(each.server_state.z)

@@ -2,40 +2,24 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 import torch
-from lightning.pytorch.loggers import TensorBoardLogger
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+import torchmetrics
 from torch import nn
 from torch.nn import functional as F
 from torchmetrics.functional.classification import multiclass_accuracy, multiclass_auroc, multiclass_f1_score
 
-from fedlightning import FederatedDataModule
-from fedlightning.algorithms import Ditto, FedALA, FedAlt, FedAPM, FedAvg, pFedMe
+from fedlightning import BatchedEvaluationTask, FederatedDataModule
+from fedlightning.algorithms import Ditto, FedALA, FedAlt, FedAvg, FedMM, pFedMe
 from fedlightning.data import IID, PersonalDigits
 from fedlightning.metrics.present_auroc import PresentClassesAUROC
 from fedlightning.oracle import Vectorized
 from fedlightning.participation import Uniform
 from fedlightning.tasks import Classification, PersonalizedClassification
-from tests.small import Line, Personal, clients, regression_data, trainer
-
-CLIENTS = 5
-
-
-def digits(**options):
-    defaults = {"participation": Uniform(size=3), "batch_size": 10, "local_steps": 4, "eval_batch_size": 30}
-    return PersonalDigits(IID(CLIENTS), **{**defaults, **options})
-
-
-def task(algorithm=None, personal=("head",), **options):
-    algorithm = FedAPM(0.1) if algorithm is None else algorithm
-    return PersonalizedClassification(algorithm, personal=personal, oracle=Vectorized(), **options)
-
-
-def fitted(model, data, **options):
-    fit = trainer(**{"max_steps": 4, "val_check_interval": 4, "check_val_every_n_epoch": None, **options})
-    fit.fit(model, data)
-    return fit
+from tests.support.evaluated import CLIENTS, Own, digits, fitted, held_out_data, task, two_rounds
+from tests.support.small import Line, Personal, clients, regression_data, trainer
 
 
 def by_hand(model, data, part="val"):
@@ -372,18 +356,6 @@ def test_one_clients_model_is_saved_as_a_plain_module(tmp_path):
         assert not torch.equal(plain(x), model(x))
 
 
-def test_histograms_over_clients_are_in_tensorboard(tmp_path):
-    logger = TensorBoardLogger(tmp_path, name="", version="", default_hp_metric=False)
-    fitted(task(), digits(), logger=logger)
-    logger.finalize("success")
-    board = EventAccumulator(str(tmp_path))
-    board.Reload()
-    (event,) = board.Histograms("val_accuracy_clients")
-    assert event.step == 4
-    assert event.histogram_value.num == CLIENTS
-    assert {"val_accuracy", "val_accuracy_std", "val_accuracy_worst"} <= set(board.Tags()["scalars"])
-
-
 class Failing(OwnLine):
     def validation_step(self, batch, batch_idx):
         self.log("val_loss", self.objective(batch))
@@ -420,3 +392,71 @@ def test_without_models_of_their_own_lists_are_pooled():
     torch.manual_seed(0)
     second = fitted(Line(FedAvg(0.05), dropout=0.0), pooled).callback_metrics["val_loss"]
     torch.testing.assert_close(first, second)
+
+
+def test_worst_is_never_the_best_client():
+    class Judged(Own):
+        higher_is_better: ClassVar = {"r": True, "val_loss": False}
+
+    plain, judged = Own(FedAlt(0.05)), Judged(FedAlt(0.05))
+    judged.load_state_dict(plain.state_dict())
+    logged = two_rounds(plain, held_out_data()).callback_metrics
+    known = two_rounds(judged, held_out_data()).callback_metrics
+    r, loss = plain.client_metrics["val_r"], plain.client_metrics["val_loss"]
+    assert r.std() > 0
+    assert {name for name in logged if name.startswith("val_r")} == {"val_r", "val_r_std", "val_r_min", "val_r_max"}
+    assert (logged["val_r_min"], logged["val_r_max"]) == (r.min(), r.max())
+    assert {name for name in known if name.startswith("val_r")} == {"val_r", "val_r_std", "val_r_worst"}
+    assert known["val_r_worst"] == r.min()
+    assert known["val_loss_worst"] == loss.max()
+
+
+def test_metrics_that_know_no_direction_get_both_ends():
+    class Undecided(Own):
+        def __init__(self, algorithm):
+            super().__init__(algorithm)
+            self.mean = torchmetrics.MeanMetric()
+
+        def validation_step(self, batch, batch_idx):
+            self.mean(batch[1])
+            self.log("val_mean", self.mean)
+
+    logged = two_rounds(Undecided(FedAlt(0.05)), held_out_data()).callback_metrics
+    assert {name for name in logged if name.startswith("val_mean_")} == {
+        "val_mean_std",
+        "val_mean_min",
+        "val_mean_max",
+    }
+
+
+def test_a_task_that_leaves_the_evaluation_of_clients_out_is_refused():
+    class Bare(Own):
+        def configure_callbacks(self):
+            return []
+
+    with pytest.raises(TypeError, match=r"Bare\.configure_callbacks leaves out EvaluateClients"):
+        two_rounds(Bare(FedAlt(0.05)), held_out_data())
+
+
+def test_ready_made_tasks_say_which_way_their_losses_go():
+    class Scored(BatchedEvaluationTask):
+        higher_is_better: ClassVar = {"mse": False}
+        personal_parameters = ("offset",)
+
+        def __init__(self, algorithm):
+            super().__init__(algorithm, oracle=Vectorized())
+            self.line, self.offset = nn.Linear(6, 1), nn.Parameter(torch.zeros(1))
+
+        def predictions(self, batch):
+            return self.line(batch[0]).squeeze(1) + self.offset
+
+        def objective(self, batch):
+            return (self.predictions(batch) - batch[1]).square().mean()
+
+        def evaluate(self, stage, batch, scores):
+            self.log(f"{stage}_mse", (scores - batch[1]).square().mean(), batch_size=len(scores))
+
+    for algorithm in (FedAlt(0.05), FedALA(0.05), FedMM(0.05, mu=1.0)):
+        task = Scored(algorithm)
+        logged = two_rounds(task, held_out_data()).callback_metrics
+        assert logged["val_mse_worst"] == task.client_metrics["val_mse"].max()

@@ -11,13 +11,16 @@ import torch
 
 from fedlightning.cli import main, plain_refusals
 from fedlightning.cli.errors import raised_in
+from fedlightning.core.parameter_space import Layout
 from fedlightning.oracle import ObjectiveError
+from tests.support.commands import ALGORITHM, SMALL, of
+from tests.support.paths import CONFIGS
 
-CONFIGS = Path(__file__).parents[2] / "configs" / "classification"
+CLASSIFICATION = CONFIGS / "classification"
 FIT = [
     "fit",
-    f"--config={CONFIGS}/base.yaml",
-    f"--config={CONFIGS}/fed_avg.yaml",
+    f"--config={CLASSIFICATION}/base.yaml",
+    f"--config={CLASSIFICATION}/fed_avg.yaml",
     "--trainer.max_steps=1",
     "--trainer.enable_progress_bar=false",
     "--trainer.enable_model_summary=false",
@@ -25,7 +28,6 @@ FIT = [
 ]
 NETWORK = "--model.init_args.network"
 NO_SANITY_CHECK = "--trainer.num_sanity_val_steps=0"
-
 TASKS = """
 import torch
 from fedlightning.tasks import Classification
@@ -45,9 +47,7 @@ class Product(Classification):
 
 
 @pytest.fixture(autouse=True)
-def _elsewhere(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["fedlightning"])
+def _faulty_tasks(_elsewhere, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delitem(sys.modules, "faulty_tasks", raising=False)
     Path("faulty_tasks.py").write_text(TASKS)
@@ -97,14 +97,6 @@ def test_the_command_shows_what_a_short_fit_came_to(caplog):
     assert "train_loss=" in line
     assert "val_accuracy=" in line
     assert "upload" not in line
-
-
-def test_values_of_a_run_are_given_to_a_comparison_by_set(capsys):
-    for argument in ("--trainer.max_steps=3", "--model.init_args.classes=3"):
-        with pytest.raises(SystemExit):
-            main(["compare", "--base=a", "--algorithms=b", "--metric=c", argument])
-        said = capsys.readouterr().err
-        assert f"{argument}: no such argument. Values of all runs are given as --set {argument[2:]}." in said
 
 
 def test_what_is_not_found_names_the_folder_looked_in(tmp_path, capsys):
@@ -180,3 +172,68 @@ def test_the_cause_of_an_objective_error_names_its_line():
         exec(REFUSES, package)
     assert str(exit_.value).startswith("fedlightning: T.objective failed for client 3.\nIn product (")
     assert "): return torch.ones(3) @ torch.ones(4)\n" in str(exit_.value)
+
+
+REGULARIZER = "--model.init_args.regularizer"
+LASSO = "{class_path: fedlightning.proximal.GroupLasso, init_args: {weight: 0.01}}"
+
+
+@pytest.mark.parametrize(
+    ("task", "arguments", "message"),
+    [
+        ("universal_perturbation", [f"{REGULARIZER}={{network.0.weight: {LASSO}}}"], "Did you mean 'network.1.weight'"),
+        ("universal_perturbation", [f"{REGULARIZER}={{netwrk.1.weight: {LASSO}}}"], "Did you mean 'network.1.weight'"),
+        ("universal_perturbation",
+         [f"{REGULARIZER}=fedlightning.proximal.Nuclear", f"{REGULARIZER}.init_args.weight=1"],
+         "Nuclear is a function of matrices, but parameter 'network.1.bias'"),
+        ("classification", [f"{ALGORITHM}=fedlightning.algorithms.FeDualEx", f"{ALGORITHM}.init_args.lr=0.1",
+          "--model.init_args.max_regularizer=fedlightning.proximal.L1",
+          "--model.init_args.max_regularizer.init_args.weight=1"],
+         "max_regularizer: the task has no parameters in this block"),
+        ("quadratic_saddle", [f"{ALGORITHM}=fedlightning.algorithms.FedAvg", f"{ALGORITHM}.init_args.lr=1e200"],
+         "clients of the cohort returned NaN or infinite"),
+    ],
+)  # fmt: skip
+def test_what_shows_when_training_begins_ends_with_a_sentence(task, arguments, message):
+    with pytest.raises(SystemExit, match=f"^fedlightning: .*{message}"):
+        main(["fit", f"--config={CONFIGS / task / 'base.yaml'}", *_any_algorithm(task), *SMALL, *arguments])
+
+
+def _any_algorithm(task):
+    return [f"--config={CONFIGS / task / 'fe_dual_ex.yaml'}"] if task == "universal_perturbation" else []
+
+
+def test_a_checkpoint_of_something_else_ends_with_a_sentence():
+    main(["fit", *of("universal_perturbation", "fe_dual_ex"), *SMALL])
+    (checkpoint,) = Path("runs").rglob("last.ckpt")
+    again = [*SMALL, "--trainer.max_steps=3", f"--ckpt_path={checkpoint}"]
+    with pytest.raises(SystemExit, match=r"^fedlightning: \S+last.ckpt was written by .*FeDualEx, this run uses"):
+        main(["fit", *of("universal_perturbation", "fed_mip"), *again])
+    with pytest.raises(SystemExit, match=r"^fedlightning: \S+last.ckpt: The checkpoint's server state has"):
+        main(["fit", *of("universal_perturbation", "fe_dual_ex"), *again, f"{ALGORITHM}.init_args.output=ergodic"])
+
+
+MISSING = ["--data=fedlightning.data.MNIST", "--data.init_args.root=nowhere"]
+
+
+def test_what_the_library_objects_to_ends_with_a_sentence():
+    with pytest.raises(SystemExit, match=r"^fedlightning: Neither nowhere/MNIST/raw.*Point root at a folder"):
+        main(["fit", *of("classification", "fed_avg"), *MISSING, *SMALL])
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_comparisons_end_with_a_sentence_too(jobs):
+    base, algorithm = (str(CONFIGS / "classification" / f"{name}.yaml") for name in ("base", "fed_avg"))
+    values = [argument.removeprefix("--") for argument in (*MISSING, *SMALL) if "=" in argument]
+    with pytest.raises(SystemExit, match=r"^fedlightning: Neither nowhere/MNIST/raw"):
+        main(
+            ["compare", "--base", base, "--algorithms", algorithm, "--metric=val_accuracy",
+             f"--jobs={jobs}", "--output=out", "--set", *values]
+        )  # fmt: skip
+
+
+def test_errors_of_other_code_keep_their_traceback():
+    with pytest.raises(TypeError, match="not iterable"), plain_refusals():
+        Layout(("a",), (None,), 0)  # a fault within the package is no refusal
+    with pytest.raises(ValueError, match="invalid literal"), plain_refusals():
+        int("one")

@@ -5,18 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from importlib import import_module
-from pathlib import Path
 
 import pytest
 
 import fedlightning
 from fedlightning.cli import DESCRIPTIONS, main
 from fedlightning.cli.app import FederatedCLI
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 HEAVY = ("lightning", "torchvision", "torchmetrics", "matplotlib", "sklearn", "tensorboard", "scipy")
-LAZY = ("callbacks", "compare", "data", "metrics", "plotting", "tasks")
+
 
 SCRIPT = """
 import sys
@@ -83,22 +81,6 @@ def test_importing_the_package_imports_nothing_heavy(statement, allowed):
     code = f"import sys; {statement}; print(*(name for name in {('torch', *HEAVY)!r} if name in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert tuple(done.stdout.split()) == allowed
-
-
-@pytest.mark.parametrize("package", LAZY)
-def test_lazy_packages_have_all_their_names(package):
-    module = import_module(f"fedlightning.{package}")
-    for name in module.__all__:
-        assert name in dir(module)
-        assert getattr(module, name).__name__ == name
-    with pytest.raises(AttributeError, match=f"module 'fedlightning.{package}' has no attribute 'Nothing'"):
-        module.Nothing  # noqa: B018
-
-
-def test_subpackages_are_reached_without_an_import_of_their_own():
-    code = "import fedlightning; print(fedlightning.algorithms.FedAvg(lr=0.1).lr, fedlightning.participation.Full())"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("0.1 ")
 
 
 MY_PACKAGE = """

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from fedlightning.compare.plan import Algorithm, Plan, algorithm_arguments, parse_algorithms
 from fedlightning.compare.run import prepare
+from tests.support.paths import CONFIGS
 
-ROOT = Path(__file__).parents[2]
-CONFIGS = ROOT / "configs" / "quadratic_saddle"
-BASE = [str(CONFIGS / "base.yaml")]
-FED_AVG = str(CONFIGS / "fed_avg.yaml")
-SPLITTING = str(ROOT / "configs" / "synthetic" / "fed_pd.yaml")
+SADDLE = CONFIGS / "quadratic_saddle"
+BASE = [str(SADDLE / "base.yaml")]
+FED_AVG = str(SADDLE / "fed_avg.yaml")
+SPLITTING = str(CONFIGS / "synthetic" / "fed_pd.yaml")
 INIT_ARGS = "model.init_args.algorithm.init_args"
 
 

@@ -8,8 +8,7 @@ import torch
 from PIL import Image
 
 from fedlightning.algorithms import FedAvg
-from fedlightning.data import ByGroup, CelebA, Shards
-from fedlightning.data.module import RoundLoader
+from fedlightning.data import ByGroup, CelebA, RoundLoader, Shards
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from fedlightning.algorithms import FedAvg
 from fedlightning.data import FEMNIST
 from fedlightning.models import MLP
 from fedlightning.tasks import Classification
-from tests.small import trainer
+from tests.support.small import trainer
 
 
 @pytest.fixture

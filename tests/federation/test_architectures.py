@@ -11,108 +11,18 @@ from torch import nn
 
 from fedlightning import FederatedLightningModule
 from fedlightning import algorithms as fl
-from fedlightning.data.module import RoundLoader
 from fedlightning.federation.client_states import MemoryMapped
 from fedlightning.federation.cohort import RoundBatch
 from fedlightning.federation.validation import tensors_of
 from fedlightning.models import PerArchitecture
 from fedlightning.oracle import Auto, Sequential, Vectorized
-from fedlightning.participation import Full, Uniform
-from fedlightning.tasks import ClientNumbers
-from fedlightning.tasks.quadratic_saddle import gram
-from tests.algorithms.cases import CASES
-from tests.federations import K, cohorts_of, loop_for, run
-from tests.references.fed_avg import fed_avg
-from tests.references.fed_mm import fed_mm
-from tests.references.personal import fed_alt, fed_apm, fed_sim
-from tests.references.scaffold import scaffold
-
-N, SHARED = 7, 4
-LENGTHS = {"short": 2, "none": 0, "long": 5}
-CHOICE = ["long", "short", "none", "long", "short", "short", "long"]
-
-
-class Block(nn.Module):
-    """A vector."""
-
-    def __init__(self, start):
-        super().__init__()
-        self.v = nn.Parameter(start)
-
-    def forward(self):
-        return self.v
-
-
-class Nothing(nn.Module):
-    def forward(self):
-        return torch.zeros(0)
-
-
-class RaggedQuadratic(FederatedLightningModule):
-    """1/2 w'H_i w + q_i'w with w = (u, v_i), v_i as long as client i's architecture is."""
-
-    personal_parameters = ("v",)
-
-    def __init__(self, algorithm, choice=CHOICE, seed=0, **federation):
-        super().__init__(algorithm, **federation)
-        draw = torch.Generator().manual_seed(seed)
-        self.u = nn.Parameter(torch.randn(SHARED, generator=draw))
-        blocks = {
-            name: Block(torch.randn(length, generator=draw)) if length else Nothing()
-            for name, length in LENGTHS.items()
-        }
-        self.v = PerArchitecture(blocks, choice)
-        for name, length in LENGTHS.items():
-            size = SHARED + length
-            matrix = 0.5 * torch.eye(size) + gram(torch.randn(N, size, size, generator=draw))
-            self.register_buffer(f"matrix_{name}", matrix, persistent=False)
-            self.register_buffer(f"offset_{name}", torch.randn(N, size, generator=draw), persistent=False)
-
-    def objective(self, batch):
-        w = torch.cat([self.u, self.v().to(self.u)])
-        matrix = getattr(self, f"matrix_{self.v.active}").index_select(0, batch).mean(0)
-        return w @ matrix @ w / 2 + getattr(self, f"offset_{self.v.active}").index_select(0, batch).mean(0) @ w
-
-    def validation_step(self, batch, batch_idx):
-        self.log("val_loss", self.objective(batch), batch_size=len(batch))
-
-
-def ragged(algorithm, **options):
-    return RaggedQuadratic(algorithm, **options).double()
-
-
-def rounds(algorithm, count, size=None, seed=0, start=0, architecture=CHOICE.__getitem__):
-    data = ClientNumbers(
-        N,
-        local_steps=K,
-        participation=Full() if size is None else Uniform(size),
-        rounds_per_epoch=count,
-        seed=seed,
-    )
-    loader = RoundLoader(data, algorithm.phases, start=lambda: start, architecture=architecture)
-    return [batch.place(torch.device("cpu"), torch.float64) for batch in loader]
-
-
-def operators_of(task):
-    """(u, v) -> (g_u, g_v), one a client; and every client's start."""
-    found, starts = [], []
-    for i, name in enumerate(CHOICE):
-        matrix = getattr(task, f"matrix_{name}")[i].numpy()
-        offset = getattr(task, f"offset_{name}")[i].numpy()
-
-        def operator(u, v, matrix=matrix, offset=offset):
-            g = matrix[:, :SHARED] @ u + matrix[:, SHARED:] @ v + offset
-            return g[:SHARED], g[SHARED:]
-
-        found.append(operator)
-        starts.append(task.v[name].v.detach().numpy().copy() if LENGTHS[name] else np.zeros(0))
-    return found, starts
-
-
-def personal_of(loop):
-    """Every client's personal block."""
-    return [loop.models([i])[1][0] for i in range(N)]
-
+from tests.support.cases import CASES
+from tests.support.federations import K, cohorts_of, loop_for, run
+from tests.support.ragged import CHOICE, LENGTHS, SHARED, N, RaggedQuadratic, operators_of, personal_of, ragged, rounds
+from tests.support.references.fed_avg import fed_avg
+from tests.support.references.fed_mm import fed_mm
+from tests.support.references.personal import fed_alt, fed_apm, fed_sim
+from tests.support.references.scaffold import scaffold
 
 REFERENCES = {
     "FedSim": (fl.FedSim, {"lr": 0.05}, fed_sim),
@@ -234,13 +144,6 @@ def test_step_sizes_by_prefix_name_one_variant():
             assert ends[1][i] < 1e-8 < ends[0][i]
         else:
             assert ends[1][i] == ends[0][i]
-
-
-def test_choice_by_a_function():
-    algorithm = fl.FedSim(0.05)
-    loops = [loop_for(ragged(algorithm, choice=choice)) for choice in (CHOICE, CHOICE.__getitem__)]
-    first, second = (run(loop, rounds(algorithm, 2)) for loop in loops)
-    assert torch.equal(first, second)
 
 
 class Undeclared(RaggedQuadratic):

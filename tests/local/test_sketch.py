@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedlightning.local import CountSketch
-from tests.references.personal import sketch
+from tests.support.references.personal import sketch
 
 LIKE = torch.empty(0, dtype=torch.float64)
 

@@ -19,67 +19,22 @@ from fedlightning.local import (
     LocalSteps,
     RelativeDecrease,
     Subproblem,
-    estimate_smoothness,
 )
 from fedlightning.oracle.base import Evaluation
-from fedlightning.oracle.gradient import GradientOracle, Minibatch
-
-DIM, CLIENTS, SAMPLES = 4, 3, 8
-
-
-def finite_sum(seed=0):
-    """Samples a of f_i(w) = mean over a of 1/2 (a'w - 1)^2, ``[S, n, d]``."""
-    return torch.randn(CLIENTS, SAMPLES, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-
-
-class Samples:
-    """One sample a minibatch, drawn with replacement."""
-
-    def __init__(self, a, steps, seed=0):
-        self.a = a
-        self.index = torch.randint(SAMPLES, (CLIENTS, steps), generator=torch.Generator().manual_seed(seed))
-        self.steps = torch.full((CLIENTS,), float(steps), dtype=torch.float64)
-
-    def __len__(self):
-        return CLIENTS
-
-    def minibatches(self):
-        for k in range(self.index.shape[1]):
-            yield Minibatch(self.a[torch.arange(CLIENTS), self.index[:, k]][:, None])
-
-    def full(self):
-        yield torch.arange(CLIENTS), self.a
-
-
-def evaluate(w, v, buffers, a, blocks="both", randomness=None):
-    error = (a @ w[:, :, None]).squeeze(2) - 1
-    return Evaluation((error[:, :, None] * a).mean(1), v, buffers, error.square().mean(1) / 2)
-
-
-def oracle_of(data, seeds=None):
-    return GradientOracle(data, evaluate, torch.empty(CLIENTS, 0, dtype=torch.float64), seeds=seeds)
-
-
-def subproblem(weight=10.0, **more):
-    draw = torch.Generator().manual_seed(5)
-    dual = torch.randn(CLIENTS, DIM, dtype=torch.float64, generator=draw)
-    return Subproblem(torch.ones(DIM, dtype=torch.float64), weight, dual, **more)
-
-
-def solution_of(problem, a):
-    hessian = a.mT @ a / SAMPLES + problem.weight * torch.eye(DIM, dtype=torch.float64)
-    right = a.mean(1) - problem.dual + problem.weight * problem.center
-    return torch.linalg.solve(hessian, right[:, :, None]).squeeze(2)
-
-
-class Bound:
-    """What binding needs of a parameter space."""
-
-    def __init__(self, min_dim=DIM):
-        self.shared = type(
-            "Layout", (), {"min_dim": min_dim, "dim": DIM, "spread": lambda _, value, *__: float(value)}
-        )()
-        self.personal = type("Layout", (), {"dim": 0})()
+from fedlightning.oracle.gradient import GradientOracle
+from tests.support.finite_sums import (
+    CLIENTS,
+    DIM,
+    SAMPLES,
+    Bound,
+    Samples,
+    evaluate,
+    finite_sum,
+    noisy,
+    oracle_of,
+    solution_of,
+    subproblem,
+)
 
 
 @pytest.mark.parametrize("solver", [GradientDescent(max_steps=500), GradientDescent(lr=0.05, max_steps=500)])
@@ -140,30 +95,6 @@ def test_svrg_gets_as_near_as_full_gradients_and_minibatch_steps_do_not():
     assert (noisy - exact).norm() > 1e-3
 
 
-def noisy(w, v, buffers, a, blocks="both", randomness=None):
-    """As :func:`evaluate`, with noise of its own at every call, as dropout has."""
-    exact = evaluate(w, v, buffers, a)
-    return Evaluation(exact.g + 10 * torch.randn_like(w), v, buffers, exact.loss)
-
-
-@pytest.mark.parametrize("solver", [GradientDescent(max_steps=1), LocalSteps()], ids=type)
-def test_smoothness_is_estimated_under_one_draw_of_the_noise(solver):
-    """Differences of operators with noise of their own would be divided by a tiny h."""
-    a, problem = finite_sum(), subproblem()
-    data = Samples(a, 1)
-    seen = a if solver.data == "full" else next(data.minibatches()).data
-    start = torch.zeros(CLIENTS, DIM, dtype=torch.float64)
-    torch.manual_seed(3)
-    noise = 10 * torch.randn_like(start)
-    torch.manual_seed(3)
-    oracle = GradientOracle(data, noisy, torch.empty(CLIENTS, 0, dtype=torch.float64))
-    moved = solver.solve(start, oracle, problem, FixedSteps()).w
-    smoothness = estimate_smoothness(lambda w: evaluate(w, None, None, seen).g, start)
-    g = evaluate(start, None, None, seen).g + noise
-    expected = start - problem.operator(start, g) / (problem.weight + smoothness)
-    torch.testing.assert_close(moved, expected, rtol=1e-9, atol=1e-9)
-
-
 def test_looking_around_leaves_no_trace_in_the_logged_loss():
     data, problem = Samples(finite_sum(), 1), subproblem()
     oracle = oracle_of(data)
@@ -217,41 +148,6 @@ def test_clients_stop_one_by_one(solver):
         assert (before > 1e-9).all()
 
 
-def test_rules_compare_what_they_say():
-    squared, first = torch.tensor([1.0, 0.01, 0.0]), torch.tensor([2.0, 2.0, 0.0])
-    problem = Subproblem(torch.zeros(2), weight=5.0, smoothness=1.0)
-    assert GradientTolerance(0.01).done(problem, squared, first).tolist() == [False, True, True]
-    assert not FixedSteps().done(problem, squared, first).any()
-    # (5 - 1)^2 / (5 + 1)^2 = 4 / 9: of the start's 2, r = 0.0113 leaves 0.01004 and r = 0.0112 leaves 0.00996
-    assert RelativeDecrease(0.0113).done(problem, squared, first).tolist() == [False, True, True]
-    assert RelativeDecrease(0.0112).done(problem, squared, first).tolist() == [False, False, True]
-    tiny = torch.full((3,), 1e-34, dtype=torch.float64)
-    assert not RelativeDecrease(0.5).done(problem, tiny, tiny).any()
-    rounded = Subproblem(torch.ones(2, dtype=torch.float64), weight=5.0)
-    assert RelativeDecrease(0.5).done(rounded, tiny, tiny).all()
-    turns = torch.tensor([0.0, 1.0, 2.0])
-    late = Subproblem(torch.zeros(2), weight=5.0, turn=turns)
-    assert DecreasingTolerance(1.0, 0.5).done(late, torch.tensor([1.0, 0.6, 0.25]), first).tolist() == [
-        True,
-        False,
-        True,
-    ]
-
-
-def test_relative_decrease_takes_the_worst_block():
-    problem = Subproblem(torch.zeros(2), weight=torch.tensor([5.0, 50.0]), smoothness=1.0)
-    least, most = problem.conditioning(like=torch.zeros(1))
-    assert (float(least), float(most)) == (4.0, 51.0)
-    own = Subproblem(torch.zeros(2), weight=torch.tensor([[5.0], [10.0]]))
-    assert [t.tolist() for t in own.conditioning(like=torch.zeros(1))] == [[4.0, 8.0], [6.0, 12.0]]
-
-
-def test_relative_decrease_wants_a_convex_subproblem():
-    problem = Subproblem(torch.zeros(2), weight=1.0, smoothness=2.0)
-    with pytest.raises(ValueError, match=r"weight - L_i is -1.*Raise the penalty"):
-        RelativeDecrease(0.1).done(problem, torch.ones(1), torch.ones(1))
-
-
 def test_step_sizes_by_prefix_reach_both_blocks():
     net = nn.Sequential(OrderedDict(body=nn.Linear(2, 1), own=nn.Linear(1, 1)))
     space = ParameterSpace(net, personal_parameters=["own"])
@@ -275,28 +171,3 @@ def test_step_sizes_by_prefix_reach_both_blocks():
 def test_bad_values_are_named(make, message):
     with pytest.raises(ValueError, match=message):
         make()
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_smoothness_is_the_largest_eigenvalue(dtype):
-    a = finite_sum().to(dtype)
-    hessian = a.mT @ a / SAMPLES
-    largest = torch.linalg.eigvalsh(hessian)[:, -1]
-    point = torch.full((CLIENTS, DIM), 0.7, dtype=dtype)
-    estimate = estimate_smoothness(lambda w: (hessian @ w[:, :, None]).squeeze(2) + 1, point, iterations=30).squeeze(1)
-    assert (estimate >= 0.98 * largest).all()
-    assert (estimate <= 2**0.25 * 1.01 * largest).all()
-
-
-def test_uniform_numbers_belong_to_the_client():
-    def uniform(seeds):
-        class Some(Samples):
-            def __len__(self):
-                return len(seeds)
-
-        return GradientOracle(Some(finite_sum(), 1), evaluate, torch.empty(len(seeds), 0), seeds=seeds).uniform(5)
-
-    together = uniform([3, 4, 5])
-    assert torch.equal(together[1:], torch.cat([uniform([4]), uniform([5])]))
-    assert together.min() >= 0
-    assert together.max() < 1

@@ -10,26 +10,11 @@ from torch.nn import functional as F
 from fedlightning import FederatedDataModule
 from fedlightning.algorithms import FedAPM
 from fedlightning.data import TensorData
-from fedlightning.models import (
-    AttentionPooling,
-    AudioVideoNet,
-    HARNet,
-    ImageTextNet,
-    PersonalMLP,
-    ResNet18,
-    TwoLayerCNN,
-)
+from fedlightning.models import AttentionPooling, AudioVideoNet, HARNet, ImageTextNet, ResNet18, TwoLayerCNN
 from fedlightning.oracle import Sequential, Vectorized
 from fedlightning.tasks import PersonalizedClassification
-from tests.small import trainer
-
-SMALL = {
-    "PersonalMLP": (lambda: PersonalMLP(12, 5, 3), (1, 3, 4), ("head",)),
-    "TwoLayerCNN": (lambda: TwoLayerCNN(1, 8, 3, hidden=6), (1, 8, 8), ("head",)),
-    "ImageTextNet": (lambda: ImageTextNet(3, 7, 6, width=4, heads=2, dropout=0.0), (), ("image", "text")),
-    "AudioVideoNet": (lambda: AudioVideoNet(3, 6, 7, widths=(3, 4, 5), heads=2), (), ("audio", "video")),
-    "HARNet": (lambda: HARNet(3, widths=(3, 4, 5), heads=2), (6, 16), ("acc.conv",)),
-}
+from tests.support.networks import SMALL, features
+from tests.support.small import trainer
 
 
 def test_sizes_of_the_papers_networks():
@@ -84,14 +69,6 @@ def test_attention_takes_weighted_means():
     expected = [[sum(weights[i, t, h] * x[i, t] for t in range(7)) for h in range(2)] for i in range(4)]
     torch.testing.assert_close(pooling(x), torch.stack([torch.cat(means) for means in expected]))
     torch.testing.assert_close(pooling(torch.ones(1, 7, 3)), torch.ones(1, 6))
-
-
-def features(name, shape, draw):
-    if name == "ImageTextNet":
-        return {"image": torch.randn(8, 7, generator=draw), "text": torch.randn(8, 3, 6, generator=draw)}
-    if name == "AudioVideoNet":
-        return {"audio": torch.randn(8, 9, 6, generator=draw), "video": torch.randn(8, 3, 7, generator=draw)}
-    return torch.randn(8, *shape, generator=draw)
 
 
 @pytest.mark.parametrize("name", SMALL)

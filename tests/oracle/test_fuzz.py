@@ -1,6 +1,6 @@
 """A fixed part of the fuzz: nothing differs in silence, and nothing that runs one by one fails by default.
 
-All of it: ``python -m tests.oracle.fuzz``.
+All of it: ``python -m tests.support.fuzz``.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from fedlightning.oracle import ObjectiveError, Sequential
-from tests.oracle import fuzz
-from tests.oracle.objectives import UnsuitableError
-from tests.oracle.written import written_cases
+from tests.support import fuzz
+from tests.support.objectives import UnsuitableError
+from tests.support.written import written_cases
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*weight_norm. is deprecated:FutureWarning")
 

@@ -8,8 +8,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedlightning.oracle import Sequential, Vectorized
-from fedlightning.oracle.layers import CohortLayers
-from tests.oracle.test_oracle import S, assert_equal_evaluations, conv, setting
+from fedlightning.oracle.layers import RULES, CohortLayers
+from tests.support.cohorts import S, assert_equal_evaluations, conv, setting
 
 WAYS = [Vectorized(replay=False, backward="autograd"), Vectorized(replay=True), Vectorized(backward="vmap")]
 
@@ -179,3 +179,44 @@ def test_an_index_beyond_its_table_is_no_row_of_another_client(index, padding_id
     assert rows[[0, 2]].tolist() == [[0.0, 4.0], [12.0, 13.0]]
     assert rows[1, 0] == 6.0
     assert rows[1, 1].isnan()
+
+
+def test_cohort_layers_equal_plain_vmap_and_are_used(monkeypatch):
+    objective, *arguments = setting(conv(), (2, 8, 8))
+    ours = Vectorized().evaluator(objective, 1)(*arguments)
+    calls = []
+    functions = (torch.conv2d, F.max_pool2d, F.linear, F.cross_entropy)
+    for function in functions:
+        monkeypatch.setitem(RULES, function, lambda *a, function=function, **k: calls.append(function))
+    plain = Vectorized().evaluator(objective, 1)(*arguments)
+    assert set(calls) == set(functions)
+    assert_equal_evaluations(ours, plain)
+
+
+def test_cohort_layers_step_aside_outside_vmap():
+    x = torch.randn(2, 3)
+    with CohortLayers():
+        torch.testing.assert_close(F.linear(x, torch.eye(3), torch.zeros(3)), x)
+
+
+def test_cross_entropy_rule_keeps_ignored_labels():
+    def loss(net, batch):
+        logits = net(batch[0])
+        sums = F.cross_entropy(logits, batch[1], reduction="sum")
+        return F.cross_entropy(logits, batch[1]) + sums + F.cross_entropy(logits, batch[1], reduction="none").max()
+
+    objective, w, v, b, (x, y) = setting(nn.Linear(6, 3), (6,), loss=loss)
+    y[:, 0] = -100
+    one, other = (oracle.evaluator(objective, 1)(w, v, b, (x, y)) for oracle in (Vectorized(), Sequential()))
+    assert_equal_evaluations(one, other)
+
+
+def test_label_smoothing_and_class_weights_go_their_usual_way():
+    def loss(net, batch):
+        logits = net(batch[0])
+        weighted = F.cross_entropy(logits, batch[1], weight=torch.tensor([1.0, 2.0, 3.0], dtype=logits.dtype))
+        return weighted + F.cross_entropy(logits, batch[1], label_smoothing=0.1)
+
+    objective, *arguments = setting(nn.Linear(6, 3), (6,), loss=loss)
+    one, other = (oracle.evaluator(objective, 1)(*arguments) for oracle in (Vectorized(), Sequential()))
+    assert_equal_evaluations(one, other)

@@ -11,9 +11,9 @@ from fedlightning.algorithms import CDMA_ONE, FedAvg
 from fedlightning.federation.cohort import RoundBatch
 from fedlightning.oracle import BatchedError, Sequential, Vectorized
 from fedlightning.oracle.randomness import ClientNoise, PerClient, Randomness, UnsplittableDrawError
-from tests.federations import loop_for, quadratic, rounds_of, run
-from tests.oracle.test_oracle import assert_equal_evaluations, classify, setting
-from tests.small import Line, clients, regression_data, trainer
+from tests.support.cohorts import S, assert_equal_evaluations, classify, setting
+from tests.support.federations import loop_for, quadratic, rounds_of, run
+from tests.support.small import Line, clients, regression_data, trainer
 
 SEEDS = [11, 22, 33]
 WAYS = [
@@ -177,36 +177,6 @@ def test_unequal_clients_draw_the_same_in_any_chunk():
         torch.testing.assert_close(other, results[0], rtol=1e-12, atol=1e-12)
 
 
-def test_an_anchor_draws_what_the_next_call_draws():
-    """Also where the recorder gives up half-way, after random numbers were drawn."""
-    seen = []
-
-    class Compares(FedAvg):
-        def client_update(self, message, state, oracle):
-            z = message.z.expand(oracle.num_clients, -1)
-            for batch in oracle.batches():
-                seen.append((oracle.at_reference(z, batch) - oracle(z, batch)).abs().max())
-            return super().client_update(message, state, oracle)
-
-    algorithm = Compares(0.05)
-    for reads in (False, True):
-        for oracle in (Sequential(), Vectorized(), Vectorized(replay=False)):
-            task = quadratic(algorithm, noise=1.0)
-            original = task.objective
-            if reads:
-                task.objective = lambda batch, f=original, task=task: f(batch) * float(task.offset.abs().max() > 0)
-            (batch,) = rounds_of(algorithm, 1, local_steps=25)
-            loop_for(task, oracle).run(RoundBatch(0, batch.cohorts, batch.samples), autocast=_float64())
-    assert len(seen) > 100
-    assert max(seen) == 0
-
-
-def _float64():
-    from fedlightning.oracle import Autocast
-
-    return Autocast("cpu")
-
-
 def test_a_batch_norm_network_with_dropout_agrees():
     net = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Dropout(0.4), nn.Linear(5, 3))
     objective, *arguments = setting(net, (6,), loss=classify)
@@ -214,3 +184,35 @@ def test_a_batch_norm_network_with_dropout_agrees():
     expected = Sequential().evaluator(objective, 1)(*arguments, "both", randomness)
     for way in WAYS:
         assert_equal_evaluations(way.evaluator(objective, 100)(*arguments, "both", randomness), expected)
+
+
+def test_dropout_differs_between_clients_and_steps():
+    def loss(net, batch):
+        return F.dropout(torch.ones(50), 0.5).sum() * net(batch[0]).sum()
+
+    objective, w, v, b, data = setting(nn.Linear(6, 3), (6,), torch.float32, loss)
+    w, data = w[:1].expand(S, -1).contiguous(), tuple(t[:1].expand(S, *t.shape[1:]).contiguous() for t in data)
+    for oracle in (Vectorized(replay=False), Vectorized()):
+        evaluate = oracle.evaluator(objective, 100)
+        losses = torch.stack([evaluate(w, v, b, data).loss for _ in range(3)])
+        assert len(losses.unique()) > 6
+
+
+def test_the_global_random_state_is_left_alone():
+    algorithm = FedAvg(0.05)
+    loop = loop_for(quadratic(algorithm, noise=1.0))
+    batches = rounds_of(algorithm, 2)
+    before = torch.get_rng_state()
+    run(loop, batches)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_noise_is_a_function_of_seed_and_round():
+    algorithm = FedAvg(0.05)
+    batches = rounds_of(algorithm, 2)
+    first, second = (run(loop_for(quadratic(algorithm, noise=1.0)), batches) for _ in range(2))
+    assert torch.equal(first, second)
+    twice = [RoundBatch(0, batches[0].cohorts, batches[0].samples)] * 2
+    loop = loop_for(quadratic(algorithm, noise=1.0))
+    one = run(loop, twice[:1])
+    assert torch.equal(one[0], first[0])

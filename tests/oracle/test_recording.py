@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 import torch
+from torch import nn
+from torch.nn import functional as F
 
+from fedlightning.oracle import Vectorized
 from fedlightning.oracle.recording import Recording as WithConstant
+from tests.support.cohorts import setting
 
 
 class Recording(WithConstant):
@@ -133,3 +140,50 @@ def test_what_is_the_same_in_every_call_comes_back_with_each():
 def test_comparisons_in_python_are_not_recorded():
     recording = Recording(lambda x: [x * 2 if torch.equal(x, torch.zeros(2)) else x * 3])
     assert [recording(torch.full((2,), k))[0][0].item() for k in (0.0, 1.0, 0.0)] == [0.0, 3.0, 0.0]
+
+
+def test_a_recording_is_gone_with_its_last_reference():
+    """No cycle of references keeps the tensors of a recorded step until the garbage collector comes by."""
+    made = []
+
+    def function(x):
+        y = x + torch.ones(2)
+        made.append(weakref.ref(y))
+        return [(y * 2).sum()]
+
+    gc.collect()
+    gc.disable()
+    try:
+        recording = Recording(function)
+        recording(torch.ones(2))
+        recording(torch.ones(2))
+        assert made[0]() is None
+    finally:
+        gc.enable()
+
+
+def test_replay_draws_what_the_eager_call_would_draw():
+    def loss(net, batch):
+        return F.cross_entropy(net(F.dropout(batch[0], 0.3)), batch[1])
+
+    objective, *arguments = setting(nn.Linear(6, 3), (6,), torch.float32, loss)
+    results = []
+    for oracle in (Vectorized(replay=False), Vectorized(replay=True)):
+        evaluate = oracle.evaluator(objective, 100)
+        evaluate(*arguments)
+        torch.manual_seed(5)
+        results.append(torch.stack([evaluate(*arguments).g for _ in range(3)]))
+    assert torch.equal(*results)
+
+
+def test_reading_a_value_in_python_is_not_recorded():
+    scale = torch.tensor(2.0, dtype=torch.float64)
+
+    def loss(net, batch):
+        return net(batch[0]).sum() * scale.item()
+
+    objective, *arguments = setting(nn.Linear(6, 3), (6,), loss=loss)
+    evaluate = Vectorized(replay=True).evaluator(objective, 100)
+    first = evaluate(*arguments).loss
+    scale.fill_(4.0)
+    torch.testing.assert_close(evaluate(*arguments).loss, 2 * first)

@@ -20,10 +20,10 @@ from fedlightning.federation.server import RoundRejectedError
 from fedlightning.oracle import Autocast, Vectorized
 from fedlightning.participation import Uniform
 from fedlightning.tasks import QuadraticSaddle
-from tests.algorithms.cases import CASES
-from tests.federations import loop_for, personal_quadratic, quadratic, rounds_of
-from tests.small import regression_data
+from tests.support.cases import CASES
+from tests.support.federations import loop_for, personal_quadratic, quadratic, rounds_of
 from tests.support.situations import ROUNDS, SITUATIONS, batches_of, seeded
+from tests.support.small import regression_data
 
 COUNT = 2
 

@@ -6,12 +6,12 @@ import torch
 from torch import nn
 
 from fedlightning import algorithms as fl
-from fedlightning.data.module import RoundLoader
 from fedlightning.federation.processes import OneProcess
+from fedlightning.federation.round_loader import RoundLoader
 from fedlightning.models import PerArchitecture
 from fedlightning.models.per_architecture import TaskArchitectures
 from fedlightning.participation import Devices, FirstResponders, Uniform
-from tests.small import Line, Normed, Personal
+from tests.support.small import Line, Normed, Personal
 
 ROUNDS = 4
 

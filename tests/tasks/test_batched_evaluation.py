@@ -12,12 +12,13 @@ from torch.utils.data import Dataset
 
 from fedlightning import BatchedEvaluationTask, FederatedDataModule
 from fedlightning.algorithms import Ditto, FedALA, FedAPM, FedAvg, pFedMe
-from fedlightning.data import ClientLoader, Dirichlet, Partition, PersonalDigits, TensorData
+from fedlightning.data import Dirichlet, PersonalDigits, TensorData
 from fedlightning.models import HARNet, TwoLayerCNN
 from fedlightning.oracle import Sequential, Vectorized
 from fedlightning.participation import Uniform
 from fedlightning.tasks import FedRoD, PersonalizedClassification
-from tests.small import Personal, clients, trainer
+from tests.support.evaluated import OneByOne
+from tests.support.small import Personal, clients, trainer
 
 CLIENTS = 6
 
@@ -32,13 +33,6 @@ class Normed(nn.Module):
 
     def forward(self, x):
         return self.head(self.body(x))
-
-
-class OneByOne:
-    """The same task, its clients one after the other."""
-
-    def evaluated_together(self, stage):
-        return 1
 
 
 def digits(**options):
@@ -184,29 +178,6 @@ def test_a_users_scores_of_ragged_clients(wrap, eval_batch_size):
     assert task.evaluation_session.together is None
 
 
-def test_clients_of_like_size_stand_together():
-    sizes = [3, 9, 4, 30, 8]
-    partition = Partition.of(torch.arange(sum(sizes)).split(sizes))
-    data = TensorData((torch.arange(sum(sizes)),))
-    loader = ClientLoader(data, partition, batch_size=20, models=("own", "global"), at_once=3)
-    batches = [[(part.model, part.client) for part in parts] for parts in loader.batches]
-    assert batches == [
-        [("own", 1), ("own", 4)],
-        [("own", 2), ("own", 0)],
-        [("global", 1), ("global", 4)],
-        [("global", 2), ("global", 0)],
-        [("own", 3)],
-        [("own", 3)],
-        [("global", 3)],
-        [("global", 3)],
-    ]
-    for parts, (batch,) in zip(loader.batches, loader, strict=True):
-        assert batch.shape[0] == len(parts)
-        for row, part in zip(batch, parts, strict=True):
-            assert torch.equal(row[: len(part.index)], part.index)
-            assert (row[len(part.index) :] == part.index[-1]).all()
-
-
 class Refusing(OwnLine):
     def predictions(self, batch):
         shift = self.offset.item()
@@ -230,7 +201,7 @@ class BatchNormed(OwnLine):
 @pytest.mark.parametrize("make", [Refusing, Drawing, BatchNormed])
 def test_scores_that_cannot_run_side_by_side_run_one_by_one(make, monkeypatch):
     said = []
-    monkeypatch.setattr("fedlightning.callbacks.clients.rank_zero_info", said.append)
+    monkeypatch.setattr("fedlightning.tasks.side_by_side.rank_zero_info", said.append)
     task, data = make(FedAvg(0.05)), own_data()
     trainer(limit_val_batches=0).fit(task, data)
     trainer().validate(task, data, verbose=False)
@@ -278,7 +249,7 @@ def test_an_interrupted_evaluation_leaves_the_task_as_it_was():
 
 
 def test_recurrent_layers_run_side_by_side(monkeypatch):
-    monkeypatch.setattr("fedlightning.callbacks.clients.rank_zero_info", pytest.fail)
+    monkeypatch.setattr("fedlightning.tasks.side_by_side.rank_zero_info", pytest.fail)
     network = HARNet(classes=3, widths=(4, 4, 4), heads=2)
     draw = torch.Generator().manual_seed(0)
     parts = [

@@ -8,7 +8,7 @@ import torch
 from fedlightning.algorithms import FedAvg, FedSGDA, FeDualEx
 from fedlightning.oracle import Vectorized
 from fedlightning.tasks import BilinearL1, BilinearNuclear, ClientNumbers
-from tests.small import trainer
+from tests.support.small import trainer
 
 
 def l1(**options):

@@ -13,7 +13,7 @@ from fedlightning.models import ThreeLayerCNN
 from fedlightning.oracle import Vectorized
 from fedlightning.proximal import L2Ball
 from fedlightning.tasks import UniversalPerturbation
-from tests.small import trainer
+from tests.support.small import trainer
 
 
 def digits(**options):
@@ -55,8 +55,9 @@ def test_dual_extrapolation_attacks_sparsely_where_projected_gradients_do_not(tm
 def test_attacks_have_their_price():
     task = UniversalPerturbation(FeDualEx(0.1), weight=0.3, radius=0.2)
     torch.nn.init.uniform_(task.attack, -0.2, 0.2)
-    space = task._space()
-    psi, z = task._composite(space), read(space.shared, task)
+    simulation = task.run.simulation
+    space, psi = simulation.space, simulation.server.algorithm.regularizer
+    z = read(space.shared, task)
     torch.testing.assert_close(psi.value(z), 0.3 * task.attack.detach().abs().sum())
     far = psi.project(z + 10)
     assert far[space.shared.min_dim :].max() == pytest.approx(0.2)

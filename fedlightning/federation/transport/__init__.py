@@ -1,5 +1,5 @@
-"""Ways to reach clients."""
+"""Transports, the ways in which a server reaches clients."""
 
-from fedlightning.federation.transport.in_process import InProcess
+from fedlightning.federation.transport.in_process import Evaluator, InProcess
 
-__all__ = ["InProcess"]
+__all__ = ["Evaluator", "InProcess"]

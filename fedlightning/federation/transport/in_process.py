@@ -1,32 +1,57 @@
-"""Clients in the server's own process, or shared out among several processes that each run the server."""
+"""A transport to clients in the server's own process, or in several processes that each run the server."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
 
 from fedlightning.federation.client import ClientRunner
 from fedlightning.federation.cohort import RoundBatch
 from fedlightning.federation.processes import OneProcess, Processes
-from fedlightning.federation.protocol import Answer, Invitation, Request, Roster, Stamp
+from fedlightning.federation.protocol import (
+    Answer,
+    EvaluationAnswer,
+    EvaluationRequest,
+    Invitation,
+    Request,
+    Roster,
+    Stamp,
+)
 from fedlightning.oracle import Autocast
 
 
+class Evaluator(Protocol):
+    """Measures clients' models on evaluation data that reach this process by a way of their own."""
+
+    def answers(self, request: EvaluationRequest, clients: Sequence[int]) -> Iterator[EvaluationAnswer]:
+        """Yield what the clients of this process measured for a request."""
+
+
 class InProcess:
-    """The simulation: one runner computes all clients of this process, many at a time.
+    """Simulates a federation: one runner computes all clients of this process, many at a time.
 
     A round's data come from the data loader, so :meth:`receive` hands them out before the server asks. With several
-    processes every one runs the same server on the answers of its own clients; sums go over all of them, client states
-    never leave the process that holds them.
+    processes, each process runs the same server on the answers of its own clients. Sums go over all processes; client
+    states never leave the process that holds them.
 
     Attributes:
-        runner: The client half.
+        runner: The client half of training.
         processes: Those that share the clients.
     """
 
-    def __init__(self, runner: ClientRunner, processes: Processes | None = None) -> None:
-        """Reach the clients of a runner."""
+    def __init__(
+        self, runner: ClientRunner, processes: Processes | None = None, evaluator: Evaluator | None = None
+    ) -> None:
+        """Reach the clients of a runner.
+
+        Args:
+            runner: The client half of training.
+            processes: Processes that share the clients; None for one alone.
+            evaluator: The client half of evaluation; None where clients never evaluate.
+        """
         self.runner = runner
         self.processes: Processes = OneProcess() if processes is None else processes
+        self._evaluator = evaluator
         self._batch: RoundBatch | None = None
         self._autocast: Autocast | None = None
 
@@ -38,7 +63,7 @@ class InProcess:
             autocast: Mixed precision of the objective.
 
         Returns:
-            Who is to be asked, one invitation a phase.
+            Who is to be asked, one invitation for each phase.
         """
         self._batch, self._autocast = batch, autocast
         return [
@@ -47,21 +72,30 @@ class InProcess:
         ]
 
     def join(self) -> Roster:
-        """All clients, of all processes."""
+        """Return the roster of all clients, over all processes."""
         batch = self._round
         self.runner.clients.use(self._precision)
         return self.runner.join(batch.cohorts[0], batch.samples)
 
     def ask(self, request: Request, invited: Sequence[int]) -> Iterator[Answer]:
-        """The answers of this process's clients, chunk by chunk in the order of the cohort."""
+        """Return the answers of this process's clients, chunk by chunk in the order of the cohort."""
         cohort = self._round.cohorts[request.stamp.phase]
-        if not self.runner.has_joined:  # a client of its own, whom the first cohort left out
+        if not self.runner.has_joined:  # a runner for one client, which the first cohort left out
             self.runner.clients.use(self._precision)
             self.runner.join(cohort, self._round.samples)
         return self.runner.train(request, cohort, self._precision)
 
+    def evaluate(self, request: EvaluationRequest, clients: Sequence[int]) -> Iterator[EvaluationAnswer]:
+        """Yield what the clients of this process measured.
+
+        Evaluation data come from a data loader, as training data do: the evaluator has seen them before it is asked.
+        """
+        if self._evaluator is None:
+            raise RuntimeError("These clients were made without an evaluator, so they have nothing to measure with.")
+        return self._evaluator.answers(request, clients)
+
     def settle(self, accepted: Mapping[int, Stamp]) -> bool:
-        """Keep or drop what the clients computed."""
+        """Keep the new states of accepted clients and drop all others; return whether any state has changed."""
         return self.runner.clients.settle(accepted)
 
     @property

@@ -1,0 +1,177 @@
+"""Which loader a task gets for evaluation: pooled data, or each client's data for the client's own model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Subset
+
+from fedlightning.core.tree import map_tensors
+from fedlightning.data.evaluation import ClientLoader, pooled_loader
+from fedlightning.data.federation import Federation
+from fedlightning.data.partition import Partition
+from fedlightning.data.tensors import MixedTensorData, TensorData, as_tensor_data
+from fedlightning.federation.processes import held_by
+from fedlightning.models.per_architecture import TaskArchitectures
+
+Loader = DataLoader[Any] | ClientLoader | list[Any]
+"""Evaluation data of one kind; an empty list for none."""
+
+
+@dataclass(frozen=True)
+class EvaluationLoaders:
+    """Makes the evaluation loaders of a federation for one task.
+
+    Data come pooled where the task has a global model alone, and client by client where clients have models of their
+    own and the federation says which samples each client holds.
+
+    Attributes:
+        federation: The data sets.
+        batch_size: Largest number of samples in a batch.
+        num_workers: Number of worker processes for data sets that are not tensors.
+        task: The Lightning module that is evaluated; None while there is no trainer.
+        rank: Number of this process, from 0, which evaluates the clients whose states lie in it.
+        num_processes: Number of processes.
+    """
+
+    federation: Federation
+    batch_size: int
+    num_workers: int
+    task: Any = None
+    rank: int = 0
+    num_processes: int = 1
+
+    def val(self) -> Loader:
+        """Return validation data."""
+        return self._evaluated("val", self.federation.val, self.federation.val_partition)
+
+    def train(self) -> Loader:
+        """Return training data, to be evaluated beside validation data."""
+        if self._models:
+            return self._evaluated("val", self.federation.train, self.federation.partition)
+        return self._pooled(self.federation.train)
+
+    def test(self) -> Loader:
+        """Return test data."""
+        return self._evaluated("test", self.federation.test, self.federation.test_partition)
+
+    def predict(self) -> Loader:
+        """Return data to predict: the federation's own, else test data.
+
+        Raises:
+            IndexError: If the task's ``predict_client`` is not a client of the federation.
+            ValueError: If this client has no test samples, or there are several processes.
+        """
+        federation = self.federation
+        if federation.predict is not None or federation.test_partition is None:
+            self._warn_of_shared_predictions()
+        if federation.predict is not None:
+            return self._pooled(federation.predict)
+        if federation.test is None:
+            return []
+        if federation.test_partition is None or not self._models:
+            return self._pooled(federation.test, federation.test_partition)
+        client = self.task.predict_client
+        if client is None:
+            chosen: Iterable[int] = self._clients_here(federation.test_partition)
+        else:
+            self._require_predictable(client, federation.test_partition)
+            chosen = [client]
+        return self._by_client(federation.test, federation.test_partition, chosen, ("own",))
+
+    @property
+    def _models(self) -> tuple[str, ...]:
+        """Return which models of a client are evaluated; none where there is only the global one."""
+        models: tuple[str, ...] = getattr(self.task, "evaluated_models", ())
+        return models
+
+    def _evaluated(self, stage: str, dataset: Dataset[Any] | None, partition: Partition | None) -> Loader:
+        if dataset is None:
+            return []
+        if partition is None and self._models:
+            self._report_missing_partition(stage)
+        if partition is None or not self._models:
+            return self._pooled(dataset, partition)
+        clients, at_once = self._clients_here(partition), self.task.evaluated_together(stage)
+        return self._by_client(dataset, partition, clients, self._models, at_once)
+
+    def _pooled(self, dataset: Dataset[Any], partition: Partition | None = None) -> Loader:
+        """Load the samples that clients hold; all samples if ``partition`` is None."""
+        if isinstance(dataset, MixedTensorData):
+            raise ValueError(
+                "Samples of several shapes cannot be evaluated as one data set. Evaluate them client by client: give "
+                "val, test or predict one data set a client, to a task with personal_parameters."
+            )
+        data = dataset if partition is None else _subset(dataset, partition.order)
+        return pooled_loader(data, self.batch_size, self.num_workers)
+
+    def _by_client(
+        self,
+        dataset: Dataset[Any],
+        partition: Partition,
+        clients: Iterable[int],
+        models: tuple[str, ...],
+        at_once: int = 1,
+    ) -> ClientLoader:
+        architecture = TaskArchitectures(self.task).of
+        return ClientLoader(
+            dataset, partition, self.batch_size, models, clients, self.num_workers, at_once, architecture
+        )
+
+    def _clients_here(self, partition: Partition) -> range:
+        """Return the clients whose models lie in this process.
+
+        Raises:
+            ValueError: If one of several processes has no client with samples.
+        """
+        sizes, count = partition.sizes, self.num_processes
+        if count > 1 and any(not sizes[rank::count].any() for rank in range(count)):
+            raise ValueError(
+                f"The evaluation data are those of {int((sizes > 0).sum())} clients, and none of them is with one of "
+                f"the {count} processes (client i is with process i modulo {count}), which the others would wait for. "
+                "Use fewer devices, or give more clients evaluation data."
+            )
+        return held_by(self.rank, count, len(partition))
+
+    def _require_predictable(self, client: int, partition: Partition) -> None:
+        if not 0 <= client < len(partition):
+            raise IndexError(f"predict_client={client}: the federation has clients 0 to {len(partition) - 1}.")
+        if not len(partition[client]):
+            raise ValueError(f"predict_client={client}: this client has no test samples. Choose one that has some.")
+        if self.num_processes > 1:
+            raise ValueError(
+                f"predict_client={client} with {self.num_processes} processes: the client's model lies in one of "
+                "them. Predict on one device."
+            )
+
+    def _report_missing_partition(self, stage: str) -> None:
+        """Say that models of clients' own cannot be evaluated, and what is evaluated in their place."""
+        text = (
+            f"{type(self.task).__name__}: clients have models of their own, but the data do not say which {stage} "
+            f"samples each client holds. Give {stage} as a list, one data set a client, to "
+            f"FederatedDataModule.from_datasets, or set {stage}_partition in the data module's Federation."
+        )
+        if self.task.per_client_evaluation:
+            raise ValueError(text)
+        if self.task.personal_parameters:
+            rank_zero_warn(f"{text} The shared parameters are evaluated with the personal ones of the start.")
+        else:
+            rank_zero_info(f"{text} The global model is evaluated.")
+
+    def _warn_of_shared_predictions(self) -> None:
+        if getattr(self.task, "personal_parameters", ()) and self.task.predict_client is None:
+            rank_zero_warn(
+                f"{type(self.task).__name__}: the data to predict are nobody's, so the shared parameters predict with "
+                "the personal ones of the start. Set predict_client to predict with a client's own model."
+            )
+
+
+def _subset(dataset: Dataset[Any], index: Tensor) -> Dataset[Any]:
+    tensors = as_tensor_data(dataset)
+    if tensors is None:
+        return Subset(dataset, index.tolist())
+    return TensorData(map_tensors(lambda t: t[index], tensors.tensors), tensors.transform)

@@ -1,0 +1,46 @@
+"""The data sets of a federation, and which client holds which samples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch.utils.data import Dataset
+
+from fedlightning.data.partition import Partition
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Holds the data sets of a federation.
+
+    Attributes:
+        train: All clients' samples, pooled.
+        partition: Which of them each client holds.
+        val: Validation data; None for no validation.
+        test: Test data.
+        predict: Data to predict; the test data if None.
+        val_partition: Which validation samples each client holds, where clients have models of their own to validate;
+            some may hold none (``allow_empty``). The data set may hold further samples, as ``train`` may.
+        test_partition: Likewise of the test data.
+
+    Raises:
+        ValueError: If a client has no training samples.
+    """
+
+    train: Dataset[Any]
+    partition: Partition
+    val: Dataset[Any] | None = None
+    test: Dataset[Any] | None = None
+    predict: Dataset[Any] | None = None
+    val_partition: Partition | None = None
+    test_partition: Partition | None = None
+
+    def __post_init__(self) -> None:
+        empty = (self.partition.sizes == 0).nonzero().flatten().tolist()
+        if empty:
+            shown = ", ".join(map(str, empty[:10])) + (", ..." if len(empty) > 10 else "")
+            raise ValueError(
+                f"Federation(partition=...): {len(empty)} of {len(self.partition)} clients have no training samples: "
+                f"{shown}. Leave such clients out, of val_partition and test_partition too; allow_empty is for these."
+            )

@@ -1,0 +1,207 @@
+"""Ways to share a data set out among clients."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedlightning.core.validation import require
+from fedlightning.data.partition import Partition
+
+
+class Partitioner(ABC):
+    """Splits a data set among clients by one of its columns (labels, persons, ...)."""
+
+    @abstractmethod
+    def split(self, column: Tensor, seed: int) -> Partition:
+        """Share out the samples.
+
+        Args:
+            column: ``[n]`` integers, one a sample.
+            seed: Seed of the draw; equal seeds give equal partitions.
+
+        Returns:
+            A partition in which every client holds at least one sample.
+
+        Raises:
+            ValueError: If there are too few samples.
+        """
+
+
+@dataclass(frozen=True)
+class IID(Partitioner):
+    """Splits uniformly at random into parts whose sizes differ by one at most.
+
+    Args:
+        num_clients: Number N >= 1 of clients.
+    """
+
+    num_clients: int
+
+    def __post_init__(self) -> None:
+        _require_count(self, "num_clients")
+
+    def split(self, column: Tensor, seed: int) -> Partition:
+        """Shuffle the samples and cut them into parts."""
+        _require_enough(self, column, self.num_clients)
+        return Partition.equal(torch.randperm(len(column), generator=_generator(seed)), self.num_clients)
+
+
+@dataclass(frozen=True)
+class Dirichlet(Partitioner):
+    """Shares out every class by a Dirichlet draw (Hsu, Qi and Brown, 2019).
+
+    Args:
+        num_clients: Number N >= 1 of clients.
+        alpha: Concentration > 0; the smaller, the fewer classes a client holds.
+        min_size: Least number >= 1 of samples of a client; draws are repeated until every client has as many, a hundred
+            times at most.
+    """
+
+    num_clients: int
+    alpha: float
+    min_size: int = 1
+
+    def __post_init__(self) -> None:
+        require(self, "alpha", above=0.0)
+        _require_count(self, "num_clients", "min_size")
+
+    def split(self, column: Tensor, seed: int) -> Partition:
+        """Draw each client's share of every class, so that every sample goes to exactly one client.
+
+        Raises:
+            ValueError: If there are too few samples, or no draw of a hundred gives every client enough.
+        """
+        _require_enough(self, column, self.num_clients * self.min_size)
+        draw = np.random.default_rng(seed)
+        labels = column.numpy()
+        places = [np.flatnonzero(labels == label) for label in np.unique(labels)]
+        for _ in range(100):
+            members, cuts = [], []
+            for place in places:
+                members.append(draw.permutation(place))
+                shares = draw.dirichlet(np.full(self.num_clients, self.alpha))
+                inner = (np.cumsum(shares)[:-1] * len(place)).round().astype(int)
+                cuts.append(np.concatenate([[0], inner, [len(place)]]))
+            if np.diff(cuts).sum(axis=0).min() >= self.min_size:
+                pieces = [np.split(own, cut[1:-1]) for own, cut in zip(members, cuts, strict=True)]
+                return Partition.of(np.concatenate(part) for part in zip(*pieces, strict=True))
+        raise ValueError(
+            f"Dirichlet(num_clients={self.num_clients}, alpha={self.alpha}, min_size={self.min_size}): no draw of 100 "
+            f"gave every client {self.min_size} of the {len(column)} samples. Lower min_size or num_clients, or raise "
+            "alpha."
+        )
+
+
+@dataclass(frozen=True)
+class Shards(Partitioner):
+    """Sorts samples by label, cuts them into equal shards, and deals each client some (McMahan et al., 2017).
+
+    Args:
+        num_clients: Number N >= 1 of clients.
+        shards_per_client: Number >= 1 of shards that a client gets; 1 gives equal parts in the order of the labels.
+    """
+
+    num_clients: int
+    shards_per_client: int = 2
+
+    def __post_init__(self) -> None:
+        _require_count(self, "num_clients", "shards_per_client")
+
+    def split(self, column: Tensor, seed: int) -> Partition:
+        """Sort, cut and deal; samples of one label are in random order."""
+        _require_enough(self, column, self.num_clients * self.shards_per_client)
+        generator = _generator(seed)
+        shuffled = torch.randperm(len(column), generator=generator)
+        by_label = shuffled[column[shuffled].argsort(stable=True)]
+        shards = Partition.equal(by_label, self.num_clients * self.shards_per_client)
+        if self.shards_per_client == 1:
+            return shards
+        dealt = torch.randperm(len(shards), generator=generator).view(self.num_clients, self.shards_per_client)
+        return Partition.of(torch.cat([shards[int(shard)] for shard in hand]) for hand in dealt)
+
+
+@dataclass(frozen=True)
+class ByGroup(Partitioner):
+    """Makes a client of every value of the column: of a person, a speaker, a writer."""
+
+    def split(self, column: Tensor, seed: int) -> Partition:
+        """Sort samples by value, so that clients are in ascending order of it; the seed changes nothing."""
+        _require_enough(self, column, 1)
+        _, sizes = torch.unique(column, return_counts=True)
+        return Partition(column.argsort(stable=True), torch.cat([sizes.new_zeros(1), sizes.cumsum(0)]))
+
+
+@dataclass(frozen=True)
+class SourceTargetShare(Partitioner):
+    """Makes one half of the clients rich in source samples and the other rich in target samples (FedMM, Fig. 2).
+
+    The first half of the clients shares a part p of the source samples and 1 - p of the target samples, the second half
+    the rest: p = 1 separates the domains, p = 0.5 mixes them evenly.
+
+    Args:
+        num_clients: Number N >= 2 of clients, even.
+        p: Share 0 <= p <= 1.
+    """
+
+    num_clients: int = 2
+    p: float = 1.0
+
+    def __post_init__(self) -> None:
+        require(self, "num_clients", "p")
+        if self.num_clients < 2 or self.num_clients % 2:
+            raise ValueError(f"SourceTargetShare(num_clients={self.num_clients}): expected an even number of clients.")
+        if not 0 <= self.p <= 1:
+            raise ValueError(f"SourceTargetShare(p={self.p}): expected 0 <= p <= 1.")
+
+    def split(self, column: Tensor, seed: int) -> Partition:
+        """Split by domain, 0 for source and 1 for target.
+
+        Raises:
+            ValueError: If a half has fewer samples than clients.
+        """
+        _require_enough(self, column, self.num_clients)
+        generator = _generator(seed)
+        halves: tuple[list[Tensor], list[Tensor]] = ([], [])
+        for domain, share in ((0, self.p), (1, 1 - self.p)):
+            members = (column == domain).nonzero().flatten()
+            members = members[torch.randperm(len(members), generator=generator)]
+            cut = round(share * len(members))
+            halves[0].append(members[:cut])
+            halves[1].append(members[cut:])
+        parts: list[Tensor] = []
+        for half in halves:
+            pooled = torch.cat(half)
+            if len(pooled) < self.num_clients // 2:
+                raise ValueError(
+                    f"SourceTargetShare(num_clients={self.num_clients}, p={self.p}): one half of the clients shares "
+                    f"{len(pooled)} samples, each of its {self.num_clients // 2} clients needs at least one. Use fewer "
+                    "clients, or p nearer to 0.5."
+                )
+            mixed = pooled[torch.randperm(len(pooled), generator=generator)]
+            parts.extend(Partition.equal(mixed, self.num_clients // 2))
+        return Partition.of(parts)
+
+
+def _require_count(owner: object, *names: str) -> None:
+    for name in names:
+        require(owner, name)
+        if getattr(owner, name) < 1:
+            raise ValueError(f"{type(owner).__name__}({name}={getattr(owner, name)}): expected at least 1.")
+
+
+def _require_enough(partitioner: Partitioner, column: Tensor, needed: int) -> None:
+    """Refuse a split that no draw can make, before any drawing."""
+    if len(column) < needed:
+        raise ValueError(
+            f"{partitioner}: at least {needed:,} samples are needed, there are {len(column):,}. Use fewer clients, "
+            "fewer samples or shards a client, or more data."
+        )
+
+
+def _generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)

@@ -1,0 +1,91 @@
+"""Samples of clients that a ``DataLoader`` brings, in the order in which rounds ask for them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch.utils.data import DataLoader, Dataset
+
+from fedlightning.core.errors import FedlightningError
+
+
+class SampleError(FedlightningError, RuntimeError):
+    """Tells of a client's data set that did not give its samples; the message names round and client."""
+
+
+@dataclass(frozen=True)
+class SampleRequest:
+    """Asks for the samples of one client.
+
+    Attributes:
+        round_index: Round for which they are needed, from 0.
+        client: Number of the client.
+        positions: Positions of the samples in the pooled data set.
+    """
+
+    round_index: int
+    client: int
+    positions: list[int]
+
+
+class LoadedSamples(Iterator[Any]):
+    """Brings the samples of one request after another, leaves ``[n, ...]``.
+
+    Worker processes may be asked for the samples of requests ahead.
+    """
+
+    def __init__(self, dataset: Dataset[Any], requests: Iterable[SampleRequest], num_workers: int) -> None:
+        """Start loading.
+
+        Args:
+            dataset: The pooled data set.
+            requests: What is asked for, in order; taken one by one as the loader goes on.
+            num_workers: Number >= 0 of worker processes.
+        """
+        self._open: deque[SampleRequest] = deque()
+        loader = DataLoader(
+            dataset,
+            batch_sampler=_positions(requests, self._open),
+            num_workers=num_workers,
+            persistent_workers=False,
+        )
+        self._loader = iter(loader)
+
+    def __next__(self) -> Any:
+        """Return the samples of the next request.
+
+        Raises:
+            SampleError: If the data set raises an error.
+        """
+        try:
+            item = next(self._loader)
+        except Exception as error:
+            if not self._open:  # the end, or an error of whoever makes the requests
+                raise
+            raise _sample_error(self._open[0], error) from error
+        self._open.popleft()
+        return item
+
+
+def _positions(requests: Iterable[SampleRequest], handed_out: deque[SampleRequest]) -> Iterator[list[int]]:
+    """Give the loader the positions of each request, and note which requests it was given.
+
+    Not a method: the loader must not refer back to the object that holds it, or worker processes would live on until
+    Python collects cycles.
+    """
+    for request in requests:
+        handed_out.append(request)
+        yield request.positions
+
+
+def _sample_error(request: SampleRequest, error: Exception) -> SampleError:
+    lines = str(error).strip().splitlines() or [""]
+    of_worker = "in DataLoader worker process" in lines[0]  # the cause is the last line of its traceback
+    said = lines[-1] if of_worker else f"{type(error).__name__}: {lines[0]}"
+    return SampleError(
+        f"Round {request.round_index}: the samples of client {request.client} could not be loaded: {said}. Model and "
+        "states are those before this round."
+    )

@@ -1,0 +1,167 @@
+"""Who takes part in a round, and which samples each of these clients works on: pure functions of (seed, round)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from fedlightning.algorithms.base import Phase
+from fedlightning.core.seeding import derive_seed
+from fedlightning.data.federation import Federation
+from fedlightning.data.tensors import shape_of_samples
+from fedlightning.federation.cohort import ClientBatches, Cohort
+from fedlightning.federation.minibatches import client_seed, draw_minibatches
+from fedlightning.federation.processes import held_by
+from fedlightning.federation.sources import Source
+from fedlightning.participation import Participation, Selection
+
+
+class RoundData(Protocol):
+    """Says what rounds are made of; :class:`~fedlightning.data.FederatedDataModule` documents the attributes."""
+
+    batch_size: int | None
+    local_steps: int | None
+    local_epochs: int
+    rounds_per_epoch: int
+    num_workers: int
+    participation: Participation
+    seed: int
+
+    @property
+    def federation(self) -> Federation:
+        """Return the data sets and who holds which samples."""
+
+
+@dataclass(frozen=True)
+class ProcessShare:
+    """Gives each of several processes its share of a cohort.
+
+    Attributes:
+        rank: Number of this process, from 0.
+        count: Number of processes.
+        by_owner: Whether a client belongs to the process in which its state lies; else processes get equal shares.
+    """
+
+    rank: int = 0
+    count: int = 1
+    by_owner: bool = False
+
+    def of(self, ids: list[int], num_clients: int) -> list[int]:
+        """Return the clients of a cohort that belong to this process, of a federation of ``num_clients``."""
+        if self.by_owner:
+            mine = held_by(self.rank, self.count, num_clients)
+            return [client for client in ids if client in mine]
+        start, stop = (round(place * len(ids) / self.count) for place in (self.rank, self.rank + 1))
+        return ids[start:stop]
+
+    def require_enough(self, num_clients: int, participation: Participation) -> None:
+        """Make sure that a cohort has a client for every process.
+
+        Raises:
+            ValueError: If it has too few.
+        """
+        if num_clients < self.count:
+            raise ValueError(
+                f"{participation}: a round may have {num_clients} clients, too few for {self.count} processes. Let "
+                "more take part (FirstResponders: raise at_least), or use fewer devices."
+            )
+
+
+class RoundPlan:
+    """Plans the cohorts of every round.
+
+    Attributes:
+        phases: The phases of a round, each with a cohort of its own.
+    """
+
+    def __init__(
+        self,
+        data: RoundData,
+        phases: Sequence[Phase],
+        share: ProcessShare,
+        architecture: Callable[[int], str],
+    ) -> None:
+        """Plan rounds of a federation.
+
+        Args:
+            data: The data and how rounds are made of them.
+            phases: Phases of the algorithm.
+            share: This process's share of a cohort.
+            architecture: Function from the number of a client to the name of its architecture.
+
+        Raises:
+            ValueError: If a cohort may have fewer clients than there are processes.
+        """
+        self.phases = phases
+        self._data = data
+        self._share = share
+        self._architecture = architecture
+        if share.count > 1:
+            share.require_enough(data.participation.fewest(self._num_clients), data.participation)
+
+    def cohort(self, round_index: int, phase: int, source: Source) -> Cohort:
+        """Return this process's share of the cohort of a phase, whose samples come from ``source``."""
+        return Cohort(
+            self.members(round_index, phase),
+            source,
+            seed=derive_seed(self._data.seed, round_index, phase, 2),
+            answering=len(self._answering(round_index, phase)),
+            contacted=self._selection(round_index, phase).num_contacted,
+        )
+
+    def members(self, round_index: int, phase: int) -> tuple[ClientBatches, ...]:
+        """Return this process's clients in a phase, with their samples; none once too few have answered.
+
+        Clients that can be computed together stand next to each other.
+        """
+        ids = self._answering(round_index, phase)
+        if ids:
+            self._share.require_enough(len(ids), self._data.participation)
+        own = self._share.of(ids, self._num_clients)
+        members = [self._batches(client, round_index, phase) for client in own]
+        return tuple(sorted(members, key=lambda member: (*member.kind, 0 if member.whole is None else member.size)))
+
+    @property
+    def _num_clients(self) -> int:
+        return len(self._data.federation.partition)
+
+    def _answering(self, round_index: int, phase: int) -> list[int]:
+        """Return the clients that answer in a phase; none once too few did in an earlier one."""
+        selections = [self._selection(round_index, each).ids for each in range(phase + 1)]
+        return selections[phase] if all(selections[:phase]) else []
+
+    def _selection(self, round_index: int, phase: int) -> Selection:
+        return self._data.participation.select(self._num_clients, self._data.seed, round_index, phase)
+
+    def _batches(self, client: int, round_index: int, phase: int) -> ClientBatches:
+        """Draw what a client works on in a phase."""
+        data, asked = self._data, self.phases[phase]
+        positions = data.federation.partition[client]
+        if asked.data == "full":
+            index = positions[None]
+        else:
+            draws = asked.draws * self._steps(asked, len(positions))
+            index = draw_minibatches(
+                positions, data.batch_size, draws, client_seed(data.seed, round_index, phase, client)
+            )
+        return ClientBatches(
+            client,
+            index,
+            size=len(positions),
+            whole=positions if asked.data == "both" else None,
+            architecture=self._architecture(client),
+            shape=shape_of_samples(data.federation.train, positions),
+        )
+
+    def _steps(self, phase: Phase, samples: int) -> int:
+        """Return a client's local steps K: the phase's own number, the data's, or as many as local epochs take."""
+        data = self._data
+        if phase.steps is not None:
+            return phase.steps
+        if data.local_steps is not None:
+            return data.local_steps
+        if data.batch_size is None:
+            return data.local_epochs
+        return math.ceil(data.local_epochs * samples / data.batch_size)

@@ -1,0 +1,68 @@
+"""A task that is saved and restored together with the states of its server and clients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO, Any
+
+from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
+from typing_extensions import Self
+
+from fedlightning.tasks import checkpoint as codec
+from fedlightning.tasks.client_models import TaskWithClients
+
+
+class CheckpointedTask(TaskWithClients):
+    """Writes the states of server and clients into Lightning's checkpoints, and reads them from there."""
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add server and client states, and write hyper-parameters in plain types."""
+        codec.save(self, checkpoint)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Restore server and client states.
+
+        Raises:
+            CheckpointError: If the checkpoint has none, they are damaged, or they belong to another algorithm or model.
+        """
+        if self._trainer is None:
+            codec.load(self, checkpoint, fitting=True)
+            return
+        changes_weights = type(self).on_load_checkpoint is not CheckpointedTask.on_load_checkpoint
+        codec.resume(self, checkpoint, None if changes_weights else self.strict_loading)
+
+    @_restricted_classmethod
+    def load_from_checkpoint(
+        cls,
+        checkpoint_path: str | Path | IO[bytes],
+        map_location: Any = None,
+        hparams_file: str | Path | None = None,
+        strict: bool | None = None,
+        weights_only: bool | None = None,
+        trusted: Iterable[Any] = (),
+        **kwargs: Any,
+    ) -> Self:
+        """Make the task of a checkpoint, with its weights and the states of server and clients.
+
+        A file cannot make arbitrary objects. Only classes of this package, optimizers and schedulers of
+        ``torch.optim``, layers of ``torch.nn``, classes of the module that defines this task, and those in ``trusted``
+        are made from the names in it.
+
+        Args:
+            checkpoint_path: A file, a URL, or an open file.
+            map_location: As for ``torch.load``.
+            hparams_file: YAML or CSV with hyper-parameters in place of those stored.
+            strict: Whether the names of the weights must be the same; null for the task's ``strict_loading``.
+            weights_only: Null or true refuses files with more than tensors and plain values. False runs whatever is in
+                the file.
+            trusted: Classes and functions of yours that hyper-parameters in the file may name.
+            kwargs: Hyper-parameters in place of stored ones of the same name.
+
+        Raises:
+            CheckpointError: If the file is no checkpoint of such a task, or asks for a class that is not trusted.
+        """
+        task: Self = codec.read_task(
+            cls, checkpoint_path, map_location, hparams_file, strict, weights_only, trusted, kwargs
+        )
+        return task

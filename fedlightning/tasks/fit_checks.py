@@ -1,0 +1,70 @@
+"""What a fit would pass over in silence, said or refused once its parameters and its data are known."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+
+from fedlightning.callbacks.clients import EvaluateClients
+from fedlightning.core.parameter_space import ParameterSpace
+from fedlightning.data.module import FederatedDataModule
+from fedlightning.federation.cohort import RoundBatch
+from fedlightning.tasks.lightning_surface import refuse_synchronised_statistics, warn_of_single_samples
+
+if TYPE_CHECKING:
+    from fedlightning.tasks.base import FederatedLightningModule
+
+
+def check_fit(task: FederatedLightningModule, space: ParameterSpace) -> None:
+    """Warn of what a fit leaves out, and refuse what would make its results wrong.
+
+    Args:
+        task: Attached to a trainer.
+        space: The parameters of the task.
+
+    Raises:
+        TypeError: If clients have models of their own that no callback would validate.
+        ValueError: If a layer would mix the samples of clients.
+    """
+    refuse_synchronised_statistics(task)
+    data: Any = task.trainer.datamodule  # type: ignore[attr-defined]
+    if isinstance(data, FederatedDataModule):
+        warn_of_single_samples(task, data)
+        _say_what_partial_cohorts_cost(task, data)
+    name = type(task.algorithm).__name__
+    if task.algorithm.without_personal and not space.personal.dim:
+        rank_zero_warn(
+            f"{name} is a method for personal parameters, and {type(task).__name__} has none: it runs as "
+            f"{task.algorithm.without_personal}. Name them in personal_parameters, or take that method by its name."
+        )
+    if task.evaluated_models and not evaluates_clients(task):
+        raise TypeError(
+            f"{type(task).__name__}.configure_callbacks leaves out EvaluateClients, without which clients' own "
+            "models are never validated. Return [*super().configure_callbacks(), ...]."
+        )
+
+
+def require_round(batch: Any) -> None:
+    """Make sure that a batch of training data is a round.
+
+    Raises:
+        TypeError: If the data do not come from a federated data module.
+    """
+    if not isinstance(batch, RoundBatch):
+        raise TypeError(
+            f"training_step got a {type(batch).__name__} instead of a round of cohorts: train with a "
+            "FederatedDataModule, e.g. FederatedDataModule.from_datasets(train=[one data set a client])."
+        )
+
+
+def evaluates_clients(task: FederatedLightningModule) -> bool:
+    """Return whether the trainer has the callback that evaluates clients' own models."""
+    trainer: Any = task.trainer
+    return any(isinstance(callback, EvaluateClients) for callback in trainer.callbacks)
+
+
+def _say_what_partial_cohorts_cost(task: FederatedLightningModule, data: FederatedDataModule) -> None:
+    advice = task.algorithm.partial_cohorts
+    if advice and data.participation.fewest(data.num_clients) < data.num_clients:
+        rank_zero_info(f"{type(task.algorithm).__name__}: {advice}")

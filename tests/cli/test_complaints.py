@@ -1,0 +1,50 @@
+"""What is said of misspelt names: the likeliest that was meant, or all there are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedlightning import algorithms
+from fedlightning.cli.complaints import did_you_mean, no_argument, no_class, no_name, no_option, own_classes
+
+
+def test_the_likeliest_name_is_proposed_and_an_unlikely_one_is_not():
+    assert did_you_mean("lrr", ["lr", "mu"]) == " Did you mean 'lr'?"
+    assert did_you_mean("tolerance", ["lr", "mu"]) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("trainer.max_stpes", "trainer.max_steps"),
+        ("trianer.max_steps", "trainer"),
+        ("sede_everything", "seed_everything"),
+    ],
+)
+def test_of_an_option_the_part_that_is_wrong_is_put_right(name, meant):
+    said = no_option(f"--{name}=3", name, ["trainer.max_steps", "trainer.devices", "seed_everything"])
+    assert said == f"--{name}=3: no such argument. Did you mean '{meant}'?"
+
+
+def test_of_a_class_its_arguments_are_listed():
+    assert no_argument("model.eta=1", "FedMM", "eta.x", ["lr", "eta3"]) == (
+        "model.eta=1: FedMM has no argument 'eta.x'. Did you mean 'eta3'? It takes lr, eta3."
+    )
+    assert no_argument("a.x=1", "Plain", "x", []) == "a.x=1: Plain has no argument 'x'."
+
+
+def test_a_class_that_is_missing_is_sought_in_its_module_then_in_the_package():
+    assert no_name("model", "fedlightning.models", "LeNet", ["LeNet5", "MLP"]) == (
+        "model=fedlightning.models.LeNet: fedlightning.models has no 'LeNet'. Did you mean 'LeNet5'?"
+    )
+    assert no_class("a", "FedAvgg").endswith("no such class. Did you mean 'fedlightning.algorithms.FedAvg'?")
+    assert no_class("a", "mine.Zygote").endswith(f"installed or in the current folder, {Path.cwd()}.")
+
+
+def test_the_package_s_own_classes_are_found_by_name():
+    paths = own_classes()
+    exported = {name for name, value in vars(algorithms).items() if isinstance(value, type) and name == value.__name__}
+    assert exported <= set(paths)
+    assert paths["FedAvg"] == "fedlightning.algorithms.FedAvg"

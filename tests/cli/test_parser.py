@@ -1,0 +1,63 @@
+"""What the parser objects to takes a line or two that name the mistake."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedlightning.cli import main
+from fedlightning.cli.parser import plain
+from tests.support.commands import ALGORITHM, SMALL, of
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ("--model.init_args.algorithm.init_args.mo=1", "mo"),
+        ("--model.init_args.algorithm=FedNN", "FedNN"),
+        ("--data.init_args.cleints=3", "cleints"),
+        ("--trainer.max_stpes=3", "max_stpes"),
+    ],
+)
+def test_misspelt_keys_are_named_before_any_work(wrong, message, capsys):
+    with pytest.raises(SystemExit):
+        main(["fit", *of("domain_adaptation", "fed_mm"), wrong])
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (f"{ALGORITHM}.init_args.lr=-0.1", "FedAvg(lr=-0.1): expected > 0."),
+        (
+            f"{ALGORITHM}.init_args.lrr=0.1",
+            "model.init_args.algorithm.init_args.lrr=0.1: FedAvg has no argument 'lrr'. Did you mean 'lr'? "
+            "It takes lr, local_optimizer, local_clip.",
+        ),
+        (f"{ALGORITHM}=fedlightning.algorithms.FeDualX", "algorithms has no 'FeDualX'. Did you mean 'FeDualEx'?"),
+        (f"{ALGORITHM}=FedAvgg", "FedAvgg: no such class. Did you mean 'fedlightning.algorithms.FedAvg'?"),
+        (f"{ALGORITHM}=fedlightning.algoritms.FedAvg", "no such class. Did you mean 'fedlightning.algorithms.FedAvg'?"),
+        ("--model.init_args.wieght=1", "wieght=1: Classification has no argument 'wieght'. Did you mean 'weighting'?"),
+        ("--model.init_args.weighting=unifrm", "expected one of 'uniform', 'samples'. Did you mean 'uniform'?"),
+        ("--model.init_args.server_clip=abc", "model.init_args.server_clip=abc: expected float, or null."),
+        ("--data.init_args.batch_sise=3", "Digits has no argument 'batch_sise'. Did you mean 'batch_size'?"),
+        ("--trainer.max_stpes=3", "--trainer.max_stpes=3: no such argument. Did you mean 'trainer.max_steps'?"),
+        ("--trainer.max_steps=abc", "trainer.max_steps=abc: expected int."),
+        ("--model.init_args.drift_parameters=head", "drift_parameters=head: expected list such as [head], or null."),
+        ("--trainer.logger.init_args.save_dri=3", "save_dri=3: TensorBoardLogger has no argument 'save_dri'."),
+        ("--model.init_args.network=torch.nn.Linear", "Linear needs out_features. Give --model.init_args.network."),
+        ("--config=missing.yaml", "File does not exist"),
+        ("--ckpt_path=runs/missing.ckpt", "--ckpt_path=runs/missing.ckpt: no such file."),
+    ],
+)  # fmt: skip
+def test_mistakes_take_a_line_or_two(wrong, message, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        main(["fit", *of("classification", "fed_avg"), *SMALL, wrong])
+    assert exit_.value.code == 2
+    said = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("Seed set")]
+    assert 1 <= len(said) <= 3
+    assert message in "\n".join(said)
+    assert not any(word in line for word in ("Namespace(", "NestedArg(", "usage:", "Traceback") for line in said)
+
+
+def test_a_message_that_is_not_understood_is_left_alone():
+    assert plain("Something new") == "Something new"

@@ -1,0 +1,36 @@
+"""Tables of results: means, spreads, costs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedlightning.compare import compare
+from fedlightning.compare.results import Curve, Goal, markdown_table
+from tests.support.comparisons import arguments
+
+
+def rows(values):
+    return tuple({"round": 10.0 * (i + 1), "upload": 6e5 * (i + 1), "acc": v} for i, v in enumerate(values))
+
+
+def test_table_numbers():
+    curves = [Curve("A", (rows([0.2, 0.6, 0.5]), rows([0.5, 0.7, 0.7]))), Curve("B", (rows([0.1, 0.1, 0.2]),))]
+    table = markdown_table(curves, Goal("acc", "max", 0.5)).splitlines()
+    assert table[2] == "| A | 0.600 ± 0.141 | 0.650 ± 0.071 | 15 | 900 k | 1.8 M |"
+    assert table[3] == "| B | 0.200 | 0.200 | not reached | not reached | 1.8 M |"
+    assert Goal("acc", "min", 0.15).cost(rows([0.2, 0.1]), "round") == 20.0
+
+
+def test_small_numbers_keep_their_digits():
+    curve = Curve("A", (rows([2.41e-4]), rows([2.45e-4])))
+    (line,) = markdown_table([curve], Goal("acc", "min")).splitlines()[2:]
+    assert line == "| A | 2.43e-04 ± 2.83e-06 | 2.43e-04 ± 2.83e-06 | 600 k |"
+
+
+def test_further_metrics_and_logarithmic_axes():
+    compare(**arguments(also=["operator_norm"], log_scale=True))
+    assert (
+        Path("out/table.md")
+        .read_text()
+        .startswith("| algorithm | final distance | best | final operator_norm | floats up |")
+    )

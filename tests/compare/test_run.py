@@ -1,0 +1,136 @@
+"""One run of a comparison: stopped, resumed, finished, out of its budget."""
+
+from __future__ import annotations
+
+import json
+from functools import partialmethod
+from pathlib import Path
+
+import pytest
+
+from fedlightning.callbacks import LastCheckpoint
+from fedlightning.cli import main
+from fedlightning.compare import command, compare
+from fedlightning.compare import run as runs
+from tests.support.comparisons import SADDLE, SMALL, WILD, arguments, command_line, table
+
+
+def test_finished_runs_are_not_run_again(monkeypatch, capsys):
+    compare(**arguments())
+    before = Path("out/results.csv").read_text()
+    monkeypatch.setattr(runs, "execute", None)
+    compare(**arguments())
+    assert Path("out/results.csv").read_text() == before
+    assert "2 of 2 runs are already finished" in capsys.readouterr().out
+
+
+def test_another_configuration_is_run_anew():
+    compare(**arguments(algorithms=[f"A={SADDLE / 'fed_avg.yaml'}"]))
+    before = Path("out/results.csv").read_text()
+    changed = [*SMALL, "model.init_args.algorithm.init_args.lr=0.001"]
+    compare(**arguments(algorithms=[f"A={SADDLE / 'fed_avg.yaml'}"], set=changed))
+    assert Path("out/results.csv").read_text() != before
+
+
+def test_an_interrupted_run_goes_on_from_its_checkpoint(monkeypatch):
+    monkeypatch.setattr(LastCheckpoint, "__init__", partialmethod(LastCheckpoint.__init__, every_n_seconds=0.0))
+    only = {"algorithms": [f"A={SADDLE / 'fed_mm.yaml'}"]}
+    compare(**arguments(**only, output="whole"))
+
+    class Pulled(Exception):
+        pass
+
+    def report_until_four(run, report, interrupted):
+        def report_or_stop(done):
+            report(done)
+            if done == 5:
+                raise Pulled
+
+        return original(run, report_or_stop, interrupted)
+
+    original = command.execute
+    monkeypatch.setattr(command, "execute", report_until_four)
+    with pytest.raises(Pulled):
+        compare(**arguments(**only))
+    assert Path("out/A/seed-0/last.ckpt").is_file()
+    assert not Path("out/A/seed-0/done.json").exists()
+    started = []
+    monkeypatch.setattr(
+        command,
+        "execute",
+        lambda run, report, *rest: original(run, lambda done: (started.append(done), report(done)), *rest),
+    )
+    compare(**arguments(**only))
+    assert started[0] == 4
+
+    ours, theirs = (table(folder) for folder in ("out", "whole"))
+    for row in (*ours, *theirs):
+        del row["seconds"]
+    assert ours == theirs
+
+
+def test_results_of_another_configuration_are_moved_aside_and_the_end_is_validated():
+    compare(**arguments())
+    compare(**arguments(set=[*SMALL[1:], "trainer.max_steps=5"]))
+    assert {row["round"] for row in table("out")} == {"2.0", "4.0", "5.0"}
+    assert len(list(Path("out/FedMM").glob("seed-0.before-1/done.json"))) == 1
+
+
+def test_a_finished_run_can_still_be_tested(monkeypatch):
+    compare(**arguments())
+    trained = Path("out/results.csv").read_text()
+    compare(**arguments(test=True))
+    assert Path("out/results.csv").read_text() == trained
+    assert "test_distance" in json.loads(Path("out/FedMM/seed-0/done.json").read_text())["test"]
+
+
+def test_a_diverging_run_does_not_end_the_others():
+    compare(**arguments(set=[*SMALL, f"model.init_args.algorithm.init_args.lr={WILD}"]))
+    assert "| FedAvg | diverged |" in Path("out/table.md").read_text()
+
+
+@pytest.mark.parametrize("stop", [1, 2, 3, 5])
+def test_a_stopped_run_goes_on_with_the_same_numbers(stop):
+    def of(folder):
+        configs = (SADDLE / "base.yaml", SADDLE / "fed_mm.yaml")
+        values = (*(f"--config={file}" for file in configs), *(f"--{value}" for value in SMALL))
+        return runs.Run("A", 0, values, Path(folder), metric="distance")
+
+    runs.execute(of("whole"), lambda done: None)
+    rounds = [0]
+    with pytest.raises(KeyboardInterrupt):
+        runs.execute(of("stopped"), rounds.append, lambda: rounds[-1] >= stop)
+    assert rounds[-1] == stop
+    assert not Path("stopped/done.json").exists()
+    runs.execute(of("stopped"), rounds.append)
+    assert rounds[-1] == 6
+    ours, theirs = (of(folder).history for folder in ("stopped", "whole"))
+    for row in (*ours, *theirs):
+        del row["seconds"]
+    assert ours == theirs
+
+
+def test_upload_budget_stops_runs_at_equal_upload():
+    compare(**arguments(budget_upload=3 * 8 * 8))  # 8 clients, 8 floats each, three rounds
+    last = {row["algorithm"]: row for row in table("out")}
+    assert {row["round"] for row in last.values()} == {"3.0"}
+    assert all(float(row["upload"]) == 192 for row in last.values())
+    assert all(float(row["round_upload_bytes"]) == 64 * 8 for row in last.values())
+
+
+def test_a_run_stopped_by_its_budget_stays_stopped():
+    budget = {"budget_upload": 3 * 8 * 8}
+    compare(**arguments(**budget))
+    before = table("out")
+    compare(**arguments(**budget, test=True))  # taken up again, for the test only
+    after = table("out")
+    for row in (*before, *after):
+        del row["seconds"]
+    assert after == before
+
+
+def test_a_budget_that_is_not_used_up_is_told(capsys):
+    command_line_ = command_line(1, "out", seeds=["0"])[3:]
+    main([*command_line_[:-1], "--budget-upload=1e6"])  # dashes do, too
+    told = capsys.readouterr().out
+    assert "A ended at an upload of 768, below the budget of 1e+06: raise trainer.max_steps." in told

@@ -1,0 +1,187 @@
+"""Blocks of a model's parameters as flat vectors, and values by prefix."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from fedlightning import FederatedLightningModule
+from fedlightning.algorithms import FedAvg
+from fedlightning.core.parameter_space import ParameterSpace, read, write
+from tests.support.small import Line, Personal, fitted
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(3, 2)
+        self.critic = nn.Linear(2, 1)
+        self.critics = nn.Linear(1, 1, bias=False)
+        self.head = nn.Linear(2, 2, bias=False)
+        self.norm = nn.BatchNorm1d(2, affine=False)
+
+
+@pytest.fixture
+def net():
+    return Net()
+
+
+@pytest.fixture
+def space(net):
+    return ParameterSpace(net, max_parameters=["critic"], personal_parameters=["head"])
+
+
+def test_min_block_comes_first_and_prefixes_end_at_dots(space):
+    assert space.shared.names == ("body.weight", "body.bias", "critics.weight", "critic.weight", "critic.bias")
+    assert space.personal.names == ("head.weight",)
+    assert (space.shared.dim, space.shared.min_dim, space.personal.dim) == (12, 9, 4)
+
+
+def test_views_share_memory_and_flatten_is_their_inverse(space):
+    rows = torch.randn(4, 12)
+    views = space.shared.views(rows)
+    assert views["body.weight"].shape == (4, 2, 3)
+    assert views["body.weight"].data_ptr() == rows.data_ptr()
+    assert torch.equal(space.shared.flatten(views.values(), 4), rows)
+
+
+def test_scalars_have_views():
+    module = nn.Module()
+    module.a = nn.Parameter(torch.tensor(2.0))
+    layout = ParameterSpace(module).shared
+    assert layout.views(torch.tensor([3.0]))["a"].shape == ()
+    assert layout.views(torch.tensor([[3.0], [4.0]]))["a"].shape == (2,)
+
+
+def test_operator_turns_the_sign_of_the_max_block(space):
+    g = torch.ones(2, 12)
+    out = space.shared.to_operator_(g)
+    assert out.tolist() == [[1.0] * 9 + [-1.0] * 3] * 2
+
+
+def test_read_and_write_are_inverse(net, space):
+    z = read(space.shared, net)
+    write(space.shared, net, z + 1)
+    torch.testing.assert_close(read(space.shared, net), z + 1)
+    torch.testing.assert_close(net.critic.bias.detach(), z[-1:] + 1)
+
+
+def test_integer_buffers_are_rounded(net, space):
+    values = read(space.buffers, net, like=torch.zeros(()))
+    assert len(values) == 5
+    write(space.buffers, net, values + 1.9)
+    assert net.norm.num_batches_tracked == 2
+    torch.testing.assert_close(net.norm.running_mean, torch.full((2,), 1.9))
+
+
+def test_spread_by_number_pair_and_prefix(space):
+    like = torch.zeros(12)
+    assert space.shared.spread(0.1, "lr", like) == 0.1
+    assert space.shared.spread([0.1, 0.1], "lr", like) == 0.1
+    pair = space.shared.spread([0.1, 0.2], "lr", like)
+    torch.testing.assert_close(pair, torch.tensor([0.1] * 9 + [0.2] * 3))
+    by_prefix = space.shared.spread({"default": 1.0, "body": 2.0, "body.bias": 3.0}, "lr", like)
+    assert by_prefix.tolist() == [2.0] * 6 + [3.0] * 2 + [1.0] * 4
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ([0.1, 0.2, 0.3], r"lr=\[0.1, 0.2, 0.3\]: expected one number or a pair \[min, max\]"),
+        ({"boby": 1.0, "default": 1.0}, r"lr: 'boby' matches no .* Did you mean 'body'\?"),
+        ({"body": 1.0}, "lr: no entry covers parameter 'critics.weight'"),
+    ],
+)
+def test_spread_names_what_is_wrong(space, value, message):
+    with pytest.raises(ValueError, match=message):
+        space.shared.spread(value, "lr", torch.zeros(12))
+
+
+def test_a_string_is_no_sequence_of_prefixes(net):
+    with pytest.raises(ValueError, match=r"max_parameters='critic': expected a sequence"):
+        ParameterSpace(net, max_parameters="critic")
+
+
+def test_mixed_dtypes_are_refused(net):
+    net.head.double()
+    with pytest.raises(ValueError, match=r"dtypes \['torch.float32', 'torch.float64'\]"):
+        ParameterSpace(net)
+
+
+def test_unknown_prefix_within_a_module_suggests_a_prefix(net):
+    outer = nn.Module()
+    outer.network = net
+    with pytest.raises(ValueError, match=r"'network\.hed' matches no .* Did you mean 'network\.head'\?"):
+        ParameterSpace(outer, personal_parameters=["network.hed"])
+
+
+def test_unknown_prefix_lists_what_there_is(net):
+    with pytest.raises(ValueError, match=r"'zzz' matches no trainable parameter\. Names begin with: 'body', 'critic'"):
+        ParameterSpace(net, max_parameters=["zzz"])
+
+
+@pytest.mark.parametrize("attribute", ["max_parameters", "personal_parameters"])
+def test_misspelt_prefix(attribute):
+    task = Line()
+    setattr(task, attribute, ("haed",))
+    with pytest.raises(ValueError, match=rf"{attribute}: 'haed' matches no .* Did you mean 'head'\?"):
+        fitted(task)
+
+
+def test_overlapping_blocks():
+    task = Line()
+    task.max_parameters, task.personal_parameters = ("head",), ("head.bias",)
+    with pytest.raises(ValueError, match=r"'head\.bias' is named by max_parameters and by personal_parameters"):
+        fitted(task)
+
+
+def test_nothing_to_federate():
+    class Frozen(Line):
+        def __init__(self):
+            super().__init__()
+            self.requires_grad_(False)
+
+    with pytest.raises(ValueError, match="no shared trainable parameters"):
+        fitted(Frozen())
+
+
+def test_frozen_parameters_are_constants():
+    task = Line()
+    task.body.requires_grad_(False)
+    before = task.body[0].weight.clone()
+    fitted(task)
+    assert torch.equal(task.body[0].weight, before)
+    assert len(task.server_state.z) == 6
+
+
+def test_tied_weights_are_one_parameter():
+    class Tied(FederatedLightningModule):
+        def __init__(self):
+            super().__init__(FedAvg(0.001))
+            self.a = nn.Linear(6, 6, bias=False)
+            self.b = nn.Linear(6, 6, bias=False)
+            self.b.weight = self.a.weight
+
+        def objective(self, batch):
+            return (self.b(self.a(batch[0])).sum(1) - batch[1]).square().mean()
+
+    task = Tied()
+    fitted(task)
+    assert len(task.server_state.z) == 36
+    assert torch.equal(task.a.weight, task.b.weight)
+
+
+def test_lr_by_prefix_covers_shared_and_personal_parameters():
+    def moved(lr):
+        torch.manual_seed(0)
+        task = Personal(FedAvg(lr))
+        before = task.line.weight.detach().clone()
+        fitted(task, max_steps=1)
+        return (task.line.weight.detach() - before).norm(), task.personalize(0).offset.detach().abs().sum()
+
+    both = moved({"line": 0.05, "offset": 0.05})
+    assert moved(0.05) == both == moved({"line": 0.05, "default": 0.05})
+    assert moved({"line": 0.05, "offset": 1e-9})[1] < 1e-6
+    with pytest.raises(ValueError, match=r"lr: 'ofset' matches no trainable parameter\. Did you mean 'offset'"):
+        moved({"line": 0.05, "ofset": 0.05})

@@ -1,0 +1,85 @@
+"""Rounds with answers that are not finite, and rounds that are rejected or interrupted."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+
+from fedlightning import FederatedDataModule
+from fedlightning.algorithms import SCAFFOLD, FedAvg, FedMM
+from fedlightning.callbacks import LastCheckpoint
+from fedlightning.federation.server import RoundRejectedError
+from fedlightning.oracle import Sequential, Vectorized
+from fedlightning.participation import Uniform
+from tests.support.small import Line, clients, fitted, regression_data, trainer
+
+
+def poisoned(bad):
+    sets = clients()
+    for i in bad:
+        sets[i].tensors[1].fill_(float("nan"))
+    return FederatedDataModule.from_datasets(sets, batch_size=4, local_steps=2, rounds_per_epoch=5)
+
+
+@pytest.mark.parametrize("oracle", [Vectorized(), Sequential(), Vectorized(chunk_size=2)])
+def test_a_client_with_nan_is_left_out_and_counted(oracle):
+    task = Line(SCAFFOLD(0.05), oracle=oracle)
+    with pytest.warns(RuntimeWarning, match="NaN or infinite numbers came from client 2"):
+        fit = fitted(task, poisoned([2]), max_steps=1)
+    assert fit.callback_metrics["clients"] == 3
+    assert fit.callback_metrics["left_out"] == 1
+    assert torch.isfinite(task.server_state.z).all()
+    moved = task.client_states.c.norm(dim=1) > 0
+    assert moved.tolist() == [True, True, False, True]
+
+
+def test_a_client_left_out_changes_nothing_for_the_others():
+    data = FederatedDataModule.from_datasets(
+        [c for i, c in enumerate(clients()) if i != 2], batch_size=None, local_steps=2, rounds_per_epoch=5
+    )
+    sets = clients()
+    sets[2].tensors[1].fill_(float("nan"))
+    sick = FederatedDataModule.from_datasets(sets, batch_size=None, local_steps=2, rounds_per_epoch=5)
+    tasks = [Line(FedAvg(0.05), dropout=0.0).double() for _ in range(2)]
+    tasks[1].load_state_dict(tasks[0].state_dict())
+    fitted(tasks[0], data, precision="64-true")
+    with pytest.warns(RuntimeWarning, match="NaN or infinite numbers came from client 2"):
+        fitted(tasks[1], sick, precision="64-true")
+    torch.testing.assert_close(tasks[1].server_state.z, tasks[0].server_state.z, rtol=1e-12, atol=1e-12)
+
+
+def test_a_round_of_nan_only_stops_and_saves_the_state_before_it(tmp_path):
+    class Turning(Line):
+        def objective(self, batch):
+            loss = super().objective(batch)["loss"]
+            return {"loss": loss * float("nan") if self.trainer.global_step >= 3 else loss}
+
+    task = Turning(FedMM(0.05, mu=1.0), oracle=Sequential())
+    fit = trainer(tmp_path, enable_checkpointing=True, callbacks=[ModelCheckpoint(tmp_path, every_n_epochs=100)])
+    with pytest.raises(RoundRejectedError, match=r"Round 3: All 4 clients .*before-rejected-round-3\.ckpt"):
+        fit.fit(task, regression_data())
+    state = torch.load(tmp_path / "before-rejected-round-3.ckpt", weights_only=True)
+    assert state["federation"]["server"]["t"] == 3
+    assert torch.isfinite(state["federation"]["server"]["z"]).all()
+
+
+def test_an_interrupt_in_the_middle_of_a_round_saves_the_rounds_before(tmp_path):
+    class Stop(Line):
+        calls = 0
+
+        def objective(self, batch):
+            Stop.calls += 1
+            if Stop.calls > 6:  # two of them before the first round
+                raise KeyboardInterrupt
+            return super().objective(batch)
+
+    task = Stop(SCAFFOLD(0.05), oracle=Sequential())
+    last = LastCheckpoint(str(tmp_path), every_n_seconds=1e9)
+    data = regression_data(participation=Uniform(1), local_steps=2)
+    with pytest.raises((KeyboardInterrupt, SystemExit)):
+        fitted(task, data, callbacks=[last], enable_checkpointing=True, num_sanity_val_steps=0)
+    stored = torch.load(tmp_path / "last.ckpt", weights_only=True)
+    assert stored["global_step"] == 2
+    weight = stored["state_dict"]["body.0.weight"].flatten()
+    assert torch.equal(stored["federation"]["server"]["z"][: len(weight)], weight)

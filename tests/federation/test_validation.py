@@ -1,0 +1,122 @@
+"""Mistakes of a new algorithm are named before they do harm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from torch import Tensor
+
+from fedlightning import FederatedDataModule
+from fedlightning.algorithms import LocalGradientAlgorithm, Reply
+from fedlightning.algorithms.base import Algorithm
+from fedlightning.oracle import Sequential
+from tests.support.small import Line, clients, trainer
+
+
+@dataclass(frozen=True)
+class Server:
+    z: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Mine(LocalGradientAlgorithm):
+    """Federated averaging as a user would write it."""
+
+    def init_server(self, z):
+        return Server(z)
+
+    def broadcast(self, server):
+        return server
+
+    def client_update(self, message, state, oracle):
+        w, v = self.local_steps(message.z, oracle)
+        return Reply(Server(w), personal=v, point=w)
+
+    def server_update(self, server, update):
+        return update
+
+
+class Undecorated(Mine):
+    """Inherits its fields."""
+
+
+class Remembers(Mine):
+    def server_update(self, server, update):
+        self.momentum = update.z - server.z
+        return update
+
+
+@dataclass
+class Thawed(Algorithm):
+    lr: float = 0.1
+    init_server, broadcast = Mine.init_server, Mine.broadcast
+    client_update, server_update = Mine.client_update, Remembers.server_update
+    local_steps = Mine.local_steps
+    local_optimizer = local_clip = None
+
+
+class Bare(Mine):
+    def client_update(self, message, state, oracle):
+        return self.local_steps(message.z, oracle)[0]
+
+
+class BareUpload(Mine):
+    def client_update(self, message, state, oracle):
+        return Reply(self.local_steps(message.z, oracle)[0])
+
+
+class Averaged(Mine):
+    def client_update(self, message, state, oracle):
+        return Reply(Server(self.local_steps(message.z, oracle)[0].mean(0)))
+
+
+class Packed(Mine):
+    def client_update(self, message, state, oracle):
+        return Reply(Server(self.local_steps(message.z, oracle)))
+
+
+class Short(Mine):
+    def server_update(self, server, update):
+        return Server(update.z[:3])
+
+
+class BareServer(Mine):
+    def server_update(self, server, update):
+        return update.z
+
+
+def fit(algorithm, **options):
+    data = FederatedDataModule.from_datasets(clients(), batch_size=4, local_steps=2, rounds_per_epoch=2)
+    trainer(max_steps=2, **options).fit(Line(algorithm, oracle=Sequential()), data)
+
+
+MISTAKES = {
+    "momentum on self": (Remembers(0.1), AttributeError, r"Remembers sets self\.momentum: an algorithm keeps nothing"),
+    "not frozen": (Thawed(), AttributeError, r"Thawed sets self\.momentum: an algorithm keeps nothing on itself"),
+    "client": (Bare(0.1), TypeError, r"Bare\.client_update returned a Tensor; expected Reply\(update="),
+    "upload": (BareUpload(0.1), TypeError, r"client_update returned Reply\(update=Tensor\); expected an object of"),
+    "packed": (
+        Packed(0.1),
+        TypeError,
+        r"Packed\.client_update returned update\.z of type tuple; expected a tensor \[1, ",
+    ),
+    "rows": (Averaged(0.1), ValueError, r"client_update returned update\.z of shape \[41\]; expected \[1, \.\.\.\]"),
+    "shape": (Short(0.1), ValueError, r"Short\.server_update returned z of shape \[3\]; expected \[41\] as before"),
+    "server": (
+        BareServer(0.1),
+        TypeError,
+        r"BareServer\.server_update returned a Tensor; expected a Server as init_server",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_slip_in_a_new_algorithm_is_named(mistake):
+    algorithm, error, message = MISTAKES[mistake]
+    with pytest.raises(error, match=message):
+        fit(algorithm)
+
+
+def test_an_algorithm_that_is_no_dataclass_of_its_own_runs():
+    fit(Undecorated(0.1))

@@ -1,0 +1,110 @@
+"""In one process and over a wire, with a runner a client and every message as bytes: the same runs, bit for bit."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+
+from fedlightning import algorithms as fl
+from fedlightning.federation.server import RoundRejectedError
+from fedlightning.oracle import Autocast, Sequential, Vectorized
+from fedlightning.participation import Uniform
+from tests.support.cases import CASES
+from tests.support.federations import CLIENTS, loop_for, personal_quadratic, quadratic, rounds_of
+from tests.support.over_the_wire import FederationOverTheWire
+from tests.support.situations import ROUNDS, SITUATIONS, batches_of, seeded
+from tests.support.small import regression_data
+
+
+def both(make, batches, num_clients, oracle=None, **options):
+    """The same rounds in one process and over the wire."""
+    oracle = Sequential() if oracle is None else oracle
+    here, there = loop_for(make(), oracle, **options), FederationOverTheWire(make(), num_clients, oracle, **options)
+    results = []
+    for batch in batches:
+        results.append([loop.run(batch, Autocast("cpu")) for loop in (here, there)])
+    return here, there, results
+
+
+def assert_same(here, there, results, num_clients, close=torch.equal):
+    assert close(here.point, there.point)
+    for client in range(num_clients):
+        for mine, theirs in zip(here.models([client]), there.model(client), strict=True):
+            assert theirs is None or close(mine, theirs)  # None with clients that were never asked
+    assert (here.server.buffers is None) == (there.server.buffers is None)
+    if here.server.buffers is not None:
+        assert close(here.server.buffers, there.server.buffers)
+    assert here.server.traffic == there.server.traffic
+    for mine, theirs in results:
+        assert mine.metrics.keys() == theirs.metrics.keys()
+        assert (mine.undone, mine.overflow) == (theirs.undone, theirs.overflow)
+        for name, value in mine.metrics.items():
+            torch.testing.assert_close(torch.as_tensor(value), torch.as_tensor(theirs.metrics[name]))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_algorithm_runs_alike_over_the_wire(name):
+    algorithm = CASES[name].algorithm()
+    here, there, results = both(lambda: quadratic(algorithm), rounds_of(algorithm, ROUNDS, size=4), CLIENTS)
+    assert_same(here, there, results, CLIENTS)
+    assert there.wire.bytes > 0
+    moved = here.point - loop_for(quadratic(algorithm)).point
+    assert moved.norm() > 1e-3
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_algorithm_runs_alike_with_personal_blocks(name):
+    algorithm = CASES[name].personal_algorithm()
+    problem = CASES[name].problem
+    batches = rounds_of(algorithm, ROUNDS, size=4)
+    here, there, results = both(lambda: personal_quadratic(algorithm, **problem), batches, CLIENTS)
+    assert_same(here, there, results, CLIENTS)
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+@pytest.mark.parametrize("oracle", [Sequential(), Vectorized(chunk_size=2)], ids=["one by one", "batched"])
+def test_situations_are_alike_over_the_wire(situation, oracle):
+    make, data_options, options = SITUATIONS[situation]
+    task = seeded(make)
+    data = regression_data(**{"participation": Uniform(3), **data_options})
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Round .* was skipped")
+        here, there, results = both(task, batches_of(data, task()), 4, oracle, **options)
+    exactly = isinstance(oracle, Sequential)
+    assert_same(here, there, results, 4, torch.equal if exactly else torch.allclose)
+
+
+@pytest.mark.parametrize("undo_overflow", [False, True])
+def test_a_round_that_is_given_up_leaves_all_states(undo_overflow):
+    algorithm = fl.SCAFFOLD(0.05)
+    first, second = rounds_of(algorithm, 2, size=4)
+    here, there = loop_for(quadratic(algorithm), Sequential()), None
+    there = FederationOverTheWire(quadratic(algorithm), CLIENTS, Sequential())
+    for loop in (here, there):
+        loop.run(first, Autocast("cpu"))
+        before = loop.point.clone()
+        held = [loop.server.traffic.copy(), loop.loop.at_round_boundary]
+        spoil(loop)
+        if undo_overflow:
+            result = loop.run(second, Autocast("cpu"), undo_overflow=True)
+            assert result.undone
+            assert result.overflow
+        else:
+            with pytest.raises(RoundRejectedError, match="All 4 clients"):
+                loop.run(second, Autocast("cpu"))
+            assert loop.server.traffic == held[0]
+        assert torch.equal(loop.point, before)
+    for client in range(CLIENTS):
+        mine = here.clients.rows([client])["state.c"]
+        theirs = there.clients[client].clients.rows([client])["state.c"]
+        assert torch.equal(mine, theirs)
+
+
+def spoil(loop):
+    """From now on every client's gradient is NaN."""
+    simulations = loop.clients.values() if isinstance(loop, FederationOverTheWire) else [loop]
+    for simulation in simulations:
+        task = simulation.runner.clients.task
+        task.objective = lambda batch, original=task.objective: original(batch) * torch.nan

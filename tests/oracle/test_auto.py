@@ -1,0 +1,110 @@
+"""The faster way is taken, by measurement."""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from fedlightning.algorithms import FedAvg
+from fedlightning.oracle import Auto, Sequential, Vectorized
+from tests.support.federations import loop_for, quadratic, rounds_of, run
+from tests.support.objectives_in_python import (
+    ALONE,
+    TOGETHER,
+    Everywhere,
+    caches,
+    counts,
+    counts_elsewhere,
+    draws_again_and_again_the_same,
+    draws_from_its_own,
+    draws_in_python,
+    reads_a_value,
+    trained,
+)
+
+
+def test_auto_takes_the_faster_one_and_says_so():
+    algorithm = FedAvg(0.05)
+    said = []
+    loop = loop_for(quadratic(algorithm), Auto(), report=said.append)
+    run(loop, rounds_of(algorithm, 1, local_steps=30))
+    assert isinstance(loop.oracle, Vectorized | Sequential)
+    assert said[0].startswith(f"oracle: took {type(loop.oracle).__name__}")  # on so many threads, if there are more
+    assert "ms" in said[0]
+
+
+def test_auto_decides_by_time(monkeypatch):
+    algorithm = FedAvg(0.05)
+    for times, expected in (
+        ({"Sequential": 1.0, "Vectorized": 5.0}, "Vectorized"),
+        ({"Sequential": 0.5, "Vectorized": 5.0}, "Sequential"),
+    ):
+        monkeypatch.setattr(Auto, "seconds", lambda self, oracle, *_, times=times: times[type(oracle).__name__])
+        loop = loop_for(quadratic(algorithm), Auto())
+        run(loop, rounds_of(algorithm, 1))  # 6 clients at once: 5/6 s against 1 s or 0.5 s each
+        assert type(loop.oracle).__name__ == expected
+
+
+def test_auto_with_one_client_is_sequential():
+    algorithm = FedAvg(0.05)
+    loop = loop_for(quadratic(algorithm, num_clients=1), Auto())
+    run(loop, rounds_of(algorithm, 1, num_clients=1))
+    assert loop.oracle == Sequential()
+
+
+@pytest.mark.parametrize("change", ALONE + TOGETHER)
+@pytest.mark.parametrize("oracle", [Auto(), Vectorized(), Vectorized(replay=False)], ids=str)
+def test_every_oracle_gives_what_plain_evaluation_gives(change, oracle, monkeypatch):
+    monkeypatch.setattr(Auto, "seconds", lambda self, oracle, *_: float(isinstance(oracle, Sequential)))
+    Everywhere.calls = 0
+    expected, _, _ = trained(Sequential(), change)
+    Everywhere.calls = 0
+    found, loop, said = trained(oracle, change)
+    if change is not counts_elsewhere:  # nothing can put back what no attribute shows
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    assert isinstance(loop.oracle, Sequential if change in ALONE else Vectorized)
+    if change in ALONE:
+        assert sum("Sequential: " in line for line in said) >= 1
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (counts, "changes self.calls in Python"),
+        (draws_in_python, "draws random numbers from Python or NumPy"),
+        (draws_from_its_own, "draws from a torch.Generator of the objective's own"),
+        (draws_again_and_again_the_same, "differs from evaluation one by one"),
+        (reads_a_value, "cannot run for all clients at once"),
+        (caches, "differs from evaluation one by one"),
+    ],
+)
+@pytest.mark.parametrize("oracle", [Vectorized(), Auto(trials=1)], ids=["Vectorized", "Auto"])
+def test_one_line_says_why(change, reason, oracle):
+    _, loop, said = trained(oracle, change, rounds=1)
+    assert isinstance(loop.oracle, Sequential)
+    assert len(said) == 1
+    assert reason in said[0]
+    assert "\n" not in said[0]
+
+
+def test_what_an_objective_remembers_is_the_same_for_auto_and_plain_evaluation():
+    """State in an object of the user's own, which nothing puts back: no trial may change it."""
+
+    def schedule(task, original, batch):
+        task.schedule = getattr(task, "schedule", None) or SimpleNamespace(n=0)
+        task.schedule.n += 1
+        return original(batch) * (1 + task.schedule.n / 1000)
+
+    points = [trained(oracle, schedule)[0] for oracle in (Sequential(), Auto(), Vectorized())]
+    assert torch.equal(points[0], points[1])
+    assert torch.equal(points[0], points[2])
+
+
+def test_python_numbers_are_drawn_by_seed_round_and_client():
+    first, _, _ = trained(Auto(), draws_in_python)
+    random.seed(99)
+    second, _, _ = trained(Sequential(), draws_in_python)
+    assert torch.equal(first, second)

@@ -1,0 +1,132 @@
+"""The first evaluation: what it changes, and what it costs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from fedlightning.algorithms import FedAvg, FedSGDA
+from fedlightning.core.parameter_space import ParameterSpace, read
+from fedlightning.oracle import Autocast, Cost, Objective, ObjectiveError, Sequential, Vectorized
+from fedlightning.oracle.look import Look
+from tests.support.cohorts import setting
+from tests.support.federations import loop_for, quadratic, rounds_of, run
+from tests.support.objectives_in_python import STEPS
+
+
+def test_chunk_follows_memory():
+    small, large = Cost(100, 4, 1000), Cost(10**7, 4, 10**6)
+    assert Vectorized().chunk(small) > 1000
+    assert Vectorized().chunk(large) == 8
+    assert Vectorized().chunk(Cost(10**7, 4, 10**6, free_bytes=10**9)) == 1
+    assert Vectorized(chunk_size=5).chunk(large) == 5
+    assert Sequential().chunk(small) == 1
+    with pytest.raises(ValueError, match="chunk_size=0"):
+        Vectorized(chunk_size=0)
+
+
+def test_a_buffer_that_is_written_late_is_refused_by_name():
+    def thaws(task, original, batch):
+        if task.thawed:
+            task.offset.mul_(0.9)
+        return original(batch)
+
+    for oracle in (Sequential(), Vectorized()):
+        algorithm = FedAvg(0.05)
+        task = quadratic(algorithm)
+        original, task.thawed = task.objective, False
+        task.objective = lambda batch, task=task, original=original: thaws(task, original, batch)
+        loop = loop_for(task, oracle, self_check="first")
+        first, second = rounds_of(algorithm, 2, local_steps=STEPS)
+        point = run(loop, [first])[0]
+        task.thawed = True
+        with pytest.raises(ObjectiveError, match="has begun to write into the buffer 'offset'"):
+            run(loop, [second])
+        assert torch.equal(loop.point, point)
+
+
+def scaled(task):
+    with torch.no_grad():
+        task.x.mul_(0.9)
+
+
+def initialised(task):
+    nn.init.zeros_(task.x)
+
+
+def replaced(task):
+    task.x.data = task.x.data * 0.9
+
+
+def clamped(task):
+    task.x.data.clamp_(-0.01, 0.01)
+
+
+def clamped_in_vain(task):
+    task.x.data.clamp_(-1e6, 1e6)
+
+
+def clamped_behind_the_back(task):
+    for parameter in task.in_a_list:
+        parameter.data.clamp_(-0.01, 0.01)
+
+
+def written(oracle, write, algorithm=None, from_round=0):
+    """A loop whose objective writes into the parameter x from its next round on; that round, the point and the task."""
+    algorithm = algorithm or FedAvg(0.05)
+    task = quadratic(algorithm)
+    original, task.writes, task.in_a_list = task.objective, False, [task.x]
+
+    def objective(batch):
+        if task.writes:
+            write(task)
+        return original(batch)
+
+    task.objective = objective
+    loop = loop_for(task, oracle, self_check="first")
+    *before, batch = rounds_of(algorithm, from_round + 1, local_steps=STEPS)
+    for each in before:
+        loop.run(each, Autocast("cpu"))
+    task.writes = True
+    return loop, batch, loop.point.clone(), task
+
+
+@pytest.mark.parametrize("oracle", [Sequential(), Vectorized()], ids=str)
+@pytest.mark.parametrize("write", [scaled, initialised, replaced, clamped, clamped_in_vain, clamped_behind_the_back])
+def test_an_objective_that_moves_what_is_trained_is_refused(write, oracle):
+    loop, batch, point, _ = written(oracle, write)
+    with pytest.raises(
+        ObjectiveError,
+        match=r"objective writes into its trainable parameter 'x': the algorithm alone moves .*"
+        r"proximal\.Box\(low, high\).*freeze the parameter with requires_grad_\(False\).*register_buffer",
+    ):
+        loop.run(batch, Autocast("cpu"))
+    assert torch.equal(loop.point, point)
+
+
+@pytest.mark.parametrize("oracle", [Sequential(), Vectorized(replay=False)], ids=str)
+@pytest.mark.parametrize("algorithm", [FedAvg(0.05), FedSGDA(0.05)], ids=["from a copy", "from the server's point"])
+def test_one_that_begins_to_later_is_refused_too(algorithm, oracle):
+    loop, batch, point, task = written(oracle, scaled, algorithm, from_round=1)
+    own = task.x.clone()
+    with pytest.raises(ObjectiveError, match="has begun to write into a trainable parameter: the algorithm alone"):
+        loop.run(batch, Autocast("cpu"))
+    assert torch.equal(loop.point, point)
+    assert torch.equal(own, task.x)
+
+
+def test_an_embedding_that_renormalises_its_rows_is_refused():
+    """Plain for FedAvg, but where clients stand at the server's point it would change that."""
+    net = nn.Sequential(nn.Embedding(3, 4, max_norm=0.1), nn.Linear(4, 3))
+    objective, w, v, _, data = setting(net, (6,), loss=lambda net, batch: F.cross_entropy(net(batch[1]), batch[1]))
+    data = tuple(leaf[0] for leaf in data)
+    with pytest.raises(
+        ObjectiveError, match=r"'net\.0\.weight' by nn\.Embedding\(max_norm=\.\.\.\): .* Leave max_norm out and scale"
+    ):
+        Look.at(objective, w[0], v[0], data)
+    net[0].weight.requires_grad_(False)
+    frozen = Objective(objective.task, ParameterSpace(objective.task), Autocast("cpu"))
+    z = read(frozen.space.shared, frozen.task)
+    assert "frozen parameter 'net.0.weight'" in Look.at(frozen, z, v[0], data).alone

@@ -1,0 +1,93 @@
+"""All ways to compute operators agree, on every kind of layer."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from fedlightning.algorithms import FedAvg
+from fedlightning.oracle import Sequential, Vectorized
+from tests.support.cohorts import NETS, assert_equal_evaluations, conv, setting
+from tests.support.federations import loop_for, quadratic, rounds_of, run
+from tests.support.objectives_in_python import trained
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_vectorized_equals_sequential(name):
+    make, shape = NETS[name]
+    objective, *arguments = setting(make(), shape)
+    expected = Sequential().evaluator(objective, 1)(*arguments)
+    assert_equal_evaluations(Vectorized().evaluator(objective, 1)(*arguments), expected)
+    assert expected.g.abs().sum() > 0
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_a_replay_gives_the_bits_of_the_recorded_call(name):
+    make, shape = NETS[name]
+    objective, w, v, b, data = setting(make(), shape, torch.float32)
+    recorded, eager = Vectorized().evaluator(objective, 100), Vectorized(replay=False).evaluator(objective, 100)
+    recorded(w, v, b, data)
+    for _ in range(2):
+        w = w + 0.1 * torch.randn_like(w)
+        data = (torch.randn_like(data[0]), data[1].flip(1))
+        one, other = recorded(w, v, b, data), eager(w, v, b, data)
+        for field in ("g", "buffers", "loss"):
+            assert torch.equal(getattr(one, field), getattr(other, field)), field
+
+
+def test_a_gradient_inside_the_objective():
+    def penalised(net, batch):
+        x, y = batch
+        slope = torch.func.grad(lambda x: F.cross_entropy(net(x), y))(x)
+        return F.cross_entropy(net(x), y) + slope.square().sum()
+
+    objective, *arguments = setting(conv(), (2, 8, 8), loss=penalised)
+    one, other = (oracle.evaluator(objective, 1)(*arguments) for oracle in (Vectorized(), Sequential()))
+    assert_equal_evaluations(one, other)
+
+
+def test_a_schedule_in_python_is_seen_in_the_next_round():
+    algorithm = FedAvg(0.05)
+    task = quadratic(algorithm)
+    original = task.objective
+    task.factor = 1.0
+    task.objective = lambda batch: task.factor * original(batch)
+    batches = rounds_of(algorithm, 3, local_steps=30)
+    loop = loop_for(task)
+    points = []
+    for batch in batches:
+        points.append(run(loop, [batch])[0])
+        task.factor *= 0.5
+    slow = quadratic(algorithm)
+    loop = loop_for(slow, Sequential())
+    factor = 1.0
+    base = slow.objective
+    for batch, point in zip(batches, points, strict=True):
+        slow.objective = lambda b, factor=factor: factor * base(b)
+        torch.testing.assert_close(run(loop, [batch])[0], point, rtol=1e-12, atol=1e-12)
+        factor *= 0.5
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_compiled_equals_eager():
+    objective, *arguments = setting(nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)), (6,))
+    try:
+        compiled = Vectorized(compile=True).evaluator(objective, 1)(*arguments)
+    except RuntimeError as error:  # pragma: no cover
+        pytest.skip(f"torch.compile does not work on this machine: {str(error)[:80]}")
+    assert_equal_evaluations(compiled, Sequential().evaluator(objective, 1)(*arguments), 1e-10)
+
+
+def test_hooks_behind_a_guard_are_put_on_tensors():
+    """Below the forward pass' vmap no tensor says that it needs a gradient."""
+
+    def guarded(task, original, batch):
+        x = task.x * 1.0
+        if x.requires_grad:
+            x.register_hook(lambda g: g.clamp(max=1e6) * torch.where(g.norm() > 1e3, 0.5, 1.0))
+        return original(batch) + x.square().sum()
+
+    _, loop, _ = trained(Vectorized(), guarded)
+    assert loop.oracle.backward == "vmap"

@@ -1,0 +1,29 @@
+"""Curves of a comparison: means, spreads, axes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedlightning.plotting import comparison_figure
+
+
+def rows(values, every=10):
+    return [{"round": every * (i + 1), "upload": 100.0 * (i + 1), "accuracy": v} for i, v in enumerate(values)]
+
+
+def test_comparison_draws_mean_and_spread():
+    curves = {"A": [rows([0.1, 0.2]), rows([0.3, 0.4])], "B": [rows([0.5, 0.6])]}
+    figure = comparison_figure(curves, "accuracy", target=0.35)
+    left, right = figure.axes
+    np.testing.assert_allclose(left.lines[0].get_xydata(), [[10, 0.2], [20, 0.3]])
+    np.testing.assert_allclose(right.lines[0].get_xydata(), [[100, 0.2], [200, 0.3]])
+    assert len(left.collections) == 1  # the spread of A; B has one seed
+    assert [text.get_text() for text in left.get_legend().get_texts()] == ["A", "B"]
+    assert left.get_xlabel() == "communication round"
+    assert right.get_xlabel() == "floats uploaded"
+
+
+def test_only_the_metric_itself_gets_logarithmic_axes():
+    history = [row | {"sparsity": 0.7} for row in rows([1.0, 0.01])]
+    figure = comparison_figure({"A": [history]}, ["accuracy", "sparsity"], log_scale=True)
+    assert [panel.get_yscale() for panel in figure.axes] == ["log", "log", "linear", "linear"]

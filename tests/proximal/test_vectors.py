@@ -1,0 +1,56 @@
+"""Functions of whole vectors: simplex, entropy, balls."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedlightning.proximal import (
+    EntropySimplex,
+    L2Ball,
+    Simplex,
+)
+from tests.support.proximal import points
+
+
+def test_simplex_agrees_with_bisection():
+    z = points((6,))
+    low, high = z.min(1).values - 1, z.max(1).values
+    for _ in range(200):
+        middle = (low + high) / 2
+        above = (z - middle[:, None]).clamp(min=0).sum(1) > 1
+        low, high = torch.where(above, middle, low), torch.where(above, high, middle)
+    torch.testing.assert_close(Simplex().project(z), (z - low[:, None]).clamp(min=0))
+
+
+def test_entropy_mirror_map_and_its_inverse():
+    psi = EntropySimplex(2.0)
+    z = Simplex(2.0).project(points((6,)).abs()).clamp(min=1e-3)
+    z = 2 * z / z.sum(-1, keepdim=True)
+    torch.testing.assert_close(psi.from_dual(psi.to_dual(z), 0.7), z)
+    step = points((6,), seed=3)
+    multiplied = z * (-0.1 * step).exp()
+    torch.testing.assert_close(
+        psi.from_dual(psi.to_dual(z) - 0.1 * step, 0.7), 2 * multiplied / multiplied.sum(-1, keepdim=True)
+    )
+
+
+def test_entropy_starts_off_the_boundary():
+    z = points((6,), 5)
+    start = EntropySimplex(2.0).start(z)
+    assert start.min() > 1e-4 / 6
+    torch.testing.assert_close(start.sum(-1), torch.full((5,), 2.0, dtype=torch.float64))
+    inside = torch.full((6,), 1 / 3, dtype=torch.float64)
+    torch.testing.assert_close(EntropySimplex(2.0).start(inside), inside)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: L2Ball(0), r"L2Ball\(radius=0\): expected > 0"),
+        (lambda: Simplex(0), r"Simplex\(total=0\): expected > 0"),
+    ],
+)
+def test_errors_name_the_value(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

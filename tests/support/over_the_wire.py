@@ -1,0 +1,89 @@
+"""A transport with one runner a client and every message as bytes: what a network does, without the network."""
+
+from __future__ import annotations
+
+import io
+from copy import deepcopy
+from dataclasses import replace
+
+import torch
+
+from fedlightning.federation.cohort import RoundBatch
+from fedlightning.federation.loop import RoundLoop
+from fedlightning.federation.processes import OneProcess
+from fedlightning.federation.protocol import Invitation
+from tests.support.federations import loop_for
+
+
+class OverTheWire:
+    """Every client has a task, a runner and states of its own; nothing but bytes passes between it and the server."""
+
+    def __init__(self, processes, runners):
+        self.processes = processes
+        self.runners = runners
+        self.bytes = 0
+
+    def receive(self, batch, autocast):
+        for client, transport in self.runners.items():
+            cohorts = tuple(
+                replace(cohort, members=tuple(member for member in cohort.members if member.id == client))
+                for cohort in batch.cohorts
+            )
+            transport.receive(RoundBatch(batch.index, cohorts, batch.samples), autocast)
+        self.first = [member.id for member in batch.cohorts[0].members]
+        return [
+            Invitation([member.id for member in cohort.members], cohort.answering, cohort.contacted, cohort.seed)
+            for cohort in batch.cohorts
+        ]
+
+    def join(self):
+        rosters = [self.travel(self.runners[client].join()) for client in self.first]
+        assert all(roster.buffers == rosters[0].buffers for roster in rosters)
+        return rosters[0]
+
+    def ask(self, request, invited):
+        for client in invited:
+            for answer in self.runners[client].ask(self.travel(request), [client]):
+                yield self.travel(answer)
+
+    def evaluate(self, request, clients):
+        for client in clients:
+            for answer in self.runners[client].evaluate(self.travel(request), [client]):
+                yield self.travel(answer)
+
+    def settle(self, accepted):
+        changed = [transport.settle(self.travel(accepted)) for transport in self.runners.values()]
+        return any(changed)
+
+    def travel(self, message):
+        buffer = io.BytesIO()
+        torch.save(message, buffer)
+        self.bytes += buffer.tell()
+        buffer.seek(0)
+        return torch.load(buffer, weights_only=False)
+
+
+class FederationOverTheWire:
+    """A server, and each client on the other end of a wire with a copy of the task."""
+
+    def __init__(self, task, num_clients, oracle, evaluators=None, **options):
+        evaluators = {} if evaluators is None else evaluators
+        self.clients = {
+            client: loop_for(deepcopy(task), oracle, evaluator=evaluators.get(client), **options)
+            for client in range(num_clients)
+        }
+        simulation = loop_for(task, oracle, **options)  # for its server alone
+        self.server = simulation.server
+        self.wire = OverTheWire(OneProcess(), {i: each.loop.transport for i, each in self.clients.items()})
+        self.loop = RoundLoop(self.server, self.wire)
+
+    def run(self, batch, autocast, undo_overflow=False):
+        return self.loop.run(batch.index, self.wire.receive(batch, autocast), undo_overflow)
+
+    @property
+    def point(self):
+        return self.server.point
+
+    def model(self, client):
+        """A client's model, put together where its state lies."""
+        return self.clients[client].runner.clients.models([client], self.point, self.server.buffers)

@@ -1,0 +1,242 @@
+"""Saving, killing, resuming, loading."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+
+from fedlightning.algorithms import FIAELT, SCAFFOLD, FedAvg, FedDR, FedMM
+from fedlightning.local import SVRG
+from fedlightning.oracle import Auto, Sequential, Vectorized
+from fedlightning.participation import Uniform
+from tests.support.cases import CASES
+from tests.support.paths import ROOT
+from tests.support.small import Line, Normed, Personal, fitted, regression_data, trainer
+
+
+def tensors_of(state, prefix=""):
+    """All tensors of nested dicts and lists."""
+    if isinstance(state, torch.Tensor):
+        return {prefix: state}
+    items = state.items() if isinstance(state, dict) else enumerate(state) if isinstance(state, list | tuple) else ()
+    return {k: v for key, value in items for k, v in tensors_of(value, f"{prefix}/{key}").items()}
+
+
+def assert_same_bits(first, second):
+    a, b = (tensors_of({k: s[k] for k in ("state_dict", "federation", "optimizer_states")}) for s in (first, second))
+    assert a.keys() == b.keys()
+    for name in a:
+        assert torch.equal(a[name], b[name]), name
+
+
+def saved(folder, at, make, data, rounds, ckpt_path=None, **options):
+    """Train to ``rounds`` with a checkpoint every ``at`` rounds; returns the final checkpoint."""
+    torch.manual_seed(0)
+    task = make()
+    callback = ModelCheckpoint(folder, filename="{step}", every_n_train_steps=at, save_top_k=-1)
+    fit = trainer(folder, enable_checkpointing=True, callbacks=[callback], max_steps=rounds, **options)
+    fit.fit(task, data, ckpt_path=ckpt_path)
+    path = Path(folder) / f"end-{rounds}.ckpt"
+    fit.save_checkpoint(path)
+    return torch.load(path, weights_only=True)
+
+
+@pytest.mark.filterwarnings("ignore:.* is a method for personal parameters")
+@pytest.mark.parametrize("name", CASES)
+def test_resume_in_the_middle_of_an_epoch_is_bitwise(name, tmp_path):
+    algorithm = CASES[name].algorithm()
+    make = partial(Line, algorithm, oracle=Vectorized())
+    data = partial(regression_data, participation=Uniform(3), rounds_per_epoch=3)
+    whole = saved(tmp_path / "a", 4, make, data(), 7)
+    resumed = saved(tmp_path / "b", 4, make, data(), 7, ckpt_path=tmp_path / "a" / "step=4.ckpt")
+    assert_same_bits(whole, resumed)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        partial(Line, FedMM(0.05, mu=1.0), server_optimizer=partial(torch.optim.Adam, lr=0.01)),
+        partial(Normed, SCAFFOLD(0.05), buffers="local"),
+        partial(Normed, FedAvg(0.05), oracle=Sequential()),
+        partial(Personal, FedMM(0.05, mu=1.0)),
+        partial(Line, FedAvg(0.05), oracle=Auto()),
+        partial(Line, FIAELT(solver=SVRG(inner_steps=5, epochs=2)), oracle=Vectorized()),
+        partial(Line, FIAELT(beta=5.0, solver=SVRG(lr=0.02, inner_steps=5, epochs=2)), oracle=Vectorized()),
+        partial(Line, FedDR(eta=0.2), oracle=Vectorized()),
+    ],
+    ids=[
+        "server-adam",
+        "local-batch-norm",
+        "batch-norm-sequential",
+        "personal",
+        "auto",
+        "own-penalties",
+        "svrg",
+        "own-step-sizes",
+    ],
+)
+def test_resume_with_every_kind_of_state_is_bitwise(make, tmp_path):
+    data = partial(regression_data, participation=Uniform(2))
+    whole = saved(tmp_path / "a", 3, make, data(), 8)
+    resumed = saved(tmp_path / "b", 3, make, data(), 8, ckpt_path=tmp_path / "a" / "step=3.ckpt")
+    chosen = [(state["federation"].get("oracle") or {}).get("class_path") for state in (whole, resumed)]
+    assert chosen[0] == chosen[1]
+    assert_same_bits(whole, resumed)
+
+
+def test_resume_after_validation_inside_an_epoch_is_bitwise(tmp_path):
+    make = partial(Line, FedMM(0.05, mu=1.0), oracle=Vectorized())
+    options = {"val_check_interval": 3, "check_val_every_n_epoch": None}
+    whole = saved(tmp_path / "a", 4, make, regression_data(), 12, **options)
+    resumed = saved(tmp_path / "b", 4, make, regression_data(), 12, ckpt_path=tmp_path / "a" / "step=4.ckpt", **options)
+    assert_same_bits(whole, resumed)
+
+
+_KILLED = """
+import fedlightning, sys, time, torch
+from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import ModelCheckpoint
+from fedlightning.algorithms import FedMM
+from fedlightning.federation.checkpoint_io import AtomicCheckpointIO
+from fedlightning.oracle import Vectorized
+from fedlightning.participation import Uniform
+from tests.support.small import Line, regression_data, trainer
+folder, rounds, seconds, ckpt = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), sys.argv[4] or None
+class Slow(Callback):
+    def on_train_batch_start(self, *args):
+        time.sleep(seconds)
+
+torch.manual_seed(0)
+callback = ModelCheckpoint(folder, save_last=True, every_n_train_steps=1, save_top_k=0)
+options = {"callbacks": [callback, Slow()], "max_steps": rounds, "plugins": AtomicCheckpointIO()}
+fit = trainer(folder, enable_checkpointing=True, **options)
+task = Line(FedMM(0.05, mu=1.0), oracle=Vectorized())
+fit.fit(task, regression_data(participation=Uniform(3)), ckpt_path=ckpt)
+fit.save_checkpoint(folder + "/end.ckpt")
+"""
+
+
+def start(folder, rounds, seconds=0.0, ckpt=""):
+    """A run in a process of its own that rests before every round."""
+    folder.mkdir(exist_ok=True)
+    command = [sys.executable, "-W", "ignore", "-c", _KILLED, str(folder), str(rounds), str(seconds), str(ckpt)]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd=ROOT)
+
+
+@pytest.mark.slow
+def test_killed_runs_resumed_end_bitwise_like_an_uninterrupted_one(tmp_path):
+    rounds = 40
+    whole = start(tmp_path / "whole", rounds)
+    folder, ckpt, kills = tmp_path / "killed", "", 0
+    last = folder / "last.ckpt"
+    for _ in range(2):
+        process = start(folder, rounds, 0.1, ckpt)
+        began = last.stat().st_mtime if last.exists() else 0.0
+        deadline = time.monotonic() + 60
+        while not (last.exists() and last.stat().st_mtime > began) and process.poll() is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        time.sleep(0.3)
+        if process.poll() is None:
+            os.kill(process.pid, signal.SIGKILL)
+            kills += 1
+        process.communicate()
+        ckpt = last
+    final = start(folder, rounds, ckpt=ckpt)
+    _, errors = final.communicate()
+    assert final.returncode == 0, errors.decode()
+    _, errors = whole.communicate()
+    assert whole.returncode == 0, errors.decode()
+    assert kills == 2
+    ends = [torch.load(tmp_path / name / "end.ckpt", weights_only=True) for name in ("whole", "killed")]
+    assert ends[0]["global_step"] == ends[1]["global_step"] == rounds
+    assert ends[0]["federation"]["clients"]["rows"]["state.lam"].abs().sum() > 0
+    assert_same_bits(*ends)
+
+
+def test_load_from_checkpoint_restores_everything(tmp_path):
+    end = saved(tmp_path, 99, partial(Line, SCAFFOLD(0.05, lr_server=0.9)), regression_data(), 4)
+    task = Line.load_from_checkpoint(tmp_path / "end-4.ckpt", weights_only=True)
+    assert isinstance(task.algorithm, SCAFFOLD)
+    assert task.algorithm.lr_server == 0.9
+    assert task.hparams.dropout == 0.2
+    assert torch.equal(task.server_state.c, end["federation"]["server"]["c"])
+    assert task.client_states.c.shape == (4, len(task.server_state.z))
+    assert torch.equal(task.head.weight.flatten(), task.server_state.z[-6:-1])
+    assert task.traffic == (end["federation"]["upload"], end["federation"]["download"])
+
+
+def test_load_from_checkpoint_with_another_value(tmp_path):
+    saved(tmp_path, 99, partial(Line, FedAvg(0.05)), regression_data(), 2)
+    task = Line.load_from_checkpoint(tmp_path / "end-2.ckpt", algorithm=FedAvg(0.01), dropout=0.5)
+    assert task.algorithm.lr == 0.01
+    assert task.body[2].p == 0.5
+
+
+def test_personalize_from_a_checkpoint(tmp_path):
+    saved(tmp_path, 99, Personal, regression_data(), 3)
+    task = Personal.load_from_checkpoint(tmp_path / "end-3.ckpt")
+    offsets = [task.personalize(i).offset.item() for i in range(4)]
+    assert len(set(offsets)) == 4
+
+
+def test_checkpoint_of_another_algorithm(tmp_path):
+    saved(tmp_path, 99, partial(Line, FedAvg(0.05)), regression_data(), 2)
+    with pytest.raises(ValueError, match=r"written by .*FedAvg, this run uses .*FedMM"):
+        saved(tmp_path, 99, partial(Line, FedMM(0.05)), regression_data(), 4, tmp_path / "end-2.ckpt")
+
+
+def test_checkpoint_of_another_algorithm_can_still_be_evaluated(tmp_path):
+    saved(tmp_path, 99, partial(Line, FedAvg(0.05)), regression_data(), 2)
+    task = Line(FedMM(0.05))
+    (tested,) = trainer().test(task, regression_data(), ckpt_path=tmp_path / "end-2.ckpt", verbose=False)
+    assert tested["test_loss"] > 0
+
+
+def test_checkpoint_of_another_federation(tmp_path):
+    saved(tmp_path, 99, partial(Line, SCAFFOLD(0.05)), regression_data(), 2)
+    from fedlightning import FederatedDataModule
+    from tests.support.small import clients
+
+    other = FederatedDataModule.from_datasets(clients(3), batch_size=4, local_steps=3)
+    with pytest.raises(ValueError, match=r"federation of 4 clients .*the data are a federation of 3 clients"):
+        saved(tmp_path, 99, partial(Line, SCAFFOLD(0.05)), other, 4, tmp_path / "end-2.ckpt")
+
+
+def test_checkpoint_of_another_model(tmp_path):
+    end = saved(tmp_path, 99, partial(Line, SCAFFOLD(0.05)), regression_data(), 2)
+    task = Personal(SCAFFOLD(0.05))
+    task.run.load(end["federation"], {})
+    with pytest.raises(ValueError, match="server state has"):
+        _ = task.server_state
+
+
+def test_hyper_parameters_that_cannot_be_stored_are_named(tmp_path):
+    class Odd(Line):
+        def __init__(self, algorithm, thing=None):
+            super().__init__(algorithm)
+            self.save_hyperparameters()
+
+    task = Odd(FedAvg(0.05), thing=torch.nn.Linear(1, 1).weight.data)
+    fit = trainer(tmp_path, max_steps=1)
+    fit.fit(task, regression_data())
+    with pytest.warns(UserWarning, match="'thing' .*give it again to load_from_checkpoint"):
+        fit.save_checkpoint(tmp_path / "odd.ckpt")
+
+
+def test_numpy_hyper_parameters_are_stored_as_numbers(tmp_path):
+    import numpy as np
+
+    task = Line(FedAvg(np.float64(0.05)))
+    fitted(task, max_steps=1).save_checkpoint(tmp_path / "one.ckpt")
+    torch.load(tmp_path / "one.ckpt", weights_only=True)
+    assert Line.load_from_checkpoint(tmp_path / "one.ckpt").algorithm.lr == 0.05

@@ -1,0 +1,166 @@
+"""What of Lightning a federated task refuses, warns of, and reports."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import EMAWeightAveraging, LambdaCallback, WeightAveraging
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from fedlightning import FederatedDataModule
+from fedlightning.algorithms import Ditto, FedAlt, FedAPM, FedAvg
+from fedlightning.data import IID, Digits
+from fedlightning.tasks import Classification
+from fedlightning.tasks.lightning_surface import TRANSFER_HOOKS
+from tests.support.evaluated import Own, held_out_data, messages, two_rounds
+from tests.support.small import Line, Normed, clients, regression_data, trainer
+
+HOOKS = {
+    "training_step": r"Write objective\(batch\)",
+    "configure_optimizers": "local_optimizer .* server_optimizer",
+    "optimizer_step": "server_optimizer",
+    "optimizer_zero_grad": "server_optimizer",
+    "lr_scheduler_step": "server_scheduler",
+    "configure_gradient_clipping": "local_clip .* server_clip",
+    "backward": r"objective\(batch\)",
+    "on_before_backward": "on_train_batch_end",
+    "on_after_backward": "on_train_batch_end",
+    "on_before_zero_grad": "on_train_batch_end",
+}
+
+
+@pytest.mark.parametrize("hook", TRANSFER_HOOKS)
+def test_hooks_that_would_get_a_round_for_a_batch_are_refused(hook):
+    mine = type("Mine", (Line,), {hook: lambda self, batch, *_: batch})
+    with pytest.raises(TypeError, match=rf"Mine overrides {hook}, .*Augment in objective\(batch\)"):
+        two_rounds(mine())
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+@pytest.mark.parametrize("base", [Line, Classification], ids=lambda base: base.__name__)
+def test_hooks_that_no_round_calls_are_refused(hook, base):
+    mine = type("Mine", (base,), {hook: lambda self, *args: getattr(super(mine, self), hook)(*args)})
+    data = regression_data() if base is Line else Digits(IID(2))
+    with pytest.raises(TypeError, match=f"Mine overrides {hook}, which a federated fit never calls: .*{HOOKS[hook]}"):
+        trainer().fit(mine(FedAvg(0.1)), data)
+
+
+def test_a_hook_of_a_mixin_or_of_one_object_is_found():
+    class Mixin:
+        def configure_optimizers(self):
+            return torch.optim.Adam(self.parameters(), 1e-3)
+
+    class Mixed(Mixin, Line):
+        pass
+
+    with pytest.raises(TypeError, match="Mixed overrides configure_optimizers"):
+        two_rounds(Mixed())
+    task = Line()
+    task.training_step = lambda batch, batch_idx: None
+    with pytest.raises(TypeError, match="Line overrides training_step"):
+        two_rounds(task)
+
+
+def test_hooks_that_rounds_do_call_are_allowed():
+    called = []
+
+    class Free(Line):
+        def on_train_batch_end(self, outputs, batch, batch_idx):
+            called.append(self.round_metrics["train_loss"])
+            self.log("mine", 1.0)
+
+        def on_before_optimizer_step(self, optimizer):
+            called.append("step")
+
+        def setup(self, stage):
+            called.append(stage)
+
+        def configure_callbacks(self):
+            return [*super().configure_callbacks(), LambdaCallback()]
+
+    fit = two_rounds(Free())
+    assert len(called) == 5
+    assert fit.callback_metrics["mine"] == 1.0
+
+
+def test_hooks_of_callbacks_that_no_round_calls_are_named():
+    class Norms(Callback):
+        def on_after_backward(self, trainer, pl_module):
+            raise AssertionError
+
+    for callback in (Norms(), LambdaCallback(on_before_zero_grad=print)):
+        with pytest.warns(UserWarning, match=r"never called in a federated fit.*on_train_batch_end"):
+            two_rounds(Line(), callbacks=[callback])
+
+
+def test_a_compiled_task_is_refused_and_can_be_taken_back():
+    from lightning.pytorch.utilities.compile import to_uncompiled
+
+    compiled = torch.compile(Line(), backend="eager")
+    with pytest.raises(TypeError, match=r"torch\.compile\(Line\).*Vectorized\(compile=True\)"):
+        two_rounds(compiled)
+    assert two_rounds(to_uncompiled(compiled)).global_step == 2
+
+
+@pytest.mark.parametrize("make", [WeightAveraging, lambda: EMAWeightAveraging(decay=0.5)], ids=["mean", "EMA"])
+def test_weight_averaging_is_what_is_validated(make):
+    class Seen(Callback):
+        def __init__(self):
+            self.points, self.validated = [], []
+
+        def on_train_batch_end(self, trainer, task, *_):
+            self.points.append(torch.cat([p.detach().flatten() for p in task.parameters()]).clone())
+
+        def on_validation_batch_start(self, trainer, task, *_):
+            self.validated.append(torch.cat([p.detach().flatten() for p in task.parameters()]).clone())
+
+    seen, task = Seen(), Line(dropout=0.0)
+    two_rounds(task, callbacks=[seen, make()], num_sanity_val_steps=0)
+    first, second = seen.points
+    expected = (first + second) / 2  # that of EMA with decay 1/2 is the same
+    torch.testing.assert_close(seen.validated[-1], expected)
+    torch.testing.assert_close(torch.cat([p.detach().flatten() for p in task.parameters()]), expected)
+
+
+@pytest.mark.parametrize("algorithm", [FedAlt(0.05), Ditto(0.05)], ids=["FedAlt", "Ditto"])
+def test_weight_averaging_beside_clients_own_models_is_refused(algorithm):
+    with pytest.raises(ValueError, match="EMAWeightAveraging does not suit Own: clients have models of their own"):
+        two_rounds(Own(algorithm), held_out_data(), callbacks=[EMAWeightAveraging()])
+
+
+def test_batch_statistics_of_one_repeated_sample_are_warned_of():
+    one = TensorDataset(torch.randn(1, 6), torch.randn(1))
+    data = FederatedDataModule.from_datasets([*clients()[:3], one], batch_size=4, local_steps=1)
+    with pytest.warns(UserWarning, match="Client 3 holds one sample, of which a minibatch repeats copies: BatchNorm"):
+        two_rounds(Normed(FedAvg(0.05)), data, max_steps=1)
+    assert messages(lambda: two_rounds(Line(), data, max_steps=1)) == []
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "runs_as"), [(FedAlt(0.05), "FedAvg"), (FedAPM(0.05), "a federated ADMM of the shared parameters")]
+)
+def test_a_method_for_personal_parts_without_any_is_named(algorithm, runs_as):
+    with pytest.warns(UserWarning, match=f"{type(algorithm).__name__} is a method for personal .* runs as {runs_as}"):
+        two_rounds(Line(algorithm))
+    assert messages(lambda: two_rounds(Own(algorithm), held_out_data())) == []
+
+
+def test_synchronised_batch_statistics_are_refused():
+    class Synchronised(Normed):
+        def __init__(self):
+            super().__init__()
+            self.net[1] = nn.SyncBatchNorm(8)
+
+    with pytest.raises(ValueError, match=r"Synchronised\.net\.1 is a SyncBatchNorm, which would mix the samples"):
+        two_rounds(Synchronised())
+
+
+@pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_a_hook_on_a_parameter_is_refused(register):
+    """It would mask a gradient in one process with one optimizer; rounds take gradients at clients' own values."""
+    task = Line()
+    getattr(task.head.weight, register)(torch.zeros_like)
+    with pytest.raises(TypeError, match=r"parameter 'head\.weight' has a gradient hook, which no round would call"):
+        trainer(max_steps=1).fit(task, regression_data())

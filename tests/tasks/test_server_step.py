@@ -1,0 +1,73 @@
+"""The server optimizer: pseudo-gradients, schedules, clipping."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import LearningRateMonitor
+from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.plugins.precision import MixedPrecision
+
+from fedlightning.algorithms import FedAvg
+from fedlightning.tasks import ClientNumbers, QuadraticSaddle
+from tests.support.small import Line, fitted
+
+
+def final_point(**federation):
+    torch.manual_seed(0)
+    task = Line(FedAvg(0.05), dropout=0.0, **federation)
+    fitted(task)
+    return task.server_state.z
+
+
+def test_server_sgd_of_lr_one_is_the_algorithm_itself():
+    torch.testing.assert_close(final_point(server_optimizer=partial(torch.optim.SGD, lr=1.0)), final_point())
+
+
+def test_server_adam_equals_adam_on_the_pseudo_gradient():
+    torch.manual_seed(0)
+    task = QuadraticSaddle(FedAvg(0.05), server_optimizer=partial(torch.optim.Adam, lr=0.1))
+    z = torch.cat([task.x, task.y]).detach().clone().requires_grad_()
+    matrix, offset = task.matrix.clone(), task.offset.clone()
+    fitted(task, ClientNumbers(local_steps=3), max_steps=4)
+    adam = torch.optim.Adam([z], lr=0.1)
+    for _ in range(4):
+        w = z.detach().expand(8, -1)
+        for _ in range(3):
+            w = w - 0.05 * ((matrix @ w.unsqueeze(2)).squeeze(2) + offset)
+        z.grad = z.detach() - w.mean(0)
+        adam.step()
+    torch.testing.assert_close(task.server_state.z, z.detach())
+
+
+def test_server_scheduler_is_stepped_once_a_round(tmp_path):
+    task = Line(
+        server_optimizer=partial(torch.optim.SGD, lr=1.0),
+        server_scheduler=partial(torch.optim.lr_scheduler.StepLR, step_size=2, gamma=0.5),
+    )
+    monitor = LearningRateMonitor(logging_interval="step")
+    fit = fitted(task, tmp_path=tmp_path, max_steps=6, logger=CSVLogger(tmp_path), callbacks=[monitor])
+    assert fit.optimizers[0].param_groups[0]["lr"] == 0.125
+
+
+def test_server_clip_bounds_the_move():
+    task = QuadraticSaddle(FedAvg(0.05), server_clip=0.01)
+    before = torch.cat([task.x, task.y]).detach().clone()
+    fitted(task, ClientNumbers(), max_steps=1)
+    moved = (torch.cat([task.x, task.y]) - before).norm()
+    torch.testing.assert_close(moved.item(), 0.01, rtol=1e-3, atol=0)
+
+
+def test_server_clip_under_loss_scaling():
+    def moved(**options):
+        torch.manual_seed(0)
+        task = Line(server_clip=0.01, dropout=0.0)
+        before = torch.cat([p.detach().flatten() for p in task.parameters()])
+        fitted(task, max_steps=1, **options)
+        return (torch.cat([p.detach().flatten() for p in task.parameters()]) - before).norm()
+
+    scaled = MixedPrecision("16-mixed", "cpu", scaler=torch.amp.GradScaler("cpu", init_scale=256.0))
+    assert float(moved()) == pytest.approx(0.01, rel=1e-3)
+    assert float(moved(plugins=[scaled])) == pytest.approx(0.01, rel=1e-2)

@@ -1,0 +1,125 @@
+"""The shape of the repository: tests are found by the module's name, and no class or file outgrows its reader."""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+
+from tests.support.paths import ROOT
+
+PACKAGE, TESTS = ROOT / "fedlightning", ROOT / "tests"
+MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.stem not in ("__init__", "__main__"))
+MIRRORED = 0.75
+LINES, METHODS, FILE, LOOSE = 250, 20, 400, 6
+TOO_LARGE: set[str] = set()
+"""Files and classes that are above the limits; the list may only get shorter."""
+
+BY_NAME = {"setattr", "delattr", "getattr", "hasattr", "object"}
+"""Functions that reach an attribute by its name in a string: ``monkeypatch.setattr``, ``patch.object``, ..."""
+
+
+@cache
+def tree(path):
+    return ast.parse(path.read_text(), str(path))
+
+
+def lines_of(node):
+    return node.end_lineno - node.lineno + 1
+
+
+def too_large():
+    """Names of the files and classes above the limits."""
+    for path in MODULES:
+        name = path.relative_to(PACKAGE).as_posix()
+        if len(path.read_text().splitlines()) > FILE:
+            yield name
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.ClassDef):
+                methods = sum(isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) for each in node.body)
+                if lines_of(node) > LINES or methods > METHODS:
+                    yield f"{name}:{node.name}"
+
+
+def is_private(name):
+    return name.startswith("_") and not name.endswith("__") and name.strip("_") != ""
+
+
+@cache
+def private_names():
+    """Private functions, classes, variables and attributes of the package."""
+    names = set()
+    for path in MODULES:
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                names.add(node.name)
+            elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
+                names.add(node.id if isinstance(node, ast.Name) else node.attr)
+    return frozenset(filter(is_private, names))
+
+
+def reaches(node):
+    """The private name of the package that a node of a test's syntax tree reaches for, if it does."""
+    if isinstance(node, ast.Attribute):
+        own = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+        return node.attr if node.attr in private_names() and not own else None
+    if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fedlightning"):
+        return next((alias.name for alias in node.names if is_private(alias.name)), None)
+    if isinstance(node, ast.Call) and called(node) in BY_NAME:
+        given = [each.value for each in node.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+        parts = [part for text in given for part in text.split(".")]
+        return next((part for part in parts if part in private_names()), None)
+    return None
+
+
+def called(call):
+    return getattr(call.func, "attr", getattr(call.func, "id", ""))
+
+
+def private_reaches(path):
+    """``file:line: name`` for every private name of the package that a test touches."""
+    for node in ast.walk(tree(path)):
+        if name := reaches(node):
+            yield f"{path.relative_to(ROOT)}:{node.lineno}: {name}"
+
+
+def test_tests_mirror_modules():
+    def mirror(path):
+        folder = TESTS / path.relative_to(PACKAGE).parent
+        return folder / f"test_{path.stem.lstrip('_')}.py"
+
+    missing = [str(path.relative_to(ROOT)) for path in MODULES if not mirror(path).exists()]
+    share = 1 - len(missing) / len(MODULES)
+    assert share >= MIRRORED, f"{share:.0%} of the modules have a test of their name; missing: {missing}"
+
+
+def test_no_class_and_no_file_is_too_large():
+    found = set(too_large())
+    assert not found - TOO_LARGE, "split what has become too large"
+    assert not TOO_LARGE - found, "take what is no longer too large out of TOO_LARGE"
+
+
+def test_few_modules_lie_loose_at_the_top():
+    assert len([path for path in PACKAGE.glob("*.py") if path.stem not in ("__init__", "__main__")]) <= LOOSE
+
+
+def test_tests_touch_nothing_private():
+    assert [reach for path in sorted(TESTS.rglob("*.py")) for reach in private_reaches(path)] == []
+
+
+def test_a_private_reach_is_seen():
+    code = (
+        "space = task._space()\nmonkeypatch.setattr(task, '_space', None)\nself._space\nfrom fedlightning.x import _y"
+    )
+    found = [reaches(node) for node in ast.walk(ast.parse(code))]
+    assert sorted(filter(None, found)) == ["_space", "_space", "_y"]
+
+
+def test_no_test_imports_from_another():
+    """What several files need lies in ``tests/support``."""
+    imports = [
+        f"{path.relative_to(ROOT)}: {node.module}"
+        for path in sorted(TESTS.rglob("*.py"))
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[-1].startswith("test_")
+    ]
+    assert imports == []
