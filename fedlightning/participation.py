@@ -7,6 +7,7 @@ import random
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.seeding import derive_seed
 from fedlightning.core.validation import require, require_instance
 
@@ -81,7 +82,7 @@ class Uniform(Participation):
 
     def __post_init__(self) -> None:
         if (self.size is None) == (self.fraction is None):
-            raise ValueError(
+            raise InvalidValueError(
                 f"Uniform(size={self.size}, fraction={self.fraction}): give exactly one of size and fraction."
             )
         require(self, "size", at_least=1, optional=True)
@@ -95,7 +96,7 @@ class Uniform(Participation):
     def check(self, num_clients: int) -> None:
         """Refuse a federation that is smaller than a cohort."""
         if self.size is not None and self.size > num_clients:
-            raise ValueError(
+            raise InvalidValueError(
                 f"Uniform(size={self.size}): the cohort is larger than the federation of {num_clients} clients. "
                 f"Choose size <= {num_clients}, or Full()."
             )
@@ -138,7 +139,7 @@ class ResponseShare(Responses):
     def __post_init__(self) -> None:
         require(self, "low", "high")
         if not 0 <= self.low <= self.high <= 1:
-            raise ValueError(f"ResponseShare(low={self.low}, high={self.high}): expected 0 <= low <= high <= 1.")
+            raise InvalidValueError(f"ResponseShare(low={self.low}, high={self.high}): expected 0 <= low <= high <= 1.")
 
     def arrivals(self, ids: list[int], round_index: int, draw: random.Random) -> list[int]:
         """Return ceil(p * invited) of the clients, in random order."""
@@ -178,7 +179,7 @@ class Devices(Responses):
     def __post_init__(self) -> None:
         require(self, "low", "high", "seed")
         if not 0 <= self.low <= self.high <= 1:
-            raise ValueError(f"Devices(low={self.low}, high={self.high}): expected 0 <= low <= high <= 1.")
+            raise InvalidValueError(f"Devices(low={self.low}, high={self.high}): expected 0 <= low <= high <= 1.")
         require(self, "spread", "jitter", at_least=0.0)
         require(self, "deadline", above=0.0, optional=True)
         require(self, "day", at_least=2, optional=True)
@@ -228,11 +229,11 @@ class FirstResponders(Participation):
         if self.responses is not None:
             require_instance("FirstResponders(responses", self.responses, Responses, "ResponseShare(0.5, 1.0)")
         if not 1 <= self.at_least <= self.size:
-            raise ValueError(
+            raise InvalidValueError(
                 f"FirstResponders(size={self.size}, at_least={self.at_least}): expected 1 <= at_least <= size."
             )
         if self.first is not None and self.first < self.at_least:
-            raise ValueError(
+            raise InvalidValueError(
                 f"FirstResponders(first={self.first}, at_least={self.at_least}): expected first >= at_least, or null."
             )
         require(self, "retries", at_least=0)
@@ -264,7 +265,7 @@ class FirstResponders(Participation):
     def check(self, num_clients: int) -> None:
         """Refuse a federation that is smaller than an invitation."""
         if self.size > num_clients:
-            raise ValueError(
+            raise InvalidValueError(
                 f"FirstResponders(size={self.size}): more are invited than the federation's {num_clients} clients. "
                 f"Choose size <= {num_clients}."
             )

@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from fedlightning.core.errors import InvalidAttributeError, InvalidTypeError
 from fedlightning.core.parameter_space import ParameterSpace
 from fedlightning.core.per_block import PerBlock as PerBlock
 from fedlightning.core.per_block import per_block as per_block
@@ -187,7 +188,7 @@ class Algorithm(ABC):
         if name in getattr(type(self), "__dataclass_fields__", {}) and name not in vars(self):
             object.__setattr__(self, name, value)  # the constructor of a dataclass that is not frozen
             return
-        raise AttributeError(
+        raise InvalidAttributeError(
             f"{type(self).__name__} sets self.{name}: an algorithm keeps nothing on itself, where no checkpoint would "
             "find it. Put it into the server's or the client's state (a frozen dataclass), or make it a "
             "hyper-parameter, a field of the class decorated with @dataclass(frozen=True, eq=False)."
@@ -327,7 +328,7 @@ class LocalGradientAlgorithm(Algorithm):
         require(self, "lr", above=0.0)
         require(self, "local_clip", above=0.0, optional=True)
         if self.local_optimizer is not None and not callable(self.local_optimizer):
-            raise TypeError(
+            raise InvalidTypeError(
                 f"{type(self).__name__}(local_optimizer={self.local_optimizer!r}): expected something that makes one, "
                 "e.g. functools.partial(torch.optim.Adam, lr=0.01)."
             )

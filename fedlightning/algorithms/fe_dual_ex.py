@@ -27,6 +27,7 @@ from torch import Tensor
 
 from fedlightning.algorithms.base import Phase, Reply
 from fedlightning.algorithms.fed_dual_avg import Change, Dual, FedDualAvg
+from fedlightning.core.errors import InvalidValueError
 from fedlightning.oracle.gradient import GradientOracle, Minibatch
 
 
@@ -69,7 +70,7 @@ class FeDualEx(FedDualAvg):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.output not in ("last", "ergodic"):
-            raise ValueError(f"FeDualEx(output={self.output!r}): expected 'last' or 'ergodic'.")
+            raise InvalidValueError(f"FeDualEx(output={self.output!r}): expected 'last' or 'ergodic'.")
 
     @property
     def phases(self) -> tuple[Phase, ...]:
@@ -117,7 +118,7 @@ class FeDualEx(FedDualAvg):
 
     def _of_all(self, middle: Tensor, batch: Minibatch) -> Tensor:
         if batch.active is not None:
-            raise ValueError(
+            raise InvalidValueError(
                 "FeDualEx(output='ergodic') averages the intermediate points of every local step over the clients, but "
                 "some clients take fewer steps. Set the data module's local_steps, or use output='last'."
             )

@@ -32,6 +32,7 @@ import torch
 from torch import Tensor
 
 from fedlightning.algorithms.base import Algorithm, Point, Reply, over_all_clients, per_block
+from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.parameter_space import PerBlock
 from fedlightning.core.validation import require
 from fedlightning.local import descend_personal, descend_until
@@ -97,7 +98,7 @@ class FedAPM(Algorithm):
         require(self, "decay", above=0.0, at_most=1.0)
         require(self, "personal_passes", at_least=1)
         if self.start not in ("local", "shared"):
-            raise ValueError(f"FedAPM(start={self.start!r}): expected 'local' or 'shared'.")
+            raise InvalidValueError(f"FedAPM(start={self.start!r}): expected 'local' or 'shared'.")
 
     @property
     def accumulates(self) -> bool:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from fedlightning.algorithms.base import Point, Reply
 from fedlightning.algorithms.fed_avg import FedAvg
+from fedlightning.core.errors import InvalidTypeError, InvalidValueError
 from fedlightning.core.parameter_space import Layout, ParameterSpace, names_under
 from fedlightning.core.validation import require
 from fedlightning.oracle.gradient import GradientOracle
@@ -49,7 +50,7 @@ class FedCP(FedAvg):
         heads: Any = self.heads
         named = isinstance(heads, list | tuple) and [type(name) for name in heads] == [str, str]
         if heads is not None and not named:
-            raise TypeError(
+            raise InvalidTypeError(
                 f"FedCP(heads={self.heads!r}): expected the names of two heads, [shared, personal], or null."
             )
 
@@ -61,7 +62,7 @@ class FedCP(FedAvg):
             places = _places(space.shared, common, like.device), _places(space.personal, own, like.device)
             shapes = [{name: place.shape for name, place in found.items()} for found in places]
             if shapes[0] != shapes[1]:
-                raise ValueError(
+                raise InvalidValueError(
                     f"FedCP(heads={self.heads!r}): expected a personal head of the global one's names and shapes, got "
                     f"{_listed(shapes[1])} beside {_listed(shapes[0])}."
                 )

@@ -38,6 +38,7 @@ import torch
 from torch import Tensor
 
 from fedlightning.algorithms.base import LocalGradientAlgorithm, Point, Reply, over_all_clients, per_block
+from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.parameter_space import PerBlock
 from fedlightning.core.validation import require
 from fedlightning.oracle.gradient import GradientOracle
@@ -127,7 +128,7 @@ class FedMM(LocalGradientAlgorithm):
         require(self, "mu", above=0.0)
         require(self, "eta3", above=0.0, at_most=1.0)
         if self.mean_over not in ("cohort", "all"):
-            raise ValueError(f"FedMM(mean_over={self.mean_over!r}): expected 'cohort' or 'all'.")
+            raise InvalidValueError(f"FedMM(mean_over={self.mean_over!r}): expected 'cohort' or 'all'.")
 
     @property
     def accumulates(self) -> bool:

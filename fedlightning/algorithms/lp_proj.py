@@ -30,6 +30,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from fedlightning.algorithms.base import Algorithm, Reply, per_block
+from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.parameter_space import ParameterSpace, PerBlock
 from fedlightning.core.validation import require
 from fedlightning.local import CountSketch
@@ -108,7 +109,7 @@ class LpProj(Algorithm):
         require(self, "lam", at_least=0.0)
         require(self, "seed")
         if self.p not in (1, 2):
-            raise ValueError(f"LpProj(p={self.p!r}): expected 1 or 2.")
+            raise InvalidValueError(f"LpProj(p={self.p!r}): expected 1 or 2.")
 
     def bind(self, space: ParameterSpace, like: Tensor, regularizer: Composite | None = None) -> LpProj:
         """A copy that knows the projection."""
@@ -117,7 +118,7 @@ class LpProj(Algorithm):
         k = bound.dim
         fewest = (x > 0) + (y > 0)
         if not fewest <= k <= x + y:
-            raise ValueError(f"LpProj(dim={k}): expected {fewest} to {x + y}, the number of shared parameters.")
+            raise InvalidValueError(f"LpProj(dim={k}): expected {fewest} to {x + y}, the number of shared parameters.")
         first = k if not y else min(max(round(k * x / (x + y)), min(x, 1), k - y), x, k - 1)
         object.__setattr__(bound, "sketch", CountSketch([x, y], [first, k - first], bound.seed, like))
         return bound

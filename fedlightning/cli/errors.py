@@ -47,7 +47,7 @@ def is_refusal(error: BaseException) -> bool:
     lightning = sys.modules.get("lightning.fabric.utilities.exceptions")
     if lightning is not None and isinstance(error, lightning.MisconfigurationException):
         return True
-    return isinstance(error, FedlightningError) or raised_in(error, "fedlightning")
+    return isinstance(error, FedlightningError)
 
 
 def raised_in(error: BaseException, package: str) -> bool:
@@ -68,7 +68,7 @@ def _sentence(error: BaseException) -> str | None:
     cause = error.__cause__
     if cause is None:
         return str(error)
-    if is_refusal(cause):  # ours, met inside an objective
+    if is_refusal(cause) or raised_in(cause, "fedlightning"):  # met inside an objective
         return str(error)
     misfit = _misfit(cause)
     if misfit is not None:

@@ -25,6 +25,7 @@ from fedlightning.compare.interrupts import deferred_interrupts, interrupts_held
 from fedlightning.compare.plan import Plan, algorithm_arguments, file_name, parse_algorithms
 from fedlightning.compare.results import Goal, collect, markdown_table, write_csv
 from fedlightning.compare.run import Run, execute, hyper_parameters, prepare
+from fedlightning.core.errors import InvalidValueError, UsageError
 from fedlightning.plotting.comparison import comparison_figure
 
 
@@ -75,11 +76,11 @@ def compare(
             diverge.
     """
     if jobs < 1:
-        raise ValueError(f"--jobs {jobs}: expected at least 1.")
+        raise InvalidValueError(f"--jobs {jobs}: expected at least 1.")
     if budget_upload is not None and not budget_upload > 0:
-        raise ValueError(f"--budget_upload {budget_upload:g}: expected > 0.")
+        raise InvalidValueError(f"--budget_upload {budget_upload:g}: expected > 0.")
     if not seeds or len({*seeds}) < len(seeds):
-        raise ValueError(f"--seeds {' '.join(map(str, seeds))}: expected at least one, each once.")
+        raise InvalidValueError(f"--seeds {' '.join(map(str, seeds))}: expected at least one, each once.")
     folder = Path(output)
     console = Console()
     goal = Goal(metric, mode, target)
@@ -137,7 +138,9 @@ def _search(
             close = get_close_matches(name, every, n=1)
             hint = f" Did you mean '{close[0]}'?" if close else ""
             listed = "; ".join(f"{algorithm}: {', '.join(sorted(own))}" for algorithm, own in known.items())
-            raise ValueError(f"--grid {name}=...: no algorithm here has a hyper-parameter '{name}'.{hint} {listed}.")
+            raise InvalidValueError(
+                f"--grid {name}=...: no algorithm here has a hyper-parameter '{name}'.{hint} {listed}."
+            )
     searched: dict[str, dict[Values, Run]] = {}
     for name in plan.algorithms:
         searched[name] = {
@@ -148,7 +151,7 @@ def _search(
     chosen = best_points(searched, goal)
     (folder / "grid.md").write_text(grid_table(searched, chosen, goal) + "\n")
     if not chosen:
-        raise ValueError(f"--grid: every run diverged, see {folder / 'grid.md'}. Add smaller step sizes.")
+        raise InvalidValueError(f"--grid: every run diverged, see {folder / 'grid.md'}. Add smaller step sizes.")
     for name in searched:
         console.print(f"{name}: {label(chosen[name]) if name in chosen else 'every run diverged'}", markup=False)
     return chosen
@@ -236,7 +239,7 @@ def _side_by_side(todo: Sequence[tuple[Run, int]], progress: Progress, presses: 
                     _tell(run, progress)
                 progress.update(bar, completed=sum(done))
         except BrokenProcessPool as error:
-            raise RuntimeError(
+            raise UsageError(
                 "A run's process was killed, perhaps for want of memory. The same command goes on; try fewer --jobs."
             ) from error
         except BaseException:

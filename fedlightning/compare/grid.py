@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from fedlightning.compare.results import Goal
 from fedlightning.compare.run import Run
+from fedlightning.core.errors import InvalidValueError
 
 Values = tuple[str, ...]
 """Overrides of one grid point, ``key=value`` each."""
@@ -24,12 +25,12 @@ def parse_grid(entries: Sequence[str]) -> dict[str, list[str]]:
     for entry in entries:
         name, _, values = entry.partition("=")
         if not name or not values or name in grid:
-            raise ValueError(f"--grid {entry}: expected name=value,value,..., each name once.")
+            raise InvalidValueError(f"--grid {entry}: expected name=value,value,..., each name once.")
         grid[name] = split_outside_brackets(values, ",")
         if not all(grid[name]):
-            raise ValueError(f"--grid {entry}: a value is empty. Remove one comma.")
+            raise InvalidValueError(f"--grid {entry}: a value is empty. Remove one comma.")
         if any(value.count("[") != value.count("]") or value.count("{") != value.count("}") for value in grid[name]):
-            raise ValueError(f"--grid {entry}: a bracket is not closed.")
+            raise InvalidValueError(f"--grid {entry}: a bracket is not closed.")
     return grid
 
 

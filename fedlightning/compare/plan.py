@@ -10,6 +10,7 @@ from pathlib import Path
 
 from fedlightning.compare.grid import Values, label, split_outside_brackets
 from fedlightning.compare.run import ALGORITHM, Run, hyper_parameters
+from fedlightning.core.errors import InvalidValueError
 
 
 @dataclass(frozen=True)
@@ -43,12 +44,12 @@ class Algorithm:
         for value in values:
             name, _, given = value.partition("=")
             if not name or not given:
-                raise ValueError(f"--algorithms {entry}: expected name=value after the path, got '{value}'.")
+                raise InvalidValueError(f"--algorithms {entry}: expected name=value after the path, got '{value}'.")
             if given.count("[") != given.count("]") or given.count("{") != given.count("}"):
-                raise ValueError(f"--algorithms {entry}: a bracket is not closed.")
+                raise InvalidValueError(f"--algorithms {entry}: a bracket is not closed.")
         names = [value.partition("=")[0] for value in values]
         if twice := next((name for name in names if names.count(name) > 1), None):
-            raise ValueError(f"--algorithms {entry}: '{twice}' is given twice.")
+            raise InvalidValueError(f"--algorithms {entry}: '{twice}' is given twice.")
         name, path = head.rsplit("=", 1) if "=" in head else (Path(head).stem, head)
         return cls(name, path, values)
 
@@ -62,7 +63,9 @@ def parse_algorithms(entries: Sequence[str]) -> dict[str, Algorithm]:
     named: dict[str, Algorithm] = {}
     for algorithm in map(Algorithm.parse, entries):
         if file_name(algorithm.name) in map(file_name, named):
-            raise ValueError(f"Two algorithms are called '{algorithm.name}'. Name them: --algorithms A=path B=path.")
+            raise InvalidValueError(
+                f"Two algorithms are called '{algorithm.name}'. Name them: --algorithms A=path B=path."
+            )
         named[algorithm.name] = algorithm
     return named
 
@@ -127,7 +130,7 @@ def algorithm_arguments(
     """
     files = [*base, *(algorithm.path for algorithm in algorithms.values())]
     if missing := [file for file in files if not Path(file).is_file()]:
-        raise ValueError(f"No such config: {missing[0]}.")
+        raise InvalidValueError(f"No such config: {missing[0]}.")
     keys: dict[str, dict[str, str]] = {}  # by config: reading one takes a third of a second
     arguments = {}
     for name, algorithm in algorithms.items():
@@ -150,7 +153,7 @@ def _own(algorithm: Algorithm, known: Mapping[str, str]) -> list[str]:
         if _is_short(value) and name not in known:
             close = get_close_matches(name, known, n=1)
             hint = f" Did you mean '{close[0]}'?" if close else ""
-            raise ValueError(
+            raise InvalidValueError(
                 f"--algorithms {algorithm.name}={algorithm.path} {value}: it has no hyper-parameter '{name}'.{hint} "
                 f"Known: {', '.join(sorted(known))}."
             )

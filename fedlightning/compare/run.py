@@ -23,6 +23,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from fedlightning.callbacks import History, LastCheckpoint
 from fedlightning.callbacks.history import Row
 from fedlightning.cli.app import FederatedCLI
+from fedlightning.core.errors import InvalidValueError
 from fedlightning.federation.server import RoundRejectedError
 
 ALGORITHM = "model.init_args.algorithm.init_args"
@@ -87,7 +88,9 @@ def prepare(run: Run) -> tuple[int, bool]:
     if rounds < 0:
         epochs = cli.trainer.max_epochs
         if epochs is None or epochs < 0:
-            raise ValueError(f"{run.name}: the configuration sets neither trainer.max_steps nor trainer.max_epochs.")
+            raise InvalidValueError(
+                f"{run.name}: the configuration sets neither trainer.max_steps nor trainer.max_epochs."
+            )
         rounds = epochs * cli.datamodule.rounds_per_epoch
     started = run.folder / "fingerprint"
     if started.is_file() and started.read_text() != fingerprint:
@@ -197,7 +200,7 @@ def _instantiate(run: Run) -> tuple[Any, str]:
             cli = FederatedCLI([*run.arguments, *fixed], run=False)
         except SystemExit as exit_:
             complaint = errors.getvalue().strip().removeprefix("fedlightning: ")
-            raise ValueError(f"The configuration of {run} is not valid: {complaint}") from exit_
+            raise InvalidValueError(f"The configuration of {run} is not valid: {complaint}") from exit_
     config = cli.config.clone()
     config.trainer.default_root_dir = None  # a moved folder holds the same results
     identity = cli.parser.dump(config, skip_none=False)
@@ -235,7 +238,7 @@ class _Expected(Callback):
         row = self._history.rows[0]
         if self._metric not in row:
             known = ", ".join(sorted(row))
-            raise ValueError(f"metric={self._metric!r} is not logged by validation. Logged: {known}.")
+            raise InvalidValueError(f"metric={self._metric!r} is not logged by validation. Logged: {known}.")
 
 
 class _Report(Callback):

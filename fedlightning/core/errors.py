@@ -18,3 +18,19 @@ class InvalidValueError(FedlightningError, ValueError):
 
 class InvalidTypeError(FedlightningError, TypeError):
     """A value is of a type that cannot be used here."""
+
+
+class InvalidAttributeError(FedlightningError, AttributeError):
+    """An attribute may not be set, or is not there because a constructor was not called."""
+
+
+class MissingFileError(FedlightningError, FileNotFoundError):
+    """A file or folder is not where it was looked for."""
+
+
+class NoSuchClientError(FedlightningError, IndexError):
+    """A client's number is not among those of the federation."""
+
+
+class UsageError(FedlightningError, RuntimeError):
+    """Something was asked for at a time or in a process in which it cannot be had."""

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from fedlightning.core.errors import InvalidTypeError, InvalidValueError
 from fedlightning.core.per_block import PerBlock as PerBlock
 from fedlightning.models.per_architecture import TaskArchitectures
 
@@ -109,7 +110,7 @@ class Layout:
             numbers = self._by_prefix(value, name, others)
         elif isinstance(value, Sequence):
             if len(value) != 2:
-                raise ValueError(f"{name}={list(value)!r}: expected one number or a pair [min, max].")
+                raise InvalidValueError(f"{name}={list(value)!r}: expected one number or a pair [min, max].")
             if value[0] == value[1] or self.min_dim == self.dim:
                 return float(value[0])
             numbers = [value[0]] * self.minimised + [value[1]] * (len(self.names) - self.minimised)
@@ -126,7 +127,7 @@ class Layout:
         for parameter in self.names:
             matches = [prefix for prefix in prefixes if is_under(parameter, prefix)]
             if not matches and "default" not in value:
-                raise ValueError(
+                raise InvalidValueError(
                     f"{name}: no entry covers parameter '{parameter}'. Add its prefix or the key 'default'."
                 )
             numbers.append(value[max(matches, key=len)] if matches else value["default"])
@@ -163,20 +164,20 @@ class ParameterSpace:
         """
         trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
         if lazy := [name for name, p in trainable.items() if is_lazy(p)]:
-            raise ValueError(
+            raise InvalidValueError(
                 f"Parameter '{lazy[0]}' of a lazy module has no shape yet. Pass one sample through the module in "
                 "__init__, or give the layer its sizes."
             )
         maximised = _match(max_parameters, trainable, "max_parameters")
         personal = _match(personal_parameters, trainable, "personal_parameters")
         if both := sorted(maximised & personal):
-            raise ValueError(
+            raise InvalidValueError(
                 f"Parameter '{both[0]}' is named by max_parameters and by personal_parameters; "
                 "a parameter belongs to one block. Narrow one of the prefixes."
             )
         dtypes = {p.dtype for p in trainable.values()}
         if len(dtypes) > 1 or any(not dtype.is_floating_point for dtype in dtypes):
-            raise ValueError(
+            raise InvalidValueError(
                 f"Trainable parameters have dtypes {sorted(map(str, dtypes))}; one real floating dtype is needed. "
                 "Convert the module, or exclude parameters with requires_grad_(False)."
             )
@@ -184,7 +185,7 @@ class ParameterSpace:
         choice = TaskArchitectures(module)
         for part in choice.parts:
             if travels := sorted(name for name in trainable if is_under(name, part) and name not in personal):
-                raise ValueError(
+                raise InvalidValueError(
                     f"'{part}' varies between clients, so it cannot be shared, but '{travels[0]}' is not personal. "
                     f"Add '{part}' to personal_parameters."
                 )
@@ -193,7 +194,7 @@ class ParameterSpace:
         minimised = [name for name in trainable if name not in maximised | personal]
         shared = (*minimised, *(name for name in trainable if name in maximised))
         if not shared:
-            raise ValueError(
+            raise InvalidValueError(
                 f"{type(module).__name__} has no shared trainable parameters: there is nothing to federate."
             )
         shapes = {name: p.shape for name, p in trainable.items()}
@@ -292,13 +293,15 @@ def names_under(prefix: str, names: Iterable[str], argument: str) -> set[str]:
     """
     names = list(names)
     if not isinstance(prefix, str):
-        raise TypeError(f"{argument}: {prefix!r} is no name prefix. Give the dotted name of a parameter or module.")
+        raise InvalidTypeError(
+            f"{argument}: {prefix!r} is no name prefix. Give the dotted name of a parameter or module."
+        )
     found = {name for name in names if is_under(name, prefix)}
     if not found:
         prefixes = {".".join(parts[:end]) for parts in map(_parts, names) for end in range(1, len(parts) + 1)}
         hint = get_close_matches(prefix, sorted(prefixes), n=1)
         known = ", ".join(f"'{head}'" for head in dict.fromkeys(_parts(name)[0] for name in names)) or "none"
-        raise ValueError(
+        raise InvalidValueError(
             f"{argument}: '{prefix}' matches no trainable parameter. "
             + (f"Did you mean '{hint[0]}'? " if hint else "")
             + f"Names begin with: {known}."
@@ -308,9 +311,9 @@ def names_under(prefix: str, names: Iterable[str], argument: str) -> set[str]:
 
 def _match(prefixes: Iterable[str], parameters: Mapping[str, nn.Parameter], argument: str) -> set[str]:
     if isinstance(prefixes, str):
-        raise ValueError(f"{argument}={prefixes!r}: expected a sequence of name prefixes, e.g. ({prefixes!r},).")
+        raise InvalidValueError(f"{argument}={prefixes!r}: expected a sequence of name prefixes, e.g. ({prefixes!r},).")
     if not isinstance(prefixes, Iterable):
-        raise ValueError(f"{argument}={prefixes!r}: expected a sequence of name prefixes; () for none.")
+        raise InvalidValueError(f"{argument}={prefixes!r}: expected a sequence of name prefixes; () for none.")
     found: set[str] = set()
     for prefix in prefixes:
         found |= names_under(prefix, parameters, argument)

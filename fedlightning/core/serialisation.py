@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from fedlightning.core.errors import FedlightningError
+from fedlightning.core.errors import FedlightningError, InvalidTypeError
 
 T = TypeVar("T")
 
@@ -245,7 +245,7 @@ def _named(trusted: Iterable[Any]) -> tuple[Any, ...]:
     named = tuple(given)
     for each in named:
         if not callable(each) or not hasattr(each, "__qualname__"):
-            raise TypeError(f"trusted={trusted!r}: expected a list of classes, e.g. trusted=[MyNetwork].")
+            raise InvalidTypeError(f"trusted={trusted!r}: expected a list of classes, e.g. trusted=[MyNetwork].")
     return named
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
+from fedlightning.core.errors import InvalidTypeError
+
 Structure = Any
 """A hashable description of the nesting; None stands for one tensor."""
 
@@ -25,7 +27,7 @@ def flatten(data: Any) -> tuple[list[Tensor], Structure]:
     elif isinstance(data, list | tuple):
         names, parts = type(data), list(data)
     else:
-        raise TypeError(
+        raise InvalidTypeError(
             f"A batch holds {type(data).__name__} {data!r}; federated batches are tensors in dicts, lists and tuples. "
             "Encode it as a tensor in the data set."
         )

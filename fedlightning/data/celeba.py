@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from fedlightning.core.errors import MissingFileError
 from fedlightning.data.federation import Federation
 from fedlightning.data.module import FederatedDataModule
 from fedlightning.data.partitioners import Partitioner, Shards
@@ -69,7 +70,7 @@ class _Faces(Dataset[tuple[Tensor, int]]):
 
 def _read_list(path: Path) -> dict[str, str]:
     if not path.is_file():
-        raise FileNotFoundError(
+        raise MissingFileError(
             f"No {path}: expected CelebA in torchvision's layout, <root>/celeba/ with img_align_celeba/, "
             "identity_CelebA.txt and list_eval_partition.txt."
         )

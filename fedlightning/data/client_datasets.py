@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from fedlightning.core.errors import InvalidTypeError, InvalidValueError
 from fedlightning.core.tree import flatten
 from fedlightning.data.federation import Federation
 from fedlightning.data.module import FederatedDataModule
@@ -53,7 +54,7 @@ class ClientDatasets(FederatedDataModule):
         sizes = _checked_sizes("train", self.clients)
         without = [client for client, size in enumerate(sizes) if not size]
         if without:
-            raise ValueError(
+            raise InvalidValueError(
                 f"train: Client {without[0]} has no samples ({len(without)} of {len(self.clients)} data sets are null "
                 "or empty). Leave such clients out of train, val and test."
             )
@@ -69,12 +70,14 @@ class ClientDatasets(FederatedDataModule):
             _checked_size(given, f"{name}: the data set")
             return given, None  # type: ignore[return-value]
         if len(given) != len(self.clients):
-            raise ValueError(
+            raise InvalidValueError(
                 f"{name}: a list of {len(given)} data sets for {len(self.clients)} clients. Give one a client in the "
                 "order of train, null for a client without, or one data set for the global model."
             )
         if not any(_checked_sizes(name, given)):
-            raise ValueError(f"{name}: all {len(given)} data sets are null or empty. Give null for no {name} data.")
+            raise InvalidValueError(
+                f"{name}: all {len(given)} data sets are null or empty. Give null for no {name} data."
+            )
         return pool(given)
 
 
@@ -93,15 +96,17 @@ def _checked_size(given: Any, which: str) -> int:
     remedy = "expected a data set with __len__ and __getitem__"
     if isinstance(given, type) or not (given is None or hasattr(given, "__getitem__")):
         shown = given.__name__ if isinstance(given, type) else type(given).__name__
-        raise TypeError(f"{which} is {shown}: {remedy}. Samples that come one after the other go into a list first.")
+        raise InvalidTypeError(
+            f"{which} is {shown}: {remedy}. Samples that come one after the other go into a list first."
+        )
     if isinstance(given, tuple | Tensor | str | Mapping):
-        raise TypeError(f"{which} is a {type(given).__name__}: {remedy}, e.g. TensorDataset(inputs, targets).")
+        raise InvalidTypeError(f"{which} is a {type(given).__name__}: {remedy}, e.g. TensorDataset(inputs, targets).")
     _require_dense(given, which)
     try:
         return size_of(given)
     except Exception as error:
         name = type(given).__name__
-        raise TypeError(
+        raise InvalidTypeError(
             f"{which}, {name}, has no length: {type(error).__name__}: {error}. {remedy[0].upper()}{remedy[1:]}."
         ) from error
 
@@ -110,7 +115,7 @@ def _require_dense(dataset: Dataset[Any] | None, which: str) -> None:
     tensors = as_tensor_data(dataset)
     for tensor in [] if tensors is None else flatten(tensors.tensors)[0]:
         if tensor.is_meta or tensor.layout != torch.strided:
-            raise TypeError(
+            raise InvalidTypeError(
                 f"{which} holds a tensor of {'the meta device' if tensor.is_meta else str(tensor.layout)}, whose "
                 "samples cannot be gathered. Give dense tensors (.to_dense()) with data."
             )

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
+from fedlightning.core.errors import InvalidValueError
 from fedlightning.data.federation import Federation
 from fedlightning.data.partition import Partition
 from fedlightning.data.personal import PersonalDigits
@@ -30,9 +31,9 @@ class DigitsOfSizes(PersonalDigits):
         """
         super().__init__(permute_labels=permute_labels, **options)
         if not isinstance(sizes, list | tuple) or not sizes:
-            raise ValueError(f"DigitsOfSizes(sizes={sizes!r}): expected a list of 8, 4, 2 or 1, e.g. [8, 4].")
+            raise InvalidValueError(f"DigitsOfSizes(sizes={sizes!r}): expected a list of 8, 4, 2 or 1, e.g. [8, 4].")
         if wrong := [size for size in sizes if size not in (8, 4, 2, 1)]:
-            raise ValueError(f"sizes={list(sizes)}: {wrong[0]} is none of 8, 4, 2, 1.")
+            raise InvalidValueError(f"sizes={list(sizes)}: {wrong[0]} is none of 8, 4, 2, 1.")
         self.sizes = list(sizes)
 
     def build(self) -> Federation:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset
 
+from fedlightning.core.errors import MissingFileError
 from fedlightning.core.validation import require
 from fedlightning.data.cache import cached
 from fedlightning.data.federation import Federation
@@ -210,7 +211,7 @@ class Office31(FederatedDataModule):
 
         folder = Path(self.root) / domain / "images"
         if not folder.is_dir():
-            raise FileNotFoundError(
+            raise MissingFileError(
                 f"Office31(root={self.root!r}): no folder {folder}. Expected <root>/<domain>/images/<class>/*.jpg "
                 "with the domains amazon, dslr and webcam."
             )

@@ -10,6 +10,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset
 
+from fedlightning.core.errors import InvalidValueError, NoSuchClientError
 from fedlightning.core.tree import map_tensors
 from fedlightning.data.evaluation import ClientLoader, pooled_loader
 from fedlightning.data.federation import Federation
@@ -102,7 +103,7 @@ class EvaluationLoaders:
     def _pooled(self, dataset: Dataset[Any], partition: Partition | None = None) -> Loader:
         """Load the samples that clients hold; all samples if ``partition`` is None."""
         if isinstance(dataset, MixedTensorData):
-            raise ValueError(
+            raise InvalidValueError(
                 "Samples of several shapes cannot be evaluated as one data set. Evaluate them client by client: give "
                 "val, test or predict one data set a client, to a task with personal_parameters."
             )
@@ -130,7 +131,7 @@ class EvaluationLoaders:
         """
         sizes, count = partition.sizes, self.num_processes
         if count > 1 and any(not sizes[rank::count].any() for rank in range(count)):
-            raise ValueError(
+            raise InvalidValueError(
                 f"The evaluation data are those of {int((sizes > 0).sum())} clients, and none of them is with one of "
                 f"the {count} processes (client i is with process i modulo {count}), which the others would wait for. "
                 "Use fewer devices, or give more clients evaluation data."
@@ -139,11 +140,13 @@ class EvaluationLoaders:
 
     def _require_predictable(self, client: int, partition: Partition) -> None:
         if not 0 <= client < len(partition):
-            raise IndexError(f"predict_client={client}: the federation has clients 0 to {len(partition) - 1}.")
+            raise NoSuchClientError(f"predict_client={client}: the federation has clients 0 to {len(partition) - 1}.")
         if not len(partition[client]):
-            raise ValueError(f"predict_client={client}: this client has no test samples. Choose one that has some.")
+            raise InvalidValueError(
+                f"predict_client={client}: this client has no test samples. Choose one that has some."
+            )
         if self.num_processes > 1:
-            raise ValueError(
+            raise InvalidValueError(
                 f"predict_client={client} with {self.num_processes} processes: the client's model lies in one of "
                 "them. Predict on one device."
             )
@@ -156,7 +159,7 @@ class EvaluationLoaders:
             f"FederatedDataModule.from_datasets, or set {stage}_partition in the data module's Federation."
         )
         if self.task.per_client_evaluation:
-            raise ValueError(text)
+            raise InvalidValueError(text)
         if self.task.personal_parameters:
             rank_zero_warn(f"{text} The shared parameters are evaluated with the personal ones of the start.")
         else:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from fedlightning.core.errors import InvalidValueError, MissingFileError
 from fedlightning.data.partitioners import ByGroup, Partitioner
 from fedlightning.data.personal import PersonalData
 from fedlightning.data.tensors import TensorData
@@ -77,18 +78,18 @@ class SubjectFeatures(_Features):
         """
         files = sorted(Path(self.root).glob("*.npz"))
         if not files:
-            raise FileNotFoundError(f"root={self.root!r}: no .npz files there. Expected one a subject.")
+            raise MissingFileError(f"root={self.root!r}: no .npz files there. Expected one a subject.")
         return [self._read(file) for file in files]
 
     def _read(self, file: Path) -> tuple[dict[str, Tensor], Tensor]:
         with np.load(file) as arrays:
             if missing := [name for name in ("label", *self.modalities) if name not in arrays]:
-                raise ValueError(f"{file} has no array '{missing[0]}'. It holds: {', '.join(arrays.files)}.")
+                raise InvalidValueError(f"{file} has no array '{missing[0]}'. It holds: {', '.join(arrays.files)}.")
             features = {name: torch.from_numpy(arrays[name].astype(np.float32)) for name in self.modalities}
             label = torch.from_numpy(arrays["label"].astype(np.int64))
         lengths = {"label": len(label)} | {name: len(array) for name, array in features.items()}
         if len(set(lengths.values())) > 1:
-            raise ValueError(f"{file}: arrays of unequal length {lengths}. Expected one entry a sample in each.")
+            raise InvalidValueError(f"{file}: arrays of unequal length {lengths}. Expected one entry a sample in each.")
         return features, label
 
 
@@ -146,7 +147,7 @@ class FedMultimodal(_Features):
         kept = [i for i, entries in enumerate(next(iter(read.values()))) if len(entries) >= fewest]
         if not kept:
             wanted = f"{fewest} samples (min_samples)" if self._by_subject else "samples"
-            raise FileNotFoundError(
+            raise MissingFileError(
                 f"No client has {wanted} in every one of {', '.join(map(str, folders.values()))}: expected a file "
                 "<client>.pkl in each."
             )
@@ -154,7 +155,7 @@ class FedMultimodal(_Features):
         features = {}
         for name, entries in read.items():
             if [[int(entry[-2]) for entry in entries[i]] for i in kept] != labels:
-                raise ValueError(f"{folders[name]}: labels differ from those in {next(iter(folders.values()))}.")
+                raise InvalidValueError(f"{folders[name]}: labels differ from those in {next(iter(folders.values()))}.")
             features[name] = _padded([entry[-1] for i in kept for entry in entries[i]])
         sizes = [len(own) for own in labels]
         split = {name: joined.split(sizes) for name, joined in features.items()}
@@ -183,7 +184,9 @@ class _ArraysOnly(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _HARMLESS:
-            raise ValueError(f"it holds {module}.{name}; only NumPy's arrays, numbers, strings and lists are read")
+            raise InvalidValueError(
+                f"it holds {module}.{name}; only NumPy's arrays, numbers, strings and lists are read"
+            )
         return super().find_class(module, name)
 
 
@@ -192,4 +195,4 @@ def _unpickle(file: Path) -> Any:
         try:
             return _ArraysOnly(stream).load()
         except ValueError as error:
-            raise ValueError(f"{file} was not read: {error}.") from error
+            raise InvalidValueError(f"{file} was not read: {error}.") from error

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
+from fedlightning.core.errors import InvalidValueError
 from fedlightning.data.partition import Partition
 
 
@@ -40,7 +41,7 @@ class Federation:
         empty = (self.partition.sizes == 0).nonzero().flatten().tolist()
         if empty:
             shown = ", ".join(map(str, empty[:10])) + (", ..." if len(empty) > 10 else "")
-            raise ValueError(
+            raise InvalidValueError(
                 f"Federation(partition=...): {len(empty)} of {len(self.partition)} clients have no training samples: "
                 f"{shown}. Leave such clients out, of val_partition and test_partition too; allow_empty is for these."
             )

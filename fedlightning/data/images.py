@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedlightning.core.errors import MissingFileError
 from fedlightning.core.validation import require
 
 
@@ -80,7 +81,7 @@ def _read_bytes(path: Path, header: int) -> Tensor:
     elif packed.is_file():
         content = gzip.decompress(packed.read_bytes())
     else:
-        raise FileNotFoundError(
+        raise MissingFileError(
             f"Neither {path} nor {packed.name} exists. Point root at a folder in torchvision's layout "
             "(<root>/MNIST/raw/...), or set download to true."
         )
@@ -107,7 +108,7 @@ def read_photographs(path: str | Path) -> list[np.ndarray]:
     else:
         files = sorted(p for p in path.rglob("*") if p.suffix.lower() in (".jpg", ".jpeg", ".png"))
     if not files:
-        raise FileNotFoundError(f"No photographs in {path}: expected a folder of .jpg or .png files, .npy or .npz.")
+        raise MissingFileError(f"No photographs in {path}: expected a folder of .jpg or .png files, .npy or .npz.")
     return decode(files)
 
 

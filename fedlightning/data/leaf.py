@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from fedlightning.core.errors import InvalidValueError, MissingFileError
 from fedlightning.data.federation import Federation
 from fedlightning.data.module import FederatedDataModule
 from fedlightning.data.partition import Partition
@@ -44,7 +45,7 @@ class FEMNIST(FederatedDataModule):
         writers = sorted(train)
         if self._num_clients is not None:
             if self._num_clients > len(writers):
-                raise ValueError(
+                raise InvalidValueError(
                     f"FEMNIST(num_clients={self._num_clients}): {self.root}/train has {len(writers)} writers."
                 )
             writers = writers[: self._num_clients]
@@ -58,7 +59,7 @@ class FEMNIST(FederatedDataModule):
 def _read(folder: Path) -> Samples:
     files = sorted(folder.glob("*.json"))
     if not files:
-        raise FileNotFoundError(
+        raise MissingFileError(
             f"No *.json in {folder}. Make them with LEAF's preprocess.sh, or name the folder that has train/ and test/."
         )
     samples: Samples = {}

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from typing_extensions import Self
 
+from fedlightning.core.errors import InvalidTypeError, InvalidValueError
 from fedlightning.core.serialisation import rebuild
 from fedlightning.core.validation import require, require_instance
 from fedlightning.data.evaluation_loaders import EvaluationLoaders, Loader
@@ -105,12 +106,12 @@ class FederatedDataModule(LightningDataModule):
             ValueError: If the list is empty.
         """
         if isinstance(train, Dataset | Tensor | str | Mapping) or not hasattr(train, "__getitem__"):
-            raise TypeError(
+            raise InvalidTypeError(
                 f"from_datasets(train={type(train).__name__}): expected a list of data sets, one a client. A generator "
                 "becomes one by list(...); one data set is shared out by Subset(dataset, indices) of each client."
             )
         if not len(train):
-            raise ValueError("from_datasets(train=[]): give one data set a client.")
+            raise InvalidValueError("from_datasets(train=[]): give one data set a client.")
         from fedlightning.data.client_datasets import ClientDatasets  # a subclass of this class
 
         return ClientDatasets(train, val, test, **options)

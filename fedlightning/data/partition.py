@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedlightning.core.errors import InvalidValueError
+
 
 class Partition(Sequence[Tensor]):
     """Says which samples each client holds: ``partition[i]`` are the positions ``[n_i]`` of client i's samples.
@@ -38,13 +40,13 @@ class Partition(Sequence[Tensor]):
         sizes = self.sizes
         if not allow_empty and (sizes == 0).any():
             empty = (sizes == 0).nonzero().flatten()
-            raise ValueError(
+            raise InvalidValueError(
                 f"Client {int(empty[0])} has no samples ({len(empty)} of {len(sizes)} clients are empty). "
                 "Use fewer clients, a larger alpha or min_size in Dirichlet, or leave such clients out."
             )
         if len(torch.unique(order)) < len(order):
             values, counts = torch.unique(order, return_counts=True)
-            raise ValueError(
+            raise InvalidValueError(
                 f"Sample {int(values[counts > 1][0])} belongs to more than one client. Partition the data: every "
                 "sample to at most one client."
             )
@@ -59,7 +61,7 @@ class Partition(Sequence[Tensor]):
         """
         tensors = [torch.as_tensor(part, dtype=torch.long).flatten() for part in parts]
         if not tensors:
-            raise ValueError("The federation has no clients.")
+            raise InvalidValueError("The federation has no clients.")
         sizes = torch.tensor([len(part) for part in tensors])
         return cls(torch.cat(tensors), torch.cat([torch.zeros(1, dtype=torch.long), sizes.cumsum(0)]), allow_empty)
 
@@ -71,9 +73,9 @@ class Partition(Sequence[Tensor]):
             ValueError: Unless 1 <= ``num_clients`` <= n.
         """
         if num_clients < 1:
-            raise ValueError(f"num_clients={num_clients}: expected at least 1.")
+            raise InvalidValueError(f"num_clients={num_clients}: expected at least 1.")
         if num_clients > len(order):
-            raise ValueError(
+            raise InvalidValueError(
                 f"{num_clients:,} clients cannot share {len(order):,} samples: every client needs at least one. Use "
                 "fewer clients or more data."
             )
@@ -118,7 +120,7 @@ class Partition(Sequence[Tensor]):
         _require_share(share)
         if (self.sizes < 2).any():
             client = int((self.sizes < 2).nonzero()[0])
-            raise ValueError(
+            raise InvalidValueError(
                 f"Client {client} has one sample, nothing can be set aside. Use fewer clients, or a larger min_size in "
                 "Dirichlet."
             )
@@ -168,7 +170,7 @@ class Partition(Sequence[Tensor]):
                 count = max(0, min(round(share * len(alike)), len(alike) - 2))
                 chosen[_some_of(stretches, count, generator)] = True
             if not chosen.any():
-                raise ValueError(
+                raise InvalidValueError(
                     f"Client {client} has {len(own)} samples, too few of each label to set {share} of them aside "
                     "without overlap. Set a larger share aside, or leave the client out."
                 )
@@ -194,7 +196,7 @@ def _some_of(stretches: Sequence[Tensor], count: int, generator: torch.Generator
 
 def _require_share(share: float) -> None:
     if not 0 < share < 1:
-        raise ValueError(f"share={share}: expected 0 < share < 1.")
+        raise InvalidValueError(f"share={share}: expected 0 < share < 1.")
 
 
 def _generator(seed: int) -> torch.Generator:

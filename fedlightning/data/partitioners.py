@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.validation import require
 from fedlightning.data.partition import Partition
 
@@ -90,7 +91,7 @@ class Dirichlet(Partitioner):
             if np.diff(cuts).sum(axis=0).min() >= self.min_size:
                 pieces = [np.split(own, cut[1:-1]) for own, cut in zip(members, cuts, strict=True)]
                 return Partition.of(np.concatenate(part) for part in zip(*pieces, strict=True))
-        raise ValueError(
+        raise InvalidValueError(
             f"Dirichlet(num_clients={self.num_clients}, alpha={self.alpha}, min_size={self.min_size}): no draw of 100 "
             f"gave every client {self.min_size} of the {len(column)} samples. Lower min_size or num_clients, or raise "
             "alpha."
@@ -154,9 +155,11 @@ class SourceTargetShare(Partitioner):
     def __post_init__(self) -> None:
         require(self, "num_clients", "p")
         if self.num_clients < 2 or self.num_clients % 2:
-            raise ValueError(f"SourceTargetShare(num_clients={self.num_clients}): expected an even number of clients.")
+            raise InvalidValueError(
+                f"SourceTargetShare(num_clients={self.num_clients}): expected an even number of clients."
+            )
         if not 0 <= self.p <= 1:
-            raise ValueError(f"SourceTargetShare(p={self.p}): expected 0 <= p <= 1.")
+            raise InvalidValueError(f"SourceTargetShare(p={self.p}): expected 0 <= p <= 1.")
 
     def split(self, column: Tensor, seed: int) -> Partition:
         """Split by domain, 0 for source and 1 for target.
@@ -177,7 +180,7 @@ class SourceTargetShare(Partitioner):
         for half in halves:
             pooled = torch.cat(half)
             if len(pooled) < self.num_clients // 2:
-                raise ValueError(
+                raise InvalidValueError(
                     f"SourceTargetShare(num_clients={self.num_clients}, p={self.p}): one half of the clients shares "
                     f"{len(pooled)} samples, each of its {self.num_clients // 2} clients needs at least one. Use fewer "
                     "clients, or p nearer to 0.5."
@@ -191,13 +194,13 @@ def _require_count(owner: object, *names: str) -> None:
     for name in names:
         require(owner, name)
         if getattr(owner, name) < 1:
-            raise ValueError(f"{type(owner).__name__}({name}={getattr(owner, name)}): expected at least 1.")
+            raise InvalidValueError(f"{type(owner).__name__}({name}={getattr(owner, name)}): expected at least 1.")
 
 
 def _require_enough(partitioner: Partitioner, column: Tensor, needed: int) -> None:
     """Refuse a split that no draw can make, before any drawing."""
     if len(column) < needed:
-        raise ValueError(
+        raise InvalidValueError(
             f"{partitioner}: at least {needed:,} samples are needed, there are {len(column):,}. Use fewer clients, "
             "fewer samples or shards a client, or more data."
         )

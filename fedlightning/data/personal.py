@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.seeding import derive_seed
 from fedlightning.core.validation import require, require_instance
 from fedlightning.data.federation import Federation
@@ -341,7 +342,7 @@ class KUHAR(PersonalData):
         windows, activity, person = read_ku_har(Path(self.root), self.activities)
         count = torch.bincount(person)
         if count.max() < self.min_windows:
-            raise ValueError(
+            raise InvalidValueError(
                 f"min_windows={self.min_windows}: the person with most windows has {int(count.max())}. Lower "
                 "min_windows, or keep more activities."
             )

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedlightning.core.errors import InvalidValueError, MissingFileError
 from fedlightning.data.cache import cached
 from fedlightning.data.images import decode, read_idx, read_photographs
 
@@ -59,7 +60,7 @@ def read_cifar10(root: str | Path, cache: str | Path | None = None, download: bo
     if path.suffix != ".npz":
         return _from_torchvision("CIFAR10", path, "cifar-10-batches-py", "an .npz", download)
     if not path.is_file():
-        raise FileNotFoundError(f"root={str(root)!r}: no such file.")
+        raise MissingFileError(f"root={str(root)!r}: no such file.")
     with np.load(path) as archive:
         label, is_test = torch.from_numpy(archive["label"]).long(), torch.from_numpy(archive["split"] == 1)
     pictures = _decoded(lambda: read_photographs(path), cache, f"{path.stem}-{path.stat().st_size}")
@@ -101,13 +102,13 @@ def read_tiny_imagenet(root: str | Path, cache: str | Path | None = None, downlo
         ValueError: If it is to be downloaded.
     """
     if download:
-        raise ValueError(
+        raise InvalidValueError(
             "download=True: fetch http://cs231n.stanford.edu/tiny-imagenet-200.zip, unpack it, and set root to it."
         )
     folder = Path(root) / "tiny-imagenet-200"
     folder = folder if folder.is_dir() else Path(root)
     if not (folder / "wnids.txt").is_file():
-        raise FileNotFoundError(f"No {folder / 'wnids.txt'}: point root at the unpacked tiny-imagenet-200 folder.")
+        raise MissingFileError(f"No {folder / 'wnids.txt'}: point root at the unpacked tiny-imagenet-200 folder.")
     number = {name: i for i, name in enumerate(sorted((folder / "wnids.txt").read_text().split()))}
     train = [(path, i) for name, i in number.items() for path in sorted((folder / "train" / name).rglob("*.JPEG"))]
     lines = (folder / "val" / "val_annotations.txt").read_text().splitlines()
@@ -124,7 +125,7 @@ def _from_torchvision(name: str, root: Path, folder: str, otherwise: str, downlo
     try:
         parts = [getattr(torchvision.datasets, name)(str(root), train, download=download) for train in (True, False)]
     except RuntimeError as error:
-        raise FileNotFoundError(
+        raise MissingFileError(
             f"No {root / folder}: point root at a folder in torchvision's layout or at {otherwise}, or set download to "
             "true."
         ) from error
@@ -136,11 +137,11 @@ def _from_torchvision(name: str, root: Path, folder: str, otherwise: str, downlo
 def _read_records(path: Path) -> tuple[Tensor, Tensor]:
     """CIFAR-100's binary records: a coarse label, a fine one, and 3 x 32 x 32 bytes."""
     if not path.is_file():
-        raise FileNotFoundError(f"No {path}: expected train.bin and test.bin of CIFAR-100's binary version.")
+        raise MissingFileError(f"No {path}: expected train.bin and test.bin of CIFAR-100's binary version.")
     content = torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8)
     length = 2 + 3 * 32 * 32
     if len(content) % length:
-        raise ValueError(f"{path} has {len(content)} bytes, which is no multiple of {length}. Fetch it again.")
+        raise InvalidValueError(f"{path} has {len(content)} bytes, which is no multiple of {length}. Fetch it again.")
     records = content.view(-1, length)
     return records[:, 2:].reshape(-1, 3, 32, 32), records[:, 1].long()
 

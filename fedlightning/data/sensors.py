@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedlightning.core.errors import InvalidValueError, MissingFileError
+
 WINDOW = 128
 STRIDE = 64
 
@@ -23,7 +25,7 @@ def read_hapt(path: Path) -> tuple[Tensor, Tensor, Tensor]:
         FileNotFoundError: If there is no such file.
     """
     if not path.is_file():
-        raise FileNotFoundError(f"root={str(path)!r}: no such file. Point root at the .npz of the raw recordings.")
+        raise MissingFileError(f"root={str(path)!r}: no such file. Point root at the .npz of the raw recordings.")
     with np.load(path) as z:
         acc = z["acc"] * np.float32(z["acc_step_g"])
         gyro = z["gyro"] * np.float32(z["gyro_step_rad_s"])
@@ -60,7 +62,7 @@ def read_uci_har(root: Path) -> tuple[Tensor, Tensor, Tensor]:
     for part in ("train", "test"):
         folder = root / part
         if not (folder / "Inertial Signals").is_dir():
-            raise FileNotFoundError(
+            raise MissingFileError(
                 f"No {folder / 'Inertial Signals'}: point root at the unpacked 'UCI HAR Dataset' folder."
             )
         signals = [np.loadtxt(folder / "Inertial Signals" / f"{n}_{part}.txt", np.float32, ndmin=2) for n in names]
@@ -92,7 +94,7 @@ def read_ku_har(root: Path, activities: Sequence[str] | None = None) -> tuple[Te
             activity += [number] * count
             person += [int(file.name.partition("_")[0])] * count
     if not activity:
-        raise ValueError(f"No .csv in the activities' folders of {root} holds {2 * WINDOW - 1} readings.")
+        raise InvalidValueError(f"No .csv in the activities' folders of {root} holds {2 * WINDOW - 1} readings.")
     return torch.cat(windows).contiguous(), torch.tensor(activity), torch.tensor(person)
 
 
@@ -110,10 +112,10 @@ def ku_har_folders(root: Path, activities: Sequence[str] | None = None) -> list[
     named = ((folder.name.partition("."), folder) for folder in root.glob("*.*") if folder.is_dir())
     known = sorted((int(number), name, folder) for (number, _, name), folder in named if number.isdigit())
     if not known:
-        raise FileNotFoundError(
+        raise MissingFileError(
             f"No folders such as '0.Stand' in {root}: point root at the unpacked '2.Trimmed_interpolated_data'."
         )
     names = [name for _, name, _ in known]
     if unknown := [name for name in activities or () if name not in names]:
-        raise ValueError(f"activities: there is no '{unknown[0]}' in {root}. There are: {', '.join(names)}.")
+        raise InvalidValueError(f"activities: there is no '{unknown[0]}' in {root}. There are: {', '.join(names)}.")
     return [folder for _, name, folder in known if activities is None or name in activities]

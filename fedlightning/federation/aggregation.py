@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedlightning.algorithms.base import PerClient
+from fedlightning.core.errors import InvalidValueError
 from fedlightning.federation.processes import Processes
 from fedlightning.federation.protocol import Answer, Roster
 from fedlightning.federation.validation import tensors_of
@@ -47,7 +48,7 @@ class WeightedMean:
                 value = torch.where(silent.view(shape), torch.zeros_like(value), value)
             term = torch.tensordot(weights.to(value), value, dims=1)
             if name in self._sums and self._sums[name].shape != term.shape:
-                raise ValueError(
+                raise InvalidValueError(
                     f"Clients of one cohort sent '{name}' in different shapes, {list(self._sums[name].shape)} and "
                     f"{list(term.shape)}. If it holds something of every local step, set the data module's local_steps."
                 )
@@ -228,7 +229,7 @@ def _require_same_names(all_names: Sequence[Sequence[str]]) -> None:
         ValueError: If a name is missing for some clients.
     """
     if odd := sorted({name for names in all_names for name in names if any(name not in other for other in all_names)}):
-        raise ValueError(
+        raise InvalidValueError(
             f"'{odd[0].removeprefix('train_')}' came from some clients of a cohort only. The dict of an objective must "
             "have the same keys in every evaluation, e.g. with the value 0, and so must an algorithm's Reply.log."
         )

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.parameter_space import Layout, read
 from fedlightning.federation.client_group import ClientGroup
 from fedlightning.federation.client_table import mean_of_parts
@@ -232,7 +233,7 @@ class Architectures:
         group.join(cohort.preview(1), self.num_clients)
         mine, theirs = set(group.averaged_buffers), set(averaged)
         if mine != theirs:
-            raise ValueError(
+            raise InvalidValueError(
                 f"Client {cohort.members[0].id} changes buffer '{sorted(mine ^ theirs)[0]}', which clients of other "
                 "architectures do not change, or the other way round, so it cannot be averaged. Set buffers to "
                 "'local', or use layers without running statistics (GroupNorm, LayerNorm)."

@@ -19,6 +19,7 @@ from lightning.pytorch.core.saving import load_hparams_from_tags_csv
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
+from fedlightning.core.errors import InvalidTypeError, InvalidValueError, MissingFileError
 from fedlightning.core.serialisation import CheckpointError
 from fedlightning.federation.shards import placed_shards, read_shards, remove_shards, require_no_shards
 from fedlightning.federation.whole_files import write_whole
@@ -61,7 +62,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             TypeError: If ``storage_options`` are given.
         """
         if storage_options is not None:
-            raise TypeError("AtomicCheckpointIO writes local files and takes no storage_options.")
+            raise InvalidTypeError("AtomicCheckpointIO writes local files and takes no storage_options.")
         if _is_remote(path):
             require_no_shards(checkpoint, path)
             super().save_checkpoint(checkpoint, str(path))
@@ -134,7 +135,7 @@ def read_checkpoint(
     try:
         content = _load(path, map_location, safe)
     except FileNotFoundError:
-        raise FileNotFoundError(f"{name}: there is no such checkpoint.{_others(path)}") from None
+        raise MissingFileError(f"{name}: there is no such checkpoint.{_others(path)}") from None
     except IsADirectoryError:
         raise CheckpointError(f"{name} is a folder, expected a checkpoint file.{_others(path)}") from None
     except PermissionError as error:
@@ -171,7 +172,7 @@ def read_hyper_parameters(file: Path) -> Any:
         return load_hparams_from_tags_csv(file)
     if file.suffix.lower() in (".yaml", ".yml"):
         return yaml.safe_load(file.read_text())
-    raise ValueError(f"hparams_file={str(file)!r}: expected a .yaml or .csv file.")
+    raise InvalidValueError(f"hparams_file={str(file)!r}: expected a .yaml or .csv file.")
 
 
 def require_federation(state: Any, name: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from fedlightning.core.errors import InvalidValueError
 from fedlightning.federation.client_group import ClientGroup
 from fedlightning.federation.client_table import mean_of_parts
 from fedlightning.federation.cohort import Chunk, Cohort
@@ -137,7 +138,7 @@ class ClientRunner:
         found = [names for names in self._processes.collect(changed) if names is not None]
         if any(names != found[0] for names in found):
             different = sorted(set(found[0]).symmetric_difference(next(n for n in found if n != found[0])))
-            raise ValueError(
+            raise InvalidValueError(
                 f"The objective changes buffer '{different[0]}' for some clients and not for others, so it cannot be "
                 "averaged. Write into it in every call, or set buffers to 'local' and use one device."
             )

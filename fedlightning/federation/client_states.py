@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedlightning.core.errors import InvalidTypeError, InvalidValueError
+
 Rows = dict[str, Tensor]
 """The states of S clients by field, each ``[S, ...]``."""
 
@@ -59,7 +61,7 @@ class MemoryMapped(Storage):
 
     def __post_init__(self) -> None:
         if not isinstance(self.folder, str | os.PathLike) or not str(self.folder):
-            raise TypeError(f"MemoryMapped(folder={self.folder!r}): expected the path of a folder.")
+            raise InvalidTypeError(f"MemoryMapped(folder={self.folder!r}): expected the path of a folder.")
 
     def allocate(self, field: str, rows: int, template: Tensor) -> Tensor:
         """Create a new file for every growth; the former file disappears once nothing maps it."""
@@ -170,14 +172,14 @@ class ClientStates:
             ValueError: If the number of clients, the fields or their shapes differ.
         """
         if state["clients"] != self.clients:
-            raise ValueError(
+            raise InvalidValueError(
                 f"The checkpoint holds a federation of {state['clients']} clients, the data have {self.clients}. "
                 "Resume with the data it was trained on."
             )
         shapes = {name: tuple(row.shape) for name, row in self.template.items()}
         stored = {name: tuple(row.shape) for name, row in state["template"].items()}
         if shapes != stored:
-            raise ValueError(f"The checkpoint's client states have fields {stored}, this run's have {shapes}.")
+            raise InvalidValueError(f"The checkpoint's client states have fields {stored}, this run's have {shapes}.")
         self.template = {name: row.to(self.template[name]) for name, row in state["template"].items()}
         ids = state["ids"].tolist()
         places = [place for place, client in enumerate(ids) if keep is None or client in keep]

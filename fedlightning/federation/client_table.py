@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedlightning.algorithms.base import Algorithm, Reply
+from fedlightning.core.errors import UsageError
 from fedlightning.core.parameter_space import ParameterSpace, read
 from fedlightning.federation.client_states import ClientStates, Rows, Storage
 from fedlightning.federation.validation import tensors_of
@@ -83,7 +84,7 @@ class ClientTable:
             RuntimeError: Before the first round.
         """
         if self._states is None:
-            raise RuntimeError("Client states exist from the first round on.")
+            raise UsageError("Client states exist from the first round on.")
         return self._states
 
     def begin(self, buffers: Collection[str], num_clients: int) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedlightning.core.errors import InvalidValueError
 from fedlightning.federation.minibatches import repeat_last
 from fedlightning.federation.sources import PartSource, Source, WholeData
 from fedlightning.oracle.gradient import Minibatch
@@ -182,7 +183,7 @@ class Chunk:
             return
         index = self._index[:, 0]
         if index.shape[1] != self.sizes[0] or (self.sizes != self.sizes[0]).any():
-            raise ValueError(
+            raise InvalidValueError(
                 "oracle.full needs all data of a client, but this phase works on minibatches. "
                 "Declare the phase with data='full' or 'both', or set batch_size to null."
             )

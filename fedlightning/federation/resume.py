@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedlightning.algorithms.base import Algorithm
+from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.serialisation import NotPlainError, to_config
 
 _NAMES = {"regularizer": "regularizers"}
@@ -66,10 +67,10 @@ class Dependencies:
             raise self.refusal(stored)
         return before
 
-    def refusal(self, stored: Mapping[str, Any]) -> ValueError:
+    def refusal(self, stored: Mapping[str, Any]) -> InvalidValueError:
         """Build the error for a run that resumes with hyper-parameters that do not fit the states."""
         then, now = self.compared(stored)
-        return ValueError(
+        return InvalidValueError(
             f"The checkpoint's states were computed with {then}, this run has {now}: "
             f"{type(self.bound).__name__} cannot go on from them, it would end at a wrong point. Resume with {then}, "
             "or start anew from the weights alone (task.load_state_dict(checkpoint['state_dict'])) without ckpt_path."

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fedlightning.algorithms.base import Phase
+from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.seeding import derive_seed
 from fedlightning.data.federation import Federation
 from fedlightning.data.tensors import shape_of_samples
@@ -63,7 +64,7 @@ class ProcessShare:
             ValueError: If it has too few.
         """
         if num_clients < self.count:
-            raise ValueError(
+            raise InvalidValueError(
                 f"{participation}: a round may have {num_clients} clients, too few for {self.count} processes. Let "
                 "more take part (FirstResponders: raise at_least), or use fewer devices."
             )

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from fedlightning.algorithms.base import Algorithm
-from fedlightning.core.errors import FedlightningError
+from fedlightning.core.errors import FedlightningError, InvalidValueError
 from fedlightning.federation.aggregation import CohortMean
 from fedlightning.federation.processes import Processes
 from fedlightning.federation.protocol import Answer, EvaluationRequest, Request, Roster, Stamp
@@ -177,7 +177,7 @@ class FederatedServer:
         metadata = {each.name: each.metadata for each in fields(start)}
         shapes, found = _shapes(metadata, expected), _shapes(metadata, stored["server"])
         if shapes != found:
-            raise ValueError(
+            raise InvalidValueError(
                 f"The checkpoint's server state has {found}, this task and algorithm have {shapes}. "
                 "Resume with the model and algorithm it was trained with."
             )

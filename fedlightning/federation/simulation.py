@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedlightning.algorithms.base import Algorithm
+from fedlightning.core.errors import InvalidValueError, UsageError
 from fedlightning.core.parameter_space import ParameterSpace, read, write
 from fedlightning.core.serialisation import UntrustedClassError, class_path, from_config, to_config
 from fedlightning.federation.architectures import Architectures
@@ -117,7 +118,7 @@ class Simulation:
         """
         known, found = self.num_clients, len(batch.samples)
         if known is not None and known != found:
-            raise ValueError(
+            raise InvalidValueError(
                 f"The checkpoint holds a federation of {known} clients, the data have {found}. Resume with the data it "
                 "was trained on."
             )
@@ -156,7 +157,7 @@ class Simulation:
             RuntimeError: If the states lie in several processes, or before the first round.
         """
         if self.processes.count > 1:
-            raise RuntimeError(
+            raise UsageError(
                 f"The states of the clients lie in {self.processes.count} processes. Save a checkpoint, and load it "
                 "with load_from_checkpoint in one process."
             )

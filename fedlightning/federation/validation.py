@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from fedlightning.algorithms.base import Algorithm, Reply
+from fedlightning.core.errors import InvalidTypeError, InvalidValueError
 
 _NAMED_CLIENTS = 10
 
@@ -38,7 +39,7 @@ def require_reply(algorithm: Algorithm, reply: Any, num_clients: int, personal: 
     """
     name = f"{type(algorithm).__name__}.client_update"
     if not isinstance(reply, Reply):
-        raise TypeError(
+        raise InvalidTypeError(
             f"{name} returned a {type(reply).__name__}; expected "
             "Reply(update=message, state=new client states or None, personal=new personal blocks, point=local points)."
         )
@@ -46,31 +47,31 @@ def require_reply(algorithm: Algorithm, reply: Any, num_clients: int, personal: 
         if message is None:
             continue
         if not is_dataclass(message) or isinstance(message, type):
-            raise TypeError(
+            raise InvalidTypeError(
                 f"{name} returned Reply({part}={type(message).__name__}); expected an object of a frozen dataclass "
                 "of tensors [S, ...], e.g. fedlightning.algorithms.base.Point(w)."
             )
         for field_name in (each.name for each in fields(message)):
             tensor = getattr(message, field_name)
             if not isinstance(tensor, Tensor):
-                raise TypeError(
+                raise InvalidTypeError(
                     f"{name} returned {part}.{field_name} of type {type(tensor).__name__}; expected a tensor "
                     f"[{num_clients}, ...], one row for each of the S={num_clients} clients."
                 )
             if tensor.shape[:1] != (num_clients,):
-                raise ValueError(
+                raise InvalidValueError(
                     f"{name} returned {part}.{field_name} of shape {list(tensor.shape)}; expected "
                     f"[{num_clients}, ...], one row for each of the S={num_clients} clients."
                 )
     if personal and reply.personal is None and reply.state is None and reply.point is None:
         return  # a phase that only gathers information
     if personal and reply.personal is None:
-        raise TypeError(
+        raise InvalidTypeError(
             f"{name} returned no personal blocks, but the task has personal_parameters. Return Reply(..., personal=v) "
             "with v from local_steps or oracle.step_personal; personal=oracle.personal leaves them as they are."
         )
     if reply.personal is not None and reply.personal.shape != (num_clients, personal):
-        raise ValueError(
+        raise InvalidValueError(
             f"{name} returned personal of shape {list(reply.personal.shape)}; expected [{num_clients}, {personal}]."
         )
 
@@ -84,14 +85,14 @@ def require_server_state(before: Any, after: Any, update: Callable[..., Any], al
     """
     name = f"{type(algorithm).__name__}.{getattr(update, '__name__', 'server_update')}"
     if type(after) is not type(before):
-        raise TypeError(
+        raise InvalidTypeError(
             f"{name} returned a {type(after).__name__}; expected a {type(before).__name__} as init_server does."
         )
     old = tensors_of(before)
     any_length = {each.name for each in fields(before) if each.metadata.get("any_length")}
     for field_name, tensor in tensors_of(after).items():
         if field_name in old and field_name not in any_length and tensor.shape != old[field_name].shape:
-            raise ValueError(
+            raise InvalidValueError(
                 f"{name} returned {field_name} of shape {list(tensor.shape)}; expected "
                 f"{list(old[field_name].shape)} as before the round."
             )

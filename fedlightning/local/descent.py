@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from fedlightning.core.errors import InvalidValueError
+
 if TYPE_CHECKING:
     from fedlightning.oracle.gradient import GradientOracle, Minibatch
 
@@ -170,7 +172,7 @@ def require_elementwise(make: Callable[[Iterable[Tensor]], Optimizer], like: Ten
     except TypeError:  # an object that is not hashable
         objection = _objection(*key)
     if objection is not None:
-        raise ValueError(
+        raise InvalidValueError(
             f"{argument}={_name(make)} is not elementwise: {objection}. Use an elementwise one: SGD, Adam, AdamW, "
             "RMSprop, Adagrad, ..."
         )

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedlightning.core.errors import InvalidValueError
+
 
 class CountSketch:
     """Applies a random matrix P ``[k, d]`` with one nonzero entry in each column, without forming it.
@@ -35,7 +37,7 @@ class CountSketch:
             ValueError: If a block has too few or too many groups.
         """
         if any(not min(1, size) <= count <= size for size, count in zip(sizes, rows, strict=True)):
-            raise ValueError(
+            raise InvalidValueError(
                 f"CountSketch(sizes={list(sizes)}, rows={list(rows)}): expected between 1 and all coordinates of every "
                 "block."
             )

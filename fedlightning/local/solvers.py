@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.parameter_space import ParameterSpace, PerBlock
 from fedlightning.core.validation import require
 from fedlightning.local.descent import Step, clipped_step, gradient_step, optimizer_step, require_elementwise
@@ -91,7 +92,7 @@ class LocalSolver(ABC):
             ValueError: If ``lr`` is None although the task has personal parameters, or does not suit the parameters.
         """
         if self.lr is None and space.personal.dim:
-            raise ValueError(
+            raise InvalidValueError(
                 f"{type(self).__name__}(lr=null): step sizes are estimated for shared parameters only, but the task "
                 "has personal_parameters. Give lr: one number, or by name prefix."
             )

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.validation import require
 from fedlightning.local.subproblem import Subproblem
 
@@ -119,7 +120,7 @@ class RelativeDecrease(StoppingRule):
         """
         least, most = problem.conditioning(like=squared_norm)
         if bool((least <= 0).any()):
-            raise ValueError(
+            raise InvalidValueError(
                 f"RelativeDecrease needs subproblems whose weight exceeds L_i, but weight - L_i is "
                 f"{float(least.min()):g}. Raise the penalty (FIAELT: beta = 5 L), or use GradientTolerance."
             )

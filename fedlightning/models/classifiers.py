@@ -7,6 +7,8 @@ from itertools import pairwise
 
 from torch import nn
 
+from fedlightning.core.errors import InvalidValueError
+
 
 class LogisticRegression(nn.Sequential):
     """Multinomial logistic regression on the flattened input."""
@@ -105,7 +107,7 @@ class MLP(nn.Sequential):
             ValueError: If there are fewer than two.
         """
         if len(widths) < 2:
-            raise ValueError(f"MLP(widths={list(widths)}): expected the input's, hidden and the output's width.")
+            raise InvalidValueError(f"MLP(widths={list(widths)}): expected the input's, hidden and the output's width.")
         layers: list[nn.Module] = [nn.Flatten()]
         for before, after in pairwise(widths):
             layers += [nn.Linear(before, after), nn.ReLU()]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedlightning.core.errors import InvalidValueError
+
 
 class ConditionalPolicy(nn.Module):
     """Shares out features between two heads, sample by sample (Zhang et al., KDD 2023).
@@ -48,7 +50,7 @@ def head_context(head: nn.Module) -> Tensor:
     """
     weights = [layer.weight for layer in head.modules() if isinstance(layer, nn.Linear)]
     if not weights:
-        raise ValueError(f"{type(head).__name__} has no nn.Linear, so it says nothing of its features.")
+        raise InvalidValueError(f"{type(head).__name__} has no nn.Linear, so it says nothing of its features.")
     *below, top = weights
     context = top.detach().sum(0)
     for weight in reversed(below):

@@ -6,6 +6,8 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
+from fedlightning.core.errors import InvalidValueError
+
 _FIRST_SIDE = {28: 7, 32: 4, 64: 4}
 
 
@@ -75,7 +77,7 @@ class DCGANDiscriminator(nn.Sequential):
 def _sides(size: int) -> tuple[int, int]:
     """Side of the innermost layer, and how often it doubles."""
     if size not in _FIRST_SIDE:
-        raise ValueError(f"DCGAN(size={size}): expected one of {sorted(_FIRST_SIDE)}.")
+        raise InvalidValueError(f"DCGAN(size={size}): expected one of {sorted(_FIRST_SIDE)}.")
     side = _FIRST_SIDE[size]
     return side, (size // side).bit_length() - 1
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from fedlightning.core.errors import InvalidValueError, MissingFileError
+
 
 class DigitFeatures(nn.Sequential):
     """The extractor of FedMM's digit experiments: conv 32 - pool - conv 48 - pool, kernels 5 x 5, ReLU.
@@ -31,7 +33,7 @@ class DigitFeatures(nn.Sequential):
             layers: 2 or 3.
         """
         if layers not in (2, 3):
-            raise ValueError(f"DigitFeatures(layers={layers}): expected 2 or 3.")
+            raise InvalidValueError(f"DigitFeatures(layers={layers}): expected 2 or 3.")
         first, second = widths
         modules: list[nn.Module] = [
             nn.Conv2d(channels, first, kernel),
@@ -46,7 +48,9 @@ class DigitFeatures(nn.Sequential):
             modules += [nn.Conv2d(second, 64, 3), nn.ReLU()]
             side, width = side - 2, 64
         if side < 1:
-            raise ValueError(f"DigitFeatures(size={size}, kernel={kernel}, layers={layers}): the image is too small.")
+            raise InvalidValueError(
+                f"DigitFeatures(size={size}, kernel={kernel}, layers={layers}): the image is too small."
+            )
         super().__init__(*modules, nn.Flatten())
         self.out_features = width * side * side
         self.apply(init_truncated_normal)
@@ -81,7 +85,7 @@ class MobileNetV2Features(nn.Module):
         from torchvision.models import MobileNet_V2_Weights, mobilenet_v2
 
         if weights is not None and not Path(weights).is_file():
-            raise FileNotFoundError(f"MobileNetV2Features(weights={weights!r}): no such file.")
+            raise MissingFileError(f"MobileNetV2Features(weights={weights!r}): no such file.")
         network = mobilenet_v2(weights=MobileNet_V2_Weights.DEFAULT if download else None)
         if weights is not None:
             network.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))

@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import nn
 
+from fedlightning.core.errors import InvalidValueError, NoSuchClientError
+
 
 class PerArchitecture(nn.ModuleDict):
     """A part of a network that differs between clients of different architectures.
@@ -38,17 +40,17 @@ class PerArchitecture(nn.ModuleDict):
         """
         super().__init__(architectures)
         if not architectures:
-            raise ValueError("PerArchitecture(architectures={}): give one module at least.")
+            raise InvalidValueError("PerArchitecture(architectures={}): give one module at least.")
         owners: dict[int, str] = {}
         for name, module in architectures.items():
             for parameter in module.parameters():
                 if owners.setdefault(id(parameter), name) != name:
-                    raise ValueError(
+                    raise InvalidValueError(
                         f"Architectures '{owners[id(parameter)]}' and '{name}' share a parameter. Give each a module "
                         "of its own, or name one of them for both groups of clients."
                     )
         if isinstance(choice, str):
-            raise ValueError(
+            raise InvalidValueError(
                 f"PerArchitecture(choice={choice!r}): expected a list of names, one a client, or a function."
             )
         self.choice = choice
@@ -66,7 +68,7 @@ class PerArchitecture(nn.ModuleDict):
         """
         if isinstance(self.choice, Sequence):
             if not 0 <= client < len(self.choice):
-                raise IndexError(
+                raise NoSuchClientError(
                     f"client={client}: choice names the architectures of {len(self.choice)} clients. Name one for "
                     "every client of the data."
                 )
@@ -74,7 +76,7 @@ class PerArchitecture(nn.ModuleDict):
         else:
             name = self.choice(client)
         if name not in self:
-            raise ValueError(
+            raise InvalidValueError(
                 f"choice: client {client} has architecture {name!r}; there are {', '.join(map(repr, self.keys()))}."
             )
         return name
@@ -127,7 +129,7 @@ class TaskArchitectures:
         names = architecture.split(".") if self._parts else []
         parts = self._parts.values()
         if len(names) != len(parts) or any(name not in part for part, name in zip(parts, names, strict=True)):
-            raise ValueError(
+            raise InvalidValueError(
                 f"Architecture {architecture!r} is unknown to this task. Take cohorts from its Trainer's data loader, "
                 "or give RoundLoader the task's architectures."
             )

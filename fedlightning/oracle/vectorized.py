@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.func import grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from fedlightning.core.errors import InvalidTypeError, InvalidValueError
 from fedlightning.core.tree import flatten, unflatten
 from fedlightning.core.validation import require
 from fedlightning.oracle.base import Blocks, ClientBatching, Cost, Evaluate, Evaluation, collected, differentiate
@@ -72,9 +73,9 @@ class Vectorized(ClientBatching):
         require(self, "chunk_size", "threads", at_least=1, optional=True)
         for name in ("replay", "compile"):
             if getattr(self, name) not in (True, False, None):
-                raise TypeError(f"Vectorized({name}={getattr(self, name)!r}): expected true or false.")
+                raise InvalidTypeError(f"Vectorized({name}={getattr(self, name)!r}): expected true or false.")
         if self.backward not in ("autograd", "vmap", None):
-            raise ValueError(f"Vectorized(backward={self.backward!r}): expected 'autograd', 'vmap' or null.")
+            raise InvalidValueError(f"Vectorized(backward={self.backward!r}): expected 'autograd', 'vmap' or null.")
 
     def chunk(self, cost: Cost) -> int:
         """Clients that fit: point, operator, a few temporaries and the activations of each."""

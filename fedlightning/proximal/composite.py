@@ -9,6 +9,7 @@ from math import prod
 import torch
 from torch import Tensor
 
+from fedlightning.core.errors import InvalidTypeError, InvalidValueError
 from fedlightning.core.parameter_space import Layout, is_under, names_under
 from fedlightning.proximal.base import Regularizer, Weight
 
@@ -163,12 +164,14 @@ def _by_name(
         return {}
     given = regularizer.values() if isinstance(regularizer, Mapping) else [regularizer]
     if wrong := [value for value in given if value is not None and not isinstance(value, Regularizer)]:
-        raise TypeError(
+        raise InvalidTypeError(
             f"{argument}: {wrong[0]!r} is no regulariser. Give one, e.g. L1(0.01), or one by name prefix, "
             "{prefix: L1(0.01)}."
         )
     if not names:
-        raise ValueError(f"{argument}: the task has no parameters in this block. Remove it, or set max_parameters.")
+        raise InvalidValueError(
+            f"{argument}: the task has no parameters in this block. Remove it, or set max_parameters."
+        )
     if isinstance(regularizer, Regularizer):
         return dict.fromkeys(names, regularizer)
     found: dict[str, Regularizer | None] = {}
@@ -176,7 +179,7 @@ def _by_name(
         if prefix != "default" and not any(is_under(name, prefix) for name in names):
             for name, reason in elsewhere.items():
                 if is_under(name, prefix):
-                    raise ValueError(f"{argument}: '{prefix}' {reason}.")
+                    raise InvalidValueError(f"{argument}: '{prefix}' {reason}.")
         under = names if prefix == "default" else names_under(prefix, names, argument=argument)
         found |= dict.fromkeys(under, regularizer[prefix])
     return found
@@ -186,7 +189,7 @@ def _shape(regularizer: Regularizer, name: str, shape: torch.Size) -> tuple[int,
     if not regularizer.matrices:
         return (prod(shape),)
     if len(shape) < 2:
-        raise ValueError(
+        raise InvalidValueError(
             f"{type(regularizer).__name__} is a function of matrices, but parameter '{name}' has shape {list(shape)}. "
             "Name the matrices it is for: {prefix: regulariser}."
         )

@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.precision import at_least_float32
 from fedlightning.core.validation import require
 from fedlightning.proximal.base import Regularizer, Weight, infinite_unless, slack
@@ -104,7 +105,7 @@ class GroupLasso(Regularizer):
     def __post_init__(self) -> None:
         require(self, "weight", above=0.0)
         if self.groups not in ("rows", "columns"):
-            raise ValueError(f"GroupLasso(groups={self.groups!r}): expected 'rows' or 'columns'.")
+            raise InvalidValueError(f"GroupLasso(groups={self.groups!r}): expected 'rows' or 'columns'.")
 
     def value(self, z: Tensor) -> Tensor:
         """Weight * sum of group norms."""

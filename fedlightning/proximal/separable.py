@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.validation import require
 from fedlightning.proximal.base import Regularizer, Weight, infinite_unless, slack
 
@@ -133,10 +134,10 @@ class Box(Regularizer):
 
     def __post_init__(self) -> None:
         if self.low is None and self.high is None:
-            raise ValueError("Box(low=None, high=None): give at least one bound.")
+            raise InvalidValueError("Box(low=None, high=None): give at least one bound.")
         require(self, "low", "high", optional=True)
         if self.low is not None and self.high is not None and self.low > self.high:
-            raise ValueError(f"Box(low={self.low}, high={self.high}): expected low <= high.")
+            raise InvalidValueError(f"Box(low={self.low}, high={self.high}): expected low <= high.")
 
     def value(self, z: Tensor) -> Tensor:
         """0 inside."""

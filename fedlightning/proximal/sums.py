@@ -8,6 +8,7 @@ from functools import reduce
 import torch
 from torch import Tensor
 
+from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.validation import require_instance
 from fedlightning.proximal.base import Regularizer, Weight
 from fedlightning.proximal.matrices import GroupLasso, Nuclear, SpectralBall
@@ -46,14 +47,16 @@ class Sum(Regularizer):
         object.__setattr__(self, "second", last)
         names = " + ".join(type(term).__name__ for term in (*inner, last))
         if not _chains(self.first, self.second):
-            raise ValueError(
+            raise InvalidValueError(
                 f"{names}: this sum has no closed-form proximal operator here. Sums that have one: separable + Box, "
                 "anything + SquaredL2, Nuclear + SpectralBall, GroupLasso + L1, L1 or Nuclear or GroupLasso + L2Ball."
             )
         if self.separable:
             nearest = last.project(self.first.project(torch.zeros(1)))  # in both intervals, if they meet
             if not bool(self.value(nearest).isfinite()):
-                raise ValueError(f"{self.first} + {last}: no number satisfies both constraints. Let their bounds meet.")
+                raise InvalidValueError(
+                    f"{self.first} + {last}: no number satisfies both constraints. Let their bounds meet."
+                )
 
     @property
     def matrices(self) -> bool:  # type: ignore[override]

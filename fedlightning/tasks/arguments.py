@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fedlightning.algorithms.base import Algorithm, composite_methods
+from fedlightning.core.errors import InvalidTypeError, InvalidValueError
 from fedlightning.core.validation import require_argument
 from fedlightning.tasks.options import FederationOptions
 from fedlightning.tasks.server_step import EXAMPLES, ServerStep
@@ -21,7 +22,7 @@ def require_algorithm(owner: object, algorithm: Any) -> None:
         TypeError: If it is something else, such as the class of an algorithm.
     """
     if not isinstance(algorithm, Algorithm) or not hasattr(algorithm, "__dataclass_fields__"):
-        raise TypeError(
+        raise InvalidTypeError(
             f"{type(owner).__name__}(algorithm={algorithm!r}): expected an object of a dataclass derived from "
             "fedlightning.algorithms.Algorithm, e.g. FedAvg(lr=0.1)."
         )
@@ -41,7 +42,7 @@ def require_server_step(owner: object, step: ServerStep) -> None:
     require_argument(owner, "server_clip", step.clip, optional=True, above=0.0)
     for name, made in (("server_optimizer", step.optimizer), ("server_scheduler", step.scheduler)):
         if made is not None and not callable(made):
-            raise TypeError(
+            raise InvalidTypeError(
                 f"{type(owner).__name__}({name}={made!r}): expected something that makes it, e.g. {EXAMPLES[name]}."
             )
 
@@ -55,18 +56,18 @@ def require_compatible(algorithm: Algorithm, options: FederationOptions, step: S
     """
     name = type(algorithm).__name__
     if options.regularizes and not algorithm.regularized:
-        raise ValueError(
+        raise InvalidValueError(
             f"{name} takes no regularizer or max_regularizer: averaging its local points would "
             "undo what a proximal step did. Composite methods here: "
             f"{', '.join(composite_methods())}. A smooth penalty can be part of objective()."
         )
     if step.moves_freely and options.regularizes:
-        raise ValueError(
+        raise InvalidValueError(
             "server_optimizer, server_scheduler and server_clip would move the model after the proximal step, out "
             "of its constraint and structure. Use either a regularizer or one of these."
         )
     if step.moves_freely and not algorithm.primal:
-        raise ValueError(
+        raise InvalidValueError(
             f"{name} computes the point from its server state (a dual, or exact means over all "
             "clients): server_optimizer, server_scheduler and server_clip cannot move it. Leave them out and use "
             "the algorithm's own step sizes."

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torchmetrics.classification import BinaryAUROC
 
 from fedlightning.algorithms.base import Algorithm
+from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.validation import require_argument
 from fedlightning.data.module import FederatedDataModule
 from fedlightning.data.tensors import as_tensor_data
@@ -76,12 +77,12 @@ class AUCMaximization(FederatedLightningModule):
         data: Any = getattr(self.trainer, "datamodule", None)
         tensors = as_tensor_data(data.federation.train) if isinstance(data, FederatedDataModule) else None
         if tensors is None:
-            raise ValueError(
+            raise InvalidValueError(
                 "AUCMaximization(prior=None) counts labels of tensor data; give prior for other data sets."
             )
         share = (tensors.tensors[1] == self.positive).double().mean()
         if share in (0, 1):
-            raise ValueError(
+            raise InvalidValueError(
                 f"AUCMaximization(positive={self.positive}): a share {share:g} of the samples is positive."
             )
         self.prior.copy_(share)

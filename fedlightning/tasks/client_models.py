@@ -10,6 +10,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from typing_extensions import Self
 
 from fedlightning.algorithms.base import Algorithm
+from fedlightning.core.errors import InvalidTypeError, InvalidValueError, UsageError
 from fedlightning.data.module import FederatedDataModule
 from fedlightning.federation.client_states import Storage
 from fedlightning.tasks.guards import GuardedModule
@@ -142,7 +143,7 @@ class TaskWithClients(GuardedModule):
         known = counts and self.run.exists and isinstance(data, FederatedDataModule)
         difference = data.differs_from(self.run.trained_on) if known else None
         if difference is not None:
-            raise ValueError(difference)
+            raise InvalidValueError(difference)
 
     def evaluated_together(self, stage: str) -> int:
         """Return how many clients a batch of ``val`` or ``test`` data may hold, at least 1.
@@ -170,7 +171,7 @@ class TaskWithClients(GuardedModule):
             client = index(client)
         except TypeError:
             shown = f"{client!r} of type {type(client).__name__}"
-            raise TypeError(f"personalize({shown}): expected a client's number, from 0 on.") from None
+            raise InvalidTypeError(f"personalize({shown}): expected a client's number, from 0 on.") from None
         self.require_client_states(f"personalize({client})")
         copied: Any = deepcopy(self, {id(self.run): None})
         copied.run = self.run.of_copy(copied)
@@ -189,7 +190,7 @@ class TaskWithClients(GuardedModule):
         """
         if not self.has_client_states:
             why = " load_state_dict brought the global model alone." if self._weights_loaded else ""
-            raise RuntimeError(
+            raise UsageError(
                 f"{type(self).__name__}: {asked} asks for a client's own model, but there are no client states.{why} "
                 f"Fit the task, or load a checkpoint with {type(self).__name__}.load_from_checkpoint(path)."
             )

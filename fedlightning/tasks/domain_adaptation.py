@@ -12,6 +12,7 @@ from torchmetrics import MetricCollection
 from torchmetrics.classification import MulticlassAccuracy
 
 from fedlightning.algorithms.base import Algorithm
+from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.validation import require_instance
 from fedlightning.data.domains import SOURCE
 from fedlightning.metrics import DomainConfusion
@@ -62,7 +63,7 @@ class DomainAdaptation(FederatedLightningModule):
         self.features = DigitFeatures() if features is None else features
         width = getattr(self.features, "out_features", None) if feature_dim is None else feature_dim
         if not isinstance(width, int):
-            raise ValueError(
+            raise InvalidValueError(
                 f"{type(self.features).__name__} has no out_features: give feature_dim, the length of a feature vector."
             )
         self.classifier: nn.Module = nn.Linear(width, classes)

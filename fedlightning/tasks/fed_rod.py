@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedlightning.core.errors import InvalidValueError
 from fedlightning.models import SummedHeads
 from fedlightning.tasks.two_heads import TwoHeadClassification
 
@@ -45,7 +46,7 @@ class FedRoD(TwoHeadClassification):
         features = self.features(x)
         generic = network.head(features)
         if counts.shape[1] != generic.shape[1]:
-            raise ValueError(
+            raise InvalidValueError(
                 f"FedRoD: the data count samples of {counts.shape[1]} classes, the network has {generic.shape[1]} "
                 f"outputs. Give network and task classes={counts.shape[1]}."
             )

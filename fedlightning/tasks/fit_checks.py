@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from fedlightning.callbacks.clients import EvaluateClients
+from fedlightning.core.errors import InvalidTypeError
 from fedlightning.core.parameter_space import ParameterSpace
 from fedlightning.data.module import FederatedDataModule
 from fedlightning.federation.cohort import RoundBatch
@@ -39,7 +40,7 @@ def check_fit(task: FederatedLightningModule, space: ParameterSpace) -> None:
             f"{task.algorithm.without_personal}. Name them in personal_parameters, or take that method by its name."
         )
     if task.evaluated_models and not evaluates_clients(task):
-        raise TypeError(
+        raise InvalidTypeError(
             f"{type(task).__name__}.configure_callbacks leaves out EvaluateClients, without which clients' own "
             "models are never validated. Return [*super().configure_callbacks(), ...]."
         )
@@ -52,7 +53,7 @@ def require_round(batch: Any) -> None:
         TypeError: If the data do not come from a federated data module.
     """
     if not isinstance(batch, RoundBatch):
-        raise TypeError(
+        raise InvalidTypeError(
             f"training_step got a {type(batch).__name__} instead of a round of cohorts: train with a "
             "FederatedDataModule, e.g. FederatedDataModule.from_datasets(train=[one data set a client])."
         )

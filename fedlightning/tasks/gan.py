@@ -17,6 +17,7 @@ from torchmetrics.image.fid import FrechetInceptionDistance
 from torchmetrics.image.inception import InceptionScore
 
 from fedlightning.algorithms.base import Algorithm
+from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.validation import require_argument
 from fedlightning.models.dcgan import DCGANDiscriminator, DCGANGenerator
 from fedlightning.plotting.pictures import image_grid
@@ -67,11 +68,13 @@ class GAN(FederatedLightningModule):
         self.discriminator = DCGANDiscriminator() if discriminator is None else discriminator
         length = getattr(self.generator, "latent", None) if latent is None else latent
         if not isinstance(length, int):
-            raise ValueError(
+            raise InvalidValueError(
                 f"{type(self.generator).__name__} has no attribute latent: give latent, the noise's length."
             )
         if classifier_weights is not None and classifier is None:
-            raise ValueError(f"GAN(classifier_weights={classifier_weights!r}): give the classifier they are for.")
+            raise InvalidValueError(
+                f"GAN(classifier_weights={classifier_weights!r}): give the classifier they are for."
+            )
         require_argument(self, "latent", length, at_least=1, whole=True)
         require_argument(self, "samples", samples, at_least=1, whole=True)
         self.latent, self.non_saturating, self.samples = length, non_saturating, samples

@@ -9,6 +9,7 @@ from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 
+from fedlightning.core.errors import InvalidAttributeError, InvalidTypeError
 from fedlightning.tasks.lightning_surface import never_made, require_a_federated_fit
 from fedlightning.tasks.session import EvaluationSession
 
@@ -40,7 +41,7 @@ class GuardedModule(LightningModule):
         except AttributeError as error:
             if "_in_round" in vars(self):
                 raise
-            raise AttributeError(f"{error}. {never_made(self)}") from None
+            raise InvalidAttributeError(f"{error}. {never_made(self)}") from None
 
     @property
     def trainer(self) -> Trainer:
@@ -61,7 +62,7 @@ class GuardedModule(LightningModule):
         from fedlightning.tasks.base import FederatedLightningModule
 
         if "_in_round" not in vars(self):
-            raise TypeError(never_made(self))
+            raise InvalidTypeError(never_made(self))
         attach: Any = LightningModule.trainer
         attach.fset(self, trainer)
         if trainer is not None:

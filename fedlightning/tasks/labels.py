@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedlightning.core.errors import InvalidValueError
 from fedlightning.data.module import FederatedDataModule
 from fedlightning.data.tensors import MixedTensorData, as_tensor_data
 from fedlightning.tasks.base import FederatedLightningModule
@@ -30,7 +31,7 @@ def require_labels(task: FederatedLightningModule, classes: int) -> None:
     if labels is None or int(labels.max()) < classes:
         return
     low, high = int(labels.min()), int(labels.max())
-    raise ValueError(
+    raise InvalidValueError(
         f"{type(task).__name__}(classes={classes}): the training data have labels {low} to {high}, but the model has "
         f"{classes} outputs, for labels 0 to {classes - 1}. Give network and task classes={high + 1}, or other labels."
     )

@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedlightning.algorithms.base import Algorithm
+from fedlightning.core.errors import InvalidTypeError, InvalidValueError
 
 _SERVER = "the server's with the task's arguments server_optimizer, server_scheduler and server_clip"
 _CLIENTS = "the clients' with lr, local_optimizer and local_clip of the algorithm"
@@ -83,7 +84,7 @@ def require_a_federated_fit(task: LightningModule, base: type[LightningModule], 
     """
     algorithm: Any = getattr(task, "algorithm", None)
     if not isinstance(algorithm, Algorithm):
-        raise TypeError(
+        raise InvalidTypeError(
             f"{type(task).__name__}.algorithm was replaced by {algorithm!r}: make a new task with another algorithm, "
             f"{type(task).__name__}(algorithm=...)."
         )
@@ -93,29 +94,31 @@ def require_a_federated_fit(task: LightningModule, base: type[LightningModule], 
         return
     name = type(task).__name__
     if getattr(task, "_compiler_ctx", None) is not None:
-        raise TypeError(
+        raise InvalidTypeError(
             f"torch.compile({name}) would compile the round with all its bookkeeping, not the objective. Fit the task "
             "itself, with oracle=fedlightning.oracle.Vectorized(compile=True)."
         )
     for hook, remedy in HOOKS.items():
         if _differs(task, base, hook):
-            raise TypeError(f"{name} overrides {hook}, which a federated fit never calls: {remedy}.")
+            raise InvalidTypeError(f"{name} overrides {hook}, which a federated fit never calls: {remedy}.")
     for hook in TRANSFER_HOOKS:
         if _differs(task, base, hook):
-            raise TypeError(
+            raise InvalidTypeError(
                 f"{name} overrides {hook}, which a fit would call with a round of cohorts, whose minibatches are "
                 "gathered later. Augment in objective(batch), which sees one client's minibatch, or in the data set."
             )
     if not _differs(task, base, "objective"):
-        raise TypeError(
+        raise InvalidTypeError(
             f"{name} has no objective. Write objective(self, batch): the loss of one client's minibatch, a scalar, or "
             "{'loss': scalar, name: scalar to log, ...}."
         )
     if task.automatic_optimization:
-        raise TypeError(f"{name}.automatic_optimization is True: leave it False, a round steps the optimizer itself.")
+        raise InvalidTypeError(
+            f"{name}.automatic_optimization is True: leave it False, a round steps the optimizer itself."
+        )
     for parameter, value in task.named_parameters():
         if value._backward_hooks or value._post_accumulate_grad_hooks:
-            raise TypeError(
+            raise InvalidTypeError(
                 f"{name}: parameter '{parameter}' has a gradient hook, which no round would call: gradients are taken "
                 "at every client's own values. Mask or scale the parameter in the objective, or freeze it."
             )
@@ -140,9 +143,11 @@ def _require_options(trainer: Trainer) -> None:
     clip, algorithm = trainer.gradient_clip_val, trainer.gradient_clip_algorithm
     if clip or algorithm is not None:
         option = f"gradient_clip_val={clip}" if clip else f"gradient_clip_algorithm={str(algorithm)!r}"
-        raise ValueError(f"Trainer({option}) clips nothing in a federated fit: {HOOKS['configure_gradient_clipping']}.")
+        raise InvalidValueError(
+            f"Trainer({option}) clips nothing in a federated fit: {HOOKS['configure_gradient_clipping']}."
+        )
     if trainer.accumulate_grad_batches != 1:
-        raise ValueError(
+        raise InvalidValueError(
             f"Trainer(accumulate_grad_batches={trainer.accumulate_grad_batches}): "
             f"{CALLBACKS['GradientAccumulationScheduler']}."
         )
@@ -152,10 +157,10 @@ def _require_callback(callback: Callback, task: Any) -> None:
     for name, remedy in CALLBACKS.items():
         kind = getattr(callbacks, name, None)
         if kind is not None and isinstance(callback, kind):
-            raise ValueError(f"{type(callback).__name__} does not suit a federated fit: {remedy}.")
+            raise InvalidValueError(f"{type(callback).__name__} does not suit a federated fit: {remedy}.")
     averaging = getattr(callbacks, "WeightAveraging", None)
     if averaging is not None and isinstance(callback, averaging) and task.evaluated_models:
-        raise ValueError(f"{type(callback).__name__} does not suit {type(task).__name__}: {_AVERAGING}.")
+        raise InvalidValueError(f"{type(callback).__name__} does not suit {type(task).__name__}: {_AVERAGING}.")
     dead = [hook for hook in CALLBACK_HOOKS if getattr(type(callback), hook) is not getattr(Callback, hook)]
     dead += [hook for hook in CALLBACK_HOOKS if hook in vars(callback)]  # LambdaCallback's
     if dead:
@@ -223,7 +228,7 @@ def refuse_synchronised_statistics(task: nn.Module) -> None:
     """
     for name, module in task.named_modules():
         if isinstance(module, nn.SyncBatchNorm):
-            raise ValueError(
+            raise InvalidValueError(
                 f"{type(task).__name__}.{name} is a SyncBatchNorm, which would mix the samples of different clients. "
                 "Use BatchNorm without sync_batchnorm: the server averages its statistics (buffers='average')."
             )

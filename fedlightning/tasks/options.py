@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, get_args
 import torch
 from lightning.pytorch.utilities import rank_zero_info
 
+from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.parameter_space import ParameterSpace
 from fedlightning.federation.client_table import Buffers
 from fedlightning.federation.oracle_selection import When
@@ -44,12 +45,14 @@ class FederationOptions:
         _require_one_of("weighting", self.weighting, get_args(Weighting))
         _require_one_of("buffers", self.buffers, get_args(Buffers))
         if self.self_check not in ("first", "off") and (type(self.self_check) is not int or self.self_check < 1):
-            raise ValueError(
+            raise InvalidValueError(
                 f"self_check={self.self_check!r}: expected 'first', 'off', or a number of rounds from 1 on."
             )
         prefixes = self.drift_parameters
         if isinstance(prefixes, str) or not isinstance(prefixes, Iterable):
-            raise ValueError(f"drift_parameters={prefixes!r}: expected a list of name prefixes, e.g. [{prefixes}].")
+            raise InvalidValueError(
+                f"drift_parameters={prefixes!r}: expected a list of name prefixes, e.g. [{prefixes}]."
+            )
         object.__setattr__(self, "drift_parameters", tuple(prefixes))
 
     @property
@@ -88,4 +91,4 @@ class FederationOptions:
 
 def _require_one_of(name: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
-        raise ValueError(f"{name}={value!r}: expected one of {', '.join(map(repr, known))}.")
+        raise InvalidValueError(f"{name}={value!r}: expected one of {', '.join(map(repr, known))}.")

@@ -11,6 +11,7 @@ from torchmetrics import MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 
 from fedlightning.algorithms.base import Algorithm
+from fedlightning.core.errors import InvalidTypeError, InvalidValueError
 from fedlightning.metrics.present_auroc import PresentClassesAUROC
 from fedlightning.models import PersonalMLP
 from fedlightning.tasks.batched_evaluation import BatchedEvaluationTask
@@ -53,7 +54,7 @@ class PersonalizedClassification(BatchedEvaluationTask):
         super().__init__(algorithm, **federation)
         self.save_hyperparameters()
         if isinstance(personal, str) or not isinstance(personal, Sequence):
-            raise TypeError(f"{type(self).__name__}(personal={personal!r}): expected a list of name prefixes.")
+            raise InvalidTypeError(f"{type(self).__name__}(personal={personal!r}): expected a list of name prefixes.")
         self.personal_parameters = tuple(f"network.{prefix}" for prefix in personal)
         self._classes = classes
         self.network = PersonalMLP(64, 32, classes) if network is None else network
@@ -94,7 +95,7 @@ class PersonalizedClassification(BatchedEvaluationTask):
         parts = ("input", "label", "class counts")[: 2 + self.class_counts]
         got = len(batch) if isinstance(batch, list | tuple) else 1
         if got != len(parts):
-            raise ValueError(
+            raise InvalidValueError(
                 f"{type(self).__name__} takes samples of {len(parts)} parts ({', '.join(parts)}), the data have {got}. "
                 f"Set class_counts of the data module to {str(self.class_counts).lower()}."
             )
@@ -113,12 +114,12 @@ class PersonalizedClassification(BatchedEvaluationTask):
         y = batch[1]
         outputs = predictions.shape[1]
         if outputs > self._classes:
-            raise ValueError(
+            raise InvalidValueError(
                 f"{type(self).__name__}(classes={self._classes}): the network has {outputs} outputs. Give network and "
                 "task the same number of classes."
             )
         if (label := int(y.max())) >= outputs:
-            raise ValueError(
+            raise InvalidValueError(
                 f"{type(self).__name__}: the {stage} data have label {label}, the network has {outputs} outputs, for "
                 f"labels 0 to {outputs - 1}. Give network and task classes={label + 1} or more."
             )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from fedlightning.core.errors import NoSuchClientError
 from fedlightning.core.parameter_space import ParameterSpace, read, write
 from fedlightning.core.serialisation import CheckpointError
 from fedlightning.data.module import FederatedDataModule
@@ -203,7 +204,7 @@ def _put_into(
     """Put a client's model, or the global one (``client`` None), into a task; without rounds its architecture only."""
     known = None if simulation is None else simulation.num_clients
     if client is not None and known is not None and not 0 <= client < known:
-        raise IndexError(f"client={client}: the federation has clients 0 to {known - 1}.")
+        raise NoSuchClientError(f"client={client}: the federation has clients 0 to {known - 1}.")
     choice = TaskArchitectures(task)
     wanted = choice.first if client is None else choice.of(client)
     if simulation is not None and wanted != choice.active:  # the architecture that is left gets its start back

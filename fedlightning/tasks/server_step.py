@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from fedlightning.core.errors import InvalidTypeError, InvalidValueError
 from fedlightning.core.parameter_space import write
 from fedlightning.federation.simulation import Simulation
 
@@ -64,12 +65,14 @@ class ServerStep:
             return made
         scheduler: Any = self.scheduler(made)
         if not isinstance(scheduler, LRScheduler):
-            raise TypeError(
+            raise InvalidTypeError(
                 f"server_scheduler made {scheduler!r}: expected a torch.optim.lr_scheduler of the optimizer it is "
                 f"given, e.g. {EXAMPLES['server_scheduler']}."
             )
         if isinstance(scheduler, ReduceLROnPlateau):
-            raise ValueError("server_scheduler=ReduceLROnPlateau: it waits for a metric, but is stepped once a round.")
+            raise InvalidValueError(
+                "server_scheduler=ReduceLROnPlateau: it waits for a metric, but is stepped once a round."
+            )
         return [made], [scheduler]
 
     def take(self, task: LightningModule, simulation: Simulation, scaler: Any, undone: bool) -> None:
@@ -111,20 +114,20 @@ class ServerStep:
 def _require_optimizer(optimizer: Any, parameters: Sequence[Tensor]) -> None:
     """Refuse an optimizer that would leave the global model unmoved, or needs the loss that the server lacks."""
     if not isinstance(optimizer, Optimizer):
-        raise TypeError(
+        raise InvalidTypeError(
             f"server_optimizer made {optimizer!r}: expected a torch.optim.Optimizer of the parameters it is given, "
             f"e.g. {EXAMPLES['server_optimizer']}."
         )
     name = type(optimizer).__name__
     closure = inspect.signature(optimizer.step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
-        raise ValueError(
+        raise InvalidValueError(
             f"server_optimizer={name}: it evaluates the loss several times a step, which no server can. Use one that "
             f"takes a gradient, e.g. {EXAMPLES['server_optimizer']}."
         )
     moved = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     if moved != set(map(id, parameters)):
-        raise ValueError(
+        raise InvalidValueError(
             f"server_optimizer={name} was made for other parameters than the {len(parameters)} shared ones it was "
             "given, so the global model would not move as a whole. Use those, e.g. "
             f"{EXAMPLES['server_optimizer']}."

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fedlightning.core.errors import UsageError
 from fedlightning.federation.protocol import EvaluationAnswer, EvaluationRequest
 from fedlightning.tasks.client_evaluation import ClientEvaluation
 
@@ -60,7 +61,7 @@ class EvaluationSession:
             RuntimeError: If the evaluation that ran was for another request.
         """
         if self.evaluation is None or self.evaluation.request is not request:
-            raise RuntimeError("Clients answer the request that their evaluation began with; it was for another one.")
+            raise UsageError("Clients answer the request that their evaluation began with; it was for another one.")
         yield from self.evaluation.answers(clients)
 
     def close(self) -> None:

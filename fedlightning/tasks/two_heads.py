@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from fedlightning.algorithms.base import Algorithm
+from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.parameter_space import is_under
 from fedlightning.models import PersonalMLP
 from fedlightning.tasks.personalized_classification import PersonalizedClassification
@@ -42,13 +43,13 @@ class TwoHeadClassification(PersonalizedClassification):
         network = PersonalMLP(64, 32, classes) if network is None else network
         head, below = getattr(network, "head", None), getattr(network, "features", getattr(network, "body", None))
         if not isinstance(head, nn.Module) or not callable(below):
-            raise ValueError(
+            raise InvalidValueError(
                 f"{type(self).__name__}(network={type(network).__name__}): expected a network with a part 'head' and a "
                 "part 'body' or a method 'features' that gives what the head sees, such as PersonalMLP or HARNet."
             )
         super().__init__(algorithm, network, classes=classes, **federation)
         if "global" in self.evaluated_models:
-            raise ValueError(
+            raise InvalidValueError(
                 f"{type(self).__name__}(algorithm={type(algorithm).__name__}): the algorithm keeps personal models "
                 "beside the global one, the task personal heads beside the global one. Take an algorithm without, such "
                 "as FedSim, or the task PersonalizedClassification."
@@ -56,7 +57,7 @@ class TwoHeadClassification(PersonalizedClassification):
         shared = "network.head"
         kept = [p for p in self.personal_parameters if is_under(shared, p) or is_under(p, shared)]
         if kept:
-            raise ValueError(
+            raise InvalidValueError(
                 f"{type(self).__name__}(personal={kept}): this head is the global one, every client has a personal one "
                 "beside it. Leave it out, for instance by personal: []."
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import pickle
 from importlib import import_module
 from pathlib import Path
@@ -38,6 +39,33 @@ def test_the_classes_are_found():
     assert {"RoundRejectedError", "ObjectiveError", "SampleError", "CheckpointError", "MistakeError"} <= {
         name for _, name in CLASSES
     }
+
+
+PLAIN = {
+    "core/lazy.py: AttributeError",  # what Python expects of a module without a name
+    "data/evaluation.py: IndexError",  # and of a sequence that has ended
+    "oracle/auto.py: NotImplementedError",
+    "oracle/base.py: RuntimeError",  # raised while an objective runs, and wrapped with the client's number
+    "oracle/double.py: MemoryError",
+    "oracle/layers.py: AssertionError",
+    "oracle/vectorized.py: RuntimeError",
+    "tasks/guards.py: RuntimeError",
+}
+"""Built-in errors that are raised on purpose, by file."""
+
+
+def plainly_raised():
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and isinstance(node.exc.func, ast.Name):
+                kind = getattr(builtins, node.exc.func.id, None)
+                if isinstance(kind, type) and issubclass(kind, Exception):
+                    yield f"{path.relative_to(PACKAGE)}: {node.exc.func.id}"
+
+
+def test_what_the_package_raises_on_purpose_is_its_own():
+    """The command shows a traceback for anything else."""
+    assert set(plainly_raised()) == PLAIN, "raise one of fedlightning.core.errors instead"
 
 
 @pytest.mark.parametrize(

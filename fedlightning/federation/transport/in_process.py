@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
+from fedlightning.core.errors import UsageError
 from fedlightning.federation.client import ClientRunner
 from fedlightning.federation.cohort import RoundBatch
 from fedlightning.federation.processes import OneProcess, Processes
@@ -91,7 +92,7 @@ class InProcess:
         Evaluation data come from a data loader, as training data do: the evaluator has seen them before it is asked.
         """
         if self._evaluator is None:
-            raise RuntimeError("These clients were made without an evaluator, so they have nothing to measure with.")
+            raise UsageError("These clients were made without an evaluator, so they have nothing to measure with.")
         return self._evaluator.answers(request, clients)
 
     def settle(self, accepted: Mapping[int, Stamp]) -> bool:
