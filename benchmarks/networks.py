@@ -1,0 +1,278 @@
+"""Eleven networks, each trained by FedAvg through the whole Trainer beside a plain PyTorch loop, in one run.
+
+Every client holds random samples and takes 20 local steps of batch 10 (10 of batch 4 for the larger networks). A round
+of ours and a round of the loop run in turn, so whatever else the machine does meets both. Printed are the median
+seconds of a round, the way that was taken, how many times faster that is than the loop, and peak memory of ours in a
+process of its own. ``python benchmarks/networks.py --help`` lists the choices.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from statistics import median
+
+import torch
+
+import fedlightning  # noqa: F401  # before lightning, which imports torchvision
+from lightning.pytorch import Trainer
+from torch import nn
+from torch.nn import functional as F
+
+from fedlightning import FederatedLightningModule
+from fedlightning.algorithms import FedAvg
+from fedlightning.callbacks import RoundProgressBar
+from fedlightning.data import IID, FederatedDataModule, Federation, TensorData
+from fedlightning.models import CNN, MLP, LeNet5, LogisticRegression, ResNet18
+from fedlightning.oracle import Auto, Sequential, Vectorized
+from fedlightning.participation import Uniform
+from fedlightning.tasks import GAN
+from standard_job import Alternate, peak_resident
+
+CLASSES, LR, VOCABULARY = 10, 0.01, 80
+
+
+class CharacterLSTM(nn.Module):
+    """Predicts the next character from 40, as LEAF's Shakespeare does with two layers of 64."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, 8)
+        self.lstm = nn.LSTM(8, 64, num_layers=2, batch_first=True)
+        self.head = nn.Linear(64, VOCABULARY)
+
+    def forward(self, x):
+        return self.head(self.lstm(self.embedding(x))[0][:, -1])
+
+
+class Transformer(nn.Module):
+    """Two encoder layers of width 64 with four heads, over 32 tokens."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, 64)
+        layer = nn.TransformerEncoderLayer(64, 4, dim_feedforward=128, dropout=0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(64, VOCABULARY)
+
+    def forward(self, x):
+        return self.head(self.encoder(self.embedding(x)).mean(1))
+
+
+class ResNet8(nn.Module):
+    """Three residual stages of 16, 32 and 64 channels with group normalisation, for images of 32 x 32 pixels."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.GroupNorm(4, 16), nn.ReLU())
+        self.stages = nn.ModuleList(_Residual(a, b, s) for a, b, s in ((16, 16, 1), (16, 32, 2), (32, 64, 2)))
+        self.head = nn.Linear(64, CLASSES)
+
+    def forward(self, x):
+        x = self.stem(x)
+        for stage in self.stages:
+            x = stage(x)
+        return self.head(x.mean((2, 3)))
+
+
+class _Residual(nn.Module):
+    def __init__(self, channels, out, stride):
+        super().__init__()
+        self.first = nn.Conv2d(channels, out, 3, stride, padding=1, bias=False)
+        self.second = nn.Conv2d(out, out, 3, padding=1, bias=False)
+        self.norms = nn.ModuleList(nn.GroupNorm(4, out) for _ in range(2))
+        same = channels == out and stride == 1
+        self.skip = nn.Identity() if same else nn.Conv2d(channels, out, 1, stride, bias=False)
+
+    def forward(self, x):
+        y = self.norms[1](self.second(self.norms[0](self.first(x)).relu()))
+        return (y + self.skip(x)).relu()
+
+
+def mobilenet():
+    from torchvision.models import mobilenet_v2
+
+    return mobilenet_v2(num_classes=CLASSES, norm_layer=partial(nn.GroupNorm, 4), dropout=0.0)
+
+
+def vit():
+    from torchvision.models import VisionTransformer
+
+    sizes = {"image_size": 32, "patch_size": 8, "num_layers": 4, "num_heads": 4, "hidden_dim": 64, "mlp_dim": 128}
+    return VisionTransformer(**sizes, num_classes=CLASSES)
+
+
+class Classifier(FederatedLightningModule):
+    """Cross entropy of any network."""
+
+    def __init__(self, network, **federation):
+        super().__init__(FedAvg(LR), **federation)
+        self.network = network()
+
+    def objective(self, batch):
+        x, y = batch
+        return F.cross_entropy(self.network(x), y)
+
+
+def images(size, channels):
+    return lambda n, draw: torch.randn(n, channels, size, size, generator=draw)
+
+
+def tokens(length):
+    return lambda n, draw: torch.randint(0, VOCABULARY, (n, length), generator=draw)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is trained.
+
+    Attributes:
+        task: Makes the task from an oracle.
+        inputs: Draws n inputs.
+        labels: Number of classes.
+        batch: Samples of a minibatch.
+        steps: Local steps of a round.
+    """
+
+    task: Callable[..., FederatedLightningModule]
+    inputs: Callable[[int, torch.Generator], torch.Tensor]
+    labels: int = CLASSES
+    batch: int = 10
+    steps: int = 20
+
+
+def classifier(network, inputs, **options):
+    return Job(partial(Classifier, network), inputs, **options)
+
+
+JOBS = {
+    "logistic regression": classifier(LogisticRegression, images(28, 1)),
+    "MLP 784-200-10": classifier(lambda: nn.Sequential(nn.Flatten(), MLP((784, 200, CLASSES))), images(28, 1)),
+    "LeNet5": classifier(LeNet5, images(28, 1)),
+    "CNN, 1.66 M": classifier(CNN, images(28, 1), steps=10),
+    "ResNet-8": classifier(ResNet8, images(32, 3), steps=10),
+    "ResNet-18": classifier(partial(ResNet18, CLASSES, groups=4), images(32, 3), batch=4, steps=3),
+    "MobileNetV2": classifier(mobilenet, images(32, 3), batch=4, steps=5),
+    "LSTM": classifier(CharacterLSTM, tokens(40), labels=VOCABULARY),
+    "transformer": classifier(Transformer, tokens(32), labels=VOCABULARY),
+    "ViT": classifier(vit, images(32, 3)),
+    "DCGAN": Job(partial(GAN, FedAvg(LR)), images(28, 1), steps=10),
+}
+ORACLES = {"auto": Auto, "vectorized": Vectorized, "sequential": Sequential}
+
+
+class Samples(FederatedDataModule):
+    """Random samples, as many a client as a round takes."""
+
+    def __init__(self, job, clients):
+        super().__init__(
+            batch_size=job.batch, local_steps=job.steps, participation=Uniform(clients), rounds_per_epoch=1000
+        )
+        self.job, self.clients = job, clients
+
+    def build(self):
+        draw, n = torch.Generator().manual_seed(0), self.clients * self.job.batch * self.job.steps
+        labels = torch.randint(0, self.job.labels, (n,), generator=draw)
+        return Federation(TensorData((self.job.inputs(n, draw), labels)), IID(self.clients).split(labels, seed=0))
+
+
+class PlainLoop:
+    """FedAvg as anyone would write it: one model, one optimizer, client after client; buffers are averaged, too."""
+
+    def __init__(self, task, data):
+        self.task, self.job = task, data.job
+        self.x, self.y = data.federation.train.tensors
+        self.partition = data.federation.partition
+        self.maximised = [name.startswith(tuple(task.max_parameters)) for name, _ in task.named_parameters()]
+        self.params = list(task.parameters())
+        self.moving = [*self.params, *(b for b in task.buffers() if b.is_floating_point())]
+        self.server = [value.detach().clone() for value in self.moving]
+
+    @torch.no_grad()
+    def __call__(self):
+        total = [torch.zeros_like(value) for value in self.server]
+        for indices in self.partition:
+            torch._foreach_copy_(self.moving, self.server)
+            optimizer = torch.optim.SGD(self.params, lr=LR)
+            for index in indices[torch.randperm(len(indices))].split(self.job.batch):
+                with torch.enable_grad():
+                    loss = self.task.objective((self.x[index], self.y[index]))
+                    loss = loss["loss"] if isinstance(loss, dict) else loss
+                    optimizer.zero_grad()
+                    loss.backward()
+                for parameter, maximised in zip(self.params, self.maximised, strict=True):
+                    if maximised:
+                        parameter.grad.neg_()
+                optimizer.step()
+            for sum_, value in zip(total, self.moving, strict=True):
+                sum_.add_(value, alpha=1 / len(self.partition))
+        self.server = total
+
+
+def run(name, clients, oracle, rounds, warmup, with_loop=True):
+    """Seconds of our rounds and of the loop's without the warm-up, and the way that was taken."""
+    job = JOBS[name]
+    torch.manual_seed(0)
+    data, task = Samples(job, clients), job.task(oracle=ORACLES[oracle]())
+    loop = PlainLoop(job.task(), data) if with_loop else None
+    turns = Alternate(loop)
+    Trainer(
+        accelerator="cpu",
+        max_steps=warmup + rounds,
+        logger=False,
+        enable_checkpointing=False,
+        enable_model_summary=False,
+        limit_val_batches=0,
+        callbacks=[turns, RoundProgressBar()],
+    ).fit(task, data)
+    return turns.ours[warmup:], turns.theirs[warmup:], task.run.simulation.runner.ways.oracle
+
+
+def peak_memory(name, clients, oracle):
+    """Peak resident memory of ours, in MiB."""
+    command = [sys.executable, __file__, "--memory-of", name, "--clients", str(clients), "--oracle", oracle]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])["peak_mib"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--networks", nargs="+", choices=list(JOBS), default=list(JOBS))
+    parser.add_argument("--clients", nargs="+", type=int, default=[10])
+    parser.add_argument("--oracle", choices=list(ORACLES), default="auto")
+    parser.add_argument("--threads", type=int, default=0, help="0 leaves torch's default")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--warmup", type=int, default=2)
+    parser.add_argument("--no-memory", action="store_true", help="skip the memory measurement")
+    parser.add_argument("--memory-of", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    warnings.simplefilter("ignore")
+    if args.memory_of:
+        run(args.memory_of, args.clients[0], args.oracle, rounds=1, warmup=1, with_loop=False)
+        print(json.dumps({"peak_mib": peak_resident()}))
+        return
+    load = os.getloadavg()[0]
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {os.cpu_count()} cores, load {load:.2f}")
+    print("| network | clients | way taken | ours s | loop s | times faster | peak MiB |")
+    print("| --- | ---: | --- | ---: | ---: | ---: | ---: |")
+    for name in args.networks:
+        for clients in args.clients:
+            ours, theirs, way = run(name, clients, args.oracle, args.rounds, args.warmup)
+            memory = "" if args.no_memory else f"{peak_memory(name, clients, args.oracle):.0f}"
+            mine, plain = median(ours), median(theirs)
+            print(
+                f"| {name} | {clients} | {way} | {mine:.4f} | {plain:.4f} | {plain / mine:.2f} | {memory} |", flush=True
+            )
+
+
+if __name__ == "__main__":
+    main()
