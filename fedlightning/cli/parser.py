@@ -14,6 +14,8 @@ from jsonargparse import ArgumentParser
 from fedlightning.cli.complaints import did_you_mean, no_argument, no_class, no_name, no_option
 from fedlightning.cli.wording import Complaint, Subject, allows_none, deepest_complaints
 
+_COMMANDS = ("fit", "validate", "test", "predict")
+
 
 class ComparisonParser(ArgumentParser):
     """jsonargparse's parser, without the usage of all arguments in front of every complaint."""
@@ -146,7 +148,8 @@ def _abstract_class(complaint: Complaint, parser: ArgumentParser | None) -> str:
 def _required(complaint: Complaint, parser: ArgumentParser | None) -> str:
     names = complaint.details[0].split(", ")
     owner = "" if complaint.owner is None else f"{complaint.owner.rpartition('.')[2]} needs {complaint.details[0]}. "
-    prefix = f"{complaint.key}." if complaint.key else ""
+    key = complaint.key.partition(".")[2] if complaint.key.partition(".")[0] in _COMMANDS else complaint.key
+    prefix = f"{key}." if key else ""
     return f"{owner}Give {' '.join(f'--{prefix}{name}=...' for name in names)}, or a config (-c) that has it."
 
 

@@ -16,9 +16,9 @@ from fedlightning.federation.cohort import Chunk, Cohort
 from fedlightning.federation.oracle_selection import OracleSelection
 from fedlightning.federation.processes import Processes
 from fedlightning.federation.protocol import Answer, Request, Roster, Stamp
-from fedlightning.oracle import Autocast, Cost, ObjectiveError, Vectorized
+from fedlightning.oracle import Autocast, Cost, ObjectiveError
 from fedlightning.oracle.auto import limited
-from fedlightning.oracle.randomness import python_generators_restored, python_state
+from fedlightning.oracle.randomness import python_generators_restored
 from fedlightning.oracle.side_effects import released
 
 
@@ -161,15 +161,8 @@ class ClientRunner:
         with self._undisturbed(cohort.device):
             if request.stamp.phase == 0 or not self.ways.is_made:
                 self._get_ready(request, cohort)
-            drawn = python_state()
             with limited(self.ways.oracle.threads), self._constant_buffers():
                 yield from self.clients.answers(request, cohort, self.ways)
-            if isinstance(self.ways.oracle, Vectorized) and python_state() != drawn:
-                self.ways.leave_batching(
-                    autocast.on_cpu,
-                    "the objective has begun to draw random numbers from Python or NumPy, in this round the same for "
-                    "clients side by side",
-                )
 
     def mean_state(self) -> Any:
         """Return the mean of the algorithm's client states over all N clients of all processes; None if stateless."""

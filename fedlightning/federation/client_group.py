@@ -23,7 +23,8 @@ from fedlightning.federation.cohort import Chunk, Cohort
 from fedlightning.federation.oracle_selection import OracleSelection
 from fedlightning.federation.protocol import Answer, Request, Stamp
 from fedlightning.federation.validation import require_reply, tensors_of
-from fedlightning.oracle import Autocast, ClientBatching, Cost, GradientOracle, Objective, ObjectiveError
+from fedlightning.oracle import Autocast, ClientBatching, Cost, GradientOracle, Objective, ObjectiveError, Vectorized
+from fedlightning.oracle.guard import Guard
 from fedlightning.oracle.look import Look
 
 
@@ -62,6 +63,7 @@ class ClientGroup(ClientTable):
         super().__init__(algorithm, task, space, start, buffers, storage)
         self.objective = Objective(task, space, Autocast(start.device.type))
         self.alone: str | None = None
+        self._rewritten: frozenset[str] = frozenset()
         self.has_joined = False
         self._drift = drift
         self._pending: list[tuple[Stamp, list[int], Rows]] = []
@@ -101,6 +103,7 @@ class ClientGroup(ClientTable):
         self.objective.draws_in_python = look.draws_in_python
         self.objective.hooks_tensors = look.hooks_tensors
         self.alone = look.alone
+        self._rewritten = look.rewritten
         self.has_joined = True
         device = self._personal.device
         free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
@@ -187,9 +190,17 @@ class ClientGroup(ClientTable):
 
         Nothing of a failed attempt is left after the return, because its error would hold all that filled the memory.
         """
+        guard, batched = Guard(self.objective, self._rewritten), isinstance(ways.oracle, Vectorized)
         try:
-            return self._answer(request, chunk, *self._reply(phase, request, chunk, steps, ways.oracle))
+            reply, oracle = self._reply(phase, request, chunk, steps, ways.oracle)
+            why = guard.objection(batched)
+            if why is None:
+                return self._answer(request, chunk, reply, oracle)
+            if batched:
+                ways.leave_batching(self.objective.autocast.on_cpu, why)
+            return None
         except ObjectiveError as error:
+            guard.restore()
             if not ways.give_way(error, len(chunk), self.objective.autocast.on_cpu):
                 raise self._named(error, chunk.ids) from error.__cause__
         except (RuntimeError, MemoryError) as error:  # memory may be short for points and states as well
@@ -212,7 +223,8 @@ class ClientGroup(ClientTable):
             averaged=self._averaged,
         )
         reply = phase.client_update(for_clients(request.message, chunk.ids), self.client_state(rows), oracle)
-        require_reply(self.algorithm, reply, len(chunk), self.space.personal.dim)
+        is_last = phase == self.algorithm.phases[-1]
+        require_reply(self.algorithm, reply, len(chunk), self.space.personal.dim, is_last)
         return reply, oracle
 
     def _answer(self, request: Request, chunk: Chunk, reply: Reply, oracle: GradientOracle) -> Answer:

@@ -154,9 +154,9 @@ class OracleSelection:
         return half
 
     def leave_batching(self, on_cpu: bool, why: str) -> None:
-        """Compute clients one after the other from the next round on."""
+        """Compute clients one after the other from now on."""
         self.oracle = self._ladder[-1]
-        self._report(f"oracle: took {in_words(self.oracle, on_cpu)} from the next round on: {why}")
+        self._report(f"oracle: took {in_words(self.oracle, on_cpu)}: {why}")
 
     def resume(self, stored: ClientBatching) -> None:
         """Continue with the choice of an earlier run where this run leaves the choice open."""
@@ -182,6 +182,8 @@ class OracleSelection:
             batched = self._agreed(mine, request)
         if not isinstance(self.oracle, Auto):
             return batched
+        if size > 1 and not isinstance(batched, Vectorized):
+            return batched  # nothing is left to compare, and a trial would change what the objective may remember
         has_state = group is not None and group.alone is not None
         if self._self_check != "off" and self._processes.largest(int(has_state)):
             return self._ladder[-1]  # trials would change what the objective remembers

@@ -23,7 +23,7 @@ def tensors_of(message: Any) -> dict[str, Tensor]:
     return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
 
-def require_reply(algorithm: Algorithm, reply: Any, num_clients: int, personal: int) -> None:
+def require_reply(algorithm: Algorithm, reply: Any, num_clients: int, personal: int, is_last: bool = True) -> None:
     """Check that an algorithm's client function returned a reply of the right types and shapes.
 
     Args:
@@ -31,6 +31,8 @@ def require_reply(algorithm: Algorithm, reply: Any, num_clients: int, personal: 
         reply: What the function returned.
         num_clients: Number S of clients the reply was computed for.
         personal: Length p of the clients' personal blocks, 0 if there are none.
+        is_last: True in the last phase of a round. Earlier phases may only gather information, and then reply with an
+            update alone.
 
     Raises:
         TypeError: If the reply is no :class:`~fedlightning.algorithms.base.Reply`, contains other things than
@@ -63,9 +65,8 @@ def require_reply(algorithm: Algorithm, reply: Any, num_clients: int, personal: 
                     f"{name} returned {part}.{field_name} of shape {list(tensor.shape)}; expected "
                     f"[{num_clients}, ...], one row for each of the S={num_clients} clients."
                 )
-    if personal and reply.personal is None and reply.state is None and reply.point is None:
-        return  # a phase that only gathers information
-    if personal and reply.personal is None:
+    gathers = not is_last and reply.state is None and reply.point is None
+    if personal and reply.personal is None and not gathers:
         raise InvalidTypeError(
             f"{name} returned no personal blocks, but the task has personal_parameters. Return Reply(..., personal=v) "
             "with v from local_steps or oracle.step_personal; personal=oracle.personal leaves them as they are."

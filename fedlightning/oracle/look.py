@@ -15,7 +15,7 @@ from fedlightning.core.tree import flatten, map_tensors
 from fedlightning.oracle.layers import LoneLayers
 from fedlightning.oracle.objective import Named, Objective, ObjectiveError, writes_into
 from fedlightning.oracle.randomness import python_generators_restored, python_state
-from fedlightning.oracle.side_effects import changed, fingerprint, undone, versions
+from fedlightning.oracle.side_effects import Memory, changed, fingerprint, undone, versions
 
 _GUESS = 4
 """Assumed bytes that autograd keeps, as a multiple of the parameters and the batch, where they cannot be measured."""
@@ -33,6 +33,7 @@ class Look:
         hooks_tensors: Whether the objective puts hooks on tensors. Hooks need tensors that require gradients, which
             tensors below a ``vmap`` of the forward pass alone do not.
         alone: Why clients must be computed one by one; None if they need not be.
+        rewritten: Names of attributes that every evaluation writes anew, and none reads before.
     """
 
     buffers: tuple[str, ...]
@@ -41,13 +42,15 @@ class Look:
     draws_in_python: bool
     hooks_tensors: bool
     alone: str | None
+    rewritten: frozenset[str] = frozenset()
 
     @classmethod
     def at(cls, objective: Objective, z: Tensor, personal: Tensor, data: Any) -> Look:
-        """Evaluate the objective twice at one point, and leave the task's attributes as they were.
+        """Evaluate the objective twice at one point and twice at another; the task's attributes stay as they were.
 
-        An attribute that the second evaluation changes again is state that adds up from call to call. A mode that is
-        set, or a value that is kept, is the same after both evaluations.
+        An attribute that the second evaluation changes again is state that adds up from call to call. An attribute that
+        depends on what was evaluated before the other point is kept from call to call. A mode that is set, or a value
+        that every evaluation writes anew, is neither.
 
         Args:
             objective: An objective whose space has all buffers of the task.
@@ -73,6 +76,15 @@ class Look:
             torch.set_rng_state(state)
             _evaluated(objective, z, personal, buffers, map_tensors(torch.clone, data), writes)
             attribute = changed(between, fingerprint(task))
+            torch.set_rng_state(state)
+            _evaluated(objective, _elsewhere(z), personal, buffers, map_tensors(torch.clone, data), writes)
+            late = fingerprint(task)
+        with undone(task), python_generators_restored():
+            torch.set_rng_state(state)
+            memory = Memory(task)
+            _evaluated(objective, _elsewhere(z), personal, buffers, map_tensors(torch.clone, data), writes)
+            rewritten = frozenset(memory.changes())
+            attribute = attribute or changed(late, fingerprint(task))
         moved = next((name for name in writes.found if name not in fixed), None)
         if moved is not None:
             raise writes_into(objective.name, moved, by_embedding=writes.found[moved])
@@ -84,6 +96,7 @@ class Look:
             draws_in_python,
             hooks.registered,
             _why_alone(objective.name, task, attribute, parameter, draws_in_python),
+            rewritten,
         )
 
 
@@ -193,6 +206,11 @@ def _evaluated(
         raise ObjectiveError(f"{type(error).__name__}: {error}", place=0) from error
     writes.compare()
     return dict(zip(objective.space.buffers.names, after, strict=True)), size
+
+
+def _elsewhere(z: Tensor) -> Tensor:
+    """Return a point near ``z`` that differs in every parameter."""
+    return z + 0.01 * (z.abs() + 0.01)
 
 
 def _written(before: Tensor, after: Tensor) -> bool:

@@ -199,6 +199,13 @@ def python_state() -> Any:
     return random.getstate(), pickle.dumps(np.random.get_state())
 
 
+def restore_python_state(state: Any) -> None:
+    """Put ``random`` and NumPy's global generator back to what :func:`python_state` returned."""
+    ours, theirs = state
+    random.setstate(ours)
+    np.random.set_state(pickle.loads(theirs))
+
+
 @contextmanager
 def python_generators_restored() -> Iterator[None]:
     """Restore the states of ``random`` and of NumPy's global generator when the context ends."""

@@ -62,13 +62,17 @@ def fingerprint(task: nn.Module) -> dict[str, Any]:
     for module, name, value in _attributes(task):
         _note(found, f"{names[id(module)]}.{name}", value, _DEPTH)
     _note(found, "objective", getattr(task.objective, "__func__", task.objective), _DEPTH)
-    for cls in type(task).__mro__:
-        if _is_foreign(cls.__module__):
-            break
+    for cls in _own_classes(task):
         for name, value in vars(cls).items():
             if isinstance(value, (*_PLAIN, *_CONTAINERS, Tensor, FunctionType)):
                 _note(found, f"{cls.__name__}.{name}", value, _DEPTH)
     return found
+
+
+def _own_classes(task: nn.Module) -> dict[type, None]:
+    """Return the user's own classes of the task and of its modules, each once."""
+    kinds = dict.fromkeys(type(module) for module in task.modules())
+    return dict.fromkeys(cls for kind in kinds for cls in kind.__mro__ if not _is_foreign(cls.__module__))
 
 
 def _note(found: dict[str, Any], name: str, value: Any, depth: int) -> None:
@@ -107,6 +111,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
             with suppress(ValueError):  # an empty cell
                 yield f" {name}", cell.cell_contents
         yield " defaults", value.__defaults__ or ()
+        yield from ((f".{name}", inner) for name, inner in vars(value).items())
         for name in value.__code__.co_names:
             held = value.__globals__.get(name)
             if isinstance(held, (*_PLAIN, *_CONTAINERS, deque, itertools.count, Iterator)) or _is_users(held):
@@ -194,16 +199,85 @@ def released(task: nn.Module) -> Iterator[None]:
     Old-style ``weight_norm`` and hooks that keep activations leave these behind, and a task that holds any can neither
     be copied nor saved.
     """
-    before = {(id(module), name): value for module, name, value in _tensors(task)}
+    before = {id(module): dict(vars(module)) for module in task.modules()}
     try:
         yield
     finally:
         for module, name, found in _tensors(task):
-            value = before.get((id(module), name)) if is_functorch_wrapped_tensor(found) else found
-            if value is not None and value.grad_fn is not None:
+            former = before.get(id(module), {})
+            if is_functorch_wrapped_tensor(found) and name not in former:
+                del vars(module)[name]
+                continue
+            value = former[name] if is_functorch_wrapped_tensor(found) else found
+            if isinstance(value, Tensor) and value.grad_fn is not None:
                 value = value.detach()
             if value is not found:
                 vars(module)[name] = value
+
+
+class Memory:
+    """Notes the attributes of a task's modules, to see later whether an objective has kept something in them.
+
+    Noted are numbers, texts, tensors and the contents of lists, dicts and sets. Parameters and buffers are left out.
+    """
+
+    def __init__(self, task: nn.Module) -> None:
+        """Note the attributes as they are now."""
+        self._task = task
+        self._kept = {
+            id(module): {name: (value, _noted(value)) for name, value in vars(module).items() if name not in _OWN}
+            for module in task.modules()
+        }
+
+    def changes(self) -> list[str]:
+        """Return the names of attributes that are new or have changed since."""
+        found = []
+        for place, module in self._task.named_modules():
+            kept = self._kept.get(id(module))
+            if kept is None:
+                continue
+            prefix = f"self.{place}" if place else "self"
+            for name, value in vars(module).items():
+                if name not in _OWN and (name not in kept or _differs(value, *kept[name])):
+                    found.append(f"{prefix}.{name}")
+        return found
+
+    def restore(self) -> None:
+        """Put the attributes back as they were."""
+        for module in self._task.modules():
+            kept = self._kept.get(id(module))
+            if kept is None:
+                continue
+            for name in [name for name in vars(module) if name not in _OWN and name not in kept]:
+                del vars(module)[name]
+            for name, (value, noted) in kept.items():
+                if name not in vars(module) or _differs(vars(module)[name], value, noted):
+                    vars(module)[name] = _put_back(value, noted)
+
+
+def _noted(value: Any) -> Any:
+    """Return what tells later whether a value has changed in place: a copy of its content if it is small."""
+    if isinstance(value, Tensor):
+        small = value.numel() <= _SMALL and not is_functorch_wrapped_tensor(value)
+        return (_version(value), value.detach().clone() if small else value)
+    return value.copy() if type(value) in _CONTAINERS and len(value) <= _SMALL else None
+
+
+def _differs(now: Any, before: Any, noted: Any) -> bool:
+    """Return whether an attribute is another one than before, or has changed in place."""
+    if isinstance(before, _PLAIN):
+        return type(now) is not type(before) or (now != before and before == before)
+    if now is not before:
+        return isinstance(now, (*_PLAIN, *_CONTAINERS, Tensor))
+    if isinstance(before, Tensor):
+        return bool(_version(before) != noted[0])
+    if noted is None:
+        return False
+    if len(now) != len(noted):
+        return True
+    if isinstance(now, dict):
+        return any(name not in noted or noted[name] is not value for name, value in now.items())
+    return isinstance(now, list) and any(one is not other for one, other in zip(now, noted, strict=True))
 
 
 def versions(data: Any) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isnan
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ class RoundReport:
     def __init__(self) -> None:
         """Start a fit, in which no loss is known yet."""
         self._first_loss: float | None = None
+        self._has_warned_of_nan = False
 
     def publish(self, task: Any, result: RoundResult, metrics: dict[str, Tensor | float]) -> None:
         """Pass the metrics of a round on to callbacks and loggers.
@@ -60,11 +62,18 @@ class RoundReport:
             log_histogram(trainer, f"{name}_clients", values)
 
     def _watch(self, metrics: Mapping[str, Tensor | float], round_index: int) -> None:
-        """Warn once if the training loss has grown a million-fold since the first round of the fit."""
+        """Warn once if the training loss is NaN, or has grown a million-fold since the first round of the fit."""
         if "train_loss" not in metrics:
             return
         loss = abs(float(metrics["train_loss"]))
-        if self._first_loss is None:
+        if isnan(loss) and not self._has_warned_of_nan:
+            self._has_warned_of_nan = True
+            rank_zero_warn(
+                f"train_loss is NaN in round {round_index}, though the gradients of the clients that count are "
+                "finite: a term of the objective is undefined where its gradient is not (log of a negative number, "
+                "0/0). Look at the data and at every term of the objective."
+            )
+        elif self._first_loss is None:
             self._first_loss = max(loss, 1e-3)  # an objective of a saddle point may begin near zero
         elif loss > _RUNAWAY * self._first_loss:
             rank_zero_warn(
