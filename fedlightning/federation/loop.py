@@ -76,7 +76,9 @@ class RoundLoop:
                     metrics, clients, undone = {"skipped": 1.0}, {}, True
                     break
                 answers = transport.ask(request, invitation.clients)
-                outcome = server.aggregate(request, answers, transport.processes, invitation.contacted, undo_overflow)
+                outcome = server.aggregate(
+                    request, answers, transport.processes, invitation.contacted, undo_overflow, invitation.clients
+                )
                 at_boundary, self.at_round_boundary = self.at_round_boundary, False  # while states change
                 self.at_round_boundary = not transport.settle(outcome.accepted) and at_boundary
                 if outcome.overflow:

@@ -193,7 +193,7 @@ class Transport(Protocol):
         """Return the clients of the federation and the averaged buffers; called before the first round."""
 
     def ask(self, request: Request, invited: Sequence[int]) -> Iterator[Answer]:
-        """Yield the answers of the invited clients, in an order that does not depend on the clients' speed.
+        """Yield the answers of the invited clients as they come; the server adds them up in the order of ``invited``.
 
         Answers of clients that are dead or late are missing.
         """

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, fields
+from heapq import heappop, heappush
 from typing import Any, Literal
 
 from torch import Tensor
@@ -104,6 +105,7 @@ class FederatedServer:
         processes: Processes,
         contacted: int = 0,
         undo_overflow: bool = False,
+        invited: Sequence[int] = (),
     ) -> Outcome:
         """Turn the answers of a cohort into a new server state.
 
@@ -113,6 +115,7 @@ class FederatedServer:
             processes: All processes that share the cohort; each has the answers of its own clients.
             contacted: Number of clients the request was sent to; if smaller, the number that answered counts.
             undo_overflow: Change nothing if any client returned a non-finite number (loss scaling).
+            invited: The invited clients of this process, in the order in which their answers are added up.
 
         Raises:
             RoundRejectedError: If no client returned finite numbers.
@@ -122,7 +125,7 @@ class FederatedServer:
         assert self.roster is not None
         cohort = CohortMean(self.roster, self._by_samples)
         with closing(iter(answers)) as stream:  # type: ignore[type-var]
-            for answer in stream:
+            for answer in in_order(stream, invited):
                 cohort.add(answer)
         cohort.gather(processes, self.point.device)
         self.count_download(request, max(contacted, cohort.answered))
@@ -184,6 +187,28 @@ class FederatedServer:
         self.traffic = Traffic(stored["upload"], stored["download"])
         like = self.point
         return type(start)(**{name: _placed(value, like) for name, value in stored["server"].items()})
+
+
+def in_order(answers: Iterable[Answer], invited: Sequence[int]) -> Iterator[Answer]:
+    """Yield answers in the order of the invitations, so that their sums have the same bits whoever was first.
+
+    An answer waits for the clients invited before it, or for the end of the phase. Where answers come in this order, as
+    they do in one process, none waits.
+
+    Args:
+        answers: As they come in, each of clients that were invited one after the other.
+        invited: The invited clients in their order.
+    """
+    places = {client: place for place, client in enumerate(invited)}
+    waiting: list[tuple[int, int, Answer]] = []
+    following = 0
+    for count, answer in enumerate(answers):
+        heappush(waiting, (places.get(answer.clients[0], len(places)), count, answer))
+        while waiting and waiting[0][0] == following:
+            following += len(waiting[0][2].clients)
+            yield heappop(waiting)[2]
+    while waiting:
+        yield heappop(waiting)[2]
 
 
 def _placed(value: Any, like: Tensor) -> Any:

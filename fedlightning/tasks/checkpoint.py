@@ -42,6 +42,7 @@ def save(task: TaskWithClients, checkpoint: dict[str, Any]) -> None:
         "format": FORMAT,
         "algorithm": class_path(type(task.algorithm)),
         "data": dict(task.run.trained_on),
+        "personal_parameters": list(task.parameter_space().personal.names),
         **simulation.state_dict(),
     }
     if simulation.processes.count > 1 and task.keeps_client_states and state["clients"] is not None:
@@ -88,6 +89,8 @@ def load(task: TaskWithClients, checkpoint: Mapping[str, Any], fitting: bool) ->
         raise CheckpointError(
             f"{name} was written by {theirs}, this run uses {mine}: their states do not fit. {remedy}"
         )
+    if fitting and state is not None:
+        require_same_personal_parameters(task, state)
     task.run.load(
         state if fits else None,
         {} if state is None else state.get("data", {}),
@@ -112,6 +115,25 @@ def resume(task: TaskWithClients, checkpoint: Mapping[str, Any], strict: bool | 
         require_fitting_weights(task, checkpoint["state_dict"], strict)
     if task.trainer.training:
         require_resumable(checkpoint, task.run.source)
+
+
+def require_same_personal_parameters(task: TaskWithClients, state: Mapping[str, Any]) -> None:
+    """Make sure that the same parameters stay on the clients as when a checkpoint was written.
+
+    Raises:
+        CheckpointError: If a parameter was shared that is personal now, or the other way round.
+    """
+    before = state.get("personal_parameters")
+    if before is None:  # a file written before these were noted
+        return
+    now = task.parameter_space().personal.names
+    if moved := [name for name in (*before, *now) if (name in before) != (name in now)]:
+        was, is_now = ("personal", "shared") if moved[0] in before else ("shared", "personal")
+        raise CheckpointError(
+            f"{task.run.source} was trained with '{moved[0]}' {was}, now it is {is_now}: states and optimizers do not "
+            "fit. Resume with the same personal_parameters, or start anew from the weights alone "
+            "(task.load_state_dict(checkpoint['state_dict'])) without ckpt_path."
+        )
 
 
 def rescue(trainer: Trainer) -> str:

@@ -14,13 +14,15 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
+from fedlightning import FederatedDataModule
 from fedlightning.algorithms import FIAELT, SCAFFOLD, FedAvg, FedDR, FedMM
+from fedlightning.federation.checkpoint_io import CheckpointError
 from fedlightning.local import SVRG
 from fedlightning.oracle import Auto, Sequential, Vectorized
 from fedlightning.participation import Uniform
 from tests.support.cases import CASES
 from tests.support.paths import ROOT
-from tests.support.small import Line, Normed, Personal, fitted, regression_data, trainer
+from tests.support.small import Line, Normed, Personal, clients, fitted, regression_data, trainer
 
 
 def tensors_of(state, prefix=""):
@@ -240,3 +242,19 @@ def test_numpy_hyper_parameters_are_stored_as_numbers(tmp_path):
     fitted(task, max_steps=1).save_checkpoint(tmp_path / "one.ckpt")
     torch.load(tmp_path / "one.ckpt", weights_only=True)
     assert Line.load_from_checkpoint(tmp_path / "one.ckpt").algorithm.lr == 0.05
+
+
+class OwnHead(Line):
+    personal_parameters = ("head",)
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "was", "now"), [(Line, OwnHead, "shared", "personal"), (OwnHead, Line, "personal", "shared")]
+)
+def test_a_resume_with_other_personal_parameters_is_refused_by_name(first, then, was, now, tmp_path):
+    run = trainer(max_steps=1)
+    data = FederatedDataModule.from_datasets(clients(), batch_size=4, local_steps=2)
+    run.fit(first(dropout=0.0), data)
+    run.save_checkpoint(tmp_path / "one.ckpt")
+    with pytest.raises(CheckpointError, match=rf"trained with 'head\.\w+' {was}, now it is {now}"):
+        trainer(max_steps=2).fit(then(dropout=0.0), data, ckpt_path=tmp_path / "one.ckpt")
