@@ -29,7 +29,12 @@ def main(args: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0], help="seeds, one run each")
     parser.add_argument("--output", type=str, default="runs/compare", help="folder of the results")
     parser.add_argument("--metric", type=str, required=True, help="metric of the table and the figure")
-    parser.add_argument("--mode", type=Mode, default="max", help="whether more or less is better")
+    parser.add_argument(
+        "--mode",
+        type=Mode | None,
+        default=None,
+        help="whether more or less is better; by default as the name says",
+    )
     parser.add_argument("--target", type=float | None, default=None, help="report rounds and upload to this value")
     parser.add_argument("--also", nargs="+", type=str, default=[], help="further metrics, a row of panels each")
     parser.add_argument("--log_scale", type=bool, default=False, help="logarithmic vertical axes for the metric")

@@ -23,7 +23,7 @@ from fedlightning.compare.arguments import Mode
 from fedlightning.compare.grid import Values, best_points, grid_points, grid_table, label, parse_grid
 from fedlightning.compare.interrupts import deferred_interrupts, interrupts_held
 from fedlightning.compare.plan import Plan, algorithm_arguments, file_name, parse_algorithms
-from fedlightning.compare.results import Goal, collect, markdown_table, write_csv
+from fedlightning.compare.results import Goal, collect, markdown_table, mode_of, write_csv
 from fedlightning.compare.run import Run, execute, hyper_parameters, prepare
 from fedlightning.core.errors import InvalidValueError, UsageError
 from fedlightning.plotting.comparison import comparison_figure
@@ -35,7 +35,7 @@ def compare(
     metric: str,
     seeds: Sequence[int] = (0,),
     output: str = "runs/compare",
-    mode: Mode = "max",
+    mode: Mode | None = None,
     target: float | None = None,
     test: bool = False,
     jobs: int = 1,
@@ -57,7 +57,8 @@ def compare(
         metric: A metric logged in validation.
         seeds: One run of every algorithm each.
         output: Folder of the results.
-        mode: Whether more (``max``) or less (``min``) of the metric is better.
+        mode: Whether more (``max``) or less (``min``) of the metric is better. Null: less of a loss, an error, a
+            distance, a gap or a norm is better, more of everything else; the table says which.
         target: Report the rounds and the upload it takes to reach this value.
         test: Test every final model; all test metrics go to ``<run>/done.json``, those compared to the table.
         jobs: Runs at a time, in processes of their own that share the cores.
@@ -83,7 +84,7 @@ def compare(
         raise InvalidValueError(f"--seeds {' '.join(map(str, seeds))}: expected at least one, each once.")
     folder = Path(output)
     console = Console()
-    goal = Goal(metric, mode, target)
+    goal = Goal(metric, mode_of(metric) if mode is None else mode, target)
     overrides = tuple(f"--{value}" for value in set)
     arguments = algorithm_arguments(base, parse_algorithms(algorithms), overrides)
     plan = Plan(arguments, overrides, test, budget_upload, metric)

@@ -41,6 +41,17 @@ class Curve:
         return [test[name] for test in self.tests if name in test]
 
 
+_EXTREME: dict[Mode, str] = {"max": "highest", "min": "lowest"}
+_LESS_IS_BETTER = frozenset(
+    ["loss", "error", "mse", "rmse", "mae", "nll", "perplexity", "distance", "gap", "residual", "norm", "fid"]
+)
+
+
+def mode_of(metric: str) -> Mode:
+    """Tells from a metric's name whether more or less of it is better."""
+    return "min" if _LESS_IS_BETTER.intersection(metric.lower().replace("/", "_").split("_")) else "max"
+
+
 @dataclass(frozen=True)
 class Goal:
     """What is compared.
@@ -99,7 +110,7 @@ def markdown_table(curves: Sequence[Curve], goal: Goal, also: Sequence[str] = ()
         goal: What is compared.
         also: Further metrics, whose final values are given; "-" where an algorithm does not log one.
     """
-    header = ["algorithm", f"final {goal.metric}", "best", *(f"final {name}" for name in also)]
+    header = ["algorithm", f"final {goal.metric}", f"best ({_EXTREME[goal.mode]})", *(f"final {name}" for name in also)]
     tested = [name for name in (goal.metric, *also) if any(curve.tested(name) for curve in curves)]
     if goal.target is not None:
         header += [f"rounds to {goal.target:g}", f"upload to {goal.target:g}"]

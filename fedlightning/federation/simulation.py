@@ -207,7 +207,8 @@ class Simulation:
         start = self.server.state if same else before.init_server(self._start.clone())
         server = self.server.load_state_dict(state, start)
         if state["clients"] is None:  # no round yet, so nothing depends on hyper-parameters
-            self.server.state = server if same else self.server.state
+            if same:
+                self.server.state = server
             return
         mine = held_by(self.processes.rank, self.processes.count, state["clients"]["clients"])
         for part in (state["clients"], *others):

@@ -24,7 +24,8 @@ def require_algorithm(owner: object, algorithm: Any) -> None:
     if not isinstance(algorithm, Algorithm) or not hasattr(algorithm, "__dataclass_fields__"):
         raise InvalidTypeError(
             f"{type(owner).__name__}(algorithm={algorithm!r}): expected an object of a dataclass derived from "
-            "fedlightning.algorithms.Algorithm, e.g. FedAvg(lr=0.1)."
+            "fedlightning.algorithms.Algorithm, e.g. FedAvg(lr=0.1). The command line makes one if the task's argument "
+            "is annotated, algorithm: Algorithm."
         )
 
 

@@ -21,7 +21,9 @@ def test_results_table_and_figure(capsys):
     assert [float(row["round"]) for row in rows[:3]] == [2, 4, 6]
     assert all(float(row["upload"]) > 0 for row in rows)
     written = Path("out/table.md").read_text()
-    header = "| algorithm | final distance | best | rounds to 100 | upload to 100 | test_distance | floats up |"
+    header = (
+        "| algorithm | final distance | best (lowest) | rounds to 100 | upload to 100 | test_distance | floats up |"
+    )
     assert written.startswith(header)
     assert "±" in written
     assert written.strip() in capsys.readouterr().out

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from fedlightning.compare import compare
-from fedlightning.compare.results import Curve, Goal, markdown_table
+from fedlightning.compare.results import Curve, Goal, markdown_table, mode_of
 from tests.support.comparisons import arguments
 
 
@@ -32,5 +34,13 @@ def test_further_metrics_and_logarithmic_axes():
     assert (
         Path("out/table.md")
         .read_text()
-        .startswith("| algorithm | final distance | best | final operator_norm | floats up |")
+        .startswith("| algorithm | final distance | best (lowest) | final operator_norm | floats up |")
     )
+
+
+@pytest.mark.parametrize(
+    ("metric", "mode"),
+    [("val_accuracy", "max"), ("val_loss", "min"), ("distance", "min"), ("operator_norm", "min"), ("glossary", "max")],
+)
+def test_the_name_of_a_metric_says_whether_less_is_better(metric, mode):
+    assert mode_of(metric) == mode
