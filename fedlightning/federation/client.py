@@ -16,7 +16,7 @@ from fedlightning.federation.cohort import Chunk, Cohort
 from fedlightning.federation.oracle_selection import OracleSelection
 from fedlightning.federation.processes import Processes
 from fedlightning.federation.protocol import Answer, Request, Roster, Stamp
-from fedlightning.oracle import Autocast, Cost, ObjectiveError
+from fedlightning.oracle import Autocast, Cost, ObjectiveError, Vectorized
 from fedlightning.oracle.auto import limited
 from fedlightning.oracle.randomness import python_generators_restored
 from fedlightning.oracle.side_effects import released
@@ -196,22 +196,27 @@ class ClientRunner:
 
     @contextmanager
     def _constant_buffers(self) -> Iterator[None]:
-        """Check that no client writes into a buffer that all clients share.
+        """Check that no client writes into a buffer or a frozen parameter that all clients share.
 
         Raises:
-            ObjectiveError: If the objective has begun to write into a buffer that it did not write before.
+            ObjectiveError: If the objective has begun to write into one that it did not write before.
         """
-        tracked = self.clients.changed_buffers
-        held = {
-            name: (id(buffer), buffer._version)
-            for name, buffer in self._task.named_buffers()
-            if name not in tracked and not buffer.is_inference()
-        }
+        held = {name: (id(tensor), tensor._version) for name, tensor in self._constants()}
         yield
-        for name, buffer in self._task.named_buffers():
-            if name in held and held[name] != (id(buffer), buffer._version):
+        for name, tensor in self._constants():
+            if name in held and held[name] != (id(tensor), tensor._version):
+                what = "frozen parameter" if isinstance(tensor, nn.Parameter) else "buffer"
                 raise ObjectiveError(
-                    f"{type(self._task).__name__}.objective has begun to write into the buffer '{name}', which it left "
-                    "alone in the first round, so that it counts as a constant of all clients. Write into it in every "
-                    "call, from the first on (its own value, while nothing changes)."
+                    f"{type(self._task).__name__}.objective has begun to write into the {what} '{name}', which it left "
+                    "alone in the first round, so that it counts as a constant of all clients. Use a buffer and write "
+                    "into it in every call, from the first on (its own value, while nothing changes)."
                 )
+
+    def _constants(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield buffers and frozen parameters that the objective is not known to write into."""
+        known = self.clients.changed_buffers
+        alone = isinstance(self.ways.oracle, Vectorized)  # one after the other, frozen parameters may be written
+        frozen = ((name, p) for name, p in self._task.named_parameters() if alone and not p.requires_grad)
+        for name, tensor in (*self._task.named_buffers(), *frozen):
+            if name not in known and not tensor.is_inference():
+                yield name, tensor

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
+from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.tree import map_tensors
 from fedlightning.federation.cohort import Chunk, Cohort
 from fedlightning.federation.processes import Processes
@@ -79,10 +80,26 @@ class OracleSelection:
             cohort: This process's part of the first cohort.
             request: What the server asks of the clients.
         """
+        self._require_one_choice()
         if isinstance(self.oracle, Auto | Vectorized):
             self.oracle = self._chosen(group, cost, cohort, request)
         self._cost = self._processes.agree(cost)
         self._ladder = ladder(self.oracle, request.point.device.type == "cpu")
+
+    def _require_one_choice(self) -> None:
+        """Make sure that all processes were given the same oracle; otherwise they would wait for each other for ever.
+
+        Raises:
+            ValueError: If one was given another.
+        """
+        if self._processes.count == 1:
+            return
+        given = self._processes.collect(repr(self.oracle))
+        if len(set(given)) > 1:
+            other = next(place for place, each in enumerate(given) if each != given[0])
+            raise InvalidValueError(
+                f"oracle: process 0 was given {given[0]}, process {other} {given[other]}. Give all processes the same."
+            )
 
     def agree(self) -> None:
         """Take the slowest of the processes' present ways; every process must call this between rounds."""

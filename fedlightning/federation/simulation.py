@@ -136,10 +136,31 @@ class Simulation:
             client_ids: Clients of one architecture.
             own: Whether these are the clients' personal models; else the global one, beside their personal blocks.
             request: Has the global model to combine with what clients keep; None for the server's present one.
+
+        Raises:
+            UsageError: If the state of a client lies in another process.
         """
+        self._require_here(client_ids)
         if request is None or request.point is None:
             return self.runner.clients.models(client_ids, self.server.point, self.server.buffers, own)
         return self.runner.clients.models(client_ids, request.point, request.buffers, own)
+
+    def _require_here(self, client_ids: Sequence[int]) -> None:
+        known, count = self.num_clients, self.processes.count
+        if count == 1 or known is None or not self._keeps_states:
+            return
+        mine = held_by(self.processes.rank, count, known)
+        if elsewhere := [client for client in client_ids if client not in mine]:
+            raise UsageError(
+                f"The state of client {elsewhere[0]} lies in process {elsewhere[0] % count} of {count}, this is "
+                f"process {self.processes.rank}. Save a checkpoint, and load it with load_from_checkpoint in one "
+                "process."
+            )
+
+    @property
+    def _keeps_states(self) -> bool:
+        """Whether clients have a state or parameters of their own; otherwise all have the global model."""
+        return self.runner.clients.start_state is not None or bool(self.space.personal.dim)
 
     def global_model(self, architecture: str = "") -> Models:
         """Return the global model with the personal block that clients of an architecture start with."""

@@ -143,7 +143,10 @@ class Objective:
         self.hooks_tensors = False
         self._call = _ObjectiveModule(task)
         self.dtype = next(p.dtype for p in task.parameters() if p.requires_grad)
-        every, distinct = (list(task.named_parameters(remove_duplicate=once)) for once in (False, True))
+        every, distinct = (
+            [*task.named_parameters(remove_duplicate=once), *task.named_buffers(remove_duplicate=once)]
+            for once in (False, True)
+        )
         self._tied = len(every) > len(distinct)
 
     def __call__(

@@ -7,6 +7,7 @@ for each step; replayed, once for each round. Where this makes a difference, cli
 from __future__ import annotations
 
 import itertools
+import pickle
 import random
 import sys
 from collections import deque
@@ -29,6 +30,7 @@ _SMALL = 10_000
 _LIBRARIES = {"torch", "torchvision", "torchmetrics", "lightning", "numpy", "fedlightning", "transformers"}
 _PLAIN = (bool, int, float, complex, str, type(None))
 _CONTAINERS = (list, dict, set)
+_GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
 _OWN = ("_parameters", "_buffers", "_modules")
 _LOOKS = itertools.count()
 
@@ -90,6 +92,8 @@ def _note(found: dict[str, Any], name: str, value: Any, depth: int) -> None:
         found[name] = value.getstate()
     elif isinstance(value, np.random.Generator):
         found[name] = repr(value.bit_generator.state)
+    elif isinstance(value, np.random.RandomState):
+        found[name] = repr(value.get_state())
     elif isinstance(value, itertools.count):
         found[name] = repr(value)
     elif isinstance(value, Iterator) and not isinstance(value, IOBase):
@@ -177,12 +181,18 @@ def undone(task: nn.Module) -> Iterator[None]:
 
 def _content(value: Any) -> Any:
     """Return a copy of a value that may be changed in place; None for all other values."""
+    if isinstance(value, _GENERATORS):
+        return _state_of(value)
     if isinstance(value, Tensor) and not is_functorch_wrapped_tensor(value):
         return _version(value), value.detach().clone()
     return value.copy() if type(value) in _CONTAINERS else None
 
 
 def _put_back(value: Any, content: Any) -> Any:
+    if isinstance(value, _GENERATORS):
+        if content is not None:
+            _set_state(value, content)
+        return value
     if isinstance(value, Tensor):
         unchanged = content is None or (_version(value) == content[0] and (content[0] >= 0 or value.equal(content[1])))
         return value if unchanged else content[1].requires_grad_(value.requires_grad)
@@ -257,10 +267,34 @@ class Memory:
 
 def _noted(value: Any) -> Any:
     """Return what tells later whether a value has changed in place: a copy of its content if it is small."""
+    if isinstance(value, _GENERATORS):
+        return _state_of(value)
     if isinstance(value, Tensor):
         small = value.numel() <= _SMALL and not is_functorch_wrapped_tensor(value)
         return (_version(value), value.detach().clone() if small else value)
     return value.copy() if type(value) in _CONTAINERS and len(value) <= _SMALL else None
+
+
+def _state_of(generator: Any) -> bytes:
+    """Return the state of a random generator, comparable and complete."""
+    if isinstance(generator, torch.Generator):
+        return pickle.dumps(generator.get_state().tolist())
+    if isinstance(generator, np.random.Generator):
+        return pickle.dumps(generator.bit_generator.state)
+    return pickle.dumps(generator.getstate() if isinstance(generator, random.Random) else generator.get_state())
+
+
+def _set_state(generator: Any, state: bytes) -> None:
+    """Put a random generator back to what :func:`_state_of` returned."""
+    value = pickle.loads(state)
+    if isinstance(generator, torch.Generator):
+        generator.set_state(torch.tensor(value, dtype=torch.uint8))
+    elif isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = value
+    elif isinstance(generator, random.Random):
+        generator.setstate(value)
+    else:
+        generator.set_state(value)
 
 
 def _differs(now: Any, before: Any, noted: Any) -> bool:
@@ -269,6 +303,8 @@ def _differs(now: Any, before: Any, noted: Any) -> bool:
         return type(now) is not type(before) or (now != before and before == before)
     if now is not before:
         return isinstance(now, (*_PLAIN, *_CONTAINERS, Tensor))
+    if isinstance(before, _GENERATORS):
+        return bool(_state_of(before) != noted)
     if isinstance(before, Tensor):
         return bool(_version(before) != noted[0])
     if noted is None:

@@ -11,7 +11,7 @@ from torch import nn
 
 from fedlightning import FederatedDataModule, FederatedLightningModule
 from fedlightning.algorithms import FedAvg
-from fedlightning.oracle import Sequential, Vectorized
+from fedlightning.oracle import ObjectiveError, Sequential, Vectorized
 from tests.support.small import clients, trainer
 
 LATE = 2
@@ -80,6 +80,37 @@ class LateNoise(Line):
         return self.error(batch) * (1 + np.random.rand() if self.global_step >= LATE else 1.0)
 
 
+class OwnGenerator(Line):
+    """A generator of the task's own, from the start or from the third round on."""
+
+    since = 0
+
+    def __init__(self, **federation):
+        super().__init__(**federation)
+        self.noise = self.made()
+
+    def made(self):
+        return torch.Generator().manual_seed(0)
+
+    def drawn(self):
+        return float(torch.rand((), generator=self.noise))
+
+    def objective(self, batch):
+        return self.error(batch) * (1 + self.drawn() if self.global_step >= self.since else 1.0)
+
+
+class LateGenerator(OwnGenerator):
+    since = LATE
+
+
+class OwnRandomState(OwnGenerator):
+    def made(self):
+        return np.random.RandomState(0)
+
+    def drawn(self):
+        return self.noise.rand()
+
+
 class Layer(nn.Module):
     calls = 0
 
@@ -129,6 +160,9 @@ def points(make, oracle, rounds=4):
         LateNoise,
         CountsInALayersClass,
         CountsInAFunction,
+        OwnGenerator,
+        LateGenerator,
+        OwnRandomState,
     ],
 )
 def test_what_is_kept_in_python_counts_as_one_by_one(make, oracle):
@@ -153,3 +187,51 @@ def test_what_every_call_writes_anew_stays_batched(capsys):
         task, FederatedDataModule.from_datasets(clients(), batch_size=4, local_steps=5, seed=1)
     )
     assert isinstance(task.run.simulation.runner.ways.oracle, Vectorized)
+
+
+class TwoNames(Line):
+    """One buffer under two names."""
+
+    def __init__(self, **federation):
+        super().__init__(**federation)
+        self.register_buffer("total", torch.zeros((), dtype=torch.float64))
+        self.also = nn.Module()
+        self.also.register_buffer("total", self.total)
+
+    def objective(self, batch):
+        self.total += 1
+        return self.error(batch) * (1 + 0.1 * self.also.total)
+
+
+def test_a_buffer_with_two_names_is_one_buffer():
+    """Every step counts in both names: a plain loop over one client's steps says by how much."""
+    task = TwoNames(oracle=Sequential(), buffers="local")
+    data = FederatedDataModule.from_datasets(clients()[:1], batch_size=None, local_steps=3, rounds_per_epoch=2)
+    torch.manual_seed(0)
+    start = {name: p.detach().clone() for name, p in task.line.named_parameters()}
+    (x, y) = (t.double() for t in clients()[0].tensors)
+    trainer(max_steps=2, precision="64-true").fit(task, data)
+    w, b = start["weight"], start["bias"]
+    for step in range(1, 7):
+        w, b = w.requires_grad_(), b.requires_grad_()
+        loss = (nn.functional.linear(x, w, b).squeeze(1) - y).square().mean() * (1 + 0.1 * step)
+        gradients = torch.autograd.grad(loss, (w, b))
+        w, b = (value.detach() - 0.05 * gradient for value, gradient in zip((w, b), gradients, strict=True))
+    torch.testing.assert_close(task.line.weight.detach(), w, rtol=1e-10, atol=1e-10)
+
+
+class WritesFrozenLate(Line):
+    def __init__(self, **federation):
+        super().__init__(**federation)
+        self.scale = nn.Parameter(torch.ones((), dtype=torch.float64), requires_grad=False)
+
+    def objective(self, batch):
+        if self.global_step >= LATE:
+            with torch.no_grad():
+                self.scale.mul_(0.9)
+        return self.error(batch) * self.scale
+
+
+def test_a_frozen_parameter_that_is_written_late_is_refused_by_name():
+    with pytest.raises(ObjectiveError, match="begun to write into the frozen parameter 'scale'"):
+        points(WritesFrozenLate, Vectorized(chunk_size=3))
