@@ -33,4 +33,4 @@ class NoSuchClientError(FedlightningError, IndexError):
 
 
 class UsageError(FedlightningError, RuntimeError):
-    """Something was asked for at a time or in a process in which it cannot be had."""
+    """The call is not possible now, or not in this process."""

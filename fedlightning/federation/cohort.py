@@ -82,7 +82,7 @@ class Cohort:
         return next(self._chunks(num_clients, keep=True))
 
     def apart(self, turn: int, among: int) -> Chunk:
-        """Return two clients of one kind that stand apart, or the only one; :meth:`chunks` will give them again.
+        """Return two clients for a self-check, without using up their data: the first and the last that go together.
 
         Args:
             turn: 0 chooses the first client and the last of its kind; each later turn goes two clients further.

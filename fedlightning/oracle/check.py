@@ -27,10 +27,10 @@ TF32_EPS = 2.0**-10
 
 
 class Checked(Protocol):
-    """What a check says of a way to compute: nothing, or what is wrong with it."""
+    """A function that returns None if a way to compute agrees with plain evaluation, else one line of what differs."""
 
     def __call__(self, oracle: ClientBatching) -> str | None:
-        """One line, None if it agrees with plain evaluation."""
+        """Return one line of what differs; None if nothing does."""
 
 
 class SelfCheck:
@@ -47,7 +47,7 @@ class SelfCheck:
         self._comparison = Comparison(objective, sample)
 
     def __call__(self, oracle: ClientBatching) -> str | None:
-        """What differs between ``oracle`` and plain evaluation, in one line; None if nothing does."""
+        """Return one line of what differs between ``oracle`` and plain evaluation; None if nothing does."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             try:
@@ -79,7 +79,7 @@ class SelfCheck:
 
 
 def fastest_that_agrees(oracle: Vectorized, on_cpu: bool, check: Checked) -> tuple[Vectorized | Sequential, str | None]:
-    """The first of the oracle's ways that agrees with plain evaluation, else plain evaluation itself.
+    """Return the first of the oracle's ways that agrees with plain evaluation, else plain evaluation itself.
 
     Args:
         oracle: Where to begin.
@@ -100,14 +100,14 @@ def fastest_that_agrees(oracle: Vectorized, on_cpu: bool, check: Checked) -> tup
 
 
 def ladder(oracle: ClientBatching, on_cpu: bool) -> list[ClientBatching]:
-    """The oracle and the slower ones it may give way to, the last one plain."""
+    """Return the oracle and the slower ones that may replace it; the last one is plain evaluation."""
     if not isinstance(oracle, Vectorized):
         return [oracle]
     return [oracle, *(way for way in oracle.ways(on_cpu) if way != oracle), Sequential(threads=oracle.threads)]
 
 
 def in_words(oracle: ClientBatching, on_cpu: bool) -> str:
-    """A way to compute, for reports."""
+    """Describe a way to compute, for reports."""
     if not isinstance(oracle, Vectorized):
         return type(oracle).__name__
     options = {"compile": True} if oracle.compile else {"backward": oracle.backward, "replay": oracle.replays(on_cpu)}

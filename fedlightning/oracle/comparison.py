@@ -32,7 +32,7 @@ _Point = tuple[Tensor, Tensor, Tensor, Any, Randomness]
 
 @dataclass(frozen=True)
 class Sample:
-    """What a check evaluates.
+    """Holds the points and minibatches that a check evaluates.
 
     Attributes:
         w: Points of two clients (or one), ``[S, d]``.
@@ -56,7 +56,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far two ways may differ by rounding alone.
+    """Says how far two ways may differ by rounding alone.
 
     Attributes:
         eps: Relative precision of the numbers that are computed with.
@@ -70,17 +70,17 @@ class Tolerance:
 
     @classmethod
     def of(cls, eps: float) -> Tolerance:
-        """The tolerance of a computation in numbers of one precision: ``sqrt(eps)``, and some ``eps`` of the summed."""
+        """Return the tolerance of a computation in one precision: ``sqrt(eps)``, and some ``eps`` of the summed."""
         return cls(eps, min(eps**0.5, MOST), min(100 * eps, MOST))
 
     def at_least_of(self, dtype: torch.dtype) -> Tolerance:
-        """The tolerance for a quantity of a dtype, which may be coarser than what the rest is computed in."""
+        """Return the tolerance for a quantity whose dtype may be coarser than the rest of the computation."""
         coarser = dtype.is_floating_point and torch.finfo(dtype).eps > self.eps
         return Tolerance.of(torch.finfo(dtype).eps) if coarser else self
 
 
 class Comparison:
-    """Plain evaluation of a sample, with which other ways are compared."""
+    """Evaluates a sample plainly, and compares other ways with the result."""
 
     def __init__(self, objective: Objective, sample: Sample, steps: int = STEPS) -> None:
         """Evaluate the sample plainly, once for all comparisons.
@@ -137,7 +137,7 @@ class Comparison:
         return None
 
     def _points(self, steps: int | None = None) -> Iterator[_Point]:
-        """Where the sample is evaluated, step after step: each point follows from the gradient at the one before.
+        """Yield the points of the sample, step after step; each follows from the gradient at its predecessor.
 
         They are made anew for every way, as those of a large model would fill the memory.
         """
@@ -149,7 +149,7 @@ class Comparison:
             w, v, b = _moved(w, here.g), _moved(v, here.g_personal), here.buffers
 
     def _first_difference(self, one: Evaluation, other: Evaluation, tolerance: Tolerance) -> str | None:
-        """The first quantity that differs by more than the tolerance."""
+        """Describe the first quantity that differs by more than the tolerance; None if none does."""
         if one.scalars.keys() != other.scalars.keys():
             return f"the logged scalars are {sorted(one.scalars)} instead of {sorted(other.scalars)}"
         for what, mine, theirs, floor in _quantities(self._objective, one, other):
@@ -161,7 +161,7 @@ class Comparison:
         return None
 
     def _is_rounding(self, step: int, found: Evaluation, tolerance: Tolerance) -> bool:
-        """Whether plain evaluation itself moves as far when its points are rounded differently.
+        """Return whether plain evaluation itself moves as far when its points are rounded differently.
 
         Only if it repeats exactly at equal points: else the objective depends on more than its arguments.
         """
@@ -193,7 +193,7 @@ class Comparison:
 
     @contextmanager
     def _leaving_no_trace(self) -> Iterator[None]:
-        """Attributes and random generators are afterwards what they were."""
+        """Put attributes and random generators back when the context ends."""
         generators = torch.random.fork_rng(devices=[self._device] if self._device.type == "cuda" else [])
         with undone(self._objective.task), python_generators_restored(), generators:
             yield
@@ -206,7 +206,7 @@ def _at(evaluate: Evaluate, point: _Point) -> Evaluation:
 
 
 def _moved(w: Tensor, g: Tensor) -> Tensor:
-    """A step down each client's gradient, by a hundredth of the point's length."""
+    """Step down each client's gradient, by a hundredth of the point's length."""
     length = g.norm(dim=1, keepdim=True)
     step = 0.01 * w.norm(dim=1, keepdim=True) / torch.where(length > 0, length, 1.0)
     return torch.sub(w, step.nan_to_num(0, 0, 0) * g.nan_to_num(0, 0, 0))
@@ -215,7 +215,7 @@ def _moved(w: Tensor, g: Tensor) -> Tensor:
 def _quantities(
     objective: Objective, one: Evaluation, other: Evaluation
 ) -> Iterator[tuple[str, Tensor, Tensor, Tensor | float]]:
-    """Name, both values ``[S, ...]`` and what rounding adds in absolute terms, of all that is compared."""
+    """Yield the name, both values ``[S, ...]`` and the absolute rounding of everything that is compared."""
     space = objective.space
     for layout, mine, theirs in (
         (space.shared, one.g, other.g),
@@ -240,7 +240,7 @@ def _flat(value: Tensor) -> Tensor:
 def _excess(
     mine: Tensor, theirs: Tensor, floor: Tensor | float, tolerance: Tolerance, noise: Tensor | float = 0.0
 ) -> tuple[int, float] | None:
-    """The client in which two values ``[S, n]`` differ by more than rounding, and by how much; None if none does.
+    """Return the client in which two values ``[S, n]`` differ by more than rounding, and how far; None if none does.
 
     Args:
         mine: One.
@@ -261,7 +261,7 @@ def _excess(
 
 
 def _difference_and_size(mine: Tensor, theirs: Tensor) -> tuple[Tensor, Tensor]:
-    """The largest difference of two values ``[S, n]`` and the largest finite element of the second, ``[S]`` each.
+    """Return the largest difference of two values ``[S, n]`` and the largest finite element of the second, ``[S]``.
 
     NaN differs from any number and not from NaN, and so does infinity.
     """

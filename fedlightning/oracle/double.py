@@ -43,7 +43,7 @@ _IN_PART_SINGLE = Tolerance(_SINGLE_EPS, relative=10 * _SINGLE_EPS, summed=10 * 
 
 @dataclass(frozen=True)
 class DoubleComparison:
-    """Plain evaluation in float64, with which other ways are compared in float64.
+    """Compares other ways with plain evaluation, both in float64.
 
     Attributes:
         comparison: Holds the values of plain evaluation.
@@ -54,7 +54,7 @@ class DoubleComparison:
     tolerance: Tolerance
 
     def __call__(self, oracle: ClientBatching) -> str | None:
-        """What differs in float64, in one line; None if nothing does or ``oracle`` cannot be evaluated so."""
+        """Return one line of what differs in float64; None if nothing does, or ``oracle`` cannot be evaluated so."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
@@ -65,7 +65,7 @@ class DoubleComparison:
 
 
 def in_double(objective: Objective, sample: Sample) -> DoubleComparison | None:
-    """The comparison of a sample in float64; None if the objective does not allow for one.
+    """Make the comparison of a sample in float64; None if the objective does not allow for one.
 
     Args:
         objective: As it is trained.
@@ -86,7 +86,7 @@ def in_double(objective: Objective, sample: Sample) -> DoubleComparison | None:
 
 
 class DoubleObjective(Objective):
-    """An objective evaluated in float64 without autocast, with all that its task holds converted."""
+    """Evaluates an objective in float64 without autocast, with everything that its task holds converted."""
 
     def __init__(self, objective: Objective) -> None:
         """Convert what is not trained; what is trained comes with every evaluation.
@@ -145,19 +145,19 @@ class _Coarsest(TorchDispatchMode):
 
 
 def _numbers(*values: Any) -> list[Tensor]:
-    """The tensors of real or complex numbers among an operation's arguments and results."""
+    """Return the tensors of real or complex numbers among an operation's arguments and results."""
     items = [item for value in values for item in (value if isinstance(value, list | tuple) else (value,))]
     return [item for item in items if isinstance(item, Tensor) and _is_real_or_complex(item)]
 
 
 def _sample_in_double(sample: Sample) -> Sample:
-    """The same points and batches in float64."""
+    """Return the same points and batches in float64."""
     data = [map_tensors(_widened, batch) for batch in sample.data]
     return replace(sample, w=sample.w.double(), v=sample.v.double(), b=sample.b.double(), data=data)
 
 
 def _eager(oracle: ClientBatching) -> ClientBatching:
-    """The way with operations run as they come: what it compiles or records is compared in the precision of training.
+    """Return the way without compiling or recording, which are compared in the precision of training.
 
     To compile for float64 as well would take as long again, to record would keep a whole step in memory.
     """
@@ -171,7 +171,7 @@ def _is_real_or_complex(tensor: Tensor) -> bool:
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
-    """The dtype that tensors of ``dtype`` are converted to: integers stay integers."""
+    """Return the dtype that tensors of ``dtype`` are converted to: integers stay integers."""
     if dtype.is_complex:
         return torch.complex128
     return torch.float64 if dtype.is_floating_point else dtype
