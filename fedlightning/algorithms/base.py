@@ -148,7 +148,7 @@ def from_each_client() -> Any:
 
 
 class Algorithm(ABC):
-    """Base class of all algorithms; subclasses are frozen dataclasses whose fields are the hyper-parameters."""
+    """Serves as the base class of all algorithms, frozen dataclasses whose fields are the hyper-parameters."""
 
     regularized: ClassVar[bool] = False
     """Whether the algorithm solves composite problems (takes ``regularizer`` and ``max_regularizer``)."""
@@ -237,12 +237,12 @@ class Algorithm(ABC):
 
     @property
     def partial_cohorts(self) -> str | None:
-        """Advice for users who train with only some of the clients in a round; None if there is none to give."""
+        """Return advice for users who train with only some of the clients in a round, or None."""
         return None
 
     @property
     def accumulates(self) -> bool:
-        """True if the server adds up uploads over the rounds, so that the clients' weights must not change."""
+        """Return True if the server adds up uploads over the rounds, so that client weights must not change."""
         return False
 
     def carried_over(self: AlgorithmT, server: Any, before: AlgorithmT, clients: Any) -> Any:
@@ -279,7 +279,7 @@ class Algorithm(ABC):
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """The exchanges of one round, in order."""
+        """Return the exchanges of one round, in order."""
         return (Phase(self.broadcast, self.client_update, self.server_update),)
 
     def bind(self: AlgorithmT, space: ParameterSpace, like: Tensor, regularizer: Composite | None = None) -> AlgorithmT:
@@ -309,7 +309,7 @@ class Algorithm(ABC):
 
 @dataclass(frozen=True, eq=False)
 class LocalGradientAlgorithm(Algorithm):
-    """Base class of algorithms whose clients take K local steps ``w <- w - lr * direction``.
+    """Serves as the base class of algorithms whose clients take K local steps ``w <- w - lr * direction``.
 
     Args:
         lr: Local step size eta > 0: one number, ``[min, max]`` or by name prefix.

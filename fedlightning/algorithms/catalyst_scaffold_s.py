@@ -35,7 +35,7 @@ from fedlightning.oracle.gradient import GradientOracle, Minibatch
 
 @dataclass(frozen=True)
 class Server:
-    """Server state, and the download of phase 2.
+    """Holds the server's state, which is also the message of phase 2.
 
     Attributes:
         z: The point, ``[d]``.
@@ -54,7 +54,7 @@ class Server:
 
 @dataclass(frozen=True, eq=False)
 class CatalystScaffoldS(Algorithm):
-    """Loopless SCAFFOLD for saddle points within Catalyst's proximal stages.
+    """Runs loopless SCAFFOLD for saddle points within Catalyst's proximal stages.
 
     Args:
         lr: Local step size > 0: one number, ``[min, max]`` or by name prefix.
@@ -79,34 +79,34 @@ class CatalystScaffoldS(Algorithm):
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """Collection of operators, then local steps, each with a cohort of its own."""
+        """Return two phases, the collection of operators and the local steps, each with a cohort of its own."""
         return (
             Phase(self.broadcast_point, self.collect, self.correct, data="full"),
             Phase(self.broadcast, self.client_update, self.server_update),
         )
 
     def init_server(self, z: Tensor) -> Server:
-        """The point is the first reference."""
+        """Start with the point as the first reference."""
         return Server(z, torch.zeros_like(z), z, steps=0, t=0)
 
     def broadcast_point(self, server: Server) -> Point:
-        """The point."""
+        """Send the global point."""
         return Point(server.z)
 
     def collect(self, message: Point, state: Any, oracle: GradientOracle) -> Reply:
-        """The full local operator."""
+        """Return the full local operator at the point."""
         return Reply(Gradient(oracle.full(message.z.expand(oracle.num_clients, -1))))
 
     def correct(self, server: Server, update: Gradient) -> Server:
-        """The mean operator of the cohort."""
+        """Store the mean operator of the cohort."""
         return Server(server.z, update.g, server.reference, server.steps, server.t)
 
     def broadcast(self, server: Server) -> Server:
-        """Point, mean operator and reference."""
+        """Send the point, the mean operator and the reference."""
         return server
 
     def client_update(self, message: Server, state: Any, oracle: GradientOracle) -> Reply:
-        """Corrected steps until the coin falls."""
+        """Take corrected local steps until the coin falls."""
         z = w = message.z.expand(oracle.num_clients, -1)
         v = oracle.personal
         for batch in _cycled(oracle, self.steps_of(message.t)):
@@ -116,18 +116,18 @@ class CatalystScaffoldS(Algorithm):
         return Reply(Point(w), personal=v, point=w)
 
     def server_update(self, server: Server, update: Point) -> Server:
-        """The mean; a new reference when the stage's time has come."""
+        """Move to the mean of the local points, and set a new reference at the end of a stage."""
         steps = server.steps + self.steps_of(server.t)
         if steps >= self.stage_steps:
             return Server(update.z, server.g, update.z, 0, server.t + 1)
         return Server(update.z, server.g, server.reference, steps, server.t + 1)
 
     def with_point(self, server: Server, z: Tensor) -> Server:
-        """A stage that has just begun refers to the model itself, wherever a server optimizer took it."""
+        """Move to ``z``, which also becomes the reference if a stage has just begun."""
         return replace(server, z=z, reference=server.reference if server.steps else z)
 
     def steps_of(self, t: int) -> int:
-        """Local steps of round t: how often the coin is tossed until it falls."""
+        """Return the number of local steps in round t, which is how often the coin is tossed until it falls."""
         toss = random.Random(derive_seed(self.seed, t))
         steps = 1
         while toss.random() >= self.p:
@@ -136,14 +136,14 @@ class CatalystScaffoldS(Algorithm):
 
 
 def _cycled(oracle: GradientOracle, steps: int) -> Iterator[Minibatch]:
-    """So many minibatches of every client: its own, from the first again once they are used update."""
-    dealt = oracle.steps.long()
-    if bool((dealt == dealt[0]).all()):
+    """Yield ``steps`` minibatches of every client, starting again from the client's first after its last."""
+    own_steps = oracle.steps.long()
+    if bool((own_steps == own_steps[0]).all()):
         yield from islice(chain.from_iterable(oracle.batches() for _ in count()), steps)
         return
     batches = list(islice(oracle.batches(), steps))
     for k in range(steps):
-        turn = k % dealt
+        turn = k % own_steps
         at_hand = turn.unique().tolist()
         if len(at_hand) == 1:
             yield Minibatch(batches[at_hand[0]].data)
@@ -152,7 +152,7 @@ def _cycled(oracle: GradientOracle, steps: int) -> Iterator[Minibatch]:
 
 
 def _rows_of(turn: Tensor, places: list[int], *leaves: Tensor) -> Tensor:
-    """Of leaves ``[S, ...]``, one a place, each client's row from the leaf of its own place ``turn [S]``."""
+    """Selects for each client the minibatch numbered ``turn[i]``."""
     picked = leaves[0].clone()
     for place, leaf in zip(places[1:], leaves[1:], strict=True):
         picked[turn == place] = leaf[turn == place]

@@ -34,7 +34,7 @@ from fedlightning.oracle.gradient import GradientOracle
 
 @dataclass(frozen=True)
 class Server:
-    """Server state.
+    """Holds the server's state between rounds.
 
     Attributes:
         z: The point, ``[d]``.
@@ -51,7 +51,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Ask:
-    """Download of phase 1.
+    """Holds the message of phase 1.
 
     Attributes:
         z: The point, ``[d]``.
@@ -66,7 +66,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Correction:
-    """Download of phase 2.
+    """Holds the message of phase 2.
 
     Attributes:
         z: The point, ``[d]``.
@@ -81,7 +81,7 @@ class Correction:
 
 @dataclass(frozen=True, eq=False)
 class CDMA(Algorithm):
-    """Cross-device minimax with a global correction.
+    """Runs cross-device minimax with a global correction.
 
     Args:
         lr: Local step size > 0 of the first round: one number, ``[min, max]`` (eta, gamma) or by name prefix.
@@ -106,21 +106,21 @@ class CDMA(Algorithm):
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """Collection of operators, if there is a correction, then local steps, each with a cohort of its own."""
+        """Return the collection of operators, if corrections are used, and the local steps, on separate cohorts."""
         collect = Phase(self.broadcast_point, self.collect, self.correct, data="full")
         update = Phase(self.broadcast, self.client_update, self.server_update)
         return (collect, update) if self.beta else (update,)
 
     def init_server(self, z: Tensor) -> Server:
-        """The point, nothing known of its operator."""
+        """Start at the point without knowledge of its operator."""
         return Server(z, before=z, u=torch.zeros_like(z), t=0)
 
     def broadcast_point(self, server: Server) -> Ask:
-        """The point, and the one before if its operator is needed."""
+        """Send the point, and the previous point if its operator is needed."""
         return Ask(server.z, None if self.weight(server.t) == 1 else server.before, server.t)
 
     def collect(self, message: Ask, state: Any, oracle: GradientOracle) -> Reply:
-        """The full local operator, less the part of the one before that the server remembers."""
+        """Return the full local operator, less the remembered part of the operator at the previous point."""
         remembered: float | Tensor = 0.0
         if message.before is not None:  # with the random numbers of the next line
             remembered = (1 - self.weight(message.t)) * oracle.at_reference(
@@ -129,16 +129,16 @@ class CDMA(Algorithm):
         return Reply(Gradient(oracle.full(message.z.expand(oracle.num_clients, -1)) - remembered))
 
     def correct(self, server: Server, update: Gradient) -> Server:
-        """The estimate of the mean operator (paper, eq. (2))."""
+        """Update the estimate of the mean operator (paper, eq. (2))."""
         u = update.g + (1 - self.weight(server.t)) * server.u
         return Server(server.z, server.before, u, server.t)
 
     def broadcast(self, server: Server) -> Correction:
-        """The point and the correction."""
+        """Send the point and the correction."""
         return Correction(server.z, server.u if self.beta else None, server.t)
 
     def client_update(self, message: Correction, state: Any, oracle: GradientOracle) -> Reply:
-        """K corrected steps (paper, eq. (3))."""
+        """Take K corrected local steps (paper, eq. (3))."""
         z = w = message.z.expand(oracle.num_clients, -1)
         v = oracle.personal
         lr = self.lr / (message.t + 1) ** self.rho
@@ -149,25 +149,25 @@ class CDMA(Algorithm):
         return Reply(Point(w), personal=v, point=w)
 
     def server_update(self, server: Server, update: Point) -> Server:
-        """The mean of the local points."""
+        """Move to the mean of the local points."""
         return Server(update.z, server.z, server.u, server.t + 1)
 
     def carried_over(self, server: Server, before: CDMA, clients: None) -> Server | None:
-        """The state as it is, unless only one of the two runs keeps an estimate of the mean operator."""
+        """Return the state as it is, or None if only one of the two runs estimates the mean operator."""
         return server if bool(self.beta) == bool(before.beta) else None
 
     def step_scale(self, server: Server) -> float:
-        """1 / (t + 1)^rho."""
+        """Return 1 / (t + 1)^rho."""
         return float(1 / (server.t + 1) ** self.rho)
 
     def weight(self, t: int) -> float:
-        """alpha_t; 1 in the first round, where there is nothing to remember."""
+        """Return alpha_t, which is 1 in the first round because nothing is remembered yet."""
         return 1.0 if t == 0 else min(1.0, self.alpha / (t + 1) ** (2 * self.rho))
 
 
 @dataclass(frozen=True, eq=False)
 class CDMA_NC(CDMA):  # the paper's name
-    """CDMA without correction.
+    """Runs CDMA without correction.
 
     Args:
         lr: Local step size > 0: one number, ``[min, max]`` (eta, gamma) or by name prefix.
@@ -180,7 +180,7 @@ class CDMA_NC(CDMA):  # the paper's name
 
 @dataclass(frozen=True, eq=False)
 class CDMA_ONE(CDMA):
-    """CDMA whose correction is that of the round's own cohort.
+    """Runs CDMA with a correction from the current round's cohort alone.
 
     Args:
         lr: Local step size > 0: one number, ``[min, max]`` (eta, gamma) or by name prefix.
@@ -193,7 +193,7 @@ class CDMA_ONE(CDMA):
 
 @dataclass(frozen=True, eq=False)
 class CDMA_ADA(CDMA):
-    """CDMA with adaptive correction; the defaults are the paper's for AUC on MNIST but for ``lr``.
+    """Runs CDMA with adaptive correction; the defaults are the paper's for AUC on MNIST but for ``lr``.
 
     Args:
         lr: Local step size > 0 of the first round, (c_eta, c_gamma): one number, ``[min, max]`` or by name prefix.

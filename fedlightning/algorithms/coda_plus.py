@@ -24,7 +24,7 @@ from fedlightning.oracle.gradient import GradientOracle
 
 @dataclass(frozen=True)
 class Server:
-    """Server state and download.
+    """Holds the server's state, which is also the message to the clients.
 
     Attributes:
         z: The point, ``[d]``.
@@ -41,7 +41,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Update:
-    """An upload.
+    """Holds the upload of a client.
 
     Attributes:
         w: Local point, ``[S, d]``.
@@ -54,7 +54,7 @@ class Update:
 
 @dataclass(frozen=True, eq=False)
 class CODAPlus(Algorithm):
-    """Staged local SGDA with a proximal term.
+    """Runs staged local SGDA with a proximal term.
 
     Args:
         lr: Local step size > 0 of the first stage: one number, ``[min, max]`` or by name prefix.
@@ -72,31 +72,31 @@ class CODAPlus(Algorithm):
         require(self, "stage_steps", at_least=1)
 
     def init_server(self, z: Tensor) -> Server:
-        """The point is the first reference."""
+        """Start with the point as the first reference."""
         return Server(z, z[: self.min_dim], z.new_zeros(()), stage=0)
 
     def broadcast(self, server: Server) -> Server:
-        """Point, reference and stage."""
+        """Send the point, the reference and the stage."""
         return server
 
     def client_update(self, message: Server, state: Any, oracle: GradientOracle) -> Reply:
-        """K steps of the stage's problem."""
+        """Take K local steps on the problem of the stage."""
         w, v = self.local_steps(message, oracle, 0.0)
         return Reply(Update(w, oracle.steps), personal=v, point=w)
 
     def server_update(self, server: Server, update: Update) -> Server:
-        """The mean; a new stage when its time has come."""
+        """Move to the mean of the local points, and begin a new stage when the old one is complete."""
         return self.advance(server, update.w, update.steps)
 
     def with_point(self, server: Server, z: Tensor) -> Server:
-        """A stage that has just begun refers to the model itself, wherever a server optimizer took it."""
+        """Move to ``z``, whose min block also becomes the reference if a stage has just begun."""
         begins = not bool(server.steps)
         return replace(server, z=z, reference=z[: self.min_dim] if begins else server.reference)
 
     def local_steps(
         self, message: Server, oracle: GradientOracle, correction: Tensor | float
     ) -> tuple[Tensor, Tensor | None]:
-        """K steps from ``message.z`` with a correction ``[S, d]`` added to the direction."""
+        """Take K steps from ``message.z`` with a correction ``[S, d]`` added to the direction."""
         w, v = message.z.expand(oracle.num_clients, -1), oracle.personal
         for batch in oracle.batches():
             g, v = oracle.step_personal(w, v, batch, self.personal_lr)
@@ -104,20 +104,20 @@ class CODAPlus(Algorithm):
         return w, v
 
     def pull(self, w: Tensor, message: Server) -> Tensor:
-        """Theta * (x - reference), and nothing on the max block."""
+        """Return theta * (x - reference) on the min block and zero on the max block."""
         x, y = w[:, : self.min_dim], w[:, self.min_dim :]
         return torch.cat([self.theta * (x - message.reference), torch.zeros_like(y)], dim=1)
 
     def step_scale(self, server: Server) -> float:
-        """1 / 3^s."""
+        """Return 1 / 3^s."""
         return float(1 / 3**server.stage)
 
     def stage_lr(self, stage: int) -> Any:
-        """Lr / 3^s."""
+        """Return lr / 3^s."""
         return self.lr / 3**stage
 
     def advance(self, server: Server, z: Tensor, steps: Tensor) -> Server:
-        """The state after a round of so many local updates."""
+        """Return the state after a round of ``steps`` local updates."""
         done = server.steps + steps
         if done >= self.stage_steps:
             return Server(z, z[: self.min_dim], torch.zeros_like(done), server.stage + 1)

@@ -27,7 +27,7 @@ from fedlightning.oracle.gradient import GradientOracle
 
 @dataclass(frozen=True)
 class Server(coda_plus.Server):
-    """Server state and download.
+    """Holds the server's state, which is also the message to the clients.
 
     Attributes:
         c: Mean control variate over all N clients, ``[d]``.
@@ -38,7 +38,7 @@ class Server(coda_plus.Server):
 
 @dataclass(frozen=True)
 class Client:
-    """Client state.
+    """Holds the state of a client between rounds.
 
     Attributes:
         c: Control variate c_i, ``[d]`` for one client, ``[S, d]`` for a cohort.
@@ -49,7 +49,7 @@ class Client:
 
 @dataclass(frozen=True)
 class Update(coda_plus.Update):
-    """An upload.
+    """Holds the upload of a client.
 
     Attributes:
         dc: Change of the control variate, ``[S, d]``; the server gets its sum over the cohort divided by N.
@@ -60,7 +60,7 @@ class Update(coda_plus.Update):
 
 @dataclass(frozen=True, eq=False)
 class CODASCA(CODAPlus):
-    """Staged local SGDA with a proximal term and control variates.
+    """Runs staged local SGDA with a proximal term and control variates.
 
     Args:
         lr: Local step size > 0 of the first stage: one number, ``[min, max]`` or by name prefix.
@@ -77,25 +77,25 @@ class CODASCA(CODAPlus):
 
     @property
     def accumulates(self) -> bool:
-        """The mean over all clients grows by increments."""
+        """Return True, because the mean over all clients grows by increments."""
         return True
 
     def init_server(self, z: Tensor) -> Server:
-        """The point is the first reference; control variates start at zero."""
+        """Start with the point as the first reference and control variates at zero."""
         return Server(z, z[: self.min_dim], z.new_zeros(()), stage=0, c=torch.zeros_like(z))
 
     def init_client(self, z: Tensor) -> Client:
-        """Control variates start at zero."""
+        """Start with control variates at zero."""
         return Client(torch.zeros_like(z))
 
     def client_update(self, message: Any, state: Any, oracle: GradientOracle) -> Reply:
-        """K corrected steps, then the new control variate."""
+        """Take K corrected local steps, then compute the new control variate."""
         w, v = self.local_steps(message, oracle, message.c - state.c)
         c = state.c - message.c + (message.z - w) / (oracle.steps[:, None] * self.stage_lr(message.stage))
         return Reply(Update(w, oracle.steps, c - state.c), Client(c), personal=v, point=w)
 
     def server_update(self, server: Any, update: Any) -> Server:
-        """A step along the mean move; c stays the mean over all clients."""
+        """Step along the mean move, and keep c equal to the mean over all clients."""
         z = server.z + self.lr_server * (update.w - server.z)
         after = self.advance(server, z, update.steps)
         return Server(after.z, after.reference, after.steps, after.stage, server.c + update.dc)

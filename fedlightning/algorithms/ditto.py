@@ -25,7 +25,7 @@ from fedlightning.oracle.gradient import GradientOracle
 
 @dataclass(frozen=True)
 class Client:
-    """Client state.
+    """Holds the state of a client between rounds.
 
     Attributes:
         v: The personal model, ``[d]`` for one client, ``[S, d]`` for a cohort.
@@ -36,7 +36,7 @@ class Client:
 
 @dataclass(frozen=True, eq=False)
 class Ditto(FedAvg):
-    """Federated averaging, and a personal model pulled towards the global one.
+    """Runs federated averaging beside personal models that are pulled towards the global one.
 
     Args:
         lr: Local step size eta > 0 of the global model: one number, ``[min, max]`` or by name prefix.
@@ -54,11 +54,11 @@ class Ditto(FedAvg):
         require(self, "lr_own", above=0.0, optional=True)
 
     def init_client(self, z: Tensor) -> Client:
-        """The personal model starts at the point."""
+        """Start with the personal model at the point."""
         return Client(z)
 
     def client_update(self, message: Point, state: Client, oracle: GradientOracle) -> Reply:
-        """K steps of the global model, K steps of the personal one."""
+        """Take K steps of the global model, then K steps of the personal one."""
         z, lam = message.z, self.lam
         w, v = self.local_steps(z, oracle)
         statistics = oracle.buffers
@@ -77,5 +77,5 @@ class Ditto(FedAvg):
         return Reply(Point(w), Client(own), personal=v, point=w, log=log)
 
     def personal_model(self, state: Client) -> Tensor:
-        """The personal models."""
+        """Return the personal models."""
         return state.v

@@ -4,7 +4,7 @@ Client, K times:  w_half = w - lr * g_i(w; xi)
                   w     <- w - lr * g_i(w_half; xi'),  from w = z;  xi, xi' independent minibatches
 Server:           z <- mean(w)
 
-The method is for smooth problems. With a regulariser it takes subgradients and projects after every step, as Bai and
+The method is for smooth problems. With a regularizer it takes subgradients and projects after every step, as Bai and
 Bullins (FeDualEx, ICLR 2024, Section 6) run it for comparison: it keeps the constraint, but no structure.
 """
 
@@ -20,7 +20,7 @@ from fedlightning.oracle.gradient import GradientOracle
 
 @dataclass(frozen=True, eq=False)
 class ExtraStepLocalSGD(ProjectedGDA):
-    """Local extragradient.
+    """Runs local extragradient.
 
     Args:
         lr: Local step size eta > 0: one number, ``[min, max]`` or by name prefix.
@@ -28,11 +28,11 @@ class ExtraStepLocalSGD(ProjectedGDA):
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """Two minibatches a local step."""
+        """Return one exchange that draws two minibatches for each local step."""
         return (Phase(self.broadcast, self.client_update, self.server_update, draws=2),)
 
     def client_update(self, message: Point, state: Any, oracle: GradientOracle) -> Reply:
-        """K extragradient steps."""
+        """Take K local extragradient steps."""
         w, v = message.z.expand(oracle.num_clients, -1), oracle.personal
         for first, second in oracle.pairs():
             half = self.step(w, w, oracle.shared_gradient(w, v, first))

@@ -33,7 +33,7 @@ from fedlightning.oracle.gradient import GradientOracle, Minibatch
 
 @dataclass(frozen=True)
 class Server(Dual):
-    """Server state.
+    """Holds the server's state between rounds.
 
     Attributes:
         total: Sum of the intermediate points of all rounds, ``[d]``; ``[0]`` without ergodic output.
@@ -46,7 +46,7 @@ class Server(Dual):
 
 @dataclass(frozen=True)
 class Trace(Change):
-    """An upload for the ergodic output.
+    """Holds the upload of a client for the ergodic output.
 
     Attributes:
         middles: Intermediate duals of every local step, ``[S, K, d]``.
@@ -57,7 +57,7 @@ class Trace(Change):
 
 @dataclass(frozen=True, eq=False)
 class FeDualEx(FedDualAvg):
-    """Federated dual extrapolation.
+    """Runs federated dual extrapolation.
 
     Args:
         lr: Client step size eta_c > 0: one number, ``[min, max]`` or by name prefix.
@@ -74,20 +74,20 @@ class FeDualEx(FedDualAvg):
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """Two minibatches a local step."""
+        """Return one exchange that draws two minibatches for each local step."""
         return (Phase(self.broadcast, self.client_update, self.server_update, draws=2),)
 
     def init_server(self, z: Tensor) -> Server:
-        """The dual image of the start."""
+        """Start at the dual image of the starting point."""
         start = super().init_server(z)
         return Server(start.dual, start.steps, torch.zeros_like(z) if self.output == "ergodic" else z.new_empty(0))
 
     def broadcast(self, server: Dual) -> Dual:
-        """The dual and the steps so far."""
+        """Send the dual and the number of steps so far."""
         return Dual(server.dual, server.steps)
 
     def client_update(self, message: Dual, state: Any, oracle: GradientOracle) -> Reply:
-        """K steps of dual extrapolation."""
+        """Take K local steps of dual extrapolation."""
         dual, v = message.dual.expand(oracle.num_clients, -1), oracle.personal
         middles = []
         for k, (first, second) in enumerate(oracle.pairs()):
@@ -101,7 +101,7 @@ class FeDualEx(FedDualAvg):
         return self.reply(trace, v)
 
     def server_update(self, server: Any, update: Any) -> Server:
-        """A step along the mean change; the intermediate points are those of the mean duals."""
+        """Step along the mean change, and add up the points of the mean intermediate duals."""
         after = super().server_update(server, update)
         total, count = server.total, server.count
         if self.output == "ergodic":
@@ -110,7 +110,7 @@ class FeDualEx(FedDualAvg):
         return Server(after.dual, after.steps, total, count)
 
     def point(self, server: Any) -> Tensor:
-        """The server's own projection, or the mean of the intermediate points."""
+        """Return the point of the server's dual, or the mean of the intermediate points."""
         if self.output == "last" or server.count == 0:
             return super().point(server)
         mean: Tensor = server.total / server.count

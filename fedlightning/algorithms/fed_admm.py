@@ -34,7 +34,7 @@ from fedlightning.oracle.gradient import GradientOracle
 
 @dataclass(frozen=True)
 class Server:
-    """Server state.
+    """Holds the server's state between rounds.
 
     Attributes:
         z: The point, ``[d]``.
@@ -47,7 +47,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Broadcast:
-    """A download.
+    """Holds the message from the server to the clients.
 
     Attributes:
         z: The point, ``[d]``.
@@ -58,7 +58,7 @@ class Broadcast:
 
 @dataclass(frozen=True)
 class Client:
-    """Client state.
+    """Holds the state of a client between rounds.
 
     Attributes:
         x: Its point x_i, ``[d]``.
@@ -73,7 +73,7 @@ class Client:
 
 @dataclass(frozen=True)
 class Change:
-    """An upload.
+    """Holds the upload of a client.
 
     Attributes:
         dmean: Change of x_i + pi_i / sigma, ``[S, d]``; the server receives the sum over the cohort, divided by N.
@@ -84,7 +84,7 @@ class Change:
 
 @dataclass(frozen=True, eq=False)
 class FedADMM(SplittingAlgorithm):
-    """Federated inexact ADMM with tightening tolerances.
+    """Runs federated inexact ADMM with tightening tolerances.
 
     Args:
         sigma: Penalty > 0: one number, ``[min, max]`` or by name prefix.
@@ -111,28 +111,28 @@ class FedADMM(SplittingAlgorithm):
 
     @property
     def own_rule(self) -> StoppingRule:
-        """The tightening tolerance."""
+        """Return the rule with the tightening tolerance."""
         return DecreasingTolerance(self.eps, self.nu)
 
     @property
     def accumulates(self) -> bool:
-        """The mean over all clients grows by increments."""
+        """Return True, because the mean over all clients grows by increments."""
         return True
 
     def init_server(self, z: Tensor) -> Server:
-        """All clients at the start, without duals."""
+        """Start with all clients at the point, without duals."""
         return Server(self.regularizer.project(z), z)
 
     def init_client(self, z: Tensor) -> Client:
-        """At the start, without a dual."""
+        """Start at the point, without a dual."""
         return Client(z, torch.zeros_like(z), z.new_zeros(()))
 
     def broadcast(self, server: Server) -> Broadcast:
-        """The point."""
+        """Send the global point."""
         return Broadcast(server.z)
 
     def client_update(self, message: Broadcast, state: Client, oracle: GradientOracle) -> Reply:
-        """The subproblem, then a dual step."""
+        """Solve the subproblem, then take a dual step."""
         z = message.z
         solution = self.solve(state.x, oracle, Subproblem(z, self.sigma, state.pi, turn=state.turn))
         x = solution.w
@@ -142,10 +142,10 @@ class FedADMM(SplittingAlgorithm):
         return Reply(Change(change), Client(x, pi, state.turn + 1), personal=solution.personal, point=x, log=log)
 
     def server_update(self, server: Server, update: Change) -> Server:
-        """The exact mean over all clients, and the proximal step on it."""
+        """Update the exact mean over all clients, then take the proximal step from it."""
         mean = server.mean + update.dmean
         return Server(self.regularizer.prox(mean, 1 / self.sigma), mean)
 
     def carried_over(self, server: Server, before: FedADMM, clients: Client | None) -> Server | None:
-        """The mean of x_i + pi_i / sigma with the new sigma; the point stays where it is."""
+        """Return the state with the mean of x_i + pi_i / sigma for the new sigma and an unchanged point."""
         return None if clients is None else Server(server.z, clients.x + clients.pi / self.sigma)

@@ -31,7 +31,7 @@ from fedlightning.oracle.gradient import GradientOracle
 
 @dataclass(frozen=True)
 class Server:
-    """Server state and download.
+    """Holds the server's state, which is also the message to the clients.
 
     Attributes:
         z: The point, ``[d]``.
@@ -44,7 +44,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Client:
-    """Client state.
+    """Holds the state of a client between rounds.
 
     Attributes:
         x: Its point x_i, ``[d]``.
@@ -57,7 +57,7 @@ class Client:
 
 @dataclass(frozen=True, eq=False)
 class FedADMMGong(SplittingAlgorithm):
-    """Federated ADMM of Gong et al.
+    """Runs the federated ADMM of Gong et al.
 
     Args:
         rho: Penalty > 0: one number, ``[min, max]`` or by name prefix.
@@ -78,23 +78,23 @@ class FedADMMGong(SplittingAlgorithm):
 
     @property
     def accumulates(self) -> bool:
-        """The point itself is a sum of increments."""
+        """Return True, because the point itself is a sum of increments."""
         return True
 
     def init_server(self, z: Tensor) -> Server:
-        """The point and the round."""
+        """Start at the point in round 0."""
         return Server(z, 0)
 
     def init_client(self, z: Tensor) -> Client:
-        """At the start, without a dual."""
+        """Start at the point, without a dual."""
         return Client(z, torch.zeros_like(z))
 
     def broadcast(self, server: Server) -> Server:
-        """The point and the round."""
+        """Send the global point and the round."""
         return server
 
     def client_update(self, message: Server, state: Client, oracle: GradientOracle) -> Reply:
-        """The subproblem, then a dual step."""
+        """Solve the subproblem, then take a dual step."""
         z = message.z
         solution = self.solve(state.x, oracle, Subproblem(z, self.rho, state.lam, turn=message.t))
         x = solution.w
@@ -104,5 +104,5 @@ class FedADMMGong(SplittingAlgorithm):
         return Reply(Point(change), Client(x, lam), personal=solution.personal, point=x, log=log)
 
     def server_update(self, server: Server, update: Point) -> Server:
-        """A step along the mean increment."""
+        """Step along the mean increment."""
         return Server(server.z + self.lr_server * update.z, server.t + 1)

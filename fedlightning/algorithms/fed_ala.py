@@ -29,7 +29,7 @@ from fedlightning.oracle.gradient import GradientOracle
 
 @dataclass(frozen=True)
 class Client:
-    """Client state.
+    """Holds the state of a client between rounds.
 
     Attributes:
         v: The client's model after its last round, ``[d]`` for one client, ``[S, d]`` for a cohort.
@@ -44,7 +44,7 @@ class Client:
 
 @dataclass(frozen=True, eq=False)
 class FedALA(FedAvg):
-    """Federated averaging of personal models that start between the client's last one and the received one.
+    """Averages personal models, each started between the client's last model and the received one.
 
     Args:
         lr: Local step size eta > 0: one number, ``[min, max]`` or by name prefix.
@@ -68,11 +68,11 @@ class FedALA(FedAvg):
         require(self, "adaptive", at_least=0.0, at_most=1.0)
 
     def init_client(self, z: Tensor) -> Client:
-        """The client's model is the point, and it takes over all of the next."""
+        """Start at the point, with shares of one that take over all of the next model."""
         return Client(z, torch.ones_like(z), z.new_zeros(()))
 
     def client_update(self, message: Point, state: Client, oracle: GradientOracle) -> Reply:
-        """Learn what to take over, then K local steps."""
+        """Learn the shares of the received model, then take K local steps."""
         gap = message.z - state.v
         a = self._shares(state, gap, oracle)
         start = state.v + a * gap
@@ -81,7 +81,7 @@ class FedALA(FedAvg):
         return Reply(Point(w), Client(w, a, state.rounds + 1), personal=v, point=w, log=log)
 
     def carried_over(self, server: Point, before: FedALA, clients: Client | None) -> Point | None:
-        """The state as it is, unless clients would go on with shares that they chose where they may choose no more."""
+        """Return the state as it is, or None if clients keep learned shares where learning is now switched off."""
         chooses, chose = (torch.as_tensor(each.adaptive) > 0 for each in (self, before))
         return server if bool((chooses | ~chose).all()) else None
 
@@ -96,10 +96,10 @@ class FedALA(FedAvg):
         return a
 
     def _mean_share(self, a: Tensor) -> Tensor:
-        """Over the parameters where clients choose."""
+        """Return the mean share over the parameters where clients choose."""
         chooses = (torch.as_tensor(self.adaptive, device=a.device) > 0).expand(a.shape[1])
         return (a * chooses).sum(dim=1) / chooses.sum().clamp(min=1)
 
     def personal_model(self, state: Client) -> Tensor:
-        """The clients' models."""
+        """Return the personal models."""
         return state.v

@@ -22,7 +22,7 @@ from fedlightning.oracle.gradient import GradientOracle
 
 @dataclass(frozen=True, eq=False)
 class FedAlt(FedAvg):
-    """Federated averaging of the shared block, after steps of the personal block alone.
+    """Averages the shared block, after local steps of the personal block alone.
 
     Args:
         lr: Local step size eta > 0 of both blocks: one number, ``[min, max]`` or by name prefix.
@@ -39,7 +39,7 @@ class FedAlt(FedAvg):
         require(self, "personal_passes", at_least=1)
 
     def client_update(self, message: Point, state: Any, oracle: GradientOracle) -> Reply:
-        """Steps of the personal block at the received point, then of the shared block."""
+        """Take steps of the personal block at the received point, then of the shared block."""
         z = message.z
         start, passes = z.expand(oracle.num_clients, -1), self.personal_passes
         v = descend_personal(start, oracle, self.personal_lr, passes=passes, clip=self.local_clip)

@@ -41,7 +41,7 @@ from fedlightning.oracle.gradient import GradientOracle
 
 @dataclass(frozen=True)
 class Client:
-    """Client state.
+    """Holds the state of a client between rounds.
 
     Attributes:
         u: Local model u_i, ``[d]`` for one client, ``[S, d]`` for a cohort.
@@ -56,7 +56,7 @@ class Client:
 
 @dataclass(frozen=True)
 class Upload:
-    """What a client sends.
+    """Holds the upload of a client.
 
     Attributes:
         dz: Change of z_i = u_i + pi_i / rho, ``[S, d]``; the server receives the sum over the cohort, divided by N.
@@ -67,7 +67,7 @@ class Upload:
 
 @dataclass(frozen=True, eq=False)
 class FedAPM(Algorithm):
-    """Federated ADMM with a personal block on every client.
+    """Runs federated ADMM with a personal block on every client.
 
     Args:
         lr: Local step size eta > 0 of both blocks: one number, ``[min, max]`` or by name prefix.
@@ -102,23 +102,23 @@ class FedAPM(Algorithm):
 
     @property
     def accumulates(self) -> bool:
-        """The mean over all clients grows by increments."""
+        """Return True, because the mean over all clients grows by increments."""
         return True
 
     def init_server(self, z: Tensor) -> Point:
-        """The server holds the mean of all z_i, which start at the point."""
+        """Start with the mean of all z_i at the point."""
         return Point(z)
 
     def init_client(self, z: Tensor) -> Client:
-        """The local model starts at the point, the dual at zero."""
+        """Start with the local model at the point and the dual at zero."""
         return Client(z, torch.zeros_like(z), z.new_tensor(self.tolerance))
 
     def broadcast(self, server: Point) -> Point:
-        """The point."""
+        """Send the global point."""
         return server
 
     def client_update(self, message: Point, state: Client, oracle: GradientOracle) -> Reply:
-        """The personal subproblem, the shared one, a step of the dual."""
+        """Solve the personal subproblem, then the shared one, then take a dual step."""
         z, rho, pi, before = message.z, self.rho, state.pi, oracle.personal
         u = state.u if self.start == "local" else z.expand_as(state.u)
         xi = state.xi * self.decay
@@ -133,11 +133,11 @@ class FedAPM(Algorithm):
         return Reply(Upload(change), new, personal=v, point=u, log={"dual_norm": new.pi.norm(dim=1)})
 
     def server_update(self, server: Point, update: Upload) -> Point:
-        """The exact mean of all clients' z_i."""
+        """Update the exact mean of all clients' z_i."""
         return Point(server.z + update.dz)
 
     def carried_over(self, server: Point, before: FedAPM, clients: Client | None) -> Point | None:
-        """The mean of z_i with the new rho; the tolerances xi_i have shrunk from one that the clients do not keep."""
+        """Return the mean of z_i with the new rho, or None if the tolerance changed or the client mean is unknown."""
         if clients is None or self.tolerance != before.tolerance:
             return None
         return Point(clients.u + clients.pi / self.rho)

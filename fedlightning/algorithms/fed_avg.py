@@ -23,7 +23,7 @@ from fedlightning.oracle.gradient import GradientOracle
 
 @dataclass(frozen=True, eq=False)
 class FedAvg(LocalGradientAlgorithm):
-    """Federated averaging; FedAvgGDA when the task has a max block.
+    """Runs federated averaging, or FedAvgGDA when the task has a max block.
 
     Args:
         lr: Local step size eta > 0: one number, ``[min, max]`` or by name prefix.
@@ -31,20 +31,20 @@ class FedAvg(LocalGradientAlgorithm):
     """
 
     def init_server(self, z: Tensor) -> Point:
-        """The server holds the point alone."""
+        """Start with the point alone."""
         return Point(z)
 
     def broadcast(self, server: Point) -> Point:
-        """The point."""
+        """Send the global point."""
         return server
 
     def client_update(self, message: Point, state: Any, oracle: GradientOracle) -> Reply:
-        """K local steps from the received point."""
+        """Take K local steps from the received point."""
         w, v = self.local_steps(message.z, oracle)
         return Reply(Point(w), personal=v, point=w)
 
     def server_update(self, server: Point, update: Point) -> Point:
-        """The mean of the local points."""
+        """Move to the mean of the local points."""
         return update
 
 

@@ -28,7 +28,7 @@ from fedlightning.proximal.composite import Composite
 
 @dataclass(frozen=True, eq=False)
 class FedCP(FedAvg):
-    """Federated averaging; the global head becomes a mixture of itself and the mean personal head.
+    """Averages models, with a global head that is mixed with the mean personal head.
 
     Args:
         lr: Local step size eta > 0 of all that has gradients: one number, ``[min, max]`` or by name prefix.
@@ -55,7 +55,7 @@ class FedCP(FedAvg):
             )
 
     def bind(self, space: ParameterSpace, like: Tensor, regularizer: Composite | None = None) -> FedCP:
-        """A copy that knows where the heads lie."""
+        """Return a bound copy that knows the positions of the heads."""
         bound = super().bind(space, like, regularizer)
         if self.heads is not None:
             common, own = self.heads
@@ -71,7 +71,7 @@ class FedCP(FedAvg):
         return bound
 
     def client_update(self, message: Point, state: Any, oracle: GradientOracle) -> Reply:
-        """K local steps of both blocks; then the personal head goes into the message in part."""
+        """Take K local steps of both blocks, then mix part of the personal head into the upload."""
         w, v = self.local_steps(message.z, oracle)
         if self.places is not None:
             assert v is not None
@@ -81,7 +81,7 @@ class FedCP(FedAvg):
 
 
 def _places(layout: Layout, prefix: str, device: torch.device) -> dict[str, Tensor]:
-    """Positions of the parameters under ``prefix`` in the flat vector, by the rest of their names, sorted."""
+    """Return the positions of the parameters under ``prefix`` in the flat vector, sorted by the rest of the names."""
     positions = layout.views(torch.arange(layout.dim, device=device))
     found = names_under(prefix, layout.names, argument="heads")
     return {name.removeprefix(prefix): positions[name] for name in sorted(found)}

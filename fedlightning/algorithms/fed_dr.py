@@ -31,7 +31,7 @@ from fedlightning.oracle.gradient import GradientOracle
 
 @dataclass(frozen=True)
 class Server:
-    """Server state.
+    """Holds the server's state between rounds.
 
     Attributes:
         xhat: Mean of xhat_i over all N clients, ``[d]``.
@@ -44,7 +44,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Message:
-    """A download.
+    """Holds the message from the server to the clients.
 
     Attributes:
         z: The point, ``[d]``.
@@ -57,7 +57,7 @@ class Message:
 
 @dataclass(frozen=True)
 class Client:
-    """Client state.
+    """Holds the state of a client between rounds.
 
     Attributes:
         x: Its point x_i, ``[d]``.
@@ -70,7 +70,7 @@ class Client:
 
 @dataclass(frozen=True)
 class Change:
-    """An upload.
+    """Holds the upload of a client.
 
     Attributes:
         dxhat: Change of xhat_i, ``[S, d]``; the server receives the sum over the cohort, divided by N.
@@ -81,7 +81,7 @@ class Change:
 
 @dataclass(frozen=True, eq=False)
 class FedDR(SplittingAlgorithm):
-    """Federated Douglas-Rachford splitting.
+    """Runs federated Douglas-Rachford splitting.
 
     Args:
         eta: Proximal step size > 0: one number, ``[min, max]`` or by name prefix.
@@ -102,24 +102,24 @@ class FedDR(SplittingAlgorithm):
 
     @property
     def accumulates(self) -> bool:
-        """The mean over all clients grows by increments."""
+        """Return True, because the mean over all clients grows by increments."""
         return True
 
     def init_server(self, z: Tensor) -> Server:
-        """All clients at the start."""
+        """Start with all clients at the projected point."""
         return Server(self.regularizer.project(z), 0)
 
     def init_client(self, z: Tensor) -> Client:
-        """At the start."""
+        """Start at the projected point."""
         z = self.regularizer.project(z)
         return Client(z, z)
 
     def broadcast(self, server: Server) -> Message:
-        """The point and the round."""
+        """Send the global point and the round."""
         return Message(self.point(server), server.t)
 
     def client_update(self, message: Message, state: Client, oracle: GradientOracle) -> Reply:
-        """Move the centre, solve, reflect."""
+        """Move the anchor, solve the subproblem, then reflect the solution."""
         y = state.y + self.alpha * (message.z - state.x)
         solution = self.solve(state.x, oracle, Subproblem(y, 1 / self.eta, turn=message.t))
         x = solution.w
@@ -127,9 +127,9 @@ class FedDR(SplittingAlgorithm):
         return Reply(Change(change), Client(x, y), personal=solution.personal, point=x, log=solution.log)
 
     def server_update(self, server: Server, update: Change) -> Server:
-        """The exact mean of all reflections."""
+        """Update the exact mean of all reflections."""
         return Server(server.xhat + update.dxhat, server.t + 1)
 
     def point(self, server: Server) -> Tensor:
-        """The proximal point of the mean; before the first round the start itself."""
+        """Return the proximal point of the mean, or the start itself before the first round."""
         return self.regularizer.prox(server.xhat, self.eta) if server.t else server.xhat

@@ -8,7 +8,7 @@ t = lr * (lr_server * T + k), T the local steps of all rounds before. ψ is char
 threshold of an l1 or nuclear norm grows with the rounds, and averages of sparse points do not undo it.
 
 The paper keeps the sum s of operators and a fixed start s_bar; ``dual`` is s_bar - s. It starts at the dual image of
-the task's own parameters, projected into the constraint. Without a regulariser this is FedAvg with a server step size.
+the task's own parameters, projected into the constraint. Without a regularizer this is FedAvg with a server step size.
 For saddle point problems it is a baseline without guarantee; FeDualEx adds the extra step.
 """
 
@@ -28,12 +28,12 @@ from fedlightning.oracle.gradient import GradientOracle
 
 @dataclass(frozen=True)
 class Dual:
-    """Server state and download.
+    """Holds the server's state, which is also the message to the clients.
 
     Attributes:
         dual: ``[d]``, in the dual space.
         steps: T, the local steps of all rounds so far (of a round, the cohort's mean), ``[]``. After a resume with
-            other step sizes, those of the rounds before in units of the new ones.
+            other step sizes, earlier steps count in units of the new sizes.
     """
 
     dual: Tensor
@@ -42,7 +42,7 @@ class Dual:
 
 @dataclass(frozen=True)
 class Change:
-    """An upload.
+    """Holds the upload of a client.
 
     Attributes:
         dual: Change of the client's dual, ``[S, d]``.
@@ -55,7 +55,7 @@ class Change:
 
 @dataclass(frozen=True, eq=False)
 class FedDualAvg(Algorithm):
-    """Federated dual averaging.
+    """Runs federated dual averaging.
 
     Args:
         lr: Client step size eta_c > 0: one number, ``[min, max]`` or by name prefix.
@@ -73,15 +73,15 @@ class FedDualAvg(Algorithm):
         require(self, "lr", "lr_server", above=0.0)
 
     def init_server(self, z: Tensor) -> Dual:
-        """The dual image of the start."""
+        """Start at the dual image of the starting point."""
         return Dual(self.regularizer.to_dual(self.regularizer.start(z)), z.new_zeros(()))
 
     def broadcast(self, server: Dual) -> Dual:
-        """The dual and the steps so far."""
+        """Send the dual and the number of steps so far."""
         return server
 
     def client_update(self, message: Dual, state: Any, oracle: GradientOracle) -> Reply:
-        """K steps of dual averaging."""
+        """Take K local steps of dual averaging."""
         dual, v = message.dual.expand(oracle.num_clients, -1), oracle.personal
         for k, batch in enumerate(oracle.batches()):
             g, v = oracle.step_personal(self.at(dual, message, k), v, batch, self.personal_lr)
@@ -89,24 +89,24 @@ class FedDualAvg(Algorithm):
         return self.reply(Change(dual - message.dual, oracle.steps), v)
 
     def server_update(self, server: Dual, update: Change) -> Dual:
-        """A step along the mean change."""
+        """Step along the mean change."""
         return Dual(server.dual + self.lr_server * update.dual, server.steps + update.steps)
 
     def carried_over(self, server: Dual, before: FedDualAvg, clients: None) -> Dual | None:
-        """The same thresholds and the same point, where all step sizes change in one proportion."""
+        """Return the state with the same thresholds, or None unless all step sizes change in one proportion."""
         if not self.regularizer:
             return server
         ratio = torch.as_tensor((before.lr * before.lr_server) / (self.lr * self.lr_server)).flatten().to(server.steps)
         return replace(server, steps=server.steps * ratio[0]) if torch.allclose(ratio, ratio[0]) else None
 
     def point(self, server: Dual) -> Tensor:
-        """The server's own projection."""
+        """Return the point of the server's dual."""
         return self.at(server.dual, server, 0)
 
     def reply(self, update: Change, personal: Tensor | None) -> Reply:
-        """The upload; the drift logged is that of the duals, which costs no projection."""
+        """Return the upload, and log the drift of the duals because it needs no projection."""
         return Reply(update, personal=personal, log={"drift": update.dual.norm(dim=1)})
 
     def at(self, dual: Tensor, server: Dual, k: int) -> Tensor:
-        """The points ``[..., d]`` of dual states ``[..., d]`` after k local steps of the round."""
+        """Return the points ``[..., d]`` of dual states ``[..., d]`` after k local steps of the round."""
         return self.regularizer.from_dual(dual, self.lr * (self.lr_server * server.steps + k))

@@ -25,7 +25,7 @@ from fedlightning.oracle.gradient import GradientOracle
 
 @dataclass(frozen=True)
 class Change:
-    """An upload.
+    """Holds the upload of a client.
 
     Attributes:
         dual: Change of the dual image of the client's point, ``[S, d]``.
@@ -38,7 +38,7 @@ class Change:
 
 @dataclass(frozen=True, eq=False)
 class FedMiD(Algorithm):
-    """Federated mirror descent.
+    """Runs federated mirror descent.
 
     Args:
         lr: Client step size eta_c > 0: one number, ``[min, max]`` or by name prefix.
@@ -54,15 +54,15 @@ class FedMiD(Algorithm):
         require(self, "lr", "lr_server", above=0.0)
 
     def init_server(self, z: Tensor) -> Point:
-        """The start, in the constraint."""
+        """Start at the point, moved into the constraint."""
         return Point(self.regularizer.start(z))
 
     def broadcast(self, server: Point) -> Point:
-        """The point."""
+        """Send the global point."""
         return server
 
     def client_update(self, message: Point, state: Any, oracle: GradientOracle) -> Reply:
-        """K proximal gradient steps."""
+        """Take K proximal gradient steps."""
         w, v = message.z.expand(oracle.num_clients, -1), oracle.personal
         for batch in oracle.batches():
             g, v = oracle.step_personal(w, v, batch, self.personal_lr)
@@ -70,15 +70,15 @@ class FedMiD(Algorithm):
         return self.reply(message, w, v, oracle.steps)
 
     def server_update(self, server: Point, update: Change) -> Point:
-        """A proximal step along the mean change."""
+        """Take a proximal step along the mean change."""
         dual = self.regularizer.to_dual(server.z) + self.lr_server * update.dual
         return Point(self.regularizer.from_dual(dual, self.lr_server * self.lr * update.steps))
 
     def step(self, w: Tensor, g: Tensor) -> Tensor:
-        """One mirror step of size lr from ``w [S, d]`` against ``g [S, d]``."""
+        """Take one mirror step of size lr from ``w [S, d]`` against ``g [S, d]``."""
         return self.regularizer.from_dual(self.regularizer.to_dual(w) - self.lr * g, self.lr)
 
     def reply(self, message: Point, w: Tensor, v: Tensor | None, steps: Tensor) -> Reply:
-        """The change of the dual image."""
+        """Return the change of the dual image."""
         change = self.regularizer.to_dual(w) - self.regularizer.to_dual(message.z)
         return Reply(Change(change, steps), personal=v, point=w)

@@ -20,7 +20,7 @@ from fedlightning.oracle.gradient import GradientOracle
 
 @dataclass(frozen=True, eq=False)
 class FedMiP(FedMiD):
-    """Federated mirror prox.
+    """Runs federated mirror prox.
 
     Args:
         lr: Client step size eta_c > 0: one number, ``[min, max]`` or by name prefix.
@@ -29,11 +29,11 @@ class FedMiP(FedMiD):
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """Two minibatches a local step."""
+        """Return one exchange that draws two minibatches for each local step."""
         return (Phase(self.broadcast, self.client_update, self.server_update, draws=2),)
 
     def client_update(self, message: Point, state: Any, oracle: GradientOracle) -> Reply:
-        """K mirror prox steps."""
+        """Take K mirror prox steps."""
         w, v = message.z.expand(oracle.num_clients, -1), oracle.personal
         for first, second in oracle.pairs():
             half = self.step(w, oracle.shared_gradient(w, v, first))

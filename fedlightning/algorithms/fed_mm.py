@@ -46,7 +46,7 @@ from fedlightning.oracle.gradient import GradientOracle
 
 @dataclass(frozen=True)
 class Server:
-    """Server state and download.
+    """Holds the server's state, which is also the message to the clients.
 
     Attributes:
         z: The point, ``[d]``.
@@ -59,7 +59,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Client:
-    """Client state.
+    """Holds the state of a client between rounds.
 
     Attributes:
         lam: Dual variable of the consensus constraint w_i = z, ``[d]`` for one client, ``[S, d]`` for a cohort.
@@ -70,7 +70,7 @@ class Client:
 
 @dataclass(frozen=True)
 class ServerOfAll(Server):
-    """Server state where the mean covers all clients.
+    """Holds the server's state when the mean covers all clients.
 
     Attributes:
         mean: Mean of u_i over all N clients, ``[d]``; a server optimizer may take ``z`` elsewhere.
@@ -81,7 +81,7 @@ class ServerOfAll(Server):
 
 @dataclass(frozen=True)
 class ClientOfAll(Client):
-    """Client state where the mean covers all clients.
+    """Holds the state of a client when the mean covers all clients.
 
     Attributes:
         u: What it sent last, u_i, ``[d]`` for one client, ``[S, d]`` for a cohort.
@@ -92,7 +92,7 @@ class ClientOfAll(Client):
 
 @dataclass(frozen=True)
 class Change:
-    """An upload where the mean covers all clients.
+    """Holds the upload of a client when the mean covers all clients.
 
     Attributes:
         du: Change of u_i, ``[S, d]``; the server receives the sum over the cohort, divided by N.
@@ -103,7 +103,7 @@ class Change:
 
 @dataclass(frozen=True, eq=False)
 class FedMM(LocalGradientAlgorithm):
-    """Federated minimax by an augmented Lagrangian; federated ADMM with local gradient steps for minimisation.
+    """Runs federated minimax by an augmented Lagrangian; without a max block, ADMM with local gradient steps.
 
     Where only some clients take part in a round, the paper's method does not converge to the saddle: choose
     ``mean_over="all"``.
@@ -112,8 +112,8 @@ class FedMM(LocalGradientAlgorithm):
         lr: Local step size eta > 0 (eta_1, eta_2): one number, ``[min, max]`` or by name prefix.
         mu: Penalty mu > 0 (mu_1, mu_2): one number, ``[min, max]`` or by name prefix.
         eta3: Decay 0 < eta3 <= 1 of the dual correction a round; the correction of round t is eta3^t.
-        mean_over: Whose corrected local points the server averages: those of the ``cohort``, as the paper does, which
-            is exact with all clients in every round only; or those of ``all`` clients, of absent ones the last.
+        mean_over: Whose corrected local points the server averages: of the ``cohort``, as in the paper, which
+            is exact with all clients in every round only; or of ``all`` clients, with the last points of absent ones.
         local_optimizer: Elementwise torch optimizer for the local steps in place of plain gradient steps.
     """
 
@@ -132,31 +132,31 @@ class FedMM(LocalGradientAlgorithm):
 
     @property
     def accumulates(self) -> bool:
-        """Whether the mean over all clients grows by increments."""
+        """Return whether the mean over all clients grows by increments."""
         return self.mean_over == "all"
 
     @property
     def partial_cohorts(self) -> str | None:
-        """The paper's mean is exact with all clients only."""
+        """Return advice if the server averages the cohort only, which is exact with all clients."""
         if self.mean_over == "all":
             return None
         return "with some of the clients a round it does not converge to the saddle; mean_over: all does."
 
     def init_server(self, z: Tensor) -> Server:
-        """The point and the round."""
+        """Start at the point in round 0."""
         return Server(z, t=0) if self.mean_over == "cohort" else ServerOfAll(z, 0, mean=z)
 
     def init_client(self, z: Tensor) -> Client:
-        """Duals start at zero."""
+        """Start with the dual at zero."""
         lam = torch.zeros_like(z)
         return Client(lam) if self.mean_over == "cohort" else ClientOfAll(lam, u=z)
 
     def broadcast(self, server: Server) -> Server:
-        """The point and the round."""
+        """Send the global point and the round."""
         return Server(server.z, server.t)
 
     def client_update(self, message: Server, state: Client, oracle: GradientOracle) -> Reply:
-        """K steps on the augmented Lagrangian, then one on its dual."""
+        """Take K local steps on the augmented Lagrangian, then one dual step."""
         z, mu, lam = message.z, self.mu, state.lam
         w, v = self.local_steps(z, oracle, lambda w, g: g + mu * (w - z) + lam)
         lam = lam + mu * (w - z)
@@ -167,7 +167,7 @@ class FedMM(LocalGradientAlgorithm):
         return Reply(Point(u), Client(lam), personal=v, point=w, log=log)
 
     def server_update(self, server: Any, update: Any) -> Server:
-        """The mean of the corrected local points."""
+        """Move to the mean of the corrected local points."""
         if self.mean_over == "cohort":
             return Server(update.z, server.t + 1)
         mean = server.mean + update.du

@@ -39,7 +39,7 @@ from fedlightning.oracle.gradient import GradientOracle
 
 @dataclass(frozen=True)
 class Server:
-    """Server state.
+    """Holds the server's state between rounds.
 
     Attributes:
         z: The point, the last mean, ``[d]``.
@@ -52,7 +52,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Message:
-    """A download.
+    """Holds the message from the server to the clients.
 
     Attributes:
         z: The point, ``[d]``; None if the round before made no mean.
@@ -65,7 +65,7 @@ class Message:
 
 @dataclass(frozen=True)
 class Client:
-    """Client state.
+    """Holds the state of a client between rounds.
 
     Attributes:
         x: Its point x_i, ``[d]``.
@@ -80,7 +80,7 @@ class Client:
 
 @dataclass(frozen=True, eq=False)
 class FedPD(SplittingAlgorithm):
-    """Federated primal-dual optimisation.
+    """Runs federated primal-dual optimisation.
 
     Where only some clients take part in a round it does not converge to the minimiser: choose ``FedADMM``.
 
@@ -104,27 +104,27 @@ class FedPD(SplittingAlgorithm):
 
     @property
     def partial_cohorts(self) -> str | None:
-        """The mean is exact with all clients only."""
+        """Return advice, because the mean is exact with all clients only."""
         return "with some of the clients a round it does not converge to the minimiser; FedADMM does."
 
     def skips(self, t: int) -> bool:
-        """Whether round ``t`` ends without communication."""
+        """Return whether round ``t`` ends without communication."""
         return random.Random(derive_seed(self.seed, t)).random() < self.p
 
     def init_server(self, z: Tensor) -> Server:
-        """The point and the round."""
+        """Start at the point in round 0."""
         return Server(z, 0)
 
     def init_client(self, z: Tensor) -> Client:
-        """At the start, without a dual."""
+        """Start at the point, without a dual."""
         return Client(z, torch.zeros_like(z), z)
 
     def broadcast(self, server: Server) -> Message:
-        """The point, if there is a new one."""
+        """Send the global point, if the previous round made a new one."""
         return Message(None if server.t and self.skips(server.t - 1) else server.z, server.t)
 
     def client_update(self, message: Message, state: Client, oracle: GradientOracle) -> Reply:
-        """The subproblem, a dual step, and an upload if the coin says so."""
+        """Solve the subproblem, take a dual step, and upload unless the round skips communication."""
         reference = state.x0 if message.z is None else message.z
         solution = self.solve(state.x, oracle, Subproblem(reference, 1 / self.eta, state.lam, turn=message.t))
         x = solution.w
@@ -140,5 +140,5 @@ class FedPD(SplittingAlgorithm):
         )
 
     def server_update(self, server: Server, update: Point | None) -> Server:
-        """The mean, if there was an upload."""
+        """Move to the mean of the uploads, if there are any."""
         return Server(server.z if update is None else update.z, server.t + 1)

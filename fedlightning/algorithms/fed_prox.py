@@ -21,7 +21,7 @@ from fedlightning.oracle.gradient import GradientOracle
 
 @dataclass(frozen=True, eq=False)
 class FedProx(FedAvg):
-    """Federated averaging with a proximal term; FedProxGDA when the task has a max block.
+    """Runs federated averaging with a proximal term, or FedProxGDA when the task has a max block.
 
     Args:
         lr: Local step size eta > 0: one number, ``[min, max]`` or by name prefix.
@@ -36,7 +36,7 @@ class FedProx(FedAvg):
         require(self, "mu", at_least=0.0)
 
     def client_update(self, message: Point, state: Any, oracle: GradientOracle) -> Reply:
-        """K local steps, each pulled back towards the received point."""
+        """Take K local steps, each pulled back towards the received point."""
         z, mu = message.z, self.mu
         w, v = self.local_steps(z, oracle, lambda w, g: g + mu * (w - z))
         return Reply(Point(w), personal=v, point=w)

@@ -4,7 +4,7 @@ Client:  g_i(z) on one minibatch
 Server:  z <- prox_{lr ψ}(z - lr * mean(g_i(z)))
 
 One step a round: no drift, and as many rounds as centralised training has steps. The proximal operator is ours: with
-full batches and a regulariser this is the proximal gradient method on the mean of the objectives.
+full batches and a regularizer this is the proximal gradient method on the mean of the objectives.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fedlightning.oracle.gradient import GradientOracle
 
 @dataclass(frozen=True)
 class Gradient:
-    """An upload.
+    """Holds the upload of a client.
 
     Attributes:
         g: Operator at the received point, ``[S, d]``; averaged ``[d]``.
@@ -33,7 +33,7 @@ class Gradient:
 
 @dataclass(frozen=True, eq=False)
 class FedSGDA(Algorithm):
-    """Distributed stochastic gradient descent ascent; FedSGD when nothing is maximised.
+    """Runs distributed stochastic gradient descent ascent, or FedSGD when nothing is maximised.
 
     Of the minibatches a data module gives, only the first is used.
 
@@ -50,25 +50,25 @@ class FedSGDA(Algorithm):
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """One exchange with one minibatch a client."""
+        """Return one exchange with one minibatch for each client."""
         return (Phase(self.broadcast, self.client_update, self.server_update, steps=1),)
 
     def init_server(self, z: Tensor) -> Point:
-        """The server holds the point alone."""
+        """Start with the point alone."""
         return Point(self.regularizer.project(z))
 
     def broadcast(self, server: Point) -> Point:
-        """The point."""
+        """Send the global point."""
         return server
 
     def client_update(self, message: Point, state: Any, oracle: GradientOracle) -> Reply:
-        """The operator at the received point; a personal block takes one step."""
+        """Return the operator at the received point, after one step of the personal block."""
         w = message.z.expand(oracle.num_clients, -1)
         g, v = oracle.step_personal(w, oracle.personal, next(oracle.batches()), self.personal_lr)
         return Reply(Gradient(g), personal=v, point=w)
 
     def server_update(self, server: Point, update: Gradient) -> Point:
-        """One step against the mean operator."""
+        """Take one step against the mean operator."""
         return Point(self.regularizer.prox(server.z - self.lr * update.g, self.lr))
 
 

@@ -29,7 +29,7 @@ from fedlightning.oracle.gradient import GradientOracle
 
 @dataclass(frozen=True)
 class Server:
-    """Server state.
+    """Holds the server's state between rounds.
 
     Attributes:
         z: The point, the last mean, ``[d]``.
@@ -46,7 +46,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Message:
-    """A download.
+    """Holds the message from the server to the clients.
 
     Attributes:
         start: Where the client starts, ``[d]``; ``[S, d]`` as the clients of a cohort see it.
@@ -57,7 +57,7 @@ class Message:
 
 @dataclass(frozen=True)
 class Upload:
-    """What a client sends.
+    """Holds the upload of a client.
 
     Attributes:
         w: Its model, ``[S, d]``; the server receives every client's own.
@@ -68,7 +68,7 @@ class Upload:
 
 @dataclass(frozen=True, eq=False)
 class FedSkip(LocalGradientAlgorithm):
-    """Federated averaging that skips most means.
+    """Runs federated averaging that skips most means.
 
     Args:
         lr: Local step size eta > 0: one number, ``[min, max]`` or by name prefix.
@@ -89,20 +89,20 @@ class FedSkip(LocalGradientAlgorithm):
         require(self, "seed")
 
     def init_server(self, z: Tensor) -> Server:
-        """All clients start at the point."""
+        """Start all clients at the point."""
         return self.after_mean(z, 0)
 
     def broadcast(self, server: Server) -> Message:
-        """Every client's own start."""
+        """Send each client its own starting model."""
         return Message(PerClient(server.z, server.clients, server.models))
 
     def client_update(self, message: Message, state: Any, oracle: GradientOracle) -> Reply:
-        """K local steps from the model the client was given last."""
+        """Take K local steps from the model that the client received last."""
         w, v = self.local_steps(message.start, oracle)
         return Reply(Upload(w), personal=v, point=w)
 
     def server_update(self, server: Server, update: Upload) -> Server:
-        """The mean at the end of a period, else every model to another client of the cohort."""
+        """Average the models at the end of a period, and otherwise pass each to another client."""
         t = server.t + 1
         if t % self.period == 0:
             return self.after_mean(update.w.default, t)
@@ -112,11 +112,11 @@ class FedSkip(LocalGradientAlgorithm):
         return Server(server.z, t, clients, torch.cat([server.models[keep], update.w.values]))
 
     def after_mean(self, z: Tensor, t: int) -> Server:
-        """All clients start from the mean."""
+        """Start all clients from the mean."""
         return Server(z, t, torch.empty(0, dtype=torch.long, device=z.device), z.new_empty((0, len(z))))
 
     def shuffled(self, clients: Tensor, t: int) -> Tensor:
-        """Whom each client's model goes to in round t: a random permutation of the cohort."""
+        """Draw the recipient of each client's model in round t."""
         ordered = sorted(clients.tolist())
         shuffled = random.Random(derive_seed(self.seed, t)).sample(ordered, len(ordered))
         recipient = dict(zip(ordered, shuffled, strict=True))

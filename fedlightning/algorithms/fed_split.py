@@ -29,7 +29,7 @@ from fedlightning.oracle.gradient import GradientOracle
 
 @dataclass(frozen=True)
 class Server:
-    """Server state and download.
+    """Holds the server's state, which is also the message to the clients.
 
     Attributes:
         z: The point, the mean of z_i over all N clients, ``[d]``.
@@ -42,7 +42,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Client:
-    """Client state.
+    """Holds the state of a client between rounds.
 
     Attributes:
         z: Its splitting variable z_i, ``[d]``.
@@ -53,7 +53,7 @@ class Client:
 
 @dataclass(frozen=True)
 class Change:
-    """An upload.
+    """Holds the upload of a client.
 
     Attributes:
         dz: Change of z_i, ``[S, d]``; the server receives the sum over the cohort, divided by N.
@@ -64,7 +64,7 @@ class Change:
 
 @dataclass(frozen=True, eq=False)
 class FedSplit(SplittingAlgorithm):
-    """Federated Peaceman-Rachford splitting.
+    """Runs federated Peaceman-Rachford splitting.
 
     Args:
         s: Proximal step size > 0: one number, ``[min, max]`` or by name prefix; about 1 / sqrt(L * strong convexity).
@@ -80,28 +80,28 @@ class FedSplit(SplittingAlgorithm):
 
     @property
     def accumulates(self) -> bool:
-        """The mean over all clients grows by increments."""
+        """Return True, because the mean over all clients grows by increments."""
         return True
 
     def init_server(self, z: Tensor) -> Server:
-        """All clients at the start."""
+        """Start with all clients at the point."""
         return Server(z, 0)
 
     def init_client(self, z: Tensor) -> Client:
-        """At the start."""
+        """Start at the point."""
         return Client(z)
 
     def broadcast(self, server: Server) -> Server:
-        """The point and the round."""
+        """Send the global point and the round."""
         return server
 
     def client_update(self, message: Server, state: Client, oracle: GradientOracle) -> Reply:
-        """The reflected proximal step."""
+        """Take the reflected proximal step."""
         z = message.z
         solution = self.solve(z, oracle, Subproblem(2 * z - state.z, 1 / self.s, turn=message.t))
         dz = 2 * (solution.w - z)
         return Reply(Change(dz), Client(state.z + dz), personal=solution.personal, point=solution.w, log=solution.log)
 
     def server_update(self, server: Server, update: Change) -> Server:
-        """The exact mean over all clients."""
+        """Update the exact mean over all clients."""
         return Server(server.z + update.dz, server.t + 1)

@@ -44,7 +44,7 @@ from fedlightning.oracle.gradient import GradientOracle
 
 @dataclass(frozen=True)
 class Server:
-    """Server state.
+    """Holds the server's state between rounds.
 
     Attributes:
         y: The point, ``[d]``.
@@ -61,7 +61,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Broadcast:
-    """A download.
+    """Holds the message from the server to the clients.
 
     Attributes:
         y: The point, ``[d]``.
@@ -72,7 +72,7 @@ class Broadcast:
 
 @dataclass(frozen=True)
 class Client:
-    """Client state.
+    """Holds the state of a client between rounds.
 
     Attributes:
         x: Its point x_i, ``[d]``.
@@ -85,7 +85,7 @@ class Client:
 
 @dataclass(frozen=True)
 class OwnPenaltyClient(Client):
-    """Client state where penalties are estimated.
+    """Holds the state of a client whose penalty is estimated.
 
     Attributes:
         beta: Its penalty, a scalar, ``[S]`` for a cohort; 0 before it first takes part.
@@ -96,7 +96,7 @@ class OwnPenaltyClient(Client):
 
 @dataclass(frozen=True)
 class Change:
-    """An upload; the server receives sums over the cohort, divided by N.
+    """Holds the upload of a client, which the server receives as a sum over the cohort, divided by N.
 
     Attributes:
         dbx: Change of beta_i * x_i, ``[S, d]``.
@@ -109,7 +109,7 @@ class Change:
 
 @dataclass(frozen=True)
 class OwnPenaltyChange(Change):
-    """An upload where penalties are estimated.
+    """Holds the upload of a client whose penalty is estimated.
 
     Attributes:
         dbeta: Change of beta_i, ``[S]``.
@@ -120,7 +120,7 @@ class OwnPenaltyChange(Change):
 
 @dataclass(frozen=True, eq=False)
 class FIAELT(SplittingAlgorithm):
-    """Federated inexact ADMM with efficient local termination.
+    """Runs federated inexact ADMM with efficient local termination.
 
     Args:
         beta: Penalty > L = max L_i: one number, ``[min, max]`` or by name prefix; 5 L in the theory. Null: each client
@@ -150,32 +150,32 @@ class FIAELT(SplittingAlgorithm):
 
     @property
     def own_rule(self) -> StoppingRule:
-        """The relative criterion."""
+        """Return the rule of relative decrease."""
         return RelativeDecrease(self.r)
 
     @property
     def accumulates(self) -> bool:
-        """The means over all clients grow by increments."""
+        """Return True, because the means over all clients grow by increments."""
         return True
 
     def init_server(self, z: Tensor) -> Server:
-        """All clients at the start, without duals."""
+        """Start with all clients at the point, without duals."""
         if self.beta is None:
             return Server(self.regularizer.project(z), torch.zeros_like(z), torch.zeros_like(z), z.new_zeros(()))
         return Server(self.regularizer.project(z), self.beta * z, torch.zeros_like(z), self.beta)
 
     def init_client(self, z: Tensor) -> Client:
-        """At the start, without a dual."""
+        """Start at the point, without a dual."""
         if self.beta is None:
             return OwnPenaltyClient(z, torch.zeros_like(z), z.new_zeros(()))
         return Client(z, torch.zeros_like(z))
 
     def broadcast(self, server: Server) -> Broadcast:
-        """The point."""
+        """Send the global point."""
         return Broadcast(server.y)
 
     def client_update(self, message: Broadcast, state: Client, oracle: GradientOracle) -> Reply:
-        """The subproblem, then a dual step."""
+        """Solve the subproblem, then take a dual step."""
         y = message.y
         before, beta = self._penalties(state, oracle)
         smoothness = beta / 5 if self.smoothness is None else self.smoothness
@@ -196,23 +196,23 @@ class FIAELT(SplittingAlgorithm):
         return Reply(Change(dbx, dz), Client(x, z), personal=solution.personal, point=x, log=log)
 
     def server_update(self, server: Server, update: Change) -> Server:
-        """The means, and the proximal step on them."""
+        """Update the means, then take the proximal step from them."""
         bx, z = server.bx + update.dbx, server.z + update.dz
         beta = server.beta + update.dbeta if isinstance(update, OwnPenaltyChange) else server.beta
         return Server(self.regularizer.prox((bx + z) / beta, 1 / beta), bx, z, beta)
 
     def carried_over(self, server: Server, before: FIAELT, clients: Client | None) -> Server | None:
-        """The mean of beta * x_i with the new beta, if both are given; the point stays where it is."""
+        """Return the state with the mean of beta * x_i for the new beta, or None unless both runs set beta."""
         if clients is None or self.beta is None or before.beta is None:
             return None
         return Server(server.y, self.beta * clients.x, server.z, self.beta)
 
     def point(self, server: Server) -> Tensor:
-        """The server's point y."""
+        """Return the server's point y."""
         return server.y
 
     def _penalties(self, state: Client, oracle: GradientOracle) -> tuple[Any, Any]:
-        """beta_i the server knows of and beta_i from now on: numbers, ``[d]`` or ``[S, 1]``."""
+        """Return beta_i as the server knows it and beta_i from now on: numbers, ``[d]`` or ``[S, 1]``."""
         if not isinstance(state, OwnPenaltyClient):
             return self.beta, self.beta
         known = state.beta[:, None]

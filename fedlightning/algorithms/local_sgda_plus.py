@@ -24,7 +24,7 @@ from fedlightning.oracle.gradient import GradientOracle
 
 @dataclass(frozen=True)
 class Server:
-    """Server state and download.
+    """Holds the server's state, which is also the message to the clients.
 
     Attributes:
         z: The point, ``[d]``.
@@ -39,7 +39,7 @@ class Server:
 
 @dataclass(frozen=True, eq=False)
 class LocalSGDAPlus(Algorithm):
-    """Local SGDA with the ascent direction taken at a snapshot.
+    """Runs local SGDA with the ascent direction taken at a snapshot.
 
     Args:
         lr: Local step size > 0: one number, ``[min, max]`` (eta, gamma) or by name prefix.
@@ -54,15 +54,15 @@ class LocalSGDAPlus(Algorithm):
         require(self, "refresh", at_least=1)
 
     def init_server(self, z: Tensor) -> Server:
-        """The point; the first snapshot is its min block."""
+        """Start at the point, with its min block as the first snapshot."""
         return Server(z, z[: self.min_dim], t=0)
 
     def broadcast(self, server: Server) -> Server:
-        """Point and snapshot."""
+        """Send the global point and the snapshot."""
         return server
 
     def client_update(self, message: Server, state: Any, oracle: GradientOracle) -> Reply:
-        """K steps of both blocks."""
+        """Take K local steps of both blocks."""
         w, v = message.z.expand(oracle.num_clients, -1), oracle.personal
         snapshot = message.snapshot.expand(oracle.num_clients, -1)
         for batch in oracle.batches():
@@ -73,10 +73,10 @@ class LocalSGDAPlus(Algorithm):
         return Reply(Point(w), personal=v, point=w)
 
     def server_update(self, server: Server, update: Point) -> Server:
-        """The mean; a new snapshot every ``refresh`` rounds."""
+        """Move to the mean of the local points, and take a new snapshot every ``refresh`` rounds."""
         t = server.t + 1
         return Server(update.z, server.snapshot if t % self.refresh else update.z[: self.min_dim], t)
 
     def with_point(self, server: Server, z: Tensor) -> Server:
-        """A snapshot of this round is that of the model itself, wherever a server optimizer took it."""
+        """Move to ``z``, whose min block also becomes the snapshot if one is taken in this round."""
         return replace(server, z=z, snapshot=server.snapshot if server.t % self.refresh else z[: self.min_dim])

@@ -40,7 +40,7 @@ from fedlightning.proximal.composite import Composite
 
 @dataclass(frozen=True)
 class Reference:
-    """What travels both ways.
+    """Holds the message in both directions.
 
     Attributes:
         w: The reference, ``[k]`` as a message and after averaging, ``[S, k]`` as an update.
@@ -51,7 +51,7 @@ class Reference:
 
 @dataclass(frozen=True)
 class Server:
-    """Server state.
+    """Holds the server's state between rounds.
 
     Attributes:
         w: The reference, ``[k]``.
@@ -64,7 +64,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Client:
-    """Client state.
+    """Holds the state of a client between rounds.
 
     Attributes:
         theta: The personal model, ``[d]`` for one client, ``[S, d]`` for a cohort.
@@ -75,7 +75,7 @@ class Client:
 
 @dataclass(frozen=True, eq=False)
 class LpProj(Algorithm):
-    """Personal models whose projections to a random subspace are drawn to a common reference.
+    """Trains personal models whose projections to a random subspace are drawn to a common reference.
 
     Args:
         lr: Step size > 0 of theta: one number, ``[min, max]`` or by name prefix.
@@ -112,7 +112,7 @@ class LpProj(Algorithm):
             raise InvalidValueError(f"LpProj(p={self.p!r}): expected 1 or 2.")
 
     def bind(self, space: ParameterSpace, like: Tensor, regularizer: Composite | None = None) -> LpProj:
-        """A copy that knows the projection."""
+        """Return a bound copy that knows the projection."""
         bound = super().bind(space, like, regularizer)
         x, y = space.shared.min_dim, space.shared.dim - space.shared.min_dim
         k = bound.dim
@@ -124,19 +124,19 @@ class LpProj(Algorithm):
         return bound
 
     def init_server(self, z: Tensor) -> Server:
-        """The reference is the start's projection."""
+        """Start with the projection of the point as the reference."""
         return Server(self.sketch.project(z), z)
 
     def init_client(self, z: Tensor) -> Client:
-        """The personal model starts at the point."""
+        """Start with the personal model at the point."""
         return Client(z)
 
     def broadcast(self, server: Server) -> Reference:
-        """The reference."""
+        """Send the reference."""
         return Reference(server.w)
 
     def client_update(self, message: Reference, state: Client, oracle: GradientOracle) -> Reply:
-        """Near minimisers of the pulled objective, and a reference that follows their projections."""
+        """Take steps of the personal model on the pulled objective, and move the reference towards its projection."""
         project, lift, lam = self.sketch.project, self.sketch.lift, self.lam
         theta, w, v = state.theta, message.w.expand(oracle.num_clients, -1), oracle.personal
         for batch in oracle.batches():
@@ -149,17 +149,17 @@ class LpProj(Algorithm):
         return Reply(Reference(w), Client(theta), personal=v, log=log)
 
     def server_update(self, server: Server, update: Reference) -> Server:
-        """A step of length beta towards the mean of the clients' references."""
+        """Step by the share beta towards the mean of the clients' references."""
         return Server((1 - self.beta) * server.w + self.beta * update.w, server.start)
 
     def point(self, server: Server) -> Tensor:
-        """The model nearest to the start whose projection is the reference."""
+        """Return the model nearest to the start whose projection is the reference."""
         return server.start + self.sketch.lift(server.w - self.sketch.project(server.start))
 
     def personal_model(self, state: Client) -> Tensor:
-        """The personal models."""
+        """Return the personal models."""
         return state.theta
 
     def _slope(self, gap: Tensor) -> Tensor:
-        """Gradient of 1/p |gap|^p, a subgradient for p = 1."""
+        """Return the gradient of 1/p |gap|^p, a subgradient for p = 1."""
         return gap if self.p == 2 else gap.sign()

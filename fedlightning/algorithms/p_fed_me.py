@@ -23,7 +23,7 @@ from fedlightning.oracle.gradient import GradientOracle
 
 @dataclass(frozen=True)
 class Client:
-    """Client state.
+    """Holds the state of a client between rounds.
 
     Attributes:
         theta: The personal model, ``[d]`` for one client, ``[S, d]`` for a cohort.
@@ -34,7 +34,7 @@ class Client:
 
 @dataclass(frozen=True, eq=False)
 class pFedMe(Algorithm):
-    """Federated averaging of Moreau envelopes, whose proximal points are the personal models.
+    """Averages the clients' Moreau envelopes, whose proximal points are the personal models.
 
     Args:
         lr: Local step size eta > 0 of w: one number, ``[min, max]`` or by name prefix; ``lr * lam`` stays below 1.
@@ -57,19 +57,19 @@ class pFedMe(Algorithm):
         require(self, "lr_own", above=0.0, optional=True)
 
     def init_server(self, z: Tensor) -> Point:
-        """The server holds the point alone."""
+        """Start with the point alone."""
         return Point(z)
 
     def init_client(self, z: Tensor) -> Client:
-        """The personal model starts at the point."""
+        """Start with the personal model at the point."""
         return Client(z)
 
     def broadcast(self, server: Point) -> Point:
-        """The point."""
+        """Send the global point."""
         return server
 
     def client_update(self, message: Point, state: Client, oracle: GradientOracle) -> Reply:
-        """Near proximal points of the local point, which follows them."""
+        """Approximate proximal points of the local point, and move the local point towards them."""
         lam, lr = self.lam, self.lr if self.lr_own is None else self.lr_own
         w = theta = message.z.expand(oracle.num_clients, -1)
         v = oracle.personal
@@ -82,9 +82,9 @@ class pFedMe(Algorithm):
         return Reply(Point(w), Client(theta), personal=v, point=w, log=log)
 
     def server_update(self, server: Point, update: Point) -> Point:
-        """A step of length beta towards the mean of the local points."""
+        """Step by the share beta towards the mean of the local points."""
         return Point((1 - self.beta) * server.z + self.beta * update.z)
 
     def personal_model(self, state: Client) -> Tensor:
-        """The personal models."""
+        """Return the personal models."""
         return state.theta

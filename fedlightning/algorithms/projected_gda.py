@@ -5,7 +5,7 @@ Shafahi et al. (AAAI 2020), Algorithm 3, on every client: the baseline of Bai an
 Client, K times:  w <- project(w - lr * (g_i(w) + s)),  s a subgradient of ψ at w,  from w = z
 Server:           z <- mean(w)
 
-A subgradient step never lands on zero, so an l1 norm yields small values instead of sparse ones. Without a regulariser
+A subgradient step never lands on zero, so an l1 norm yields small values instead of sparse ones. Without a regularizer
 it is FedAvg (FedAvgGDA). The projection keeps every local point, and with it the mean, in the constraint.
 """
 
@@ -24,7 +24,7 @@ from fedlightning.oracle.gradient import GradientOracle
 
 @dataclass(frozen=True, eq=False)
 class ProjectedGDA(Algorithm):
-    """Local projected subgradient descent ascent.
+    """Runs local projected subgradient descent ascent.
 
     Args:
         lr: Local step size eta > 0: one number, ``[min, max]`` or by name prefix.
@@ -38,15 +38,15 @@ class ProjectedGDA(Algorithm):
         require(self, "lr", above=0.0)
 
     def init_server(self, z: Tensor) -> Point:
-        """The start, projected into the constraint."""
+        """Start at the point, projected into the constraint."""
         return Point(self.regularizer.project(z))
 
     def broadcast(self, server: Point) -> Point:
-        """The point."""
+        """Send the global point."""
         return server
 
     def client_update(self, message: Point, state: Any, oracle: GradientOracle) -> Reply:
-        """K projected steps."""
+        """Take K projected steps."""
         w, v = message.z.expand(oracle.num_clients, -1), oracle.personal
         for batch in oracle.batches():
             g, v = oracle.step_personal(w, v, batch, self.personal_lr)
@@ -54,11 +54,11 @@ class ProjectedGDA(Algorithm):
         return Reply(Point(w), personal=v, point=w)
 
     def server_update(self, server: Point, update: Point) -> Point:
-        """The mean of the local points."""
+        """Move to the mean of the local points."""
         return update
 
     def step(self, w: Tensor, at: Tensor, g: Tensor) -> Tensor:
-        """From ``w [S, d]`` against the operator ``g`` of the point ``at``, and a subgradient there."""
+        """Step from ``w [S, d]`` against ``g`` plus a subgradient of ψ at the point ``at``, then project."""
         if self.regularizer:
             g = g + self.regularizer.subgradient(at)
         return self.regularizer.project(w - self.lr * g)

@@ -25,7 +25,7 @@ from fedlightning.oracle.gradient import GradientOracle
 
 @dataclass(frozen=True)
 class Server:
-    """Server state and download.
+    """Holds the server's state, which is also the message to the clients.
 
     Attributes:
         z: The point, ``[d]``.
@@ -38,7 +38,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Client:
-    """Client state.
+    """Holds the state of a client between rounds.
 
     Attributes:
         c: Control variate c_i, ``[d]`` for one client, ``[S, d]`` for a cohort.
@@ -49,7 +49,7 @@ class Client:
 
 @dataclass(frozen=True)
 class Upload:
-    """What a client sends.
+    """Holds the upload of a client.
 
     Attributes:
         dz: Move of the point, ``[S, d]``; the server receives its mean over the cohort.
@@ -62,7 +62,7 @@ class Upload:
 
 @dataclass(frozen=True, eq=False)
 class SCAFFOLD(Algorithm):
-    """Stochastic controlled averaging; SCAFFOLD-S when the task has a max block.
+    """Runs stochastic controlled averaging, or SCAFFOLD-S when the task has a max block.
 
     Args:
         lr: Local step size eta > 0: one number, ``[min, max]`` or by name prefix.
@@ -77,23 +77,23 @@ class SCAFFOLD(Algorithm):
 
     @property
     def accumulates(self) -> bool:
-        """The mean over all clients grows by increments."""
+        """Return True, because the mean over all clients grows by increments."""
         return True
 
     def init_server(self, z: Tensor) -> Server:
-        """The point, and no knowledge of operators yet."""
+        """Start at the point, with the mean control variate at zero."""
         return Server(z, torch.zeros_like(z))
 
     def init_client(self, z: Tensor) -> Client:
-        """No knowledge of the client's operator yet."""
+        """Start with the control variate at zero."""
         return Client(torch.zeros_like(z))
 
     def broadcast(self, server: Server) -> Server:
-        """Point and mean control variate."""
+        """Send the global point and the mean control variate."""
         return server
 
     def client_update(self, message: Server, state: Client, oracle: GradientOracle) -> Reply:
-        """K corrected local steps; the new control variate is the mean operator met on the way."""
+        """Take K corrected local steps, and average the operators on the way into the new control variate."""
         z, c, c_i, lr = message.z, message.c, state.c, self.lr
         w, v = descend(z, oracle, lr, lambda _, g: g - c_i + c, personal_lr=self.personal_lr)
         c_new = c_i - c + (z - w) / (oracle.steps[:, None] * lr)
@@ -101,7 +101,7 @@ class SCAFFOLD(Algorithm):
         return Reply(Upload(dz=w - z, dc=c_new - c_i), Client(c_new), personal=v, point=w, log=log)
 
     def server_update(self, server: Server, update: Upload) -> Server:
-        """A step along the mean move, and the exact mean of all control variates."""
+        """Step along the mean move, and update the exact mean of all control variates."""
         return Server(server.z + self.lr_server * update.dz, server.c + update.dc)
 
 

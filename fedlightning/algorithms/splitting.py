@@ -26,7 +26,7 @@ SplittingT = TypeVar("SplittingT", bound="SplittingAlgorithm")
 
 @dataclass(frozen=True, eq=False)
 class SplittingAlgorithm(Algorithm):
-    """Base of algorithms with a local subproblem.
+    """Serves as the base class of algorithms with a local subproblem.
 
     Args:
         solver: Solves the subproblems; null for the K minibatch steps the data module gives, with a step size of
@@ -47,12 +47,12 @@ class SplittingAlgorithm(Algorithm):
 
     @property
     def own_rule(self) -> StoppingRule:
-        """The method's own stopping rule."""
+        """Return the method's own stopping rule."""
         return FixedSteps()
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """One exchange, with the data the solver needs."""
+        """Return one exchange, with the data that the solver needs."""
         return (
             Phase(
                 self.broadcast, self.client_update, self.server_update, data=self.solver.data, steps=self.solver.steps
@@ -60,11 +60,11 @@ class SplittingAlgorithm(Algorithm):
         )
 
     def bind(self: SplittingT, space: ParameterSpace, like: Tensor, regularizer: Composite | None = None) -> SplittingT:
-        """As every algorithm's, the solver included."""
+        """Return a bound copy whose solver is bound, too."""
         bound = super().bind(space, like, regularizer)
         object.__setattr__(bound, "solver", bound.solver.bind(space, like))
         return bound
 
     def solve(self, start: Tensor, oracle: GradientOracle, problem: Subproblem) -> Solution:
-        """The clients' approximate solutions from ``start``, ``[d]`` or ``[S, d]``."""
+        """Return the clients' approximate solutions from ``start``, ``[d]`` or ``[S, d]``."""
         return self.solver.solve(start, oracle, problem, self.own_rule if self.stop is None else self.stop)

@@ -1,4 +1,4 @@
-"""Regularisers and constraints with closed-form proximal operators; see :mod:`fedlightning.proximal.base`."""
+"""Regularizers and constraints with closed-form proximal operators; see :mod:`fedlightning.proximal.base`."""
 
 from fedlightning.proximal.base import Regularizer
 from fedlightning.proximal.composite import Composite, Regularizers, compose

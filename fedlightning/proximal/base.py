@@ -1,10 +1,10 @@
-"""Regularisers: what is added to the mean of the clients' objectives without being differentiable.
+"""Regularizers: what is added to the mean of the clients' objectives without being differentiable.
 
 The package has one convention: it minimises over x and maximises over y
 
     mean_i f_i(x, y) + ψ₁(x) - ψ₂(y),
 
-and a *regulariser* is one ψ: a convex function with a closed-form proximal operator, a constraint set, or both.
+and a *regularizer* is one ψ: a convex function with a closed-form proximal operator, a constraint set, or both.
 Methods whose papers sum over clients convert inside.
 """
 
@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 Weight = float | Tensor
-"""A step size: a number, a 0-dim tensor or, for separable regularisers, a tensor like the point."""
+"""A step size: a number, a 0-dim tensor or, for separable regularizers, a tensor like the point."""
 
 
 class Regularizer(ABC):
-    """A convex ψ on vectors ``[..., n]`` or matrices ``[..., m, n]``; leading dimensions are separate points.
+    """Adds a convex ψ on vectors ``[..., n]`` or matrices ``[..., m, n]``; leading dimensions are separate points.
 
     On a model it applies to every parameter tensor of its block, or under its name prefix, separately: as a vector, or,
     where ``matrices`` holds, as the matrix ``[first dimension, all others]``.
@@ -38,11 +38,11 @@ class Regularizer(ABC):
 
     @abstractmethod
     def value(self, z: Tensor) -> Tensor:
-        """ψ(z), a scalar; the sum over leading dimensions; infinite outside the constraint."""
+        """Return ψ(z), a scalar summed over leading dimensions; infinity outside the constraint."""
 
     @abstractmethod
     def prox(self, z: Tensor, t: Weight) -> Tensor:
-        """The minimiser u of t * ψ(u) + 1/2 ||u - z||^2, a new tensor of the shape of ``z``.
+        """Return the minimiser u of t * ψ(u) + 1/2 ||u - z||^2, a new tensor of the shape of ``z``.
 
         Args:
             z: Point.
@@ -51,39 +51,39 @@ class Regularizer(ABC):
 
     @abstractmethod
     def subgradient(self, z: Tensor) -> Tensor:
-        """An element of the subdifferential of ψ inside its constraint, of the shape of ``z``."""
+        """Return an element of the subdifferential of ψ inside its constraint, of the shape of ``z``."""
 
     def project(self, z: Tensor) -> Tensor:
-        """The nearest point of the constraint; ``z`` itself where there is none."""
+        """Return the nearest point of the constraint, or ``z`` itself if there is no constraint."""
         return self.prox(z, 0.0)
 
     def start(self, z: Tensor) -> Tensor:
-        """Where methods that step in the dual space may start from ``z``: the projection unless overridden."""
+        """Return where methods that step in the dual space may start from ``z``: the projection by default."""
         return self.project(z)
 
     def to_dual(self, z: Tensor) -> Tensor:
-        """The mirror map's gradient at ``z``: the point's dual image. Euclidean unless overridden: the point itself."""
+        """Return the dual image of ``z``, the mirror map's gradient there; ``z`` itself by default."""
         return z
 
     def from_dual(self, dual: Tensor, t: Weight) -> Tensor:
-        """The point whose dual image, with ψ taken t times, is ``dual``.
+        """Return the point whose dual image, with ψ taken t times, is ``dual``.
 
         It minimises l(u) + t * ψ(u) - <dual, u>; for the Euclidean mirror map l = 1/2 ||.||^2 this is :meth:`prox`.
         """
         return self.prox(dual, t)
 
     def __add__(self, other: Regularizer) -> Regularizer:
-        """The sum, where its proximal operator has a closed form; see :class:`fedlightning.proximal.Sum`."""
+        """Return the sum if its proximal operator has a closed form; see :class:`fedlightning.proximal.Sum`."""
         from fedlightning.proximal.sums import Sum
 
         return Sum(self, other)
 
 
 def infinite_unless(value: Tensor, inside: Tensor) -> Tensor:
-    """``value``, or infinity where a constraint is violated."""
+    """Return ``value``, or infinity where a constraint is violated."""
     return torch.where(inside, value, torch.inf)
 
 
 def slack(z: Tensor) -> float:
-    """Relative violation of a constraint that is put down to rounding."""
+    """Return the relative violation of a constraint that counts as rounding."""
     return 64 * torch.finfo(z.dtype).eps

@@ -1,4 +1,4 @@
-"""ψ over the flat vector of a model's parameters: which regulariser applies to which part of it."""
+"""ψ over the flat vector of a model's parameters: which regularizer applies to which part of it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from fedlightning.core.parameter_space import Layout, is_under, names_under
 from fedlightning.proximal.base import Regularizer, Weight
 
 Regularizers = Regularizer | Mapping[str, Regularizer | None] | None
-"""One regulariser for a whole block, or one by name prefix (None for no regulariser there); the longest prefix wins,
+"""One regularizer for a whole block, or one by name prefix (None for no regularizer there); the longest prefix wins,
 ``default`` covers the rest, and without it parameters under no prefix have none."""
 
 
 @dataclass(frozen=True)
 class Term:
-    """One regulariser on one stretch of the vector.
+    """Applies one regularizer to one stretch of the vector.
 
     Attributes:
         start: Where it begins.
@@ -37,7 +37,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Composite:
-    """ψ(z) = ψ₁(x) + ψ₂(y) for points ``z [..., d]``; nothing if there are no terms.
+    """Adds ψ(z) = ψ₁(x) + ψ₂(y) for points ``z [..., d]``, or nothing if there are no terms.
 
     In operator form both blocks are minimised over, so ψ₂ appears with the sign of ψ₁.
     """
@@ -45,16 +45,16 @@ class Composite:
     terms: tuple[Term, ...] = ()
 
     def __bool__(self) -> bool:
-        """Whether anything is regularised."""
+        """Return whether anything is regularized."""
         return bool(self.terms)
 
     def value(self, z: Tensor) -> Tensor:
-        """ψ(z), a scalar, for ``z [d]``."""
+        """Return ψ(z), a scalar, for ``z [d]``."""
         zero = z.new_zeros(())
         return sum((term.regularizer.value(z[term.start : term.stop].view(term.shape)) for term in self.terms), zero)
 
     def prox(self, z: Tensor, t: Weight) -> Tensor:
-        """The minimiser of t * ψ(u) + 1/2 ||u - z||^2.
+        """Return the minimiser of t * ψ(u) + 1/2 ||u - z||^2.
 
         Args:
             z: ``[..., d]``.
@@ -63,23 +63,23 @@ class Composite:
         return self._map(z, lambda term, part: term.regularizer.prox(part, _weight(t, term)))
 
     def project(self, z: Tensor) -> Tensor:
-        """The nearest point of the constraint."""
+        """Return the nearest point of the constraint."""
         return self._map(z, lambda term, part: term.regularizer.project(part))
 
     def start(self, z: Tensor) -> Tensor:
-        """Where methods that step in the dual space start: in the constraint, off boundaries they could not leave."""
+        """Return where methods that step in the dual space start: in the constraint, off inescapable boundaries."""
         return self._map(z, lambda term, part: term.regularizer.start(part))
 
     def subgradient(self, z: Tensor) -> Tensor:
-        """A subgradient of ψ, ``[..., d]``; zero where nothing is regularised."""
+        """Return a subgradient of ψ, ``[..., d]``, which is zero where nothing is regularized."""
         return self._map(z, lambda term, part: term.regularizer.subgradient(part), rest=torch.zeros_like)
 
     def to_dual(self, z: Tensor) -> Tensor:
-        """The dual image of points."""
+        """Return the dual image of points."""
         return self._map(z, lambda term, part: term.regularizer.to_dual(part))
 
     def from_dual(self, dual: Tensor, t: Weight) -> Tensor:
-        """Points whose dual image, with ψ taken t times, is ``dual``."""
+        """Return the points whose dual image, with ψ taken t times, is ``dual``."""
         return self._map(dual, lambda term, part: term.regularizer.from_dual(part, _weight(t, term)))
 
     def _map(
@@ -109,16 +109,16 @@ class Composite:
 def compose(
     layout: Layout, regularizer: Regularizers, max_regularizer: Regularizers, personal: Iterable[str] = ()
 ) -> Composite:
-    """Psi of a model.
+    """Return the ψ of a model.
 
     Args:
         layout: Names and shapes of the shared parameters.
         regularizer: ψ₁, of the min block.
         max_regularizer: ψ₂, of the max block.
-        personal: Names of the personal parameters, which have no regulariser.
+        personal: Names of the personal parameters, which have no regularizer.
 
     Raises:
-        TypeError: If something is no regulariser.
+        TypeError: If something is no regularizer.
         ValueError: If a prefix matches nothing in its block, the block is empty, or a function of matrices meets a
             vector.
     """
@@ -155,7 +155,7 @@ def compose(
 def _by_name(
     regularizer: Regularizers, names: Iterable[str], argument: str, elsewhere: Mapping[str, str]
 ) -> dict[str, Regularizer | None]:
-    """The regulariser of each name; the longest prefix wins.
+    """Return the regularizer of each name, where the longest prefix wins.
 
     ``elsewhere`` says of names in other blocks where they are and what to do.
     """
@@ -197,7 +197,7 @@ def _shape(regularizer: Regularizer, name: str, shape: torch.Size) -> tuple[int,
 
 
 def _weight(t: Weight, term: Term) -> Weight:
-    """The step size of one stretch; it is one number there unless ψ is a sum over elements."""
+    """Return the step size of one stretch, which is one number unless ψ is a sum over elements."""
     if not isinstance(t, Tensor) or t.dim() == 0:
         return t
     return t[term.start : term.stop] if term.regularizer.separable else t[term.start]

@@ -1,4 +1,4 @@
-"""Regularisers of matrices: nuclear norm, spectral ball, groups of rows or columns."""
+"""Regularizers of matrices: nuclear norm, spectral ball, groups of rows or columns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedlightning.proximal.base import Regularizer, Weight, infinite_unless, sla
 
 @dataclass(frozen=True)
 class Nuclear(Regularizer):
-    """weight * ||Z||_*, the sum of singular values, optionally within ||Z||_2 <= radius (FeDualEx, A.2).
+    """Adds ψ(Z) = weight * ||Z||_*, the sum of singular values, optionally within ||Z||_2 <= radius (FeDualEx, A.2).
 
     Args:
         weight: lambda > 0.
@@ -34,11 +34,11 @@ class Nuclear(Regularizer):
 
     @property
     def homogeneous(self) -> bool:  # type: ignore[override]
-        """Without a radius."""
+        """Return True if there is no radius."""
         return self.radius is None
 
     def value(self, z: Tensor) -> Tensor:
-        """Weight * ||Z||_*."""
+        """Return ψ(Z) = weight * ||Z||_*, or infinity outside the radius."""
         singular = torch.linalg.svdvals(at_least_float32(z))
         value: Tensor = self.weight * singular.sum()
         if self.radius is None:
@@ -46,12 +46,12 @@ class Nuclear(Regularizer):
         return infinite_unless(value, singular.amax() <= self.radius * (1 + slack(z)))
 
     def prox(self, z: Tensor, t: Weight) -> Tensor:
-        """Soft threshold of the singular values, then clip."""
+        """Soft-threshold the singular values, then clip them."""
         u, singular, vh = _svd(z)
         return _matrix(u, (singular - t * self.weight).clamp_(min=0, max=self.radius), vh)
 
     def subgradient(self, z: Tensor) -> Tensor:
-        """Weight * U V', over the singular values that are not zero."""
+        """Return weight * U V' over the singular values that are not zero."""
         u, singular, vh = _svd(z)
         present = (singular > slack(z) * singular.amax(-1, keepdim=True)).to(z.dtype)
         return _matrix(u, self.weight * present, vh)
@@ -59,7 +59,7 @@ class Nuclear(Regularizer):
 
 @dataclass(frozen=True)
 class SpectralBall(Regularizer):
-    """The constraint ||Z||_2 <= radius on the largest singular value.
+    """Constrains the largest singular value to ||Z||_2 <= radius.
 
     Args:
         radius: Bound > 0.
@@ -73,7 +73,7 @@ class SpectralBall(Regularizer):
         require(self, "radius", above=0.0)
 
     def value(self, z: Tensor) -> Tensor:
-        """0 inside."""
+        """Return 0 inside the constraint and infinity outside."""
         largest = torch.linalg.matrix_norm(at_least_float32(z), 2).amax()
         return infinite_unless(torch.zeros_like(largest), largest <= self.radius * (1 + slack(z)))
 
@@ -83,13 +83,13 @@ class SpectralBall(Regularizer):
         return _matrix(u, singular.clamp_(max=self.radius), vh)
 
     def subgradient(self, z: Tensor) -> Tensor:
-        """0."""
+        """Return 0, a subgradient inside the constraint."""
         return torch.zeros_like(z)
 
 
 @dataclass(frozen=True)
 class GroupLasso(Regularizer):
-    """weight * sum of the l2 norms of rows (or columns): whole neurons leave a layer.
+    """Adds ψ(Z) = weight * sum of the l2 norms of rows (or columns), so that whole neurons leave a layer.
 
     Args:
         weight: lambda > 0.
@@ -108,17 +108,17 @@ class GroupLasso(Regularizer):
             raise InvalidValueError(f"GroupLasso(groups={self.groups!r}): expected 'rows' or 'columns'.")
 
     def value(self, z: Tensor) -> Tensor:
-        """Weight * sum of group norms."""
+        """Return ψ(Z) = weight * sum of group norms."""
         return self.weight * self._norms(z).sum()
 
     def prox(self, z: Tensor, t: Weight) -> Tensor:
-        """Every group's norm shrinks by t * weight, down to zero."""
+        """Shrink every group's norm by t * weight, down to zero."""
         norms = self._norms(z)
         scale: Tensor = (norms - t * self.weight).clamp(min=0) / norms.clamp(min=torch.finfo(z.dtype).tiny)
         return z * scale
 
     def subgradient(self, z: Tensor) -> Tensor:
-        """Weight * unit vectors of the groups that are not zero."""
+        """Return weight * unit vectors of the groups that are not zero."""
         return self.weight * z / self._norms(z).clamp(min=torch.finfo(z.dtype).tiny)
 
     def _norms(self, z: Tensor) -> Tensor:

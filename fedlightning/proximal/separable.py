@@ -1,4 +1,4 @@
-"""Regularisers that are sums over elements: l1, elastic net, squared l2, boxes."""
+"""Regularizers that are sums over elements: l1, elastic net, squared l2, boxes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from fedlightning.proximal.base import Regularizer, Weight, infinite_unless, sla
 
 
 def soft_threshold(z: Tensor, threshold: Weight) -> Tensor:
-    """Elementwise, towards zero by ``threshold >= 0``."""
+    """Move each element towards zero by ``threshold >= 0``."""
     return z.sign() * (z.abs() - threshold).clamp_(min=0)
 
 
 @dataclass(frozen=True)
 class L1(Regularizer):
-    """weight * ||z||_1, optionally within ||z||_inf <= radius (Bai et al., FeDualEx, A.1).
+    """Adds ψ(z) = weight * ||z||_1, optionally within ||z||_inf <= radius (Bai et al., FeDualEx, A.1).
 
     Example:
         >>> L1(0.1, radius=0.5).prox(torch.tensor([0.05, -0.3, 2.0]), 1.0)
@@ -41,28 +41,28 @@ class L1(Regularizer):
 
     @property
     def homogeneous(self) -> bool:  # type: ignore[override]
-        """Without a radius."""
+        """Return True if there is no radius."""
         return self.radius is None
 
     def value(self, z: Tensor) -> Tensor:
-        """Weight * ||z||_1."""
+        """Return ψ(z) = weight * ||z||_1, or infinity outside the radius."""
         value = self.weight * z.abs().sum()
         if self.radius is None:
             return value
         return infinite_unless(value, z.abs().amax() <= self.radius * (1 + slack(z)))
 
     def prox(self, z: Tensor, t: Weight) -> Tensor:
-        """Soft threshold, then clip."""
+        """Soft-threshold the elements, then clip them."""
         return z.sign() * (z.abs() - t * self.weight).clamp_(min=0, max=self.radius)
 
     def subgradient(self, z: Tensor) -> Tensor:
-        """Weight * sign(z)."""
+        """Return weight * sign(z)."""
         return self.weight * z.sign()
 
 
 @dataclass(frozen=True)
 class SquaredL2(Regularizer):
-    """weight/2 * ||z||_2^2.
+    """Adds ψ(z) = weight/2 * ||z||_2^2.
 
     Args:
         weight: lambda > 0.
@@ -76,21 +76,21 @@ class SquaredL2(Regularizer):
         require(self, "weight", above=0.0)
 
     def value(self, z: Tensor) -> Tensor:
-        """weight/2 * ||z||_2^2."""
+        """Return ψ(z) = weight/2 * ||z||_2^2."""
         return self.weight / 2 * z.square().sum()
 
     def prox(self, z: Tensor, t: Weight) -> Tensor:
-        """Shrinks by 1 / (1 + t * weight)."""
+        """Shrink ``z`` by 1 / (1 + t * weight)."""
         return z / (1 + t * self.weight)
 
     def subgradient(self, z: Tensor) -> Tensor:
-        """The gradient, weight * z."""
+        """Return the gradient, weight * z."""
         return self.weight * z
 
 
 @dataclass(frozen=True)
 class ElasticNet(Regularizer):
-    """l1 * ||z||_1 + l2/2 * ||z||_2^2.
+    """Adds ψ(z) = l1 * ||z||_1 + l2/2 * ||z||_2^2.
 
     Args:
         l1: Weight > 0 of the norm.
@@ -106,21 +106,21 @@ class ElasticNet(Regularizer):
         require(self, "l1", "l2", above=0.0)
 
     def value(self, z: Tensor) -> Tensor:
-        """l1 * ||z||_1 + l2/2 * ||z||_2^2."""
+        """Return ψ(z) = l1 * ||z||_1 + l2/2 * ||z||_2^2."""
         return self.l1 * z.abs().sum() + self.l2 / 2 * z.square().sum()
 
     def prox(self, z: Tensor, t: Weight) -> Tensor:
-        """Soft threshold, then shrink."""
+        """Soft-threshold the elements, then shrink them."""
         return soft_threshold(z, t * self.l1) / (1 + t * self.l2)
 
     def subgradient(self, z: Tensor) -> Tensor:
-        """l1 * sign(z) + l2 * z."""
+        """Return l1 * sign(z) + l2 * z."""
         return self.l1 * z.sign() + self.l2 * z
 
 
 @dataclass(frozen=True)
 class Box(Regularizer):
-    """The constraint low <= z <= high, elementwise.
+    """Constrains every element to low <= z <= high.
 
     Args:
         low: Lower bound; null for none.
@@ -140,22 +140,22 @@ class Box(Regularizer):
             raise InvalidValueError(f"Box(low={self.low}, high={self.high}): expected low <= high.")
 
     def value(self, z: Tensor) -> Tensor:
-        """0 inside."""
+        """Return 0 inside the constraint and infinity outside."""
         outside = (z - z.clamp(self.low, self.high)).abs().amax()
         return infinite_unless(torch.zeros_like(outside), outside <= slack(z) * z.abs().amax())
 
     def prox(self, z: Tensor, t: Weight) -> Tensor:
-        """Clip."""
+        """Clip the elements to the box."""
         return z.clamp(self.low, self.high)
 
     def subgradient(self, z: Tensor) -> Tensor:
-        """0."""
+        """Return 0, a subgradient inside the constraint."""
         return torch.zeros_like(z)
 
 
 @dataclass(frozen=True)
 class LInfBall(Regularizer):
-    """The constraint ||z||_inf <= radius: a box around zero.
+    """Constrains z to ||z||_inf <= radius, a box around zero.
 
     Args:
         radius: Bound > 0 of the absolute values.
@@ -169,13 +169,13 @@ class LInfBall(Regularizer):
         require(self, "radius", above=0.0)
 
     def value(self, z: Tensor) -> Tensor:
-        """0 inside."""
+        """Return 0 inside the constraint and infinity outside."""
         return Box(-self.radius, self.radius).value(z)
 
     def prox(self, z: Tensor, t: Weight) -> Tensor:
-        """Clip."""
+        """Clip the elements to the box."""
         return z.clamp(-self.radius, self.radius)
 
     def subgradient(self, z: Tensor) -> Tensor:
-        """0."""
+        """Return 0, a subgradient inside the constraint."""
         return torch.zeros_like(z)

@@ -1,4 +1,4 @@
-"""Sums of regularisers whose proximal operator is a composition of theirs."""
+"""Sums of regularizers whose proximal operator is a composition of theirs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedlightning.proximal.vectors import EntropySimplex, L2Ball, Simplex
 
 @dataclass(frozen=True)
 class Sum(Regularizer):
-    """first + second, where the proximal operator has a closed form.
+    """Adds first + second, where the proximal operator of the sum has a closed form.
 
     * any separable + :class:`Box` or :class:`LInfBall`: clip the former's (the minimiser of a convex function of one
       variable over an interval is the clipped free minimiser);
@@ -29,7 +29,7 @@ class Sum(Regularizer):
       a ray, so the scaled point meets the optimality condition.)
 
     Args:
-        first: A regulariser, which may be a sum itself.
+        first: A regularizer, which may be a sum itself.
         second: Another; the order does not matter: penalties are put first, then constraints, then squares.
 
     Raises:
@@ -60,25 +60,25 @@ class Sum(Regularizer):
 
     @property
     def matrices(self) -> bool:  # type: ignore[override]
-        """Whether one of them is a function of matrices."""
+        """Return whether either regularizer is a function of matrices."""
         return self.first.matrices or self.second.matrices
 
     @property
     def separable(self) -> bool:  # type: ignore[override]
-        """Whether both are."""
+        """Return whether both regularizers are separable."""
         return self.first.separable and self.second.separable
 
     @property
     def homogeneous(self) -> bool:  # type: ignore[override]
-        """Whether both are."""
+        """Return whether both regularizers are homogeneous."""
         return self.first.homogeneous and self.second.homogeneous
 
     def value(self, z: Tensor) -> Tensor:
-        """The sum of the values."""
+        """Return the sum of both values."""
         return self._value_of(self.first, z) + self._value_of(self.second, z)
 
     def prox(self, z: Tensor, t: Weight) -> Tensor:
-        """A composition of the two proximal operators; which one, the class says."""
+        """Compose the two proximal operators, as the class describes."""
         inner, outer = self.first, self.second
         if isinstance(outer, SquaredL2):
             scale = 1 + t * outer.weight
@@ -88,14 +88,14 @@ class Sum(Regularizer):
         return outer.prox(inner.prox(z, t), t)
 
     def subgradient(self, z: Tensor) -> Tensor:
-        """The sum of subgradients."""
+        """Return the sum of both subgradients."""
         return self.first.subgradient(z) + self.second.subgradient(z)
 
     def _value_of(self, part: Regularizer, z: Tensor) -> Tensor:
         return part.value(z.flatten(-2) if self._is_ball_of_matrices(part) else z)
 
     def _is_ball_of_matrices(self, part: Regularizer) -> bool:
-        """An l2 ball beside a function of matrices bounds the Frobenius norm."""
+        """Return whether ``part`` is an l2 ball beside a function of matrices, bounding the Frobenius norm."""
         return isinstance(part, L2Ball) and self.matrices
 
 
@@ -104,7 +104,7 @@ def _terms(regularizer: Regularizer) -> tuple[Regularizer, ...]:
 
 
 def _turn(regularizer: Regularizer) -> int:
-    """When its proximal operator is applied in a composition."""
+    """Return when the proximal operator is applied in a composition, as a sort key."""
     if isinstance(regularizer, SquaredL2):
         return 3
     if isinstance(regularizer, Box | LInfBall | SpectralBall | L2Ball | Simplex):
@@ -113,7 +113,7 @@ def _turn(regularizer: Regularizer) -> int:
 
 
 def _chains(inner: Regularizer, outer: Regularizer) -> bool:
-    """Whether prox of the sum is prox of ``outer`` after that of ``inner`` (scaled, for :class:`SquaredL2`)."""
+    """Return whether prox of the sum is prox of ``outer`` after prox of ``inner`` (scaled for :class:`SquaredL2`)."""
     return (
         (inner.separable and isinstance(outer, Box | LInfBall))
         or (isinstance(outer, SquaredL2) and not isinstance(inner, EntropySimplex))

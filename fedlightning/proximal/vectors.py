@@ -1,4 +1,4 @@
-"""Regularisers of whole vectors: the l2 ball, the simplex with its Euclidean and its entropy geometry."""
+"""Regularizers of whole vectors: the l2 ball, the simplex with its Euclidean and its entropy geometry."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LEAST_SHARE = 1e-3
 
 @dataclass(frozen=True)
 class L2Ball(Regularizer):
-    """The constraint ||z||_2 <= radius.
+    """Constrains z to ||z||_2 <= radius.
 
     Args:
         radius: Bound > 0 of the norm.
@@ -28,24 +28,24 @@ class L2Ball(Regularizer):
         require(self, "radius", above=0.0)
 
     def value(self, z: Tensor) -> Tensor:
-        """0 inside."""
+        """Return 0 inside the constraint and infinity outside."""
         norm = torch.linalg.vector_norm(z, dim=-1).amax()
         return infinite_unless(torch.zeros_like(norm), norm <= self.radius * (1 + slack(z)))
 
     def prox(self, z: Tensor, t: Weight) -> Tensor:
-        """Scale down to the radius."""
+        """Scale ``z`` down to the radius."""
         norm = torch.linalg.vector_norm(z, dim=-1, keepdim=True)
         scale: Tensor = self.radius / norm.clamp(min=self.radius)
         return z * scale
 
     def subgradient(self, z: Tensor) -> Tensor:
-        """0."""
+        """Return 0, a subgradient inside the constraint."""
         return torch.zeros_like(z)
 
 
 @dataclass(frozen=True)
 class Simplex(Regularizer):
-    """The constraint z >= 0, sum of z = total, with Euclidean geometry.
+    """Constrains z to z >= 0 with sum of z = total, with Euclidean geometry.
 
     Args:
         total: Sum > 0 of the elements.
@@ -57,12 +57,12 @@ class Simplex(Regularizer):
         require(self, "total", above=0.0)
 
     def value(self, z: Tensor) -> Tensor:
-        """0 inside."""
+        """Return 0 inside the constraint and infinity outside."""
         off = (z.sum(-1) - self.total).abs().amax() + (-z).clamp(min=0).amax()
         return infinite_unless(torch.zeros_like(off), off <= z.shape[-1] * slack(z) * self.total)
 
     def prox(self, z: Tensor, t: Weight) -> Tensor:
-        """Euclidean projection (Held et al., 1974): all elements lowered alike, those below zero cut off."""
+        """Project ``z`` (Held et al., 1974) by lowering all elements alike and cutting off negative ones."""
         ordered = z.sort(dim=-1, descending=True).values
         excess = ordered.cumsum(-1) - self.total
         count = torch.arange(1, z.shape[-1] + 1, dtype=z.dtype, device=z.device)
@@ -71,26 +71,26 @@ class Simplex(Regularizer):
         return (z - level).clamp_(min=0)
 
     def subgradient(self, z: Tensor) -> Tensor:
-        """0."""
+        """Return 0, a subgradient inside the constraint."""
         return torch.zeros_like(z)
 
 
 class EntropySimplex(Simplex):
-    """The simplex with the mirror map l(z) = sum of z log z: methods with dual states move by multiplication.
+    """Equips the simplex with the mirror map l(z) = sum of z log z: dual methods move by multiplication.
 
     ``from_dual`` is the softmax; ``prox`` and ``project`` stay Euclidean. Multiplication never leaves an element that
     is zero, so every element starts with at least :data:`LEAST_SHARE` of total / n.
     """
 
     def start(self, z: Tensor) -> Tensor:
-        """The projection, moved off the boundary."""
+        """Return the projection, moved off the boundary."""
         inside = self.project(z).clamp(min=LEAST_SHARE * self.total / z.shape[-1])
         return inside * (self.total / inside.sum(-1, keepdim=True))
 
     def to_dual(self, z: Tensor) -> Tensor:
-        """Log z, up to a constant that the simplex does not see."""
+        """Return log z, up to a constant that the simplex does not see."""
         return z.clamp(min=torch.finfo(z.dtype).tiny).log()
 
     def from_dual(self, dual: Tensor, t: Weight) -> Tensor:
-        """Total * softmax(dual)."""
+        """Return total * softmax(dual)."""
         return self.total * dual.softmax(-1)
