@@ -75,7 +75,7 @@ def main(args: Sequence[str] | None = None) -> None:
 
 
 def _refuse_mistakes(given: Sequence[str]) -> None:
-    """End the process with a sentence if something is misspelt or missing."""
+    """End the process with a one-sentence message if an argument is misspelt or missing."""
     from fedlightning.cli.complaints import did_you_mean, no_option
     from fedlightning.cli.early import MistakeError, check
 

@@ -25,14 +25,14 @@ from fedlightning.tasks.base import FederatedLightningModule
 
 
 class TaskParser(ComparisonParser, LightningArgumentParser):
-    """A parser for tasks, data and trainer, whose complaints take a line or two."""
+    """Parses the arguments of tasks, data and trainer, and reports errors in a line or two."""
 
 
 class FederatedCLI(LightningCLI):
-    """``LightningCLI`` with tasks and federated data by class path, atomic checkpoints, and one seed for all."""
+    """Extends ``LightningCLI`` by tasks and data by class path, atomic checkpoints, and one seed for everything."""
 
     def __init__(self, args: Sequence[str] | None = None, run: bool = True, **trainer_defaults: Any) -> None:
-        """Parse and, if ``run``, carry out the subcommand.
+        """Parse the arguments and, if ``run``, carry out the subcommand.
 
         Args:
             args: Arguments; None for those of the process.
@@ -63,11 +63,11 @@ class FederatedCLI(LightningCLI):
         )
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """One seed for initial weights, partitions, cohorts and minibatches."""
+        """Link one seed to initial weights, partitions, cohorts and minibatches."""
         parser.link_arguments("seed_everything", "data.init_args.seed", compute_fn=_seed)
 
     def instantiate_classes(self) -> None:
-        """What one of our constructors objects to becomes one line; others' errors lose the parser's dumps only."""
+        """Instantiate the classes; errors of fedlightning's constructors become one line, others lose the dump."""
         try:
             super().instantiate_classes()
         except Exception as error:
@@ -86,7 +86,7 @@ class FederatedCLI(LightningCLI):
             raise SystemExit(2) from error
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """Show rounds, log pictures and save checkpoints atomically, unless told otherwise."""
+        """Add callbacks that show rounds, log pictures and save checkpoints atomically, unless configured otherwise."""
         trainer = super().instantiate_trainer(**kwargs)
         chosen: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
         if not any(isinstance(callback, LogPictures) for callback in chosen):
@@ -105,7 +105,7 @@ class FederatedCLI(LightningCLI):
         return super()._instantiate_trainer(config, callbacks)
 
     def after_fit(self) -> None:
-        """The metrics of the last round and validation, in a line."""
+        """Print the metrics of the last round and validation in one line."""
         metrics = {
             name: float(value)
             for name, value in self.trainer.callback_metrics.items()
@@ -116,15 +116,15 @@ class FederatedCLI(LightningCLI):
             rank_zero_info(f"After round {self.trainer.global_step}: {values}")
 
     def before_validate(self) -> None:
-        """Say so if the model was never trained."""
+        """Warn if the model was never trained."""
         self._say_if_untrained()
 
     def before_test(self) -> None:
-        """Say so if the model was never trained."""
+        """Warn if the model was never trained."""
         self._say_if_untrained()
 
     def before_predict(self) -> None:
-        """Say so if the model was never trained, or if nothing keeps what it predicts."""
+        """Warn if the model was never trained, or if the predictions are not kept."""
         self._say_if_untrained()
         if not any(isinstance(callback, BasePredictionWriter) for callback in self.trainer.callbacks):  # type: ignore[attr-defined]
             rank_zero_info(
@@ -136,7 +136,7 @@ class FederatedCLI(LightningCLI):
             rank_zero_info("Without --ckpt_path the task is as it starts: nothing has trained it.")
 
     def _parse_ckpt_path(self) -> None:
-        """Say early if there is no such checkpoint; values of the command line win over those stored in it."""
+        """Check that the checkpoint exists; command-line values override the stored values."""
         subcommand = self.config.get("subcommand")
         path = subcommand and self.config[subcommand].get("ckpt_path")
         try:
@@ -147,14 +147,14 @@ class FederatedCLI(LightningCLI):
 
 
 def _import_public_classes() -> None:
-    """Help lists the classes that are imported; these are imported when they are first used."""
+    """Import the public classes, because the help lists only imported classes."""
     for package in (callbacks, data, tasks):
         for name in package.__all__:
             getattr(package, name)
 
 
 def _seed(given: bool | int) -> int:
-    """Lightning's reading of ``true``: the default seed."""
+    """Return the seed as Lightning reads it: the default seed for ``true``."""
     return 0 if isinstance(given, bool) else given
 
 

@@ -24,13 +24,13 @@ _PACKAGES = (
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A question with the likeliest of the known names, or nothing."""
+    """Return a question that proposes the most similar known name, or an empty text."""
     close = get_close_matches(name, list(known), n=1)
     return f" Did you mean '{close[0]}'?" if close else ""
 
 
 def no_option(given: str, name: str, options: Iterable[str]) -> str:
-    """About an option of the command itself.
+    """Return the message about an unknown option of the command.
 
     Args:
         given: As it was written.
@@ -45,7 +45,7 @@ def no_option(given: str, name: str, options: Iterable[str]) -> str:
 
 
 def no_argument(where: str, owner: str, name: str, known: Iterable[str]) -> str:
-    """About an argument of a class.
+    """Return the message about an unknown argument of a class.
 
     Args:
         where: Key and value, as on the command line.
@@ -59,12 +59,12 @@ def no_argument(where: str, owner: str, name: str, known: Iterable[str]) -> str:
 
 
 def no_name(where: str, module: str, name: str, known: Iterable[str]) -> str:
-    """About a class path whose module there is, but not the class."""
+    """Return the message about a class path with an existing module but no such class."""
     return f"{where}={module}.{name}: {module} has no '{name}'.{did_you_mean(name, known)}"
 
 
 def no_class(where: str, given: str) -> str:
-    """About a class path that leads nowhere; proposes one of the package's own classes, by its whole path."""
+    """Return the message about an unknown class path, with the full path of a similar fedlightning class."""
     paths = own_classes()
     close = get_close_matches(given.rpartition(".")[2], paths, n=1)
     hint = (
@@ -78,7 +78,7 @@ def no_class(where: str, given: str) -> str:
 
 @cache
 def own_classes() -> dict[str, str]:
-    """The package's public classes: their paths by name."""
+    """Return the paths of the package's public classes, by class name."""
     return {
         name: f"fedlightning.{package}.{name}"
         for package in _PACKAGES

@@ -28,11 +28,11 @@ _CHECKPOINTS_BY_NAME = ("best", "last", "hpc")  # found by Lightning
 
 
 class MistakeError(FedlightningError):
-    """The command line cannot be carried out; the message is one sentence for the user."""
+    """Signals that the command line cannot be carried out; the message is one sentence for the user."""
 
 
 def check(subcommand: str, given: Sequence[str]) -> None:
-    """Look for misspelt options, arguments and classes, and for files that are not there.
+    """Raise an error for misspelt options, arguments and classes, and for missing files.
 
     Args:
         subcommand: ``fit``, ``validate``, ``test`` or ``predict``.
@@ -55,7 +55,7 @@ def check(subcommand: str, given: Sequence[str]) -> None:
 
 
 def require_checkpoint(path: object) -> None:
-    """Make sure that there is a checkpoint, unless Lightning finds it by a name of its own.
+    """Raise an error if the checkpoint is missing, unless Lightning finds the file by a special name.
 
     Raises:
         MistakeError: If there is no such file.
@@ -71,7 +71,7 @@ def require_checkpoint(path: object) -> None:
 
 @dataclass
 class _Place:
-    """Where in the configuration a class is given.
+    """Represents a place in the configuration where a class is given.
 
     Attributes:
         path: Dotted path of the class; None if it is not known.
@@ -86,7 +86,7 @@ class _Place:
 
 
 class Options:
-    """Holds what is known of the configuration so far, files and command-line values in their order.
+    """Holds the configuration known so far: files and command-line values in the order given.
 
     Args:
         subcommand: Name of the subcommand, whose options are read from Lightning's source.
@@ -103,11 +103,11 @@ class Options:
 
     @property
     def names(self) -> list[str]:
-        """All options of the subcommand and of the trainer, without dashes."""
+        """Return all options of the subcommand and of the trainer, without dashes."""
         return [*(self._top or ()), *(f"trainer.{name}" for name in self._trainer or ())]
 
     def require(self, given: str, key: str) -> None:
-        """Make sure that there is such an option of the command or the trainer."""
+        """Raise an error unless the command or the trainer has this option."""
         head, _, rest = key.partition(".")
         name = rest.partition(".")[0].removesuffix("+")
         unknown = head not in (*(self._top or (head,)), "c", "h")
@@ -117,7 +117,7 @@ class Options:
             raise MistakeError(no_option(given, key, self.names))
 
     def read(self, file: str) -> None:
-        """Take over a config file.
+        """Read the values of a config file.
 
         Raises:
             MistakeError: If it is missing or no YAML, or has a mistake.
@@ -138,7 +138,7 @@ class Options:
             raise MistakeError(f"{file}: {mistake}{_of_a_comparison(config)}") from None
 
     def set(self, key: str, value: Any) -> None:
-        """Take over a value."""
+        """Set a value of the configuration."""
         head, *rest = key.split(".")
         place = self._places.get(head)
         if place is None:
@@ -182,7 +182,7 @@ class Options:
                 self._take(_Place(), where, each)
 
     def _choose(self, place: _Place, where: str, path: Any) -> None:
-        """Put a class in a place; arguments of another that was there are no longer looked at."""
+        """Set the class of a place, and forget the arguments of a different class given before."""
         if path == place.path:
             return
         former, place.path, place.within = place.path or "", None, {}
@@ -210,14 +210,14 @@ class Options:
 
 
 def _callbacks() -> list[str]:
-    """Callbacks that go by their names alone."""
+    """Return the callbacks that can be given by name alone."""
     return [
         name for module in ("lightning.pytorch.callbacks", "fedlightning.callbacks") for name in sources.names(module)
     ]
 
 
 def _is_class(value: str) -> bool:
-    """Whether a text, which may be any, is the path of a class."""
+    """Return whether an arbitrary text is the path of a class."""
     try:
         found = sources.find(value) if re.fullmatch(r"\w+(\.\w+)+", value) else None
     except sources.NoSuchNameError:
@@ -237,7 +237,7 @@ def _require_argument(place: _Place, where: str, name: str) -> None:
 
 
 class _StrictLoader(yaml.SafeLoader):  # type: ignore[misc]
-    """Refuses a key that a mapping has twice: of two values YAML would silently take the last."""
+    """Loads YAML and refuses duplicate keys of a mapping, where YAML would silently take the last value."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -251,7 +251,7 @@ class _StrictLoader(yaml.SafeLoader):  # type: ignore[misc]
 
 
 def _parsed(file: str, path: Path) -> Any:
-    """The content of a config file, a mapping or nothing.
+    """Return the content of a config file, a mapping or nothing.
 
     Raises:
         MistakeError: If it is something else.
@@ -277,13 +277,13 @@ def _parsed(file: str, path: Path) -> Any:
 
 
 def asks_for_help(argument: str) -> bool:
-    """True for ``-h``, ``--help`` and the help of a class, such as ``--model.help``."""
+    """Return True for ``-h``, ``--help`` and the help of a class, such as ``--model.help``."""
     name = argument.partition("=")[0]
     return name in ("-h", "--help") or name.endswith(".help")
 
 
 def _pairs(given: Sequence[str]) -> Iterator[tuple[str, str, Any]]:
-    """Options as they were written, their names, and their values as YAML reads them."""
+    """Yield each option as written, its name, and its value as parsed by YAML."""
     waiting = list(given)
     while waiting:
         argument = waiting.pop(0)

@@ -27,7 +27,7 @@ _SHAPES_MATTER_IN = ("torch", "torchmetrics", "torchvision")
 
 @contextmanager
 def plain_refusals() -> Iterator[None]:
-    """Ends the process with one sentence for errors that the user can mend; all others keep their traceback.
+    """End the process with one sentence for errors that the user can fix; keep the traceback of all others.
 
     Raises:
         SystemExit: For errors of this package, for Lightning's about its arguments, and where a network and a batch
@@ -43,7 +43,7 @@ def plain_refusals() -> Iterator[None]:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """True for errors meant for the user: those of this package, and Lightning's about its arguments."""
+    """Return True for errors meant for the user: this package's own, and Lightning's about its arguments."""
     lightning = sys.modules.get("lightning.fabric.utilities.exceptions")
     if lightning is not None and isinstance(error, lightning.MisconfigurationException):
         return True
@@ -51,7 +51,7 @@ def is_refusal(error: BaseException) -> bool:
 
 
 def raised_in(error: BaseException, package: str) -> bool:
-    """True if the error comes from a ``raise`` (or ``assert``) in the package itself, not from a call it makes."""
+    """Return True if a ``raise`` or ``assert`` in the package itself caused the error, not a call from the package."""
     traceback = _innermost(error)
     if traceback is None or _package_of(traceback.tb_frame) != package:
         return False
@@ -59,7 +59,7 @@ def raised_in(error: BaseException, package: str) -> bool:
 
 
 def _sentence(error: BaseException) -> str | None:
-    """Writes what the user is told in place of a traceback; None if the traceback is what is needed."""
+    """Return the message that replaces the traceback; None if the traceback is needed."""
     if not is_refusal(error):
         misfit = _misfit(error)
         if misfit is None:
@@ -78,7 +78,7 @@ def _sentence(error: BaseException) -> str | None:
 
 
 def _own_line(error: BaseException) -> str | None:
-    """The last line of code that is neither this package's nor a library's."""
+    """Return the last line of code outside this package and outside libraries."""
     frames = [(frame, line) for frame, line in walk_tb(error.__traceback__) if _is_users(frame)]
     if not frames:
         return None
@@ -93,7 +93,7 @@ def _is_users(frame: FrameType) -> bool:
 
 @dataclass(frozen=True)
 class _Misfit:
-    """Where a batch does not fit a network.
+    """Describes where a batch does not fit a network.
 
     Attributes:
         step: Task and method.
@@ -105,7 +105,7 @@ class _Misfit:
 
 
 def _misfit(error: BaseException) -> _Misfit | None:
-    """About a step of a task in which torch complains about shapes or values; None for any other error."""
+    """Return the task's step in which torch reports wrong shapes or values; None for any other error."""
     frames = [frame for frame, _ in walk_tb(error.__traceback__)]
     others = [frame for frame in frames if _package_of(frame) != "fedlightning"]  # ours see every call of torch's
     if not others or not isinstance(error, RuntimeError | IndexError | ValueError):
@@ -124,14 +124,14 @@ def _misfit(error: BaseException) -> _Misfit | None:
 
 
 def _task_of(frame: FrameType) -> Any:
-    """The task whose method a frame is; None for any other function."""
+    """Return the task whose method a frame runs; None for any other function."""
     owner = frame.f_locals.get("self")
     lightning = sys.modules.get("lightning.pytorch")
     return owner if lightning is not None and isinstance(owner, lightning.LightningModule) else None
 
 
 def _layer(task: Any, frame: FrameType) -> str:
-    """Name and form of a layer of the task whose ``forward`` a frame is."""
+    """Return the name and form of the task's layer whose ``forward`` a frame runs."""
     layer: Any = frame.f_locals.get("self")
     name = next((name for name, module in task.named_modules() if name and module is layer), None)
     return "" if name is None or any(True for _ in layer.children()) else f" in {name} = {layer}"

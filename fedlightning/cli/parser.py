@@ -18,14 +18,14 @@ _COMMANDS = ("fit", "validate", "test", "predict")
 
 
 class ComparisonParser(ArgumentParser):
-    """jsonargparse's parser, without the usage of all arguments in front of every complaint."""
+    """Extends jsonargparse's parser to leave out the usage text before every error message."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """As the base's; what is cut short (``--trainer.max_step``) is misspelt."""
+        """Build the parser; abbreviated options (``--trainer.max_step``) count as misspelt."""
         super().__init__(*args, **{"allow_abbrev": False, **kwargs})
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """End the process with :func:`plain` of the message; parsers of classes within leave that to the outermost."""
+        """End the process with the message from :func:`plain`; nested parsers leave this to the outermost."""
         if not self.exit_on_error:
             super().error(message, ex)
         parser = getattr(ex, "subcommand_parser", None) or self
@@ -34,7 +34,7 @@ class ComparisonParser(ArgumentParser):
 
 
 def plain(message: str, parser: ArgumentParser | None = None) -> str:
-    """Says what matters of a message of jsonargparse.
+    """Return the essential part of an error message of jsonargparse.
 
     Args:
         message: Of a parser, or of making the objects.
@@ -57,7 +57,7 @@ def plain(message: str, parser: ArgumentParser | None = None) -> str:
 
 
 def _where(complaint: Complaint, name: str = "") -> str:
-    """``key=value``, or the key alone if the value is a whole configuration."""
+    """Return ``key=value``, or the key alone if the value is a whole configuration."""
     key = f"{complaint.key}.{name}" if name else complaint.key.removesuffix(".init_args")
     return key if complaint.given is None else f"{key}={complaint.given}"
 
@@ -106,7 +106,7 @@ def _options(parser: ArgumentParser | None) -> list[str]:
 
 
 def _arguments_of(path: str) -> list[str]:
-    """Names of a class's arguments, those it hands on to its bases among them."""
+    """Return the names of a class's arguments, including the arguments passed on to base classes."""
     module, _, name = path.rpartition(".")
     names: dict[str, None] = {}
     for cls in getattr(import_module(module), name).__mro__:

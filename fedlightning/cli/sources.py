@@ -19,7 +19,7 @@ _DEPTH = 12  # of re-exports and base classes
 
 
 class NoSuchNameError(FedlightningError, LookupError):
-    """There is no such module, or the module has no such name.
+    """Signals that a module does not exist, or has no object of the requested name.
 
     Attributes:
         module: The innermost module that exists; None if there is none at all.
@@ -34,7 +34,7 @@ class NoSuchNameError(FedlightningError, LookupError):
 
 @dataclass(frozen=True)
 class Definition:
-    """A class or function in a source file.
+    """Represents a class or function in a source file.
 
     Attributes:
         module: Dotted name of the file.
@@ -46,7 +46,7 @@ class Definition:
 
 
 def find(path: str) -> Definition | None:
-    """The definition a dotted path leads to, through re-exports and second names.
+    """Return the definition to which a dotted path leads, through re-exports and aliases.
 
     Returns:
         None if sources do not tell.
@@ -59,12 +59,12 @@ def find(path: str) -> Definition | None:
 
 
 def arguments(definition: Definition) -> list[str] | None:
-    """Names a class takes when it is made, those it hands on to its bases among them; None if sources do not tell."""
+    """Return a constructor's argument names, base-class arguments included; None if sources do not tell."""
     return _arguments(definition, _DEPTH)
 
 
 def names(module: str) -> list[str]:
-    """What ``__all__`` of a module lists, else its own public classes and functions; empty if sources do not tell."""
+    """Return a module's ``__all__``, or its own public classes and functions; empty if sources do not tell."""
     tree = _tree(module)
     if tree is None:
         return []
@@ -73,7 +73,7 @@ def names(module: str) -> list[str]:
 
 
 def method_arguments(definition: Definition, method: str) -> list[str] | None:
-    """Names a method takes beside ``self``; None if it has none of its own."""
+    """Return the names of a method's arguments except ``self``; None if the class does not define the method."""
     found = _own_method(definition.node, method)
     return None if found is None else _names(found)
 
@@ -100,7 +100,7 @@ def _find(module: str, name: str, depth: int) -> Definition | None:
 
 
 def _find_quietly(module: str, name: str, depth: int) -> Definition | None:
-    """Likewise on the way, where a name that is not found is no mistake of the command line."""
+    """Return the definition as :func:`find` does, or None for a name that is not found."""
     try:
         return _find(module, name, depth)
     except NoSuchNameError:
@@ -164,7 +164,7 @@ def _is_field(statement: ast.AnnAssign) -> bool:
 
 
 def _is_handed_on(init: ast.FunctionDef, kwargs: str) -> bool:
-    """Whether ``**kwargs`` is used once, in the call of the base class's constructor."""
+    """Return whether ``**kwargs`` is used once, in the call of the base class's constructor."""
     uses = [each for each in ast.walk(init) if isinstance(each, ast.Name) and each.id == kwargs]
     handed = [
         keyword
@@ -185,7 +185,7 @@ def _last_name(expression: ast.expr) -> str:
 
 
 def _bindings(tree: ast.Module, name: str) -> Iterator[ast.stmt]:
-    """Statements of a module that bind a name, those under ``if`` and ``try`` among them."""
+    """Yield the statements of a module that bind a name, including statements under ``if`` and ``try``."""
     for node in _statements(tree):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             bound = node.name == name
@@ -208,7 +208,7 @@ def _statements(tree: ast.AST) -> Iterator[ast.stmt]:
 
 
 def _is_open(tree: ast.Module) -> bool:
-    """Whether a module may have names that its source does not show."""
+    """Return whether a module may have names that the source does not show."""
     lazy = any(
         isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and _last_name(node.value) == "lazily"
         for node in tree.body
@@ -229,7 +229,7 @@ def _listed(tree: ast.Module) -> list[str]:
 
 
 def _origin(module: str, node: ast.ImportFrom) -> str | None:
-    """The module an import statement takes names from."""
+    """Return the module from which an import statement takes names."""
     if not node.level:
         return node.module
     source = _source(module)
@@ -254,7 +254,7 @@ def _tree(module: str) -> ast.Module | None:
 
 @cache
 def _source(module: str) -> Path | None:
-    """The source file of a module; None if it has none that can be read.
+    """Return the source file of a module; None if there is no readable source file.
 
     Raises:
         NoSuchNameError: If there is no such module.
@@ -283,7 +283,7 @@ def _submodule_or_refuse(parent: str, name: str) -> Path | None:
 
 
 def _submodule(parent: str, name: str) -> Path | None:
-    """Where a submodule lies: a source file, or whatever else is of its name."""
+    """Return where a submodule lies: a source file, or any other file or folder of that name."""
     package = _source(parent)
     if package is None or package.name != "__init__.py":
         return None

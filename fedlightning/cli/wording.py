@@ -15,7 +15,7 @@ from enum import Enum, auto
 
 
 class Subject(Enum):
-    """What a complaint is about; in parentheses the details that its text names."""
+    """Lists what a complaint can be about; the details named in the text are in parentheses."""
 
     UNKNOWN_ARGUMENT = auto()
     """A class or subcommand has no such argument (name)."""
@@ -41,7 +41,7 @@ class Subject(Enum):
 
 @dataclass
 class Complaint:
-    """One leaf of a message.
+    """Represents one leaf of a message.
 
     Attributes:
         text: What jsonargparse says.
@@ -61,12 +61,12 @@ class Complaint:
 
     @property
     def subject(self) -> Subject:
-        """What it is about."""
+        """Return what the complaint is about."""
         return self._understood[0]
 
     @property
     def details(self) -> tuple[str, ...]:
-        """What the text names, as :class:`Subject` lists it."""
+        """Return the details named in the text, as :class:`Subject` lists them."""
         return self._understood[1]
 
     @property
@@ -105,19 +105,19 @@ _NOISE = re.compile(
 
 
 def deepest_complaints(message: str) -> list[Complaint]:
-    """Returns the complaints furthest down in a message, which are about what the user wrote; none if it has none."""
+    """Return the innermost complaints of a message, which are about the user's input; empty if there are none."""
     found = _complaints(message)
     depth = max((complaint.depth for complaint in found), default=0)
     return [complaint for complaint in found if complaint.depth == depth]
 
 
 def allows_none(message: str) -> bool:
-    """True if null is among the values that a message expects."""
+    """Return True if null is among the values that a message expects."""
     return _NONE in message
 
 
 def _complaints(message: str) -> list[Complaint]:
-    """Reads the leaves of a message, in their order."""
+    """Return the leaves of a message in order."""
     path: list[tuple[int, str, str]] = []  # indentation, "key" or "class", name
     found: list[Complaint] = []
     goes_on = False  # whether the next line may belong to the last complaint
@@ -155,12 +155,12 @@ def _complaints(message: str) -> list[Complaint]:
 
 
 def _dotted(path: Iterable[tuple[int, str, str]]) -> str:
-    """The dotted key: ``init_args`` between a class and its argument."""
+    """Return the dotted key, with ``init_args`` between a class and its argument."""
     return ".".join(name if kind == "key" else "init_args" for _, kind, name in path)
 
 
 def _short(value: str) -> str | None:
-    """A given value, if it is one value; jsonargparse wraps those of keys within a class."""
+    """Return a given value if it is a single value; jsonargparse wraps values of keys within a class."""
     if nested := _NESTED.fullmatch(value):
         value = nested[1]
     return None if "Namespace(" in value or value.startswith("{") or len(value) > 80 else value

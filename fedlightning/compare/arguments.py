@@ -64,6 +64,6 @@ def main(args: Sequence[str] | None = None) -> None:
 
 
 def _underscored(argument: str) -> str:
-    """``--budget-upload`` is ``--budget_upload``."""
+    """Replace dashes in option names by underscores: ``--budget-upload`` becomes ``--budget_upload``."""
     option, equals, value = argument.partition("=")
     return f"--{option[2:].replace('-', '_')}{equals}{value}" if option.startswith("--") else argument

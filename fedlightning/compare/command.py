@@ -131,7 +131,7 @@ def _search(
     console: Console,
     jobs: int,
 ) -> dict[str, Values]:
-    """Run every grid point of every algorithm with one seed, and choose."""
+    """Run every grid point of every algorithm with one seed, and choose the best points."""
     known = {name: hyper_parameters(plan.run(name, seed, (), folder)) for name in plan.algorithms}
     every = sorted(frozenset[str]().union(*known.values()))
     for name in grid:
@@ -159,7 +159,7 @@ def _search(
 
 
 def _searched(folder: Path, name: str, values: Values, seed: int | None = None) -> Path:
-    """Where the search keeps a grid point, or its run with one seed."""
+    """Return the search folder of a grid point, or of the point's run with one seed."""
     point = folder / "grid" / file_name(name, *values)
     return point if seed is None else point / f"seed-{seed}"
 
@@ -180,7 +180,7 @@ def _carry_out(runs: Sequence[Run], console: Console, jobs: int) -> None:
 
 
 def _tell(run: Run, progress: Progress) -> None:
-    """A line for a finished run, where no progress bar is seen."""
+    """Print a line for a finished run, for terminals without a progress bar."""
     if not progress.console.is_terminal:
         metric = run.metric
         end = "diverged" if run.summary["diverged"] else f"{metric}={run.history[-1][metric]:.4g}"
@@ -215,7 +215,7 @@ def _one_after_the_other(todo: Sequence[tuple[Run, int]], progress: Progress, pr
 
 
 def _side_by_side(todo: Sequence[tuple[Run, int]], progress: Progress, presses: Callable[[], int], jobs: int) -> None:
-    """Processes of their own; an interrupt or an error stops all of them before their next round, a second at once."""
+    """Execute runs in parallel; the first interrupt or error stops all before the next round, a second one at once."""
     context = multiprocessing.get_context("spawn")
     bar = progress.add_task(f"{len(todo)} runs, {jobs} at a time", total=sum(rounds for _, rounds in todo))
     threads = max(1, (os.cpu_count() or 1) // jobs)
@@ -266,7 +266,7 @@ def _share(done: Any, stop: Any, threads: int) -> None:
 
 
 def _end_with_the_command() -> None:
-    """A command that was killed leaves no processes behind."""
+    """End this worker process as soon as the command itself has ended."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

@@ -15,7 +15,7 @@ Values = tuple[str, ...]
 
 
 def parse_grid(entries: Sequence[str]) -> dict[str, list[str]]:
-    """``name=value,value,...`` entries as names and values; a value may be a pair or a mapping, ``[0.1,0.3],{x: 0.2}``.
+    """Parse ``name=value,value,...`` entries; a value may be a pair or a mapping, ``[0.1,0.3],{x: 0.2}``.
 
     Raises:
         ValueError: If an entry has no name or no value, a value is empty, a bracket is not closed, or a name comes
@@ -35,7 +35,7 @@ def parse_grid(entries: Sequence[str]) -> dict[str, list[str]]:
 
 
 def split_outside_brackets(values: str, separator: str) -> list[str]:
-    """Values between separators; a separator inside a pair or a mapping belongs to the value."""
+    """Split a text at separators, except within a pair or a mapping."""
     parts, depth = [""], 0
     for character in values:
         depth += (character in "[{") - (character in "]}")
@@ -47,7 +47,7 @@ def split_outside_brackets(values: str, separator: str) -> list[str]:
 
 
 def grid_points(grid: Mapping[str, Sequence[str]], hyper_parameters: Mapping[str, str]) -> list[Values]:
-    """All combinations for one algorithm.
+    """Return all combinations of values for one algorithm.
 
     Args:
         grid: Names and values. A name with dots is a key of ``fedlightning fit``; one without is a hyper-parameter of
@@ -63,12 +63,12 @@ def grid_points(grid: Mapping[str, Sequence[str]], hyper_parameters: Mapping[str
 
 
 def label(values: Values) -> str:
-    """A grid point in few characters."""
+    """Return a short text for a grid point."""
     return ", ".join(_short(value) for value in values)
 
 
 def final_value(run: Run, goal: Goal) -> float:
-    """A finished run's last value of the metric; the worst possible if the run diverged."""
+    """Return a finished run's last value of the metric; the worst possible value if the run diverged."""
     worst = -math.inf if goal.mode == "max" else math.inf
     history = run.history
     if run.summary["diverged"]:
@@ -78,7 +78,7 @@ def final_value(run: Run, goal: Goal) -> float:
 
 
 def best_points(searched: Mapping[str, Mapping[Values, Run]], goal: Goal) -> dict[str, Values]:
-    """The grid point of each algorithm whose final value is best; without the algorithms whose runs all diverged."""
+    """Return each algorithm's grid point with the best final value, without algorithms whose runs all diverged."""
     chosen = {}
     for name, points in searched.items():
         values = {point: final_value(run, goal) for point, run in points.items()}
@@ -90,7 +90,7 @@ def best_points(searched: Mapping[str, Mapping[Values, Run]], goal: Goal) -> dic
 
 
 def grid_table(searched: Mapping[str, Mapping[Values, Run]], chosen: Mapping[str, Values], goal: Goal) -> str:
-    """All grid points and their final values, the chosen ones marked."""
+    """Return a table of all grid points and their final values, with the chosen points marked."""
     lines = [f"| algorithm | values | final {goal.metric} | |", "| --- | --- | ---: | --- |"]
     for name, points in searched.items():
         for point, run in points.items():

@@ -15,7 +15,7 @@ NOTICE = b"\nStopping before the next round; Ctrl-C again stops at once.\n"
 
 @contextmanager
 def deferred_interrupts(raising: bool = True) -> Iterator[Callable[[], int]]:
-    """How often Ctrl-C was pressed, as a function to ask.
+    """Count presses of Ctrl-C within a ``with`` block, and yield a function that returns the count.
 
     An exception out of nowhere may strike while a library holds a lock, which then nobody releases; so the first
     interrupt is only remembered. An ignored interrupt (``nohup``) stays ignored.
@@ -47,7 +47,7 @@ def deferred_interrupts(raising: bool = True) -> Iterator[Callable[[], int]]:
 
 @contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Ctrl-C goes to every process of the terminal: those begun here never get it, this one gets it afterwards."""
+    """Hold Ctrl-C back: processes started within never receive the signal, this process receives it afterwards."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return

@@ -15,7 +15,7 @@ from fedlightning.core.errors import InvalidValueError
 
 @dataclass(frozen=True)
 class Algorithm:
-    """One algorithm of a comparison.
+    """Represents one algorithm of a comparison.
 
     Attributes:
         name: As shown in tables and legends.
@@ -29,7 +29,7 @@ class Algorithm:
 
     @classmethod
     def parse(cls, entry: str) -> Algorithm:
-        """Read an entry of ``--algorithms``.
+        """Parse an entry of ``--algorithms``.
 
         Args:
             entry: ``path``, ``Name=path`` or ``Name=path name=value ...``. A value may be a pair or a mapping
@@ -55,7 +55,7 @@ class Algorithm:
 
 
 def parse_algorithms(entries: Sequence[str]) -> dict[str, Algorithm]:
-    """The entries of ``--algorithms`` by name.
+    """Parse the entries of ``--algorithms``, and return the algorithms by name.
 
     Raises:
         ValueError: If an entry is not valid, or two algorithms have one name.
@@ -71,13 +71,13 @@ def parse_algorithms(entries: Sequence[str]) -> dict[str, Algorithm]:
 
 
 def file_name(*parts: str) -> str:
-    """A name of a folder for an algorithm, or for one of its grid points."""
+    """Return a folder name for an algorithm or for one of its grid points."""
     return re.sub(r"[^\w.-]+", "_", "_".join(part.replace(f"{ALGORITHM}.", "") for part in parts))
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What all runs of a comparison have in common.
+    """Holds what all runs of a comparison have in common.
 
     Attributes:
         algorithms: Arguments of ``fedlightning fit`` by name of the algorithm, before those of all runs.
@@ -94,7 +94,7 @@ class Plan:
     metric: str = ""
 
     def run(self, name: str, seed: int, values: Values, folder: Path, searching: bool = False) -> Run:
-        """One run of an algorithm.
+        """Return one run of an algorithm.
 
         Args:
             name: Of the algorithm.
@@ -118,7 +118,7 @@ class Plan:
 def algorithm_arguments(
     base: Sequence[str], algorithms: Mapping[str, Algorithm], overrides: Sequence[str] = ()
 ) -> dict[str, tuple[str, ...]]:
-    """The arguments of ``fedlightning fit`` for every algorithm: all configs, then the algorithm's own values.
+    """Return the arguments of ``fedlightning fit`` per algorithm: all configs, then the algorithm's own values.
 
     Args:
         base: Config files of task, data and trainer.
@@ -146,7 +146,7 @@ def _is_short(value: str) -> bool:
 
 
 def _own(algorithm: Algorithm, known: Mapping[str, str]) -> list[str]:
-    """An algorithm's own values as arguments of ``fedlightning fit``."""
+    """Return an algorithm's own values as arguments of ``fedlightning fit``."""
     arguments = []
     for value in algorithm.values:
         name, _, given = value.partition("=")

@@ -16,7 +16,7 @@ from fedlightning.compare.run import Run
 
 @dataclass(frozen=True)
 class Curve:
-    """One algorithm over its seeds.
+    """Holds the results of one algorithm over all seeds.
 
     Attributes:
         name: Of the algorithm.
@@ -31,12 +31,12 @@ class Curve:
     tests: tuple[Row, ...] = ()
 
     def final(self, metric: str) -> list[float]:
-        """Each seed's last value of a metric; empty if the algorithm does not log it."""
+        """Return each seed's last value of a metric; empty if the algorithm does not log the metric."""
         values = ([row[metric] for row in history if metric in row] for history in self.histories)
         return [each[-1] for each in values if each]
 
     def tested(self, metric: str) -> list[float]:
-        """Each seed's test value of a validation metric, ``test_x`` for ``val_x``."""
+        """Return each seed's test value of a validation metric, ``test_x`` for ``val_x``."""
         name = _of_test(metric)
         return [test[name] for test in self.tests if name in test]
 
@@ -48,13 +48,13 @@ _LESS_IS_BETTER = frozenset(
 
 
 def mode_of(metric: str) -> Mode:
-    """Tells from a metric's name whether more or less of it is better."""
+    """Return whether more (``max``) or less (``min``) of a metric is better, judging by the metric's name."""
     return "min" if _LESS_IS_BETTER.intersection(metric.lower().replace("/", "_").split("_")) else "max"
 
 
 @dataclass(frozen=True)
 class Goal:
-    """What is compared.
+    """Holds the metric that is compared, the direction that is better, and the target.
 
     Attributes:
         metric: Column of the histories.
@@ -67,21 +67,21 @@ class Goal:
     target: float | None = None
 
     def best(self, values: Sequence[float]) -> float:
-        """The best of some values."""
+        """Return the best of some values."""
         return max(values) if self.mode == "max" else min(values)
 
     def reached(self, value: float) -> bool:
-        """Whether a value is as good as the target."""
+        """Return whether a value is as good as the target."""
         assert self.target is not None
         return value >= self.target if self.mode == "max" else value <= self.target
 
     def cost(self, history: Sequence[Row], column: str) -> float:
-        """``column`` where the target is first reached; infinite if never."""
+        """Return the value of ``column`` at which the target is first reached; infinite if never."""
         return next((row[column] for row in history if self.reached(row[self.metric])), math.inf)
 
 
 def collect(runs: Sequence[Run], names: Iterable[str]) -> list[Curve]:
-    """Finished runs by algorithm, in the order of the names; one without runs diverged before."""
+    """Return finished runs by algorithm, in the order of the names; no runs mean that the search diverged."""
     curves = []
     for name in names:
         own = [run for run in runs if run.name == name]
@@ -93,7 +93,7 @@ def collect(runs: Sequence[Run], names: Iterable[str]) -> list[Curve]:
 
 
 def write_csv(runs: Sequence[Run], path: Path) -> None:
-    """All histories, one row a validation."""
+    """Write all histories to a CSV file, one line per validation."""
     rows = [{"algorithm": run.name, "seed": run.seed, **row} for run in runs for row in run.history]
     columns = list(dict.fromkeys(name for row in rows for name in row))
     with path.open("w", newline="") as file:
@@ -103,7 +103,7 @@ def write_csv(runs: Sequence[Run], path: Path) -> None:
 
 
 def markdown_table(curves: Sequence[Curve], goal: Goal, also: Sequence[str] = ()) -> str:
-    """Final and best value, what the target costs, test values, and the upload of a run; mean and deviation over seeds.
+    """Return a table of final and best values, cost of the target, test values and upload, as mean and deviation.
 
     Args:
         curves: Algorithms.

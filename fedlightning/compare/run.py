@@ -34,7 +34,7 @@ ReportProgress = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Run:
-    """What to run.
+    """Describes one run of a comparison.
 
     Attributes:
         name: Of the algorithm, as shown in tables and legends.
@@ -60,22 +60,22 @@ class Run:
 
     @property
     def history(self) -> list[Row]:
-        """The rows of a finished run."""
+        """Return the history of a finished run, one entry per validation."""
         with (self.folder / "history.csv").open(newline="") as file:
             return [{k: float(v) for k, v in row.items() if v != ""} for row in csv.DictReader(file)]
 
     @property
     def summary(self) -> dict[str, Any]:
-        """What a finished run left in ``done.json``."""
+        """Return the content of a finished run's ``done.json``."""
         return dict(json.loads((self.folder / "done.json").read_text()))
 
     def __str__(self) -> str:
-        """Name, seed and values."""
+        """Return name, seed and values of the run."""
         return ", ".join(filter(None, (self.name, f"seed {self.seed}", self.values)))
 
 
 def prepare(run: Run) -> tuple[int, bool]:
-    """Check a run's configuration and see what was done of it.
+    """Check a run's configuration and find out how much of the run is already done.
 
     Results of another configuration in the same folder are moved aside, to ``<folder>.before-1`` and so on. Those of a
     twin with the same configuration are copied.
@@ -104,7 +104,7 @@ def prepare(run: Run) -> tuple[int, bool]:
 
 
 def hyper_parameters(run: Run) -> dict[str, str]:
-    """The hyper-parameters of a run's algorithm, and of its local solver, with their keys of ``fedlightning fit``."""
+    """Return the hyper-parameters of a run's algorithm and local solver, with their keys of ``fedlightning fit``."""
     cli, _ = _instantiate(run)
     algorithm = cli.model.algorithm
     solver = getattr(algorithm, "solver", None)
@@ -116,7 +116,7 @@ def hyper_parameters(run: Run) -> dict[str, str]:
 
 
 def execute(run: Run, report: ReportProgress, stopped: Callable[[], bool] = lambda: False) -> None:
-    """Carry out a run, from its last checkpoint if it was interrupted.
+    """Carry out a run, from the last checkpoint if the run was interrupted.
 
     Args:
         run: What to run.
@@ -162,7 +162,7 @@ def execute(run: Run, report: ReportProgress, stopped: Callable[[], bool] = lamb
 
 @contextlib.contextmanager
 def _interrupts_as_such(trainer: Trainer) -> Iterator[None]:
-    """Lightning answers an interrupt by leaving the program; here it passes."""
+    """Let interrupts pass, where Lightning would end the program."""
     try:
         yield
     except SystemExit as exit_:
@@ -173,7 +173,7 @@ def _interrupts_as_such(trainer: Trainer) -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep Lightning's notices out of the progress bar; errors pass."""
+    """Keep Lightning's notices out of the progress bar, and let errors pass."""
     loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -226,7 +226,7 @@ def _move_aside(folder: Path) -> None:
 
 
 class _Expected(Callback):
-    """Asks for the metric after the first validation, not after hours."""
+    """Checks after the first validation that the metric is logged."""
 
     def __init__(self, metric: str, history: History) -> None:
         self._metric = metric
@@ -242,7 +242,7 @@ class _Expected(Callback):
 
 
 class _Report(Callback):
-    """Tells how many rounds are done."""
+    """Reports how many rounds are done."""
 
     def __init__(self, report: ReportProgress) -> None:
         self._report = report
@@ -255,7 +255,7 @@ class _Report(Callback):
 
 
 class _Stop(Callback):
-    """Interrupts between two rounds, where a curve has all its points, or two batches of the test."""
+    """Interrupts a run between two rounds, where a curve has all points, or between two batches of the test."""
 
     def __init__(self, stopped: Callable[[], bool]) -> None:
         self._stopped = stopped
@@ -269,7 +269,7 @@ class _Stop(Callback):
 
 
 class _UploadBudget(Callback):
-    """Stops training when enough has been uploaded; Lightning validates the round it stops at."""
+    """Stops training when enough has been uploaded; Lightning validates the last round."""
 
     def __init__(self, floats: float) -> None:
         self._floats = floats

@@ -12,10 +12,10 @@ from fedlightning.federation.whole_files import write_whole
 
 
 def cached(path: Path | None, make: Callable[[], Tensor]) -> Tensor:
-    """The tensor in a file; if there is none, it is made and written.
+    """Return the tensor stored in a file, after making and writing the tensor if the file is missing.
 
-    Written beside the file and then renamed: an interrupt leaves no half of it, and of several processes that write it
-    at the same time none disturbs another.
+    The tensor is written to a temporary file, which is then renamed: an interrupt leaves no partial file, and several
+    processes that write at the same time do not disturb each other.
 
     Args:
         path: The file; None to make the tensor every time.

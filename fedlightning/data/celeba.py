@@ -17,14 +17,14 @@ from fedlightning.data.partitioners import Partitioner, Shards
 
 
 class CelebA(FederatedDataModule):
-    """Faces of 178 x 218 pixels, cut to squares and shrunk; a sample is (image in [-1, 1], identity).
+    """Distributes CelebA's faces, cut to squares and shrunk; a sample is (image in [-1, 1], identity).
 
     By default sorted by identity and cut into equal parts, as Xie et al. (CDMA, 2023, D.1) do for their 500 clients;
     ``ByGroup()`` makes a client of every person.
     """
 
     def __init__(self, root: str, partitioner: Partitioner | None = None, size: int = 64, **options: Any) -> None:
-        """Name the folder.
+        """Set the folder, the partitioner and the image size.
 
         Args:
             root: Folder in torchvision's layout: ``<root>/celeba/img_align_celeba/*.jpg``, ``identity_CelebA.txt`` and
@@ -39,7 +39,7 @@ class CelebA(FederatedDataModule):
         self.size = size
 
     def build(self) -> Federation:
-        """Read the lists; images are read as they are asked for."""
+        """Read the lists of images and partition the training images; each image is read only when needed."""
         folder = Path(self.root) / "celeba"
         identities, parts = (_read_list(folder / name) for name in ("identity_CelebA.txt", "list_eval_partition.txt"))
         files: list[list[str]] = [[name for name in identities if parts[name] == str(part)] for part in range(3)]

@@ -23,7 +23,7 @@ from fedlightning.data.tensors import TensorData
 
 
 class Digits(FederatedDataModule):
-    """scikit-learn's digits: 1,197 training, 300 validation, 300 test images; nothing is downloaded."""
+    """Distributes scikit-learn's digits: 1,197 training, 300 validation, 300 test images; nothing is downloaded."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Digits(FederatedDataModule):
         scaling: ScalePixels | None = None,
         **options: Any,
     ) -> None:
-        """Choose clients.
+        """Set the partitioner, the image size and the range of the pixels.
 
         Args:
             partitioner: Splits the training images by label; null for 20 clients IID.
@@ -48,7 +48,7 @@ class Digits(FederatedDataModule):
         self.scaling = ScalePixels() if scaling is None else scaling
 
     def build(self) -> Federation:
-        """Share out the digits."""
+        """Partition the digits among the clients."""
         images, labels = digits_images(self.size)
         order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
         train, val, test = (
@@ -59,7 +59,7 @@ class Digits(FederatedDataModule):
 
 
 class LabelledPictures(FederatedDataModule):
-    """Base: the official training part over clients; validation and test data are halves of the official test part."""
+    """Base class: distributes the official training part, and halves the test part for validation and test."""
 
     read: ClassVar[Reader]
     shuffle: ClassVar[bool] = True
@@ -74,7 +74,7 @@ class LabelledPictures(FederatedDataModule):
         download: bool = False,
         **options: Any,
     ) -> None:
-        """Name the folder.
+        """Set the folder, the partitioner and the range of the pixels.
 
         Args:
             root: Where the files lie, as the class says.
@@ -93,7 +93,7 @@ class LabelledPictures(FederatedDataModule):
         self.download = download
 
     def build(self) -> Federation:
-        """Read the images."""
+        """Read the images, partition the training part and halve the test part."""
         images, labels, *held = self.read(self.root, self.cache, self.download)
         count = len(held[0])
         draw = torch.Generator().manual_seed(0)
@@ -106,7 +106,7 @@ class LabelledPictures(FederatedDataModule):
 
 
 class MNIST(LabelledPictures):
-    """MNIST: 60,000 training, 5,000 validation and 5,000 test images of 28 x 28 grey pixels.
+    """Distributes MNIST: 60,000 training, 5,000 validation and 5,000 test images of 28 x 28 grey pixels.
 
     ``root`` is a folder in torchvision's layout, ``<root>/MNIST/raw/``, files unpacked or ``.gz``.
     """
@@ -116,14 +116,14 @@ class MNIST(LabelledPictures):
 
 
 class FashionMNIST(LabelledPictures):
-    """Fashion-MNIST, in every way like :class:`MNIST`."""
+    """Distributes Fashion-MNIST, with the same sizes and files as :class:`MNIST`."""
 
     read = staticmethod(read_fashion_mnist)
     shuffle = False
 
 
 class CIFAR10(LabelledPictures):
-    """CIFAR-10: 50,000 training, 5,000 validation and 5,000 test images of 32 x 32 colour pixels.
+    """Distributes CIFAR-10: 50,000 training, 5,000 validation and 5,000 test images of 32 x 32 colour pixels.
 
     ``root`` is a folder in torchvision's layout, ``<root>/cifar-10-batches-py/``; or an ``.npz`` with encoded pictures
     joined in ``blob``, their ``offsets``, ``label`` and ``split`` (0 train, 1 test).
@@ -133,7 +133,7 @@ class CIFAR10(LabelledPictures):
 
 
 class CIFAR100(LabelledPictures):
-    """CIFAR-100, 100 classes; sizes as of :class:`CIFAR10`.
+    """Distributes CIFAR-100, with 100 classes and the same sizes as :class:`CIFAR10`.
 
     ``root`` is a folder with the official ``cifar-100-python/`` or ``cifar-100-binary/``.
     """
@@ -142,7 +142,7 @@ class CIFAR100(LabelledPictures):
 
 
 class TinyImageNet(LabelledPictures):
-    """Tiny ImageNet: 100,000 training, 5,000 validation and 5,000 test images of 64 x 64 colour pixels, 200 classes.
+    """Distributes Tiny ImageNet: 100,000 training, 5,000 validation, 5,000 test images of 64 x 64, 200 classes.
 
     ``root`` is the unpacked official ``tiny-imagenet-200/`` or the folder that holds it; its test part has no labels
     and is left alone, its validation part is halved. There is nothing to download it with.

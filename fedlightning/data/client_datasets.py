@@ -22,7 +22,7 @@ HeldOut = Dataset[Any] | Sequence[Dataset[Any] | None] | None
 
 
 class ClientDatasets(FederatedDataModule):
-    """Holds one data set a client, as :meth:`FederatedDataModule.from_datasets` makes it."""
+    """Holds one data set per client; :meth:`FederatedDataModule.from_datasets` returns an object of this class."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class ClientDatasets(FederatedDataModule):
         test_dataset: HeldOut = None,
         **options: Any,
     ) -> None:
-        """Take the clients' data sets.
+        """Store the clients' data sets.
 
         Args:
             clients: One data set a client, each with at least one sample.
@@ -45,7 +45,7 @@ class ClientDatasets(FederatedDataModule):
         self.test_dataset = test_dataset
 
     def build(self) -> Federation:
-        """Pool the clients' samples.
+        """Pool the clients' samples into one data set per stage.
 
         Raises:
             TypeError: If something is no data set with a length, or its tensors cannot be gathered from.
@@ -88,7 +88,7 @@ def _checked_sizes(name: str, clients: Sequence[Dataset[Any] | None]) -> list[in
 
 
 def _checked_size(given: Any, which: str) -> int:
-    """Return the number of samples of what a user gave as a data set; 0 for None.
+    """Return the number of samples of a data set given by the user; 0 for None.
 
     Raises:
         TypeError: If it is no data set from which samples can be gathered; ``which`` names it in the message.

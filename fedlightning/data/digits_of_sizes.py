@@ -16,13 +16,13 @@ from fedlightning.data.tensors import MixedTensorData, TensorData
 
 
 class DigitsOfSizes(PersonalDigits):
-    """:class:`PersonalDigits` seen by cameras of different resolutions; nothing is downloaded.
+    """Distributes :class:`PersonalDigits` at resolutions that differ between clients; nothing is downloaded.
 
     Clients' images differ in shape, so their first layers must: see :class:`~fedlightning.models.PerArchitecture`.
     """
 
     def __init__(self, sizes: Sequence[int] = (8, 4), permute_labels: bool = False, **options: Any) -> None:
-        """Choose the resolutions.
+        """Set the resolutions and whether labels are permuted.
 
         Args:
             sizes: Height and width of the images of clients 0, 1, ..., then from the start again: 8, 4, 2 or 1.
@@ -37,7 +37,7 @@ class DigitsOfSizes(PersonalDigits):
         self.sizes = list(sizes)
 
     def build(self) -> Federation:
-        """Share out the images, then shrink them client by client."""
+        """Partition the images, then shrink the images of each client to the client's resolution."""
         whole = super().build()
         data = whole.train
         assert isinstance(data, TensorData)

@@ -35,7 +35,7 @@ SOURCE, TARGET, HIDDEN = 0, 1, -1
 
 
 class DigitsM(FederatedDataModule):
-    """scikit-learn's digits as source, the same kind of digits over scikit-learn's photographs as target.
+    """Distributes scikit-learn's digits as source, and further digits over scikit-learn's photographs as target.
 
     Nothing is downloaded. The 1,797 digits are shared out once: 650 source, 650 target, 197 validation, 300 test; no
     digit is in two parts. Validation and test digits appear in both domains. Target training digits lie over one part
@@ -51,7 +51,7 @@ class DigitsM(FederatedDataModule):
         local_steps: int | None = 20,
         **options: Any,
     ) -> None:
-        """Choose clients.
+        """Set the number of clients, the share of source samples and the size of a round.
 
         Args:
             num_clients: Number N of clients, even.
@@ -67,7 +67,7 @@ class DigitsM(FederatedDataModule):
         require(self, "size", at_least=1, whole=True)
 
     def build(self) -> Federation:
-        """Share out the digits and blend the targets."""
+        """Split the digits into source, target, validation and test, and blend the target digits."""
         images, labels = digits_images(self.size)
         order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
         source, target, val, test = (part for part in order.split([650, 650, 197, 300]))
@@ -84,7 +84,7 @@ class DigitsM(FederatedDataModule):
 
 
 class MNISTM(FederatedDataModule):
-    """MNIST as source, MNIST over photographs as target (Ganin et al., 2016; FedMM, Section 7).
+    """Distributes MNIST as source, and MNIST over photographs as target (Ganin et al., 2016; FedMM, Section 7).
 
     The target's training part blends the 60,000 training digits, validation and test part 5,000 test digits each, in
     both domains. The blends are made from the photographs you name, once, and cached.
@@ -103,7 +103,7 @@ class MNISTM(FederatedDataModule):
         local_steps: int | None = 20,
         **options: Any,
     ) -> None:
-        """Name the files.
+        """Set the files, the number of clients and the share of source samples.
 
         Args:
             root: Folder with MNIST in torchvision's layout, ``<root>/MNIST/raw/``.
@@ -155,7 +155,7 @@ class MNISTM(FederatedDataModule):
 
 
 class Office31(FederatedDataModule):
-    """Office-31 (Saenko et al., 2010) from its usual folders, ``<root>/<domain>/images/<class>/*.jpg``.
+    """Distributes two domains of Office-31 (Saenko et al., 2010), read from ``<root>/<domain>/images/<class>/*.jpg``.
 
     All images of the target domain train without labels and serve as validation and test data with them, as is usual
     for this set.
@@ -173,7 +173,7 @@ class Office31(FederatedDataModule):
         local_steps: int | None = 20,
         **options: Any,
     ) -> None:
-        """Name the folders.
+        """Set the folder, the two domains and the number of clients.
 
         Args:
             root: Folder of the three domains.
@@ -194,7 +194,7 @@ class Office31(FederatedDataModule):
         require(self, "size", at_least=1, whole=True)
 
     def build(self) -> Federation:
-        """Open the folders."""
+        """List the images of both domains and partition the images among the clients."""
         source, target = (self._folder(domain) for domain in self.domains)
         domain = torch.tensor([SOURCE] * len(source) + [TARGET] * len(target))
         evaluation: Dataset[Any] = ConcatDataset([_InDomain(source, SOURCE), _InDomain(target, TARGET)])
@@ -229,7 +229,7 @@ class Office31(FederatedDataModule):
 
 
 class _InDomain(Dataset[Any]):
-    """Pairs (image, label) of a data set as samples of one domain."""
+    """Turns the pairs (image, label) of a data set into samples of one domain."""
 
     def __init__(self, pairs: Any, domain: int, hide_labels: bool = False) -> None:
         self._pairs = pairs
@@ -245,7 +245,7 @@ class _InDomain(Dataset[Any]):
 
 
 def _unlabelled_target(source: Tensor, labels: Tensor, target: Tensor) -> TensorData:
-    """Training samples: the source with its labels, the target without."""
+    """Return the training samples: the source with labels, the target without labels."""
     images = torch.cat([grey_to_rgb(source), target])
     hidden = torch.full((len(target),), HIDDEN)
     domain = torch.tensor([SOURCE, TARGET]).repeat_interleave(torch.tensor([len(source), len(target)]))
@@ -253,7 +253,7 @@ def _unlabelled_target(source: Tensor, labels: Tensor, target: Tensor) -> Tensor
 
 
 def _both_domains(digits: Tensor, labels: Tensor, blended: Tensor) -> TensorData:
-    """Evaluation samples: every digit in both domains, labelled."""
+    """Return the evaluation samples: every digit in both domains, with labels."""
     images = torch.cat([grey_to_rgb(digits), blended])
     domain = torch.tensor([SOURCE, TARGET]).repeat_interleave(len(digits))
     return TensorData({"image": images, "label": labels.repeat(2), "domain": domain}, ScalePixels())

@@ -22,9 +22,9 @@ Kind = tuple[str, str, int]
 
 
 class PooledLoader(DataLoader[Any]):
-    """Yields evaluation data that belong to no client in particular.
+    """Yields evaluation data that are not assigned to clients.
 
-    Such a loader comes from a data module that has warned already where a task's personal parameters play no part.
+    The loader comes from a data module that has warned already where a task's personal parameters play no part.
     """
 
 
@@ -60,7 +60,7 @@ class EvaluationPart:
 
 
 class ClientLoader:
-    """Yields batches of one client each, or of several clients side by side.
+    """Yields batches of evaluation data that hold one client each, or several clients side by side.
 
     A batch of one client has the data set's own structure, so a task's ``validation_step`` sees nothing unusual. With
     ``at_once`` > 1 a batch holds several clients, leaves ``[S, B, ...]``, B the number of samples of the largest; the
@@ -123,7 +123,7 @@ class ClientLoader:
             yield map_tensors(partial(torch.unflatten, dim=0, sizes=(len(parts), -1)), batch) if self.grouped else batch
 
     def _kind(self, architecture: Callable[[int], str]) -> Callable[[EvaluationPart], Kind]:
-        """Return a function that says what the parts of a batch must agree in."""
+        """Return a function that returns the properties in which all parts of a batch must agree."""
 
         def kind(part: EvaluationPart) -> Kind:
             return part.model, architecture(part.client), shape_of_samples(self._dataset, part.index)
@@ -133,7 +133,7 @@ class ClientLoader:
 
 @dataclass(frozen=True)
 class _Batches(Dataset[Any]):
-    """Gives batches of tensor data as items, so that nothing is collated sample by sample."""
+    """Returns whole batches of tensor data as items, which avoids collating sample by sample."""
 
     data: TensorData
     size: int
@@ -163,7 +163,7 @@ def _parts(
 def _side_by_side(
     parts: list[EvaluationPart], batch_size: int, at_once: int, kind: Callable[[EvaluationPart], Kind]
 ) -> list[tuple[EvaluationPart, ...]]:
-    """Group clients of one kind and like size; clients in several parts come one by one at the end."""
+    """Group clients of one architecture and similar size; clients with several parts come last, one by one."""
     pieces = Counter((part.model, part.client) for part in parts)
     whole: dict[Kind, list[EvaluationPart]] = {}
     for part in parts:
@@ -181,6 +181,6 @@ def _side_by_side(
 
 
 def _padded(parts: Sequence[EvaluationPart]) -> Tensor:
-    """Join the positions of all parts, each lengthened to the longest part by repeating its last position."""
+    """Return the positions of all parts, each part padded to the longest by repeating the last position."""
     longest = max(len(part.index) for part in parts)
     return torch.cat([repeat_last(part.index, longest) for part in parts])

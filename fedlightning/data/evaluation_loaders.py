@@ -47,21 +47,21 @@ class EvaluationLoaders:
     num_processes: int = 1
 
     def val(self) -> Loader:
-        """Return validation data."""
+        """Return the loader of the validation data."""
         return self._evaluated("val", self.federation.val, self.federation.val_partition)
 
     def train(self) -> Loader:
-        """Return training data, to be evaluated beside validation data."""
+        """Return the loader that evaluates the training data beside the validation data."""
         if self._models:
             return self._evaluated("val", self.federation.train, self.federation.partition)
         return self._pooled(self.federation.train)
 
     def test(self) -> Loader:
-        """Return test data."""
+        """Return the loader of the test data."""
         return self._evaluated("test", self.federation.test, self.federation.test_partition)
 
     def predict(self) -> Loader:
-        """Return data to predict: the federation's own, else test data.
+        """Return the loader of the federation's prediction data, or of the test data if there are none.
 
         Raises:
             IndexError: If the task's ``predict_client`` is not a client of the federation.
@@ -86,7 +86,7 @@ class EvaluationLoaders:
 
     @property
     def _models(self) -> tuple[str, ...]:
-        """Return which models of a client are evaluated; none where there is only the global one."""
+        """Return which models of each client are evaluated; empty if the task has only a global model."""
         models: tuple[str, ...] = getattr(self.task, "evaluated_models", ())
         return models
 
@@ -101,7 +101,7 @@ class EvaluationLoaders:
         return self._by_client(dataset, partition, clients, self._models, at_once)
 
     def _pooled(self, dataset: Dataset[Any], partition: Partition | None = None) -> Loader:
-        """Load the samples that clients hold; all samples if ``partition`` is None."""
+        """Return a loader of the samples that clients hold; of all samples if ``partition`` is None."""
         if isinstance(dataset, MixedTensorData):
             raise InvalidValueError(
                 "Samples of several shapes cannot be evaluated as one data set. Evaluate them client by client: give "
@@ -124,7 +124,7 @@ class EvaluationLoaders:
         )
 
     def _clients_here(self, partition: Partition) -> range:
-        """Return the clients whose models lie in this process.
+        """Return the clients whose states lie in this process.
 
         Raises:
             ValueError: If one of several processes has no client with samples.
@@ -152,7 +152,7 @@ class EvaluationLoaders:
             )
 
     def _report_missing_partition(self, stage: str) -> None:
-        """Say that models of clients' own cannot be evaluated, and what is evaluated in their place."""
+        """Warn that clients' own models cannot be evaluated, and name what is evaluated in their place."""
         text = (
             f"{type(self.task).__name__}: clients have models of their own, but the data do not say which {stage} "
             f"samples each client holds. Give {stage} as a list, one data set a client, to "

@@ -20,7 +20,7 @@ from fedlightning.data.tensors import TensorData
 
 
 class _Features(PersonalData):
-    """Base: subjects' features and labels, joined. A sample is ({modality: features}, label)."""
+    """Base class: joins the features and labels of all subjects; a sample is ({modality: features}, label)."""
 
     def __init__(self, root: str, partitioner: Partitioner | None, classes: int | None, **options: Any) -> None:
         super().__init__(ByGroup() if partitioner is None else partitioner, **options)
@@ -30,10 +30,10 @@ class _Features(PersonalData):
 
     @abstractmethod
     def subjects(self) -> list[tuple[dict[str, Tensor], Tensor]]:
-        """Features by modality, ``[n, ...]`` each, and labels ``[n]`` of every subject."""
+        """Return features by modality, ``[n, ...]`` each, and labels ``[n]`` of every subject."""
 
     def samples(self) -> tuple[TensorData, Tensor]:
-        """Features and labels, and subjects or labels."""
+        """Return features and labels, and the column to partition by: subjects or labels."""
         parts = self.subjects()
         features = {name: torch.cat([part[name] for part, _ in parts]) for name in parts[0][0]}
         labels = torch.cat([own for _, own in parts])
@@ -42,7 +42,7 @@ class _Features(PersonalData):
 
 
 class SubjectFeatures(_Features):
-    """A folder of ``.npz`` files, one a subject (speaker, participant), clients in the order of the file names.
+    """Reads a folder of ``.npz`` files, one per subject; clients are in the order of the file names.
 
     A file holds ``label [n]``, integers from 0, and one array ``[n, ...]`` a modality, whose samples have one shape in
     all files. Sequences have to be padded to one length; networks take the padding for data, see
@@ -57,7 +57,7 @@ class SubjectFeatures(_Features):
         classes: int | None = None,
         **options: Any,
     ) -> None:
-        """Name the folder.
+        """Set the folder, the modalities and the partitioner.
 
         Args:
             root: The folder.
@@ -70,7 +70,7 @@ class SubjectFeatures(_Features):
         self.modalities = tuple(modalities)
 
     def subjects(self) -> list[tuple[dict[str, Tensor], Tensor]]:
-        """Read the files.
+        """Read the features and labels of every subject.
 
         Raises:
             FileNotFoundError: If the folder holds no ``.npz`` file.
@@ -94,7 +94,7 @@ class SubjectFeatures(_Features):
 
 
 class FedMultimodal(_Features):
-    """Features as FedMultimodal (Feng et al., KDD 2023) writes them: KU-HAR, Crema-D, CrisisMMD and others.
+    """Reads features written by FedMultimodal (Feng et al., KDD 2023): KU-HAR, Crema-D, CrisisMMD and others.
 
     For every modality a folder with a pickle ``<client>.pkl`` a client, in it a list with an entry a sample, whose last
     item is the features ``[T, F]`` and whose last but one is the label. The clients are those of all the folders; the
@@ -116,7 +116,7 @@ class FedMultimodal(_Features):
         classes: int | None = None,
         **options: Any,
     ) -> None:
-        """Name the folders.
+        """Set the folders, the modalities and the partitioner.
 
         Args:
             root: The benchmark's ``feature`` folder.
@@ -133,7 +133,7 @@ class FedMultimodal(_Features):
         self.min_samples = min_samples
 
     def subjects(self) -> list[tuple[dict[str, Tensor], Tensor]]:
-        """Read the pickles.
+        """Read the features and labels of every client from the pickles.
 
         Raises:
             FileNotFoundError: If no client has a file in every folder.
@@ -163,7 +163,7 @@ class FedMultimodal(_Features):
 
 
 def _padded(arrays: list[np.ndarray]) -> Tensor:
-    """``[n, T, F]`` with zeros after the end, or ``[n, F]`` if every sample has one step."""
+    """Return ``[n, T, F]`` with zeros after the end, or ``[n, F]`` if every sample has one step."""
     joined = pad_sequence(
         [torch.from_numpy(np.asarray(a, np.float32).reshape(-1, a.shape[-1])) for a in arrays], batch_first=True
     )
@@ -180,7 +180,7 @@ _HARMLESS = {
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Reads NumPy's arrays and plain values."""
+    """Unpickles NumPy arrays and plain values, and refuses everything else."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _HARMLESS:

@@ -13,7 +13,7 @@ from fedlightning.data.partition import Partition
 
 @dataclass(frozen=True)
 class Federation:
-    """Holds the data sets of a federation.
+    """Holds the data sets of a federation and the samples of each client.
 
     Attributes:
         train: All clients' samples, pooled.

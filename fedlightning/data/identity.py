@@ -33,11 +33,11 @@ def identity_of(federation: Federation, seed: int) -> dict[str, Any]:
 
 
 def difference(theirs: Mapping[str, Any], mine: Mapping[str, Any]) -> str | None:
-    """Say how the data at hand differ from those that clients' states were trained on.
+    """Describe how the current data differ from the data on which the client states were trained.
 
     Args:
         theirs: What is known of the data trained on, see :func:`identity_of`; older checkpoints lack some entries.
-        mine: The data at hand.
+        mine: The current data.
 
     Returns:
         Both federations and what to do; None if they are the same, as far as known.
@@ -59,7 +59,7 @@ def _described(identity: Mapping[str, Any]) -> str:
 
 
 def _first_samples(dataset: Dataset[Any], partition: Partition) -> list[float] | None:
-    """Return a number for the first sample of some clients, evenly spread; None if samples are not in memory."""
+    """Return a number for the first sample of some evenly spread clients; None if samples are not in memory."""
     data = in_memory(dataset)
     if data is None:
         return None
@@ -77,7 +77,7 @@ def _weighted_sum(data: TensorData | MixedTensorData, position: int) -> float:
 
 
 def _same_samples(theirs: Sequence[float] | None, mine: Sequence[float] | None) -> bool:
-    """Return whether the samples are the same up to rounding; True where either are unknown."""
+    """Return whether the samples are the same up to rounding; True if either are unknown."""
     if theirs is None or mine is None:
         return True
     if len(theirs) != len(mine):

@@ -20,7 +20,7 @@ from fedlightning.core.validation import require
 
 @dataclass(frozen=True)
 class ScalePixels:
-    """Bytes to real numbers, ``(byte / 255 - mean) / std``, the same for every image and client.
+    """Scales bytes to real numbers, ``(byte / 255 - mean) / std``, equally for every image and client.
 
     Subtracting each batch's own mean instead, as some code does, would quietly normalise the domains of clients that
     hold one domain only.
@@ -50,7 +50,7 @@ class ScalePixels:
 
 
 def read_idx(root: str | Path, name: str, train: bool, download: bool = False) -> tuple[Tensor, Tensor]:
-    """Images and labels of MNIST or Fashion-MNIST from torchvision's folder layout, unpacked or as ``.gz``.
+    """Read MNIST or Fashion-MNIST from torchvision's folder layout, unpacked or as ``.gz``.
 
     Args:
         root: Folder that holds ``<name>/raw/``.
@@ -89,7 +89,7 @@ def _read_bytes(path: Path, header: int) -> Tensor:
 
 
 def read_photographs(path: str | Path) -> list[np.ndarray]:
-    """Photographs as arrays ``[height, width, 3]`` of bytes.
+    """Read photographs as arrays ``[height, width, 3]`` of bytes.
 
     Args:
         path: A folder of JPEG or PNG files, searched through; an ``.npy`` array ``[n, height, width, 3]``; or an
@@ -113,21 +113,21 @@ def read_photographs(path: str | Path) -> list[np.ndarray]:
 
 
 def decode(files: Iterable[Any]) -> list[np.ndarray]:
-    """Encoded pictures, paths or open files, as arrays ``[height, width, 3]`` of bytes."""
+    """Decode pictures, given as paths or open files, to arrays ``[height, width, 3]`` of bytes."""
     from PIL import Image
 
     return [np.asarray(Image.open(file).convert("RGB")) for file in files]
 
 
 def sample_photographs() -> list[np.ndarray]:
-    """The two photographs that come with scikit-learn, ``[427, 640, 3]`` bytes each."""
+    """Return the two photographs that come with scikit-learn, ``[427, 640, 3]`` bytes each."""
     from sklearn.datasets import load_sample_images
 
     return list(load_sample_images().images)
 
 
 def blend(digits: Tensor, photographs: Sequence[np.ndarray], seed: int) -> Tensor:
-    """Digits over photographs, as MNIST-M is made: |patch - digit| in every channel (Ganin et al., JMLR 2016).
+    """Blend digits with photographs as in MNIST-M: |patch - digit| in every channel (Ganin et al., JMLR 2016).
 
     Args:
         digits: Bytes ``[n, size, size]``.
@@ -150,12 +150,12 @@ def blend(digits: Tensor, photographs: Sequence[np.ndarray], seed: int) -> Tenso
 
 
 def grey_to_rgb(digits: Tensor) -> Tensor:
-    """``[n, size, size]`` to ``[n, 3, size, size]``."""
+    """Repeat grey images ``[n, size, size]`` in three channels, ``[n, 3, size, size]``."""
     return digits.unsqueeze(1).expand(-1, 3, -1, -1).contiguous()
 
 
 def digits_images(size: int) -> tuple[Tensor, Tensor]:
-    """The 1,797 digits of scikit-learn, enlarged.
+    """Return the 1,797 digits of scikit-learn, enlarged.
 
     Args:
         size: Height and width; the originals have 8.

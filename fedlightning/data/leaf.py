@@ -18,10 +18,10 @@ Samples = dict[str, tuple[list[Any], list[int]]]
 
 
 class FEMNIST(FederatedDataModule):
-    """Federated EMNIST: 28 x 28 images of handwritten characters, 62 classes, by writer."""
+    """Distributes Federated EMNIST by writer: 28 x 28 images of handwritten characters, 62 classes."""
 
     def __init__(self, root: str, num_clients: int | None = None, **options: Any) -> None:
-        """Name the folder.
+        """Set the folder and the number of clients.
 
         Args:
             root: Folder as LEAF's preprocessing writes it: ``train/*.json`` and ``test/*.json``, each with ``users``
@@ -35,7 +35,7 @@ class FEMNIST(FederatedDataModule):
         self._num_clients = num_clients
 
     def build(self) -> Federation:
-        """Read the writers.
+        """Read the samples of the writers.
 
         Raises:
             FileNotFoundError: If a folder holds no JSON file.

@@ -26,7 +26,7 @@ from fedlightning.participation import Full, Participation
 
 
 class FederatedDataModule(LightningDataModule):
-    """Makes rounds of federated data; each subclass says what the data are.
+    """Makes rounds of federated data; each subclass defines the data sets.
 
     Tensors (:class:`TensorData`, ``TensorDataset``) are gathered by index on the device; other data sets go through
     ``DataLoader`` workers. Cohorts and minibatches are pure functions of seed, round, phase and client, so a resumed
@@ -45,7 +45,7 @@ class FederatedDataModule(LightningDataModule):
         seed: int = 0,
         validate_train: bool = False,
     ) -> None:
-        """Say how rounds are made of the data.
+        """Set how rounds are made from the data.
 
         Args:
             batch_size: Samples B >= 1 of a local minibatch; null for the client's whole data. Every minibatch has B
@@ -81,7 +81,7 @@ class FederatedDataModule(LightningDataModule):
 
     @abstractmethod
     def build(self) -> Federation:
-        """Make the data sets; called once, when they are first needed."""
+        """Build the data sets; called once, when the data sets are first needed."""
 
     @classmethod
     def from_datasets(  # type: ignore[override]
@@ -91,7 +91,7 @@ class FederatedDataModule(LightningDataModule):
         test: Dataset[Any] | Sequence[Dataset[Any] | None] | None = None,
         **options: Any,
     ) -> FederatedDataModule:
-        """Make federated data of one data set a client.
+        """Build federated data from one data set per client.
 
         Args:
             train: One data set a client, each with at least one sample.
@@ -170,7 +170,7 @@ class FederatedDataModule(LightningDataModule):
         return len(self.federation.partition)
 
     def setup(self, stage: str | None = None) -> None:
-        """Build the data sets and check that cohorts fit into the federation.
+        """Build the data sets and check that no cohort is larger than the federation.
 
         Raises:
             ValueError: If more clients are to take part than there are.
@@ -184,7 +184,7 @@ class FederatedDataModule(LightningDataModule):
         return identity_of(self.federation, self.seed)
 
     def differs_from(self, theirs: Mapping[str, Any]) -> str | None:
-        """Say how this federation differs from another one.
+        """Describe how this federation differs from another one.
 
         Args:
             theirs: The :attr:`identity` of the other federation; older checkpoints lack some entries.
@@ -195,7 +195,7 @@ class FederatedDataModule(LightningDataModule):
         return difference(theirs, self.identity)
 
     def train_dataloader(self) -> RoundLoader:
-        """Return a loader of rounds that begins where the trainer stands."""
+        """Return a loader of rounds that starts at the trainer's current round."""
         trainer: Any = self.trainer
         if trainer is None:
             return RoundLoader(self)
@@ -212,7 +212,7 @@ class FederatedDataModule(LightningDataModule):
         )
 
     def val_dataloader(self) -> Loader:
-        """Return validation data, client by client where clients have models of their own.
+        """Return the loader of validation data, client by client if clients have models of their own.
 
         With ``validate_train``, a list of validation data and training data.
         """
@@ -220,11 +220,11 @@ class FederatedDataModule(LightningDataModule):
         return [loaders.val(), loaders.train()] if self.validate_train else loaders.val()
 
     def test_dataloader(self) -> Loader:
-        """Return test data, client by client where clients have models of their own."""
+        """Return the loader of test data, client by client if clients have models of their own."""
         return self._evaluation_loaders().test()
 
     def predict_dataloader(self) -> Loader:
-        """Return data to predict; the test data client by client where clients have models of their own."""
+        """Return the loader of data to predict; test data client by client for clients' own models."""
         return self._evaluation_loaders().predict()
 
     def _evaluation_loaders(self) -> EvaluationLoaders:

@@ -14,7 +14,7 @@ from fedlightning.core.errors import InvalidValueError
 
 
 class Partition(Sequence[Tensor]):
-    """Says which samples each client holds: ``partition[i]`` are the positions ``[n_i]`` of client i's samples.
+    """Stores which samples each client holds: ``partition[i]`` are the positions ``[n_i]`` of client i's samples.
 
     A partition is stored as one order of all samples and N + 1 offsets into it, so that a million clients cost little
     more memory than their samples.
@@ -53,7 +53,7 @@ class Partition(Sequence[Tensor]):
 
     @classmethod
     def of(cls, parts: Iterable[Sequence[int] | Tensor | np.ndarray], allow_empty: bool = False) -> Partition:
-        """Make a partition of one index array ``[n_i]`` a client.
+        """Build a partition from one index array ``[n_i]`` per client.
 
         Raises:
             ValueError: If there are no clients, a client holds no samples although each must, or two clients hold the
@@ -67,7 +67,7 @@ class Partition(Sequence[Tensor]):
 
     @classmethod
     def equal(cls, order: Tensor, num_clients: int) -> Partition:
-        """Cut ``order [n]`` into consecutive parts whose sizes differ by one at most.
+        """Cut ``order [n]`` into consecutive parts whose sizes differ by at most one.
 
         Raises:
             ValueError: Unless 1 <= ``num_clients`` <= n.
@@ -89,7 +89,7 @@ class Partition(Sequence[Tensor]):
 
     @cached_property
     def digest(self) -> str:
-        """Return twelve hexadecimal digits that change with who holds which samples."""
+        """Return twelve hexadecimal digits that change when the assignment of samples to clients changes."""
         hashed = hashlib.sha256(self.offsets.numpy().tobytes())
         hashed.update(self.order.numpy().tobytes())
         return hashed.hexdigest()[:12]
@@ -136,7 +136,7 @@ class Partition(Sequence[Tensor]):
     def hold_out_stretches(
         self, share: float, seed: int, label: Tensor, overlaps: Tensor
     ) -> tuple[Partition, Partition]:
-        """Set stretches of samples aside, where samples share readings with their neighbours.
+        """Set consecutive samples aside, for data in which neighbouring samples share readings.
 
         A share of every client's samples of each label is set aside: whole stretches, and the beginning or end of one
         more. Samples that overlap with a sample set aside are dropped, so that what stays and what is set aside have no
@@ -183,7 +183,7 @@ class Partition(Sequence[Tensor]):
 
 
 def _some_of(stretches: Sequence[Tensor], count: int, generator: torch.Generator) -> Tensor:
-    """Take ``count`` samples: stretches in random order while they fit, then the beginning or end of one more."""
+    """Return ``count`` samples: whole stretches in random order while they fit, then a part of one more."""
     taken = []
     for place in torch.randperm(len(stretches), generator=generator).tolist():
         stretch = stretches[place]

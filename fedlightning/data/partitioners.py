@@ -15,11 +15,11 @@ from fedlightning.data.partition import Partition
 
 
 class Partitioner(ABC):
-    """Splits a data set among clients by one of its columns (labels, persons, ...)."""
+    """Splits a data set among clients by one column (labels, persons, ...)."""
 
     @abstractmethod
     def split(self, column: Tensor, seed: int) -> Partition:
-        """Share out the samples.
+        """Split the samples among the clients.
 
         Args:
             column: ``[n]`` integers, one a sample.
@@ -35,7 +35,7 @@ class Partitioner(ABC):
 
 @dataclass(frozen=True)
 class IID(Partitioner):
-    """Splits uniformly at random into parts whose sizes differ by one at most.
+    """Splits samples uniformly at random into parts whose sizes differ by at most one.
 
     Args:
         num_clients: Number N >= 1 of clients.
@@ -54,7 +54,7 @@ class IID(Partitioner):
 
 @dataclass(frozen=True)
 class Dirichlet(Partitioner):
-    """Shares out every class by a Dirichlet draw (Hsu, Qi and Brown, 2019).
+    """Splits every class among the clients by a Dirichlet draw (Hsu, Qi and Brown, 2019).
 
     Args:
         num_clients: Number N >= 1 of clients.
@@ -72,7 +72,7 @@ class Dirichlet(Partitioner):
         _require_count(self, "num_clients", "min_size")
 
     def split(self, column: Tensor, seed: int) -> Partition:
-        """Draw each client's share of every class, so that every sample goes to exactly one client.
+        """Draw each client's share of every class and assign every sample to exactly one client.
 
         Raises:
             ValueError: If there are too few samples, or no draw of a hundred gives every client enough.
@@ -100,7 +100,7 @@ class Dirichlet(Partitioner):
 
 @dataclass(frozen=True)
 class Shards(Partitioner):
-    """Sorts samples by label, cuts them into equal shards, and deals each client some (McMahan et al., 2017).
+    """Sorts samples by label, cuts them into equal shards, and gives each client some (McMahan et al., 2017).
 
     Args:
         num_clients: Number N >= 1 of clients.
@@ -114,7 +114,7 @@ class Shards(Partitioner):
         _require_count(self, "num_clients", "shards_per_client")
 
     def split(self, column: Tensor, seed: int) -> Partition:
-        """Sort, cut and deal; samples of one label are in random order."""
+        """Sort samples by label, cut shards and assign them; samples of one label are in random order."""
         _require_enough(self, column, self.num_clients * self.shards_per_client)
         generator = _generator(seed)
         shuffled = torch.randperm(len(column), generator=generator)
@@ -128,10 +128,10 @@ class Shards(Partitioner):
 
 @dataclass(frozen=True)
 class ByGroup(Partitioner):
-    """Makes a client of every value of the column: of a person, a speaker, a writer."""
+    """Makes one client of each value of the column, such as a person, a speaker or a writer."""
 
     def split(self, column: Tensor, seed: int) -> Partition:
-        """Sort samples by value, so that clients are in ascending order of it; the seed changes nothing."""
+        """Sort samples by value, so that clients are in ascending order of the value; the seed has no effect."""
         _require_enough(self, column, 1)
         _, sizes = torch.unique(column, return_counts=True)
         return Partition(column.argsort(stable=True), torch.cat([sizes.new_zeros(1), sizes.cumsum(0)]))
@@ -139,7 +139,7 @@ class ByGroup(Partitioner):
 
 @dataclass(frozen=True)
 class SourceTargetShare(Partitioner):
-    """Makes one half of the clients rich in source samples and the other rich in target samples (FedMM, Fig. 2).
+    """Gives half of the clients mostly source samples, the other half mostly target samples (FedMM, Fig. 2).
 
     The first half of the clients shares a part p of the source samples and 1 - p of the target samples, the second half
     the rest: p = 1 separates the domains, p = 0.5 mixes them evenly.
@@ -162,7 +162,7 @@ class SourceTargetShare(Partitioner):
             raise InvalidValueError(f"SourceTargetShare(p={self.p}): expected 0 <= p <= 1.")
 
     def split(self, column: Tensor, seed: int) -> Partition:
-        """Split by domain, 0 for source and 1 for target.
+        """Split samples by domain, 0 for source and 1 for target.
 
         Raises:
             ValueError: If a half has fewer samples than clients.
@@ -198,7 +198,7 @@ def _require_count(owner: object, *names: str) -> None:
 
 
 def _require_enough(partitioner: Partitioner, column: Tensor, needed: int) -> None:
-    """Refuse a split that no draw can make, before any drawing."""
+    """Raise an error before any drawing if there are fewer samples than the split needs."""
     if len(column) < needed:
         raise InvalidValueError(
             f"{partitioner}: at least {needed:,} samples are needed, there are {len(column):,}. Use fewer clients, "

@@ -24,7 +24,7 @@ from fedlightning.data.tensors import TensorData
 
 
 class PersonalData(FederatedDataModule):
-    """Base: all samples are shared out among clients, then each client's are split into training, validation, test.
+    """Base class: splits all samples among clients, then each client's into training, validation and test.
 
     Every sample belongs to one client and to one of the three, so nothing leaks from one client's test data into
     another's training data. By default 20 % are for testing, and of the other 80 % a tenth for validation: 72 % train.
@@ -44,7 +44,7 @@ class PersonalData(FederatedDataModule):
         class_counts: bool = False,
         **options: Any,
     ) -> None:
-        """Say how samples are shared out.
+        """Set how samples are split among clients and into training, validation and test.
 
         Args:
             partitioner: Splits all samples among clients, by label or person.
@@ -65,14 +65,14 @@ class PersonalData(FederatedDataModule):
 
     @abstractmethod
     def samples(self) -> tuple[TensorData, Tensor]:
-        """All samples, and the column ``[n]`` clients are made by."""
+        """Return all samples, and the column ``[n]`` by which the partitioner splits."""
 
     def change(self, data: TensorData, partition: Partition) -> TensorData:
-        """The samples as their clients see them; by default as they are."""
+        """Return the samples as their clients see them; unchanged by default."""
         return data
 
     def overlaps(self, data: TensorData, column: Tensor) -> Tensor | None:
-        """Whether a sample shares readings with the next, ``[n - 1]``; None, the default, where none does.
+        """Return whether each sample shares readings with the next, ``[n - 1]``; None (default) if none does.
 
         Clients' samples are then set aside by :meth:`Partition.hold_out_stretches`, not at random.
 
@@ -83,7 +83,7 @@ class PersonalData(FederatedDataModule):
         return None
 
     def build(self) -> Federation:
-        """Share out the samples and split each client's."""
+        """Split the samples among clients, then split each client's samples."""
         samples, column = self.samples()
         partition = self.partitioner.split(column, self.seed)
         overlaps = self.overlaps(samples, column)
@@ -102,7 +102,7 @@ class PersonalData(FederatedDataModule):
         return Federation(data, train, val=data, test=data, val_partition=val, test_partition=test)
 
     def _with_counts(self, data: TensorData, partition: Partition, train: Partition) -> TensorData:
-        """Every sample with the class counts of its client's training samples."""
+        """Return every sample with the class counts of the client's training samples."""
         x, labels = data.tensors
         counts = torch.zeros(len(labels), max(self.classes or 0, int(labels.max()) + 1))
         for own, trained in zip(partition, train, strict=True):
@@ -111,7 +111,7 @@ class PersonalData(FederatedDataModule):
 
 
 class PersonalDigits(PersonalData):
-    """scikit-learn's digits, 8 x 8, in tasks that differ between clients; nothing is downloaded.
+    """Distributes scikit-learn's 8 x 8 digits as tasks that differ between clients; nothing is downloaded.
 
     Clients agree on what a digit looks like, but each names the digits by a permutation of its own (personal upper
     layers learn it, one model for all cannot), or sees them rotated by a multiple of 90 degrees of its own.
@@ -127,7 +127,7 @@ class PersonalDigits(PersonalData):
         scaling: ScalePixels | None = None,
         **options: Any,
     ) -> None:
-        """Choose clients and how they differ.
+        """Set the partitioner and how the clients' tasks differ.
 
         Args:
             partitioner: Splits the 1,797 images by label; null for 20 clients IID.
@@ -142,12 +142,12 @@ class PersonalDigits(PersonalData):
         self.scaling = ScalePixels() if scaling is None else scaling
 
     def samples(self) -> tuple[TensorData, Tensor]:
-        """Images and labels."""
+        """Return images with labels, and the labels."""
         images, labels = digits_images(8)
         return TensorData((images.unsqueeze(1), labels), self.scaling), labels
 
     def change(self, data: TensorData, partition: Partition) -> TensorData:
-        """Rename labels and turn images, client by client."""
+        """Permute the labels and rotate the images of each client."""
         images, labels = (tensor.clone() for tensor in data.tensors)
         generator = torch.Generator().manual_seed(derive_seed(self.seed, 3))
         for client, part in enumerate(partition):
@@ -159,7 +159,7 @@ class PersonalDigits(PersonalData):
 
 
 class PersonalPictures(PersonalData):
-    """Base: both official parts of a data set of pictures, pooled, over clients that see few classes each.
+    """Base class: pools both official parts of a picture data set, then gives each client few classes.
 
     FedAPM shares CIFAR-10 out to 20 clients by Dirichlet draws, 80 % of a client's pictures to train and 20 % to test
     on. It gives no concentration, alpha = 0.5 is our choice, and does not say what it validates on: here a tenth of the
@@ -177,7 +177,7 @@ class PersonalPictures(PersonalData):
         download: bool = False,
         **options: Any,
     ) -> None:
-        """Name the folder.
+        """Set the folder, the partitioner and the range of the pixels.
 
         Args:
             root: Where the files lie, as the class of the same name without ``Personal`` says.
@@ -194,42 +194,42 @@ class PersonalPictures(PersonalData):
         self.download = download
 
     def samples(self) -> tuple[TensorData, Tensor]:
-        """Images of both official parts, and labels."""
+        """Return the images of both official parts with labels, and the labels."""
         images, labels, test_images, test_labels = self.read(self.root, self.cache, self.download)
         labels = torch.cat([labels, test_labels])
         return TensorData((torch.cat([images, test_images]), labels), self.scaling), labels
 
 
 class PersonalMNIST(PersonalPictures):
-    """All 70,000 images of :class:`~fedlightning.data.MNIST`."""
+    """Distributes all 70,000 images of :class:`~fedlightning.data.MNIST`, with test data for each client."""
 
     classes = 10
     read = staticmethod(read_mnist)
 
 
 class PersonalCIFAR10(PersonalPictures):
-    """All 60,000 images of :class:`~fedlightning.data.CIFAR10`."""
+    """Distributes all 60,000 images of :class:`~fedlightning.data.CIFAR10`, with test data for each client."""
 
     classes = 10
     read = staticmethod(read_cifar10)
 
 
 class PersonalCIFAR100(PersonalPictures):
-    """All 60,000 images of :class:`~fedlightning.data.CIFAR100`."""
+    """Distributes all 60,000 images of :class:`~fedlightning.data.CIFAR100`, with test data for each client."""
 
     classes = 100
     read = staticmethod(read_cifar100)
 
 
 class PersonalTinyImageNet(PersonalPictures):
-    """The 110,000 labelled images of :class:`~fedlightning.data.TinyImageNet`."""
+    """Distributes all labelled images of :class:`~fedlightning.data.TinyImageNet`, with test data for each client."""
 
     classes = 200
     read = staticmethod(read_tiny_imagenet)
 
 
 class HAPT(PersonalData):
-    """Human activities from a phone's accelerometer and gyroscope, one client a person (UCI 341; 30 persons).
+    """Reads human activities from a phone's accelerometer and gyroscope, one client per person (UCI 341; 30 persons).
 
     A sample is a window ``[6, 128]`` of 2.56 s, three axes of acceleration (g) and three of rotation (rad/s), and its
     activity. Windows overlap by half, so no reading shall be in two of training, validation and test data: of every
@@ -239,7 +239,7 @@ class HAPT(PersonalData):
     """
 
     def __init__(self, root: str, transitions: bool = False, **options: Any) -> None:
-        """Name the file.
+        """Set the file and whether postural transitions are kept.
 
         Args:
             root: An ``.npz`` of the raw recordings: ``acc``, ``gyro`` (whole sensor steps, ``[n, 3]``), ``offsets``,
@@ -254,7 +254,7 @@ class HAPT(PersonalData):
         self.classes = 12 if transitions else 6
 
     def samples(self) -> tuple[TensorData, Tensor]:
-        """Windows with activities, and persons."""
+        """Return windows with activities, and persons."""
         windows, activity, person = read_hapt(Path(self.root))
         if not self.transitions:
             basic = activity < 6
@@ -262,12 +262,12 @@ class HAPT(PersonalData):
         return TensorData((windows, activity)), person
 
     def overlaps(self, data: TensorData, column: Tensor) -> Tensor:
-        """Windows whose halves are the same."""
+        """Return whether each window's second half is the next window's first half."""
         return halves_shared(data.tensors[0])
 
 
 class UCIHAR(PersonalData):
-    """UCI HAR's ready windows (UCI 240), one client a person; samples as in :class:`HAPT`, filtered by its makers.
+    """Reads UCI HAR's ready-made, filtered windows (UCI 240), one client per person; samples as in :class:`HAPT`.
 
     The files do not say which recording a window was cut from. Their rows stand in order of time within a person, so
     any two of a person that follow each other are taken to overlap, and windows are set aside as in :class:`HAPT`;
@@ -277,7 +277,7 @@ class UCIHAR(PersonalData):
     classes = 6
 
     def __init__(self, root: str, **options: Any) -> None:
-        """Name the folder.
+        """Set the folder.
 
         Args:
             root: The unpacked ``UCI HAR Dataset`` folder with ``train/`` and ``test/``.
@@ -287,17 +287,17 @@ class UCIHAR(PersonalData):
         self.root = root
 
     def samples(self) -> tuple[TensorData, Tensor]:
-        """Windows of both official parts with activities, and persons."""
+        """Return windows of both official parts with activities, and persons."""
         windows, activity, person = read_uci_har(Path(self.root))
         return TensorData((windows, activity)), person
 
     def overlaps(self, data: TensorData, column: Tensor) -> Tensor:
-        """Windows of one person."""
+        """Return whether each window and the next are of one person."""
         return column[:-1] == column[1:]
 
 
 class KUHAR(PersonalData):
-    """KU-HAR (Sikder and Nahid, 2021), one client a person: up to 18 activities; windows in the shape of :class:`HAPT`.
+    """Reads KU-HAR (Sikder and Nahid, 2021), one client per person: up to 18 activities, windows as in :class:`HAPT`.
 
     Windows do not overlap, at 50 readings a second. FedAPM takes six activities and jumping and running, presumably
     Stand, Sit, Lay, Walk, Stair-up, Stair-down, Jump and Run.
@@ -311,7 +311,7 @@ class KUHAR(PersonalData):
         min_windows: int = 10,
         **options: Any,
     ) -> None:
-        """Name the folder.
+        """Set the folder and the activities to keep.
 
         Args:
             root: The unpacked ``2.Trimmed_interpolated_data``, with a folder an activity (``0.Stand``, ...) and files
@@ -330,11 +330,11 @@ class KUHAR(PersonalData):
 
     @property
     def classes(self) -> int:  # type: ignore[override]
-        """Number of activities to keep."""
+        """Return the number of activities to keep."""
         return len(ku_har_folders(Path(self.root), self.activities))
 
     def samples(self) -> tuple[TensorData, Tensor]:
-        """Windows with activities, and persons.
+        """Return windows with activities, and persons.
 
         Raises:
             ValueError: If no person has ``min_windows`` windows.

@@ -23,10 +23,10 @@ Parts: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 class Reader(Protocol):
-    """Reads one data set."""
+    """Describes functions that read one data set."""
 
     def __call__(self, root: str | Path, cache: str | Path | None = None, download: bool = False) -> Parts:
-        """Both parts of the data set at ``root``.
+        """Return both parts of the data set at ``root``.
 
         Args:
             root: Where the files lie.
@@ -36,7 +36,7 @@ class Reader(Protocol):
 
 
 def read_mnist(root: str | Path, cache: str | Path | None = None, download: bool = False, name: str = "MNIST") -> Parts:
-    """MNIST, or ``FashionMNIST``, from torchvision's folder layout; see :func:`~fedlightning.data.images.read_idx`."""
+    """Read MNIST, or ``FashionMNIST``, from torchvision's layout; see :func:`~fedlightning.data.images.read_idx`."""
     images, labels = read_idx(root, name, train=True, download=download)
     test_images, test_labels = read_idx(root, name, train=False)
     return images.unsqueeze(1), labels, test_images.unsqueeze(1), test_labels
@@ -46,7 +46,7 @@ read_fashion_mnist: Reader = partial(read_mnist, name="FashionMNIST")
 
 
 def read_cifar10(root: str | Path, cache: str | Path | None = None, download: bool = False) -> Parts:
-    """CIFAR-10 from torchvision's folder layout, or from an ``.npz`` of encoded pictures.
+    """Read CIFAR-10 from torchvision's folder layout, or from an ``.npz`` of encoded pictures.
 
     Args:
         root: Folder that holds ``cifar-10-batches-py/``, or the ``.npz``.
@@ -68,7 +68,7 @@ def read_cifar10(root: str | Path, cache: str | Path | None = None, download: bo
 
 
 def read_cifar100(root: str | Path, cache: str | Path | None = None, download: bool = False) -> Parts:
-    """CIFAR-100 with its 100 fine labels, from the Python or the binary version its makers give out.
+    """Read CIFAR-100 with its 100 fine labels, from the official Python or binary version.
 
     Args:
         root: Folder that holds ``cifar-100-binary/`` (``train.bin``, ``test.bin``) or ``cifar-100-python/``, which
@@ -87,7 +87,7 @@ def read_cifar100(root: str | Path, cache: str | Path | None = None, download: b
 
 
 def read_tiny_imagenet(root: str | Path, cache: str | Path | None = None, download: bool = False) -> Parts:
-    """Tiny ImageNet (Stanford CS231n): 200 classes of 64 x 64 pixels; its validation part, which has labels, as test.
+    """Read Tiny ImageNet (Stanford CS231n), 200 classes of 64 x 64 pixels; the validation part is the test part.
 
     Classes are numbered in the order of their WordNet ids, as torchvision's ``ImageFolder`` does.
 
@@ -135,7 +135,7 @@ def _from_torchvision(name: str, root: Path, folder: str, otherwise: str, downlo
 
 
 def _read_records(path: Path) -> tuple[Tensor, Tensor]:
-    """CIFAR-100's binary records: a coarse label, a fine one, and 3 x 32 x 32 bytes."""
+    """Read CIFAR-100's binary records: a coarse label, a fine label, and 3 x 32 x 32 bytes."""
     if not path.is_file():
         raise MissingFileError(f"No {path}: expected train.bin and test.bin of CIFAR-100's binary version.")
     content = torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8)
@@ -147,7 +147,7 @@ def _read_records(path: Path) -> tuple[Tensor, Tensor]:
 
 
 def _decoded(photographs: Callable[[], list[np.ndarray]], cache: str | Path | None, key: str) -> Tensor:
-    """Pictures ``[n, 3, height, width]``, from the cache if they are there."""
+    """Return pictures ``[n, 3, height, width]``, read from the cache if the cache holds the pictures."""
     return cached(
         None if cache is None else Path(cache) / f"{key}.pt",
         lambda: torch.from_numpy(np.stack(photographs())).permute(0, 3, 1, 2).contiguous(),

@@ -15,7 +15,7 @@ from fedlightning.data.tensors import MixedTensorData, TensorData, as_tensor_dat
 
 
 def pool(clients: Sequence[Dataset[Any] | None]) -> tuple[Dataset[Any], Partition]:
-    """Join one data set a client, at least one of which has samples.
+    """Join the clients' data sets, at least one of which has samples, into one data set.
 
     Tensors become one tensor for each shape of samples, so that they can be gathered by index. Clients whose samples
     have one shape stand next to each other, else clients keep their order.
@@ -41,12 +41,12 @@ def pool(clients: Sequence[Dataset[Any] | None]) -> tuple[Dataset[Any], Partitio
 
 
 def size_of(dataset: Dataset[Any] | None) -> int:
-    """Return the number of samples; 0 for None."""
+    """Return the number of samples of a data set; 0 for None."""
     return 0 if dataset is None else len(dataset)  # type: ignore[arg-type]
 
 
 def _shape(dataset: Dataset[Any]) -> Any:
-    """Return what samples must agree in to be held as one tensor; None for samples that are not tensors."""
+    """Return the properties that samples of one tensor must share; None for samples that are not tensors."""
     data = as_tensor_data(dataset)
     if data is None or data.transform is not None:
         return None

@@ -44,12 +44,12 @@ def read_hapt(path: Path) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def halves_shared(windows: Tensor) -> Tensor:
-    """Whether a window's second half is the first half of the next, ``[n - 1]``."""
+    """Return whether each window's second half is the first half of the next, ``[n - 1]``."""
     return (windows[:-1, :, STRIDE:] == windows[1:, :, :-STRIDE]).flatten(1).all(1)
 
 
 def read_uci_har(root: Path) -> tuple[Tensor, Tensor, Tensor]:
-    """Read the inertial signals of both parts.
+    """Read the inertial signals of the official training and test parts.
 
     Args:
         root: Folder with ``train/`` and ``test/``, each with ``Inertial Signals/``.
@@ -74,7 +74,7 @@ def read_uci_har(root: Path) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def read_ku_har(root: Path, activities: Sequence[str] | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """Cut the trimmed recordings into windows that do not overlap, every second reading of 100 a second.
+    """Cut the trimmed recordings into windows without overlap, and keep every second reading (50 a second).
 
     Args:
         root: Folder with a folder an activity, ``0.Stand/`` to ``17.Table-tennis/``, and in them a file a recording,
@@ -99,7 +99,7 @@ def read_ku_har(root: Path, activities: Sequence[str] | None = None) -> tuple[Te
 
 
 def ku_har_folders(root: Path, activities: Sequence[str] | None = None) -> list[Path]:
-    """Folders of the activities, by number.
+    """Return the folders of the activities, by number.
 
     Args:
         root: As of :func:`read_ku_har`.

@@ -18,7 +18,7 @@ CLASSES = 10
 
 
 class Synthetic(FederatedDataModule):
-    """Clients whose models and inputs differ by as much as one likes; 60 features, 10 classes, nothing to download.
+    """Makes clients whose models and inputs differ by a chosen amount: 60 features, 10 classes, no download.
 
     Client k holds n_k = floor(lognormal(4, 2)) + 50 samples, y = argmax softmax(W_k x + b_k), where
 
@@ -39,7 +39,7 @@ class Synthetic(FederatedDataModule):
         problem_seed: int = 0,
         **options: Any,
     ) -> None:
-        """Choose how much clients differ.
+        """Set how much clients differ.
 
         Args:
             alpha: Variance >= 0 of u_k, from client to client.
@@ -63,7 +63,7 @@ class Synthetic(FederatedDataModule):
         require(self, "problem_seed", at_least=0, whole=True)
 
     def build(self) -> Federation:
-        """Draw the data."""
+        """Draw the samples of all clients."""
         draw = np.random.default_rng(self.problem_seed)
         sizes = np.floor(draw.lognormal(4, 2, self._num_clients)).astype(int) + 50
         deviation = np.arange(1, FEATURES + 1) ** -0.6

@@ -16,7 +16,7 @@ from fedlightning.federation.sources import MixedSource, TensorSource, Transform
 
 @dataclass(frozen=True)
 class TensorData(Dataset[Any]):
-    """Holds samples as tensors in any nesting; the fast path of federated training.
+    """Holds samples as tensors in any nesting, which is the fast path of federated training.
 
     Attributes:
         tensors: Leaves ``[n, ...]``.
@@ -35,12 +35,12 @@ class TensorData(Dataset[Any]):
         return item if self.transform is None else self.transform(item)
 
     def source(self) -> TensorSource:
-        """Return the source of a cohort's samples."""
+        """Return the source from which a cohort's samples are gathered."""
         return TensorSource(self.tensors, self.transform)
 
 
 class MixedTensorData(Dataset[Any]):
-    """Holds samples of several shapes, for clients that measure different things; one client's samples share a shape.
+    """Holds samples of several shapes, for clients with different inputs; one client's samples share a shape.
 
     Attributes:
         parts: Samples of one shape each; positions count through all parts.
@@ -48,7 +48,7 @@ class MixedTensorData(Dataset[Any]):
     """
 
     def __init__(self, parts: Sequence[TensorData]) -> None:
-        """Join parts, at least one."""
+        """Join one or more parts."""
         self.parts = tuple(parts)
         self.offsets = torch.tensor([0, *(len(part) for part in parts)])[:-1].cumsum(0)
 
@@ -62,16 +62,16 @@ class MixedTensorData(Dataset[Any]):
         return self.parts[part][index - self.offsets[part]]
 
     def shape_of(self, position: int) -> int:
-        """Return the number of the part in which a sample lies."""
+        """Return the number of the part that holds a sample."""
         return int(torch.searchsorted(self.offsets, position, right=True)) - 1
 
     def source(self) -> MixedSource:
-        """Return the source of a cohort's samples."""
+        """Return the source from which a cohort's samples are gathered."""
         return MixedSource([part.source() for part in self.parts], self.offsets)
 
 
 def as_tensor_data(dataset: Dataset[Any] | None) -> TensorData | None:
-    """Return the data set as tensors ``[n, ...]``; None if it is not made of tensors, or of several shapes."""
+    """Return the data set as tensors ``[n, ...]``; None if samples are not tensors or have several shapes."""
     if isinstance(dataset, TensorData):
         return dataset
     if isinstance(dataset, TensorDataset):
@@ -80,7 +80,7 @@ def as_tensor_data(dataset: Dataset[Any] | None) -> TensorData | None:
 
 
 def in_memory(dataset: Dataset[Any]) -> TensorData | MixedTensorData | None:
-    """Return the data set as tensors of one shape or several; None if its samples have to be loaded."""
+    """Return the data set as tensors of one or several shapes; None if samples have to be loaded."""
     return dataset if isinstance(dataset, MixedTensorData) else as_tensor_data(dataset)
 
 

@@ -10,7 +10,7 @@ from torchmetrics import Metric
 
 
 class DomainConfusion(Metric):
-    r"""How far a domain classifier is from telling the domains apart, from 0 (it always can) to 1 (it guesses).
+    r"""Measures how badly a domain classifier separates the domains, from 0 (perfectly) to 1 (by guessing).
 
     With the classifier's error rates e_s on source and e_t on target samples, the balanced error is
     e = (e_s + e_t) / 2 and the confusion ``2 * min(e, 1 - e)``: a classifier that is always wrong tells the domains
@@ -30,13 +30,13 @@ class DomainConfusion(Metric):
     total: Tensor
 
     def __init__(self, **kwargs: Any) -> None:
-        """Begin with no sample; ``kwargs`` are those of ``torchmetrics.Metric``."""
+        """Start without samples; ``kwargs`` are passed to ``torchmetrics.Metric``."""
         super().__init__(**kwargs)
         self.add_state("wrong", torch.zeros(2), dist_reduce_fx="sum")
         self.add_state("total", torch.zeros(2), dist_reduce_fx="sum")
 
     def update(self, source_probability: Tensor, domain: Tensor) -> None:
-        """Add samples.
+        """Add the samples of a batch.
 
         Args:
             source_probability: ``[B]``, the classifier's probability that a sample is from the source.
@@ -49,6 +49,6 @@ class DomainConfusion(Metric):
             self.total[label] += members.sum()
 
     def compute(self) -> Tensor:
-        """The confusion of all samples so far; NaN unless both domains were seen."""
+        """Return the confusion of all samples so far; NaN unless both domains were seen."""
         error = (self.wrong / self.total).mean()
         return 2 * torch.minimum(error, 1 - error)

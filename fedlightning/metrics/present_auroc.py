@@ -12,7 +12,7 @@ from torchmetrics.utilities import dim_zero_cat
 
 
 class PresentClassesAUROC(MulticlassAUROC):
-    """One-against-rest AUROC, averaged over the classes that have both positive and negative samples.
+    """Averages the one-against-rest AUROC over the classes that have both positive and negative samples.
 
     A client often holds few of the classes. torchmetrics' macro average counts a class without positives as 0, which
     tells of the client's data and not of its model. Where every class is there, both agree. With no class to judge by
@@ -23,7 +23,7 @@ class PresentClassesAUROC(MulticlassAUROC):
     """
 
     def __init__(self, num_classes: int, **options: Any) -> None:
-        """Like ``MulticlassAUROC``, which averages nothing here.
+        """Set up ``MulticlassAUROC`` without averaging.
 
         Args:
             num_classes: Number C of classes.
@@ -32,11 +32,11 @@ class PresentClassesAUROC(MulticlassAUROC):
         super().__init__(num_classes, average="none", **options)
 
     def update(self, preds: Tensor, target: Tensor) -> None:
-        """Take scores ``[n, C]`` and classes ``[n]``; logits are turned into probabilities."""
+        """Add scores ``[n, C]`` and classes ``[n]``; logits are turned into probabilities."""
         super().update(preds.detach().float(), target)
 
     def compute(self) -> Tensor:  # type: ignore[override]
-        """The mean, a scalar."""
+        """Return the mean over the classes present, a scalar."""
         scores, target = dim_zero_cat(self.preds).mT.contiguous(), dim_zero_cat(self.target)
         positive = F.one_hot(target, len(scores)).mT.double()  # [C, n]
         ordered = scores.sort(1).values

@@ -12,7 +12,7 @@ TOLERANCE = 1e-5
 
 
 def share_of_nonzeros(z: Tensor, tolerance: float = TOLERANCE) -> Tensor:
-    """Share of elements with |z| > tolerance, a scalar in [0, 1].
+    """Return the share of elements with |z| > tolerance, a scalar in [0, 1].
 
     Example:
         >>> share_of_nonzeros(torch.tensor([0.0, 1e-7, 0.2, -3.0]))
@@ -22,7 +22,7 @@ def share_of_nonzeros(z: Tensor, tolerance: float = TOLERANCE) -> Tensor:
 
 
 def numerical_rank(z: Tensor, tolerance: float = TOLERANCE) -> Tensor:
-    """Number of singular values > tolerance of a matrix ``[m, n]``, a scalar.
+    """Return the number of singular values > tolerance of a matrix ``[m, n]``, a scalar.
 
     Example:
         >>> numerical_rank(torch.ones(3, 4))

@@ -11,10 +11,10 @@ from fedlightning.core.errors import InvalidValueError
 
 
 class LogisticRegression(nn.Sequential):
-    """Multinomial logistic regression on the flattened input."""
+    """Implements multinomial logistic regression on the flattened input."""
 
     def __init__(self, in_features: int = 784, classes: int = 10) -> None:
-        """Build it.
+        """Build the linear layer.
 
         Args:
             in_features: Numbers in one sample.
@@ -24,10 +24,10 @@ class LogisticRegression(nn.Sequential):
 
 
 class LeNet5(nn.Sequential):
-    """LeNet-5 with ReLU and max pooling: 61,706 parameters at 28 x 28 grey pixels and 10 classes."""
+    """Implements LeNet-5 with ReLU and max pooling: 61,706 parameters at 28 x 28 grey pixels and 10 classes."""
 
     def __init__(self, channels: int = 1, size: int = 28, classes: int = 10) -> None:
-        """Build it.
+        """Build the layers.
 
         Args:
             channels: Channels of the image.
@@ -52,10 +52,10 @@ class LeNet5(nn.Sequential):
 
 
 class CNN(nn.Sequential):
-    """The convolutional network of McMahan et al. (2017): 1,663,370 parameters at 28 x 28 grey pixels, 10 classes."""
+    """Implements the CNN of McMahan et al. (2017): 1,663,370 parameters at 28 x 28 grey pixels, 10 classes."""
 
     def __init__(self, channels: int = 1, size: int = 28, classes: int = 10) -> None:
-        """Build it.
+        """Build the layers.
 
         Args:
             channels: Channels of the image.
@@ -77,10 +77,10 @@ class CNN(nn.Sequential):
 
 
 class ThreeLayerCNN(nn.Sequential):
-    """Convolutions of 16, 32 and 64 filters of 3 x 3, each with ReLU and 2 x 2 max pooling (FeDualEx, A.4)."""
+    """Has 16, 32 and 64 filters of 3 x 3, each layer with ReLU and 2 x 2 max pooling (FeDualEx, A.4)."""
 
     def __init__(self, channels: int = 3, size: int = 32, classes: int = 10) -> None:
-        """Build it.
+        """Build the layers.
 
         Args:
             channels: Channels of the image.
@@ -95,10 +95,10 @@ class ThreeLayerCNN(nn.Sequential):
 
 
 class MLP(nn.Sequential):
-    """Fully connected layers with ReLU between, on the flattened input; 784-200-200-10 in CDMA, 60-32-10 in FIAELT."""
+    """Applies linear layers with ReLU between to the flattened input; 784-200-200-10 in CDMA, 60-32-10 in FIAELT."""
 
     def __init__(self, widths: Sequence[int] = (784, 200, 200, 10)) -> None:
-        """Build it.
+        """Build the layers.
 
         Args:
             widths: Numbers in one sample, units of the hidden layers, classes.

@@ -9,14 +9,14 @@ from fedlightning.core.errors import InvalidValueError
 
 
 class ConditionalPolicy(nn.Module):
-    """Shares out features between two heads, sample by sample (Zhang et al., KDD 2023).
+    """Splits features between two heads, sample by sample (Zhang et al., KDD 2023).
 
     A fully connected layer with layer normalisation and ReLU gives two numbers a feature; their softmax is how much of
     it goes to the one head and to the other. It sees features times the unit vector of what a client's head looks for.
     """
 
     def __init__(self, features: int) -> None:
-        """Build it.
+        """Build the layers.
 
         Args:
             features: Number K of features.
@@ -25,7 +25,7 @@ class ConditionalPolicy(nn.Module):
         self.layers = nn.Sequential(nn.Linear(features, 2 * features), nn.LayerNorm(2 * features), nn.ReLU())
 
     def forward(self, features: Tensor, context: Tensor) -> tuple[Tensor, Tensor]:
-        """The features of either head; they sum to ``features``.
+        """Return the features of each head; both sum to ``features``.
 
         Args:
             features: ``[B, K]``.
@@ -37,7 +37,7 @@ class ConditionalPolicy(nn.Module):
 
 
 def head_context(head: nn.Module) -> Tensor:
-    """What a head looks for: the sum over classes of its weights, through all its linear layers.
+    """Return the sum over classes of a head's weights, multiplied through all linear layers.
 
     Args:
         head: Linear layers from features to logits; biases and what lies between the layers are left out.

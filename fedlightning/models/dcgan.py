@@ -12,14 +12,14 @@ _FIRST_SIDE = {28: 7, 32: 4, 64: 4}
 
 
 class DCGANGenerator(nn.Module):
-    """Noise ``[B, latent]`` to images ``[B, channels, size, size]`` in [-1, 1].
+    """Maps noise ``[B, latent]`` to images ``[B, channels, size, size]`` in [-1, 1].
 
     Attributes:
         latent: Length of a noise vector.
     """
 
     def __init__(self, size: int = 28, channels: int = 1, width: int = 64, latent: int = 100) -> None:
-        """Build it.
+        """Build the layers.
 
         Args:
             size: Height and width: 28, 32 or 64.
@@ -47,15 +47,15 @@ class DCGANGenerator(nn.Module):
         self.apply(_init)
 
     def forward(self, noise: Tensor) -> Tensor:
-        """Images."""
+        """Return the images generated from noise."""
         return self.layers(noise)  # type: ignore[no-any-return]
 
 
 class DCGANDiscriminator(nn.Sequential):
-    """Images ``[B, channels, size, size]`` to logits ``[B, 1]``: positive for real ones."""
+    """Maps images ``[B, channels, size, size]`` to logits ``[B, 1]``, positive for real images."""
 
     def __init__(self, size: int = 28, channels: int = 1, width: int = 64) -> None:
-        """Build it.
+        """Build the layers.
 
         Args:
             size: Height and width: 28, 32 or 64.
@@ -75,7 +75,7 @@ class DCGANDiscriminator(nn.Sequential):
 
 
 def _sides(size: int) -> tuple[int, int]:
-    """Side of the innermost layer, and how often it doubles."""
+    """Return the side of the innermost layer, and how often the side doubles."""
     if size not in _FIRST_SIDE:
         raise InvalidValueError(f"DCGAN(size={size}): expected one of {sorted(_FIRST_SIDE)}.")
     side = _FIRST_SIDE[size]
@@ -83,7 +83,7 @@ def _sides(size: int) -> tuple[int, int]:
 
 
 def _init(module: nn.Module) -> None:
-    """Normal weights of deviation 0.02, as in the paper; scales of normalisation around one."""
+    """Draw normal weights of deviation 0.02, as in the paper, and normalisation scales around one."""
     if isinstance(module, nn.Conv2d | nn.ConvTranspose2d | nn.Linear):
         nn.init.normal_(module.weight, std=0.02)
     elif isinstance(module, nn.BatchNorm2d):

@@ -11,7 +11,7 @@ from fedlightning.core.errors import InvalidValueError, MissingFileError
 
 
 class DigitFeatures(nn.Sequential):
-    """The extractor of FedMM's digit experiments: conv 32 - pool - conv 48 - pool, kernels 5 x 5, ReLU.
+    """Implements the extractor of FedMM's digit experiments: conv 32 - pool - conv 48 - pool, kernels 5 x 5, ReLU.
 
     The text of the paper has three convolutional layers, its code two; ``layers=3`` adds conv 64, 3 x 3. Weights begin
     as truncated normal numbers of deviation 0.1, biases at zero.
@@ -23,7 +23,7 @@ class DigitFeatures(nn.Sequential):
     def __init__(
         self, channels: int = 3, size: int = 28, widths: tuple[int, int] = (32, 48), kernel: int = 5, layers: int = 2
     ) -> None:
-        """Build it.
+        """Build the layers.
 
         Args:
             channels: Channels of the image.
@@ -57,7 +57,7 @@ class DigitFeatures(nn.Sequential):
 
 
 def init_truncated_normal(module: nn.Module) -> None:
-    """Normal weights of deviation 0.1, cut at two deviations, and zero biases, for linear and convolutional layers."""
+    """Draw weights of linear and convolutional layers from N(0, 0.1^2) cut at two deviations; zero the biases."""
     if isinstance(module, nn.Linear | nn.Conv2d):
         nn.init.trunc_normal_(module.weight, std=0.1, a=-0.2, b=0.2)
         if module.bias is not None:
@@ -65,14 +65,14 @@ def init_truncated_normal(module: nn.Module) -> None:
 
 
 class MobileNetV2Features(nn.Module):
-    """torchvision's MobileNetV2 without its classifier; features are averaged over the image.
+    """Wraps torchvision's MobileNetV2 without the classifier; features are averaged over the image.
 
     Attributes:
         out_features: 1280.
     """
 
     def __init__(self, weights: str | None = None, download: bool = False) -> None:
-        """Build it.
+        """Build the network and load weights if asked for.
 
         Args:
             weights: File with a state dict of torchvision's MobileNetV2; null for random weights.
@@ -93,5 +93,5 @@ class MobileNetV2Features(nn.Module):
         self.out_features = 1280
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[B, 3, h, w]`` to ``[B, 1280]``."""
+        """Map images ``[B, 3, h, w]`` to features ``[B, 1280]``."""
         return self.features(x).mean(dim=(2, 3))  # type: ignore[no-any-return]

@@ -12,7 +12,7 @@ from fedlightning.core.errors import InvalidValueError, NoSuchClientError
 
 
 class PerArchitecture(nn.ModuleDict):
-    """A part of a network that differs between clients of different architectures.
+    """Represents a part of a network that differs between clients of different architectures.
 
     It stands where the part would stand, and calls the module of the active architecture. Its name belongs into the
     task's ``personal_parameters``: the modules differ in shape, so they never travel, and a client's personal block
@@ -28,7 +28,7 @@ class PerArchitecture(nn.ModuleDict):
     """
 
     def __init__(self, architectures: dict[str, nn.Module], choice: Sequence[str] | Callable[[int], str]) -> None:
-        """Name the architectures and say which client has which.
+        """Set the modules of the architectures and the architecture of each client.
 
         Args:
             architectures: Modules by name. All clients of an architecture start at its parameters.
@@ -83,7 +83,7 @@ class PerArchitecture(nn.ModuleDict):
 
     @property
     def active_module(self) -> nn.Module:
-        """The module of the active architecture."""
+        """Return the module of the active architecture."""
         return self[self.active]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -92,14 +92,14 @@ class PerArchitecture(nn.ModuleDict):
 
 
 class TaskArchitectures:
-    """All :class:`PerArchitecture` parts of a task together.
+    """Manages all :class:`PerArchitecture` parts of a task together.
 
     A client's architecture is named by its choices in all parts, joined by dots. Where a task has no such parts, all
     clients are alike and their architecture is ``""``.
     """
 
     def __init__(self, task: nn.Module) -> None:
-        """Find the parts."""
+        """Find the :class:`PerArchitecture` parts of the task."""
         self._parts = {name: module for name, module in task.named_modules() if isinstance(module, PerArchitecture)}
         self.first = ".".join(next(iter(part)) for part in self._parts.values())
 
@@ -108,12 +108,12 @@ class TaskArchitectures:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Dotted names of the parts in the task."""
+        """Return the dotted names of the parts in the task."""
         return tuple(self._parts)
 
     @property
     def active(self) -> str:
-        """The active architecture."""
+        """Return the active architecture."""
         return ".".join(part.active for part in self._parts.values())
 
     def of(self, client: int) -> str:
@@ -121,7 +121,7 @@ class TaskArchitectures:
         return ".".join(part.name_of(client) for part in self._parts.values())
 
     def require(self, architecture: str) -> None:
-        """Make sure that the task has an architecture of this name.
+        """Raise an error unless the task has an architecture of this name.
 
         Raises:
             ValueError: If it has none.
@@ -135,7 +135,7 @@ class TaskArchitectures:
             )
 
     def activate(self, architecture: str) -> None:
-        """Make an architecture the active one.
+        """Activate an architecture in all parts.
 
         Raises:
             ValueError: If the task has no such architecture.
@@ -146,7 +146,7 @@ class TaskArchitectures:
 
     @contextmanager
     def activated(self, architecture: str) -> Iterator[None]:
-        """Make an architecture the active one for a while."""
+        """Activate an architecture within a ``with`` block."""
         before = self.active
         self.activate(architecture)
         try:
@@ -160,7 +160,7 @@ class TaskArchitectures:
 
 
 def keep_active_alone(task: nn.Module) -> None:
-    """Put the modules of the active architecture in the places of their :class:`PerArchitecture`."""
+    """Replace every :class:`PerArchitecture` by the module of the active architecture."""
     for name, module in list(task.named_modules(remove_duplicate=False)):
         if isinstance(module, PerArchitecture):
             path, _, attribute = name.rpartition(".")

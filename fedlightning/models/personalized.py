@@ -10,18 +10,18 @@ from torch import Tensor, nn
 
 
 class Chain(nn.Sequential):
-    """Named parts, one after the other: a network to be put together in a configuration file."""
+    """Applies named parts one after the other, for networks defined in a configuration file."""
 
     def __init__(self, parts: dict[str, nn.Module]) -> None:
-        """Take the parts, by the names they go by in ``personal_parameters``."""
+        """Store the parts under the names used in ``personal_parameters``."""
         super().__init__(OrderedDict(parts))
 
 
 class PersonalMLP(nn.Module):
-    """One hidden layer: ``body`` and ``head``."""
+    """Implements a network with one hidden layer: ``body`` and ``head``."""
 
     def __init__(self, in_features: int = 64, hidden: int = 32, classes: int = 10) -> None:
-        """Build it.
+        """Build the layers.
 
         Args:
             in_features: Numbers in one sample.
@@ -33,19 +33,19 @@ class PersonalMLP(nn.Module):
         self.head = nn.Linear(hidden, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Samples ``[B, ...]`` to logits ``[B, classes]``."""
+        """Map samples ``[B, ...]`` to logits ``[B, classes]``."""
         return self.head(self.body(x))  # type: ignore[no-any-return]
 
 
 class TwoLayerCNN(nn.Module):
-    """FedAPM's network for CIFAR-10 (B.2.1): convolutions ``body`` 16-32 and fully connected ``head`` 2048-128-C.
+    """Implements FedAPM's network for CIFAR-10 (B.2.1): convolutions ``body`` 16-32 and linear ``head`` 2048-128-C.
 
     The paper also puts a ReLU on the logits; a class whose logit is negative would get no gradient, so there is none
     here.
     """
 
     def __init__(self, channels: int = 3, size: int = 32, classes: int = 10, hidden: int = 128) -> None:
-        """Build it.
+        """Build the layers.
 
         Args:
             channels: Channels of the image.
@@ -66,12 +66,12 @@ class TwoLayerCNN(nn.Module):
         self.head = nn.Sequential(nn.Linear(32 * (size // 4) ** 2, hidden), nn.ReLU(), nn.Linear(hidden, classes))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Images ``[B, channels, size, size]`` to logits ``[B, classes]``."""
+        """Map images ``[B, channels, size, size]`` to logits ``[B, classes]``."""
         return self.head(self.body(x))  # type: ignore[no-any-return]
 
 
 def _steps(rnn: nn.GRU, x: Tensor) -> Tensor:
-    """A recurrent layer's steps, ``[B, T, in]`` to ``[B, T, width]``.
+    """Return the outputs of a recurrent layer at all steps, ``[B, T, in]`` to ``[B, T, width]``.
 
     Made from ``x``, the first state is every client's own under ``vmap``; the layer writes its first step into one that
     is not, where its weights are frozen and so nobody's own (FedCP's received body).
@@ -81,10 +81,10 @@ def _steps(rnn: nn.GRU, x: Tensor) -> Tensor:
 
 
 class AttentionPooling(nn.Module):
-    """Several weighted means over time, their weights a small network of each step (Lin et al., ICLR 2017)."""
+    """Computes several weighted means over time; a small network weights each step (Lin et al., ICLR 2017)."""
 
     def __init__(self, width: int, heads: int, hidden: int = 64) -> None:
-        """Build it.
+        """Build the network that computes the weights.
 
         Args:
             width: Length of a step's features.
@@ -95,16 +95,16 @@ class AttentionPooling(nn.Module):
         self.score = nn.Sequential(nn.Linear(width, hidden), nn.Tanh(), nn.Linear(hidden, heads))
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[B, T, width]`` to ``[B, heads * width]``."""
+        """Map ``[B, T, width]`` to ``[B, heads * width]``."""
         weights: Tensor = self.score(x).softmax(1)
         return (weights.mT @ x).flatten(1)
 
 
 class SensorStream(nn.Module):
-    """One sensor: ``conv``, three convolutions over time with kernels of 5, and ``rnn``, a gated recurrent layer."""
+    """Processes one sensor: ``conv``, three convolutions over time with kernels of 5, and ``rnn``, a GRU."""
 
     def __init__(self, channels: int = 3, widths: tuple[int, int, int] = (32, 64, 128)) -> None:
-        """Build it.
+        """Build the layers.
 
         Args:
             channels: Axes of the sensor.
@@ -119,12 +119,12 @@ class SensorStream(nn.Module):
         self.rnn = nn.GRU(channels, channels, batch_first=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[B, channels, T]`` to ``[B, T // 8, width]``."""
+        """Map ``[B, channels, T]`` to ``[B, T // 8, width]``."""
         return _steps(self.rnn, self.conv(x).mT)
 
 
 class HARNet(nn.Module):
-    """FedAPM's network for activity recognition (B.2.3): ``acc``, ``gyro``, ``fusion``, ``head``.
+    """Implements FedAPM's network for activity recognition (B.2.3): ``acc``, ``gyro``, ``fusion``, ``head``.
 
     Two :class:`SensorStream`, joined along time, pooled by attention with six heads, classified through 64 units. The
     paper's split-input personalisation keeps ``acc.conv`` on the clients. The paper does not mention pooling between
@@ -132,7 +132,7 @@ class HARNet(nn.Module):
     """
 
     def __init__(self, classes: int = 6, widths: tuple[int, int, int] = (32, 64, 128), heads: int = 6) -> None:
-        """Build it.
+        """Build the layers.
 
         Args:
             classes: Number of classes.
@@ -146,13 +146,13 @@ class HARNet(nn.Module):
         self.head = nn.Sequential(nn.Linear(heads * widths[-1], 64), nn.ReLU(), nn.Linear(64, classes))
 
     def features(self, x: Tensor | dict[str, Tensor]) -> Tensor:
-        """Inputs to what the head sees, ``[B, heads * width]``."""
+        """Return the features that enter the head, ``[B, heads * width]``."""
         acc, gyro = (x["acc"].mT, x["gyro"].mT) if isinstance(x, dict) else (x[:, :3], x[:, 3:])
         steps = torch.cat([self.acc(acc), self.gyro(gyro)], dim=1)
         return self.fusion(steps)  # type: ignore[no-any-return]
 
     def forward(self, x: Tensor | dict[str, Tensor]) -> Tensor:
-        """``[B, 6, T]``, three axes of acceleration and three of rotation, to logits ``[B, classes]``.
+        """Map ``[B, 6, T]``, three axes of acceleration and three of rotation, to logits ``[B, classes]``.
 
         Also from ``acc`` and ``gyro``, ``[B, T, 3]`` each, as precomputed features come.
         """
@@ -160,7 +160,7 @@ class HARNet(nn.Module):
 
 
 class ImageTextNet(nn.Module):
-    """FedAPM's network for images with text on precomputed features (B.2.2): ``image``, ``text``, ``fusion``, ``head``.
+    """Implements FedAPM's network for image and text features (B.2.2): ``image``, ``text``, ``fusion``, ``head``.
 
     An image's features, projected, are one step beside the text's recurrent steps; attention pools them.
     Input personalisation keeps ``image`` and ``text`` on the clients.
@@ -175,7 +175,7 @@ class ImageTextNet(nn.Module):
         heads: int = 4,
         dropout: float = 0.1,
     ) -> None:
-        """Build it.
+        """Build the layers.
 
         Args:
             classes: Number of classes.
@@ -192,17 +192,17 @@ class ImageTextNet(nn.Module):
         self.head = nn.Sequential(nn.Linear(heads * width, 64), nn.ReLU(), nn.Linear(64, classes))
 
     def features(self, x: dict[str, Tensor]) -> Tensor:
-        """Inputs to what the head sees, ``[B, heads * width]``."""
+        """Return the features that enter the head, ``[B, heads * width]``."""
         steps = torch.cat([self.image(x["image"]).unsqueeze(1), _steps(self.text, x["text"])], dim=1)
         return self.fusion(steps)  # type: ignore[no-any-return]
 
     def forward(self, x: dict[str, Tensor]) -> Tensor:
-        """``image [B, features]`` and ``text [B, T, features]`` to logits ``[B, classes]``."""
+        """Map ``image [B, features]`` and ``text [B, T, features]`` to logits ``[B, classes]``."""
         return self.head(self.features(x))  # type: ignore[no-any-return]
 
 
 class AudioVideoNet(nn.Module):
-    """FedAPM's network for speech with video, on features (B.2.4): ``audio``, ``video``, ``fusion``, ``head``.
+    """Implements FedAPM's network for audio and video features (B.2.4): ``audio``, ``video``, ``fusion``, ``head``.
 
     Audio goes through a :class:`SensorStream`, video through a recurrent layer, both through attention with six heads.
     Input personalisation keeps ``audio`` and ``video`` on the clients.
@@ -216,7 +216,7 @@ class AudioVideoNet(nn.Module):
         widths: tuple[int, int, int] = (32, 64, 128),
         heads: int = 6,
     ) -> None:
-        """Build it.
+        """Build the layers.
 
         Args:
             classes: Number of classes.
@@ -232,17 +232,17 @@ class AudioVideoNet(nn.Module):
         self.head = nn.Linear(heads * widths[-1], classes)
 
     def features(self, x: dict[str, Tensor]) -> Tensor:
-        """Inputs to what the head sees, ``[B, heads * width]``."""
+        """Return the features that enter the head, ``[B, heads * width]``."""
         steps = torch.cat([self.audio(x["audio"].mT), _steps(self.video, x["video"])], dim=1)
         return self.fusion(steps)  # type: ignore[no-any-return]
 
     def forward(self, x: dict[str, Tensor]) -> Tensor:
-        """``audio [B, T, features]``, T >= 8, and ``video [B, T', features]`` to logits ``[B, classes]``."""
+        """Map ``audio [B, T, features]``, T >= 8, and ``video [B, T', features]`` to logits ``[B, classes]``."""
         return self.head(self.features(x))  # type: ignore[no-any-return]
 
 
 class ResNet18(nn.Module):
-    """torchvision's ResNet-18: ``body`` and ``head``.
+    """Wraps torchvision's ResNet-18, split into ``body`` and ``head``.
 
     For images of 64 pixels and less the first convolution is 3 x 3 without stride and the first pooling is left out, as
     is usual for CIFAR-100 and Tiny ImageNet. Batch statistics are averaged like parameters, or stay local (``buffers:
@@ -250,7 +250,7 @@ class ResNet18(nn.Module):
     """
 
     def __init__(self, classes: int = 100, size: int = 32, groups: int | None = None) -> None:
-        """Build it.
+        """Build the layers.
 
         Args:
             classes: Number of classes.
@@ -269,5 +269,5 @@ class ResNet18(nn.Module):
         self.body = network
 
     def forward(self, x: Tensor) -> Tensor:
-        """Images ``[B, 3, size, size]`` to logits ``[B, classes]``."""
+        """Map images ``[B, 3, size, size]`` to logits ``[B, classes]``."""
         return self.head(self.body(x))  # type: ignore[no-any-return]

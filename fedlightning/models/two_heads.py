@@ -8,10 +8,10 @@ from fedlightning.models.conditional_policy import ConditionalPolicy, head_conte
 
 
 class SummedHeads(nn.Module):
-    """The sum of two heads' logits: FedRoD's personal model."""
+    """Adds the logits of two heads, as FedRoD's personal model does."""
 
     def __init__(self, head: nn.Module, own_head: nn.Module) -> None:
-        """Take the heads.
+        """Store the two heads.
 
         Args:
             head: The global one, features to logits ``[B, C]``.
@@ -22,15 +22,15 @@ class SummedHeads(nn.Module):
         self.own_head = own_head
 
     def forward(self, features: Tensor) -> Tensor:
-        """Features to logits ``[B, C]``."""
+        """Map features to logits ``[B, C]``."""
         return self.head(features) + self.own_head(features)  # type: ignore[no-any-return]
 
 
 class PolicyHeads(nn.Module):
-    """Two heads between which a policy shares out the features: FedCP's personal model."""
+    """Splits the features between two heads by a policy, as FedCP's personal model does."""
 
     def __init__(self, head: nn.Module, own_head: nn.Module, policy: ConditionalPolicy) -> None:
-        """Take the heads and the policy.
+        """Store the two heads and the policy.
 
         Args:
             head: The global one, features to logits ``[B, C]``.
@@ -43,6 +43,6 @@ class PolicyHeads(nn.Module):
         self.policy = policy
 
     def forward(self, features: Tensor) -> Tensor:
-        """Features ``[B, K]`` to logits ``[B, C]``."""
+        """Map features ``[B, K]`` to logits ``[B, C]``."""
         own, common = self.policy(features, head_context(self.own_head))
         return self.own_head(own) + self.head(common)  # type: ignore[no-any-return]

@@ -19,7 +19,7 @@ def comparison_figure(
     target: float | None = None,
     log_scale: bool = False,
 ) -> Figure:
-    """Metrics against rounds and against upload: mean over seeds, spread (one standard deviation) shaded.
+    """Draw metrics against rounds and upload: mean over seeds, with one standard deviation shaded.
 
     Args:
         curves: Histories of each algorithm.
@@ -59,7 +59,7 @@ def _draw(panel: Axes, curves: Mapping[str, Histories], metric: str, column: str
 
 
 def _on_common_grid(histories: Histories, column: str, metric: str) -> tuple[np.ndarray, np.ndarray]:
-    """Values ``[seeds, points]`` at the first seed's points, the others interpolated there."""
+    """Return values ``[seeds, points]`` at the first seed's points, interpolated for the other seeds."""
     grid = np.array([row[column] for row in histories[0]])
     values = [
         np.interp(grid, [row[column] for row in history], [row[metric] for row in history]) for history in histories

@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def prediction_grid(image: Tensor, label: Tensor, predicted: Tensor, domain: Tensor, columns: int = 10) -> Figure:
-    """Samples of both domains with what is predicted for them, green if right, red if wrong.
+    """Draw samples of both domains with the predicted labels, green if right, red if wrong.
 
     Args:
         image: ``[n, C, h, w]``.
@@ -34,7 +34,7 @@ def prediction_grid(image: Tensor, label: Tensor, predicted: Tensor, domain: Ten
 
 
 def feature_map(features: Tensor, domain: Tensor, label: Tensor, most: int = 1000) -> Figure:
-    """The features' first two principal components, coloured by domain and by class.
+    """Draw the first two principal components of the features, coloured by domain and by class.
 
     Args:
         features: ``[n, F]``.
@@ -65,7 +65,7 @@ def feature_map(features: Tensor, domain: Tensor, label: Tensor, most: int = 100
 
 
 def attack_figure(attack: Tensor) -> Figure:
-    """A perturbation of images: grey ones from blue (lower) over white to red (higher), and where it is not zero.
+    """Draw an image perturbation, in blue (lower) to red (higher) if grey, and where the perturbation is not zero.
 
     Args:
         attack: ``[C, h, w]``.
@@ -89,7 +89,7 @@ def attack_figure(attack: Tensor) -> Figure:
 
 
 def image_grid(images: Tensor, columns: int = 8) -> Figure:
-    """Images side by side.
+    """Draw images side by side.
 
     Args:
         images: ``[n, C, h, w]``.
@@ -105,7 +105,7 @@ def image_grid(images: Tensor, columns: int = 8) -> Figure:
 
 
 def _displayable(image: Tensor) -> np.ndarray:
-    """``[C, h, w]`` stretched to 0..1, channels last."""
+    """Stretch an image ``[C, h, w]`` to the range 0..1 and put the channels last."""
     image = image.float().cpu()
     low, high = image.min(), image.max()
     stretched = (image - low) / (high - low).clamp(min=1e-8)
