@@ -80,26 +80,11 @@ class OracleSelection:
             cohort: This process's part of the first cohort.
             request: What the server asks of the clients.
         """
-        self._require_one_choice()
+        _require_one_choice(self.oracle, self._processes)
         if isinstance(self.oracle, Auto | Vectorized):
             self.oracle = self._chosen(group, cost, cohort, request)
         self._cost = self._processes.agree(cost)
         self._ladder = ladder(self.oracle, request.point.device.type == "cpu")
-
-    def _require_one_choice(self) -> None:
-        """Make sure that all processes were given the same oracle; otherwise they would wait for each other for ever.
-
-        Raises:
-            ValueError: If one was given another.
-        """
-        if self._processes.count == 1:
-            return
-        given = self._processes.collect(repr(self.oracle))
-        if len(set(given)) > 1:
-            other = next(place for place, each in enumerate(given) if each != given[0])
-            raise InvalidValueError(
-                f"oracle: process 0 was given {given[0]}, process {other} {given[other]}. Give all processes the same."
-            )
 
     def agree(self) -> None:
         """Take the slowest of the processes' present ways; every process must call this between rounds."""
@@ -275,3 +260,19 @@ def _sample(group: ClientGroup, chunk: Chunk, request: Request) -> Sample:
         map_tensors(lambda leaf: leaf[places], batch.data) for batch in islice(chunk.minibatches(), STEPS)
     ]
     return Sample(*group.start(request.point, request.buffers, len(places)), data, [chunk.ids[place] for place in ends])
+
+
+def _require_one_choice(oracle: ClientBatching, processes: Processes) -> None:
+    """Make sure that all processes were given the same oracle; otherwise they would wait for each other for ever.
+
+    Raises:
+        ValueError: If one was given another.
+    """
+    if processes.count == 1:
+        return
+    given = processes.collect(repr(oracle))
+    if len(set(given)) > 1:
+        other = next(place for place, each in enumerate(given) if each != given[0])
+        raise InvalidValueError(
+            f"oracle: process 0 was given {given[0]}, process {other} {given[other]}. Give all processes the same."
+        )

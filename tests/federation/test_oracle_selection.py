@@ -12,6 +12,7 @@ import torch
 from torch._C._functorch import get_unwrapped, is_batchedtensor, is_functorch_wrapped_tensor
 
 from fedlightning.algorithms import SCAFFOLD, FedAvg
+from fedlightning.federation.processes import OneProcess
 from fedlightning.oracle import Auto, Autocast, ObjectiveError, Sequential, Vectorized
 from tests.support.federations import CLIENTS, loop_for, quadratic, rounds_of, run
 from tests.support.objectives_in_python import Everywhere
@@ -289,3 +290,19 @@ def test_every_n_rounds_finds_what_the_first_round_does_not_show():
             task.started = index >= 2
             loop.run(batch, Autocast("cpu"))
         assert isinstance(loop.oracle, Sequential) == sequential
+
+
+class UnlikeProcesses(OneProcess):
+    """Two processes, of which the other was given another oracle."""
+
+    count = 2
+
+    def collect(self, value):
+        return [value, "Sequential(threads=None)"]
+
+
+def test_processes_that_were_given_different_oracles_are_told():
+    loop = loop_for(quadratic(FedAvg(0.05)), Vectorized(), processes=UnlikeProcesses())
+    ways = loop.runner.ways
+    with pytest.raises(ValueError, match=r"process 0 was given Vectorized\(.*, process 1 Sequential\(threads=None\)"):
+        ways.choose(None, None, None, None)
