@@ -159,8 +159,10 @@ class Simulation:
 
     @property
     def _keeps_states(self) -> bool:
-        """Whether clients have a state or parameters of their own; otherwise all have the global model."""
-        return self.runner.clients.start_state is not None or bool(self.space.personal.dim)
+        """Whether clients keep a state, parameters or buffers of their own; otherwise all have the global model."""
+        clients = self.runner.clients
+        own_buffers = clients.changed_buffers - set(clients.averaged_buffers)
+        return clients.start_state is not None or bool(self.space.personal.dim) or bool(own_buffers)
 
     def global_model(self, architecture: str = "") -> Models:
         """Return the global model with the personal block that clients of an architecture start with."""

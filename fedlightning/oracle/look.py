@@ -76,15 +76,13 @@ class Look:
             torch.set_rng_state(state)
             _evaluated(objective, z, personal, buffers, map_tensors(torch.clone, data), writes)
             attribute = changed(between, fingerprint(task))
-            torch.set_rng_state(state)
-            _evaluated(objective, _elsewhere(z), personal, buffers, map_tensors(torch.clone, data), writes)
-            late = fingerprint(task)
+            late = _after_another_point(objective, z, personal, buffers, data)
         with undone(task), python_generators_restored():
-            torch.set_rng_state(state)
             memory = Memory(task)
-            _evaluated(objective, _elsewhere(z), personal, buffers, map_tensors(torch.clone, data), writes)
-            rewritten = frozenset(memory.changes())
-            attribute = attribute or changed(late, fingerprint(task))
+            fresh = _after_another_point(objective, z, personal, buffers, data)
+            rewritten = frozenset(() if fresh is None else memory.changes())
+            if late is not None and fresh is not None:
+                attribute = attribute or changed(late, fresh)
         moved = next((name for name in writes.found if name not in fixed), None)
         if moved is not None:
             raise writes_into(objective.name, moved, by_embedding=writes.found[moved])
@@ -208,9 +206,21 @@ def _evaluated(
     return dict(zip(objective.space.buffers.names, after, strict=True)), size
 
 
-def _elsewhere(z: Tensor) -> Tensor:
-    """Return a point near ``z`` that differs in every parameter."""
-    return z + 0.01 * (z.abs() + 0.01)
+def _after_another_point(
+    objective: Objective, z: Tensor, personal: Tensor, buffers: Named, data: Any
+) -> dict[str, Any] | None:
+    """Return what the task remembers after an evaluation near ``z``, where every parameter differs from ``z``.
+
+    None if the objective fails there: training may never come to such a point (outside a simplex, say).
+    """
+    torch.manual_seed(0)
+    point = z + 0.01 * (z.abs() + 0.01)
+    writes = _Writes(dict(objective.task.named_parameters()))
+    try:
+        _evaluated(objective, point, personal, buffers, map_tensors(torch.clone, data), writes)
+    except ObjectiveError:
+        return None
+    return fingerprint(objective.task)
 
 
 def _written(before: Tensor, after: Tensor) -> bool:

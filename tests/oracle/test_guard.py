@@ -235,3 +235,23 @@ class WritesFrozenLate(Line):
 def test_a_frozen_parameter_that_is_written_late_is_refused_by_name():
     with pytest.raises(ObjectiveError, match="begun to write into the frozen parameter 'scale'"):
         points(WritesFrozenLate, Vectorized(chunk_size=3))
+
+
+class FailsElsewhere(Line):
+    """Stays near its first point, and fails anywhere else: nobody asks for that point but the first look."""
+
+    def __init__(self, **federation):
+        super().__init__(**federation)
+        self.sum = float(self.line.weight.detach().sum())
+
+    def objective(self, batch):
+        if self.global_step == 0 and abs(float(self.line.weight.detach().sum()) - self.sum) > 1e-6:
+            raise AssertionError("not on the simplex")
+        return self.error(batch)
+
+
+def test_an_objective_that_fails_at_another_point_is_trained_nonetheless():
+    task = FailsElsewhere(oracle=Sequential())
+    data = FederatedDataModule.from_datasets(clients(), batch_size=4, local_steps=1, rounds_per_epoch=2)
+    trainer(max_steps=2, precision="64-true").fit(task, data)
+    assert task.global_step == 2
