@@ -25,7 +25,8 @@ from fedlightning.federation.checkpoint_io import AtomicCheckpointIO
 from fedlightning.oracle import Sequential
 from fedlightning.tasks.lightning_surface import HOOKS
 from tests.support.paths import ROOT
-from tests.support.small import Line, Normed, Personal, clients, regression_data, trainer
+from tests.support.small import Line, Normed, clients, regression_data, trainer
+from tests.support.with_gaps import OwnLine
 
 PAGE = (ROOT / "docs" / "LIGHTNING.md").read_text()
 
@@ -67,19 +68,6 @@ class Notes(Callback):
         self.looked_at += not trainer.sanity_checking
 
 
-class Own(Personal):
-    """A personal part, evaluated client by client."""
-
-    def validation_step(self, batch, batch_idx):
-        self.log("val_loss", self.objective(batch), batch_size=len(batch[1]))
-
-    def test_step(self, batch, batch_idx):
-        self.log("test_loss", self.objective(batch), batch_size=len(batch[1]))
-
-    def predict_step(self, batch, batch_idx):
-        return self.line(batch[0]).squeeze(1) + self.offset
-
-
 def own_data():
     return FederatedDataModule.from_datasets(
         clients(), val=clients(seed=7), test=clients(seed=8), batch_size=4, local_steps=1, rounds_per_epoch=2
@@ -109,7 +97,7 @@ def validated(expected, **options):
 
 
 def limited_clients(expected, **options):
-    assert fit(Own(FedAlt(0.05), oracle=Sequential()), own_data(), max_steps=2, **options)[1].looked_at == expected
+    assert fit(OwnLine(FedAlt(0.05), oracle=Sequential()), own_data(), max_steps=2, **options)[1].looked_at == expected
 
 
 def parameters(task):
@@ -145,7 +133,7 @@ def logged(**options):
 
 
 def fast():
-    here, notes = fit(Own(FedAlt(0.05), oracle=Sequential()), own_data(), fast_dev_run=1, max_steps=-1)
+    here, notes = fit(OwnLine(FedAlt(0.05), oracle=Sequential()), own_data(), fast_dev_run=1, max_steps=-1)
     assert (here.global_step, notes.looked_at) == (1, 1)
 
 
@@ -166,13 +154,13 @@ def kept_going(**options):
 
 
 def looked_at_in_test(expected, **options):
-    here, _ = fit(Own(FedAlt(0.05), oracle=Sequential()), own_data(), max_steps=2, **options)
+    here, _ = fit(OwnLine(FedAlt(0.05), oracle=Sequential()), own_data(), max_steps=2, **options)
     here.test(here.lightning_module, own_data(), verbose=False)
     assert here.lightning_module.client_metrics["test_loss"].isfinite().sum() == expected
 
 
 def predicted(expected, **options):
-    here, _ = fit(Own(FedAlt(0.05), oracle=Sequential()), own_data(), max_steps=2, **options)
+    here, _ = fit(OwnLine(FedAlt(0.05), oracle=Sequential()), own_data(), max_steps=2, **options)
     here.predict(here.lightning_module, own_data())
     assert here.lightning_module.predicted_clients == expected
 
@@ -320,7 +308,7 @@ class Writing(callbacks.BasePredictionWriter):
 
 def written():
     writer = Writing()
-    here, _ = fit(Own(FedAlt(0.05), oracle=Sequential()), own_data(), callbacks=[writer])
+    here, _ = fit(OwnLine(FedAlt(0.05), oracle=Sequential()), own_data(), callbacks=[writer])
     here.predict(here.lightning_module, own_data())
     assert writer.written == [(0, 12), (1, 9), (2, 15), (3, 10)]
 
@@ -347,8 +335,8 @@ def averaged(make):
     validated = here.callback_metrics["val_loss"]
     after = trainer().validate(task, regression_data(), verbose=False)[0]["val_loss"]
     assert float(validated) == pytest.approx(after)
-    with pytest.raises(ValueError, match="does not suit Own: clients have models of their own"):
-        fit(Own(FedAlt(0.05)), own_data(), callbacks=[make()])
+    with pytest.raises(ValueError, match="does not suit OwnLine: clients have models of their own"):
+        fit(OwnLine(FedAlt(0.05)), own_data(), callbacks=[make()])
 
 
 class Numbers(CSVLogger):

@@ -181,7 +181,7 @@ class Normed(Line):
         return self.error(batch)
 
 
-def test_what_every_call_writes_anew_stays_batched(capsys):
+def test_what_every_call_writes_anew_stays_batched():
     task = Normed(oracle=Vectorized(chunk_size=3))
     trainer(max_steps=3, precision="64-true").fit(
         task, FederatedDataModule.from_datasets(clients(), batch_size=4, local_steps=5, seed=1)

@@ -7,7 +7,7 @@ from copy import deepcopy
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import TensorDataset
 from torchmetrics.functional.classification import multiclass_accuracy, multiclass_f1_score
 
 from fedlightning import FederatedDataModule
@@ -67,19 +67,6 @@ def by_hand(model, data, classes=10):
         accuracy = multiclass_accuracy(padded, y, classes, average="micro")
         rows.append([accuracy, multiclass_f1_score(padded, y, classes, average="macro"), F.cross_entropy(logits, y)])
     return dict(zip(["val_accuracy", "val_f1", "val_loss"], torch.tensor(rows).T, strict=True))
-
-
-class Listed(Dataset):
-    """Not held as tensors."""
-
-    def __init__(self, part):
-        self.part = part
-
-    def __len__(self):
-        return len(self.part)
-
-    def __getitem__(self, i):
-        return self.part[i]
 
 
 def separate(wrap=lambda part: part):

@@ -11,9 +11,10 @@ from torch import nn
 from fedlightning.algorithms import Ditto, FedAlt, FedAPM, FedAvg, pFedMe
 from fedlightning.models import Chain, PerArchitecture
 from fedlightning.tasks import Classification, PersonalizedClassification
-from tests.support.architectures import BY_SIZE, CLIENTS, Listed, by_hand, digits, fitted, separate, task
+from tests.support.architectures import BY_SIZE, CLIENTS, by_hand, digits, fitted, separate, task
 from tests.support.evaluated import OneByOne
 from tests.support.small import trainer
+from tests.support.with_gaps import Listed
 
 
 @pytest.mark.parametrize("cls", [PersonalizedClassification, type("One", (OneByOne, PersonalizedClassification), {})])

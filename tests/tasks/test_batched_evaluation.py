@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import Dataset
 
 from fedlightning import BatchedEvaluationTask, FederatedDataModule
 from fedlightning.algorithms import Ditto, FedALA, FedAPM, FedAvg, pFedMe
@@ -19,6 +18,7 @@ from fedlightning.participation import Uniform
 from fedlightning.tasks import FedRoD, PersonalizedClassification
 from tests.support.evaluated import OneByOne
 from tests.support.small import Personal, clients, trainer
+from tests.support.with_gaps import Listed
 
 CLIENTS = 6
 
@@ -150,19 +150,6 @@ def own_data(wrap=lambda part: part, **options):
     return FederatedDataModule.from_datasets(
         clients(), val=[wrap(part) for part in clients(seed=7)], test=clients(seed=8), **options
     )
-
-
-class Listed(Dataset):
-    """Not held as tensors."""
-
-    def __init__(self, part):
-        self.part = part
-
-    def __len__(self):
-        return len(self.part)
-
-    def __getitem__(self, i):
-        return self.part[i]
 
 
 @pytest.mark.parametrize("wrap", [lambda part: part, Listed], ids=["tensors", "loaded"])
