@@ -13,10 +13,10 @@ from fedlightning.core.errors import InvalidValueError, UsageError
 from fedlightning.core.parameter_space import ParameterSpace, read, write
 from fedlightning.core.serialisation import UntrustedClassError, class_path, from_config, to_config
 from fedlightning.federation.architectures import Architectures
+from fedlightning.federation.buffers import Buffers
 from fedlightning.federation.client import ClientRunner, Clients
 from fedlightning.federation.client_group import ClientGroup
 from fedlightning.federation.client_states import Storage
-from fedlightning.federation.client_table import Buffers
 from fedlightning.federation.cohort import RoundBatch
 from fedlightning.federation.loop import RoundLoop, RoundResult
 from fedlightning.federation.oracle_selection import OracleSelection, When
@@ -236,7 +236,7 @@ class Simulation:
         mine = held_by(self.processes.rank, self.processes.count, state["clients"]["clients"])
         for part in (state["clients"], *others):
             self.runner.clients.load_state_dict(part, mine)
-        self.server.buffers = state["buffers"]["values"].to(self._start)
+        self.server.buffers = state["buffers"]["values"].to(self._start.device)
         self.server.state = server if same else self._carried_over(server, before, computed_with)
         self.runner.ways.resume(self._stored_oracle(state["oracle"]))
 
