@@ -14,10 +14,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.tree import flatten, map_tensors
+from fedlightning.oracle.fingerprint import changed, fingerprint
 from fedlightning.oracle.layers import LoneLayers
 from fedlightning.oracle.objective import Named, Objective, ObjectiveError, writes_into
 from fedlightning.oracle.randomness import python_generators_restored, python_state
-from fedlightning.oracle.side_effects import Memory, changed, fingerprint, undone, versions
+from fedlightning.oracle.side_effects import Memory, undone, versions
 
 _MOST = 2**53  # float64 holds all whole numbers up to here
 _GUESS = 4
