@@ -205,7 +205,7 @@ def load_and_use(cls, path, **options):
     load = cls.load_from_checkpoint.__func__  # Lightning's wrapper of class methods looks at the whole stack
     task = load(cls, path, **options)
     _ = task.server_state
-    _ = task.client_states if task.has_client_states else None
+    _ = task.client_states if task.run.has_client_states else None
     return task
 
 

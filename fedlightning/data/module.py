@@ -201,6 +201,7 @@ class FederatedDataModule(LightningDataModule):
             return RoundLoader(self)
         task = trainer.lightning_module
         algorithm = getattr(task, "algorithm", None)
+        clients: Any = getattr(task, "client_models", None)
         return RoundLoader(
             self,
             phases=None if algorithm is None else algorithm.phases,
@@ -208,7 +209,7 @@ class FederatedDataModule(LightningDataModule):
             rank=trainer.global_rank,
             world_size=trainer.world_size,
             architecture=TaskArchitectures(task).of,
-            by_owner=getattr(task, "keeps_client_states", False),
+            by_owner=clients is not None and clients.keep_states,
         )
 
     def val_dataloader(self) -> Loader:

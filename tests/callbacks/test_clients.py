@@ -369,7 +369,7 @@ def test_an_interrupted_validation_leaves_the_global_model():
     with pytest.raises((KeyboardInterrupt, SystemExit)):
         fitted(model, own_data())
     assert model.offset.item() == 0.0
-    assert model.evaluation_session.listener is None
+    assert model.evaluation_session.evaluation is None
 
 
 def test_data_that_do_not_say_whose_samples_they_are():

@@ -12,9 +12,7 @@ from fedlightning.federation.evaluation import join_answers
 from fedlightning.federation.protocol import ClientValues, EvaluationAnswer
 from fedlightning.oracle import Autocast, Sequential
 from fedlightning.tasks.batched_evaluation import BatchedEvaluationTask
-from fedlightning.tasks.client_evaluation import ClientEvaluation
 from fedlightning.tasks.run import FederationRun
-from fedlightning.tasks.side_by_side import SideBySide
 from tests.support.federations import loop_for
 from tests.support.over_the_wire import FederationOverTheWire
 from tests.support.small import Personal, clients, regression_data
@@ -49,8 +47,7 @@ class OwnData:
         task = self.simulation.runner.clients.task
         task.run = FederationRun(task, lambda task: self.simulation)
         assert task.run.simulation is self.simulation
-        evaluation = ClientEvaluation(task, request, SideBySide())
-        task.evaluation_session.evaluation = evaluation
+        evaluation = task.evaluation_session.begin(request)
         with torch.no_grad():
             for place, batch in enumerate(self.loader):
                 evaluation.start_batch(self.loader, place, 0)
@@ -123,7 +120,7 @@ def test_an_evaluation_answers_the_request_it_began_with():
     request = task.run.evaluation_request("val")
     with pytest.raises(RuntimeError, match="it was for another one"):
         task.run.loop.evaluate(request, [0])
-    task.evaluation_session.evaluation = ClientEvaluation(task, request, SideBySide())
+    task.evaluation_session.begin(request)
     assert task.run.loop.evaluate(request, [0]) == {}
     with pytest.raises(RuntimeError, match="it was for another one"):
         task.run.loop.evaluate(task.run.evaluation_request("test"), [0])
