@@ -9,7 +9,7 @@ from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 
-from fedlightning.core.errors import InvalidAttributeError, InvalidTypeError
+from fedlightning.core.errors import InvalidAttributeError, InvalidTypeError, UsageError
 from fedlightning.tasks.client_models import ClientModels
 from fedlightning.tasks.lightning_surface import never_made, require_a_federated_fit
 from fedlightning.tasks.rounds import TrainingRounds
@@ -64,7 +64,7 @@ class GuardedModule(LightningModule):
             RuntimeError: If the task is not attached to a trainer.
         """
         if not self._jit_is_scripting and self._trainer is None and self._fabric is None:
-            raise RuntimeError(
+            raise UsageError(
                 f"{type(self).__name__} is not attached to a Trainer. (torch.jit reads every attribute of a module: "
                 "use task.personalize(i).to_torchscript(), or trace its networks.)"
             )
@@ -88,7 +88,7 @@ class GuardedModule(LightningModule):
             RuntimeError: If ``objective`` asks for them.
         """
         if self.rounds.running:
-            raise RuntimeError(
+            raise UsageError(
                 f"{type(self).__name__}.objective called self.optimizers(). Return the loss: the algorithm steps the "
                 "clients' models, server_optimizer the global one."
             )
@@ -101,7 +101,7 @@ class GuardedModule(LightningModule):
             RuntimeError: If ``objective`` logs; the message says what to do instead.
         """
         if self.rounds.running:
-            raise RuntimeError(
+            raise UsageError(
                 f"{type(self).__name__}.objective called self.log('{name}', ...). It runs for many clients at once: "
                 f"return a dict instead, {{'loss': loss, '{name}': value}}; the mean over clients is logged."
             )
