@@ -24,6 +24,7 @@ from fedlightning.federation.processes import OneProcess, Processes, held_by
 from fedlightning.federation.protocol import EvaluationRequest
 from fedlightning.federation.resume import Dependencies
 from fedlightning.federation.server import FederatedServer, Weighting
+from fedlightning.federation.traffic import Traffic
 from fedlightning.federation.transport import Evaluator, InProcess
 from fedlightning.models.per_architecture import TaskArchitectures
 from fedlightning.oracle import Autocast, ClientBatching
@@ -228,16 +229,16 @@ class Simulation:
         )
         same = before is self.server.algorithm
         start = self.server.state if same else before.init_server(self._start.clone())
-        server = self.server.load_state_dict(state, start)
+        stored = self.server.stored_state(state, start)
+        traffic = Traffic(state["upload"], state["download"])
         if state["clients"] is None:  # no round yet, so nothing depends on hyper-parameters
-            if same:
-                self.server.state = server
+            self.server.resume(stored if same else self.server.state, traffic, self.server.buffers)
             return
         mine = held_by(self.processes.rank, self.processes.count, state["clients"]["clients"])
         for part in (state["clients"], *others):
             self.runner.clients.load_state_dict(part, mine)
-        self.server.buffers = state["buffers"]["values"].to(self._start)
-        self.server.state = server if same else self._carried_over(server, before, computed_with)
+        server = stored if same else self._carried_over(stored, before, computed_with)
+        self.server.resume(server, traffic, state["buffers"]["values"].to(self._start))
         self.runner.ways.resume(self._stored_oracle(state["oracle"]))
 
     def _carried_over(self, server: Any, before: Algorithm, stored: Mapping[str, Any]) -> Any:

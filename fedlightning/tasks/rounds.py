@@ -83,7 +83,7 @@ class TrainingRounds:
             placed = batch.place(task.device, _trained(task).dtype)
             result = simulation.run(placed, precision.autocast, precision.undoes_overflow)
         self._server_step.take(task, simulation, precision.scaler, result.undone)
-        simulation.loop.follow()
+        simulation.loop.finish_round()
         return replace(result, metrics={**result.metrics, **step_sizes})
 
     def report(self, result: RoundResult, seconds: float) -> None:
