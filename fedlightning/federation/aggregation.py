@@ -113,12 +113,14 @@ class CohortMean:
         answered: Number of clients that answered, counted in the same way.
     """
 
-    def __init__(self, roster: Roster, by_samples: bool) -> None:
+    def __init__(self, roster: Roster, by_samples: bool, buffers: Tensor | None = None) -> None:
         """Start without answers.
 
         Args:
             roster: Gives the clients' weights.
             by_samples: Whether clients are weighted by their numbers of samples; otherwise all weigh the same.
+            buffers: The server's averaged buffers, ``[b]``: what was infinite or NaN there may stay so. None if all
+                must be finite.
         """
         self.accepted: list[int] = []
         self.left_out: list[int] = []
@@ -126,6 +128,7 @@ class CohortMean:
         self.answered = 0
         self._roster = roster
         self._by_samples = by_samples
+        self._checked = None if buffers is None or bool(buffers.isfinite().all()) else buffers.isfinite()
         self._updates = WeightedMean()
         self._metrics = WeightedMean()
         self._tallies = WeightedMean()
@@ -136,9 +139,11 @@ class CohortMean:
     def add(self, answer: Answer) -> None:
         """Add the answer of one chunk of clients."""
         sent = tensors_of(answer.update)
+        checked = dict(sent)
         if answer.buffers.shape[1]:
             sent[_BUFFERS] = answer.buffers
-        finite = _both(finite_clients(sent), answer.sound)
+            checked[_BUFFERS] = answer.buffers if self._checked is None else answer.buffers[:, self._checked]
+        finite = _both(finite_clients(checked), answer.sound)
         weights = self._roster.weights(answer.clients, self._by_samples).to(answer.buffers)
         counted = torch.ones_like(weights) if finite is None else finite.to(weights)
         passes = [True] * len(answer.clients) if finite is None else finite.tolist()

@@ -11,7 +11,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from fedlightning.core.errors import InvalidValueError
-from fedlightning.core.parameter_space import Layout, read
+from fedlightning.core.parameter_space import Layout
+from fedlightning.federation.buffers import averaged_buffers
 from fedlightning.federation.client_group import ClientGroup
 from fedlightning.federation.client_table import mean_of_parts
 from fedlightning.federation.cohort import Chunk, Cohort
@@ -117,7 +118,7 @@ class Architectures:
         """Return the averaged buffers at the start, ``[b]``."""
         group = self._groups.informed
         if group is None:
-            return read(self._told, self._task, like=self._groups.first.start_buffers)
+            return averaged_buffers(self._told, self._task)
         return group.start_buffers
 
     def use(self, autocast: Autocast) -> None:

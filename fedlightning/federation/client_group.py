@@ -16,9 +16,9 @@ from fedlightning.algorithms.base import Algorithm, PerClient, Phase, Reply
 from fedlightning.core.parameter_space import ParameterSpace, read
 from fedlightning.core.seeding import derive_seed
 from fedlightning.core.tree import map_tensors
-from fedlightning.federation.aggregation import finite_clients
+from fedlightning.federation.buffers import Buffers
 from fedlightning.federation.client_states import Rows, Storage
-from fedlightning.federation.client_table import Buffers, ClientTable
+from fedlightning.federation.client_table import ClientTable
 from fedlightning.federation.cohort import Chunk, Cohort
 from fedlightning.federation.oracle_selection import OracleSelection
 from fedlightning.federation.protocol import Answer, Request, Stamp
@@ -213,14 +213,15 @@ class ClientGroup(ClientTable):
     ) -> tuple[Reply, GradientOracle]:
         """Compute the reply of a chunk's clients."""
         rows = self.states.rows(chunk.ids)
+        personal, buffers = self.own_of(rows, request.buffers.expand(len(chunk), -1))
         oracle = GradientOracle(
             chunk,
             way.evaluator(self.objective, 1 if phase.data == "full" else steps),
-            buffers=self.with_own(request.buffers.expand(len(chunk), -1), rows),
-            personal=self.personal_of(rows),
+            buffers=buffers,
+            personal=personal,
             evaluate_full=way.evaluator(self.objective, 1) if phase.data == "both" else None,
             seeds=[derive_seed(request.seed, client, 2) for client in chunk.ids],
-            averaged=self._averaged,
+            averaged=self.buffers.averaged,
         )
         reply = phase.client_update(for_clients(request.message, chunk.ids), self.client_state(rows), oracle)
         is_last = phase == self.algorithm.phases[-1]
@@ -229,7 +230,7 @@ class ClientGroup(ClientTable):
 
     def _answer(self, request: Request, chunk: Chunk, reply: Reply, oracle: GradientOracle) -> Answer:
         """Turn a reply into an answer to the server; new client states stay here as pending."""
-        rows = self.new_rows(reply, oracle)
+        rows, sound = self.new_rows(reply, oracle)
         tally = {f"train_{name}": value for name, value in oracle.tally().items()}
         metrics = dict(reply.log)
         if reply.point is not None:
@@ -238,12 +239,12 @@ class ClientGroup(ClientTable):
         answer = Answer(
             chunk.ids,
             reply.update,
-            oracle.buffers[:, self._averaged] - request.buffers,
+            self.buffers.changes(oracle.buffers, request.buffers),
             metrics,
             tally,
             oracle.evaluated(),
             per_client=tuple(reply.log),
-            sound=finite_clients(rows),
+            sound=sound,
         )
         if rows:
             self._pending.append((request.stamp, chunk.ids, rows))

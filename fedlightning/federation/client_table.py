@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from fedlightning.algorithms.base import Algorithm, Reply
 from fedlightning.core.errors import UsageError
 from fedlightning.core.parameter_space import ParameterSpace, read
+from fedlightning.federation.aggregation import finite_clients
+from fedlightning.federation.buffers import Buffers, ClientBuffers
 from fedlightning.federation.client_states import ClientStates, Rows, Storage
 from fedlightning.federation.validation import tensors_of
 from fedlightning.oracle import GradientOracle
-
-Buffers = Literal["average", "local"]
 
 _STATE = "state."
 _PERSONAL = "personal"
@@ -30,7 +30,6 @@ class ClientTable:
         task: The module with the objective.
         space: The task's parameters and, once clients have joined, the buffers that the objective changes.
         algorithm: Bound to the parameters of ``space``.
-        averaged_buffers: Names of the buffers that the objective changes and the server averages.
         start_state: The algorithm's state of a client before its first round; None for a stateless algorithm.
     """
 
@@ -57,13 +56,11 @@ class ClientTable:
         self.task = task
         self.space = space
         self.algorithm = algorithm
-        self.averaged_buffers: tuple[str, ...] = ()
         self.start_state = algorithm.init_client(start.clone())
         self._policy = buffers
         self._storage = storage
         self._personal = read(space.personal, task, like=start)
-        self._start_buffers = start.new_empty(0)
-        self._averaged = torch.empty(0, dtype=torch.long, device=start.device)  # indices of averaged elements
+        self._buffers: ClientBuffers | None = None
         self._states: ClientStates | None = None
 
     @property
@@ -92,13 +89,10 @@ class ClientTable:
         if self._states is not None:
             return
         self.space.restrict_buffers(buffers)
-        stay = self.space.stay() | (self._policy == "local")
-        self._averaged = (~stay).nonzero().flatten().to(self._averaged.device)
-        self.averaged_buffers = () if self._policy == "local" else self.space.travelling_buffers
-        self._start_buffers = read(self.space.buffers, self.task, like=self._personal)
+        self._buffers = ClientBuffers(self.space, self.task, self._personal, self._policy)
         template = {_STATE + name: tensor for name, tensor in tensors_of(self.start_state).items()}
         template |= {_PERSONAL: self._personal} if self.space.personal.dim else {}
-        template |= {_BUFFERS: self._start_buffers} if len(self._start_buffers) > len(self._averaged) else {}
+        template |= {_BUFFERS: self._buffers.start} if self._buffers.has_local else {}
         self._states = ClientStates(template, num_clients, self._storage)
 
     @property
@@ -112,9 +106,25 @@ class ClientTable:
         return self.changed_buffers
 
     @property
+    def averaged_buffers(self) -> tuple[str, ...]:
+        """Names of the buffers that the objective changes and the server averages; empty before the first round."""
+        return () if self._buffers is None else self._buffers.averaged_names
+
+    @property
     def start_buffers(self) -> Tensor:
         """Initial values of the averaged buffers, ``[b]``."""
-        return self._start_buffers[self._averaged]
+        return self.buffers.start_of_averaged
+
+    @property
+    def buffers(self) -> ClientBuffers:
+        """The buffers that the objective changes.
+
+        Raises:
+            RuntimeError: Before the first round.
+        """
+        if self._buffers is None:
+            raise UsageError("Which buffers an objective changes is known from the first round on.")
+        return self._buffers
 
     def start(self, point: Tensor, buffers: Tensor, num_clients: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return the point, personal block and buffers of S clients before their first round.
@@ -127,28 +137,35 @@ class ClientTable:
         Returns:
             New tensors ``[S, d]``, ``[S, p]`` and ``[S, b]``.
         """
-        whole = self.with_own(buffers[None], {_BUFFERS: self._start_buffers[None]})[0]
+        whole = self.buffers.joined(buffers[None], self.buffers.start[None])[0]
         z, personal, own = (vector.expand(num_clients, -1).clone() for vector in (point, self._personal, whole))
         return z, personal, own
 
-    def new_rows(self, reply: Reply, oracle: GradientOracle) -> Rows:
-        """Collect what clients keep of a reply: algorithm state, personal block and local buffers."""
+    def new_rows(self, reply: Reply, oracle: GradientOracle) -> tuple[Rows, Tensor | None]:
+        """Collect what S clients keep of a reply: algorithm state, personal block and local buffers.
+
+        Returns:
+            The new rows, and which clients' rows are finite, ``[S]`` bool; None if all are.
+        """
         rows: Rows = {_STATE + name: row for name, row in tensors_of(reply.state).items()}
         if reply.personal is not None:
             rows[_PERSONAL] = reply.personal
-        if oracle.buffers.shape[1] > len(self._averaged):
-            rows[_BUFFERS] = oracle.buffers
-        return rows
+        if not self.buffers.has_local:
+            return rows, finite_clients(rows)
+        sound = finite_clients({**rows, _BUFFERS: self.buffers.finite_at_first(oracle.buffers)})
+        return {**rows, _BUFFERS: oracle.buffers}, sound
 
-    def personal_of(self, rows: Rows) -> Tensor | None:
-        """Return the personal blocks among stored client states; None if the task has none."""
-        return rows.get(_PERSONAL)
+    def own_of(self, rows: Rows, averaged: Tensor) -> tuple[Tensor | None, Tensor]:
+        """Return what S clients keep beside the algorithm's state.
 
-    def with_own(self, buffers: Tensor, rows: Rows) -> Tensor:
-        """Combine the server's averaged ``buffers [S, b]`` with the local buffers among stored client states."""
-        if len(self._averaged) == len(self._start_buffers):
-            return buffers
-        return rows[_BUFFERS].index_copy(1, self._averaged, buffers) if len(self._averaged) else rows[_BUFFERS]
+        Args:
+            rows: Their stored states.
+            averaged: The server's averaged buffers for each of them, ``[S, a]``.
+
+        Returns:
+            Their personal blocks ``[S, p]``, None if the task has none, and all their buffers ``[S, b]``.
+        """
+        return rows.get(_PERSONAL), self.buffers.joined(averaged, rows.get(_BUFFERS))
 
     # ---- models ------------------------------------------------------------------------------------------------------
 
@@ -175,7 +192,8 @@ class ClientTable:
         if models is not None:  # a client that never took part has only the global model
             seen = self._states.has_seen(client_ids).to(models.device)
             points = torch.where(seen[:, None], models, points)
-        return points, rows.get(_PERSONAL, personal), self.with_own(buffers.expand(len(client_ids), -1), rows)
+        kept, joined = self.own_of(rows, buffers.expand(len(client_ids), -1))
+        return points, personal if kept is None else kept, joined
 
     def global_model(self, point: Tensor, buffers: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return the global model ``[1, d]`` with the initial personal block and local buffers.
@@ -185,8 +203,8 @@ class ClientTable:
         if self._states is None or buffers is None:
             return point[None], self._personal[None], None
         template = {name: row[None] for name, row in self._states.template.items()}
-        personal = template.get(_PERSONAL, self._personal[None])
-        return point[None], personal, self.with_own(buffers[None], template)
+        personal, joined = self.own_of(template, buffers[None])
+        return point[None], self._personal[None] if personal is None else personal, joined
 
     def client_state(self, rows: Rows) -> Any:
         """Convert stored fields to the algorithm's client state; None for a stateless algorithm."""

@@ -13,6 +13,7 @@ from torch import Tensor
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.core.errors import FedlightningError, InvalidValueError
 from fedlightning.federation.aggregation import CohortMean
+from fedlightning.federation.buffers import finite_or_zero
 from fedlightning.federation.processes import Processes
 from fedlightning.federation.protocol import Answer, EvaluationRequest, Request, Roster, Stamp
 from fedlightning.federation.traffic import Traffic, floats
@@ -92,7 +93,7 @@ class FederatedServer:
     def join(self, roster: Roster) -> None:
         """Take note of the clients that take part, and start with the roster's buffers if there are none yet."""
         if self.buffers is None:
-            self.buffers = roster.start_buffers.to(self.point)
+            self.buffers = roster.start_buffers.to(self.point.device)
         self.roster = roster
 
     def move_to(self, z: Tensor) -> None:
@@ -138,7 +139,7 @@ class FederatedServer:
             ValueError: If clients sent different names or shapes, or the new server state has other shapes.
         """
         assert self.roster is not None
-        cohort = CohortMean(self.roster, self._by_samples)
+        cohort = CohortMean(self.roster, self._by_samples, request.buffers)
         with closing(iter(answers)) as stream:  # type: ignore[type-var]
             for answer in in_order(stream, invited):
                 cohort.add(answer)
@@ -161,7 +162,7 @@ class FederatedServer:
         change = cohort.buffers()
         if change is not None:
             assert self.buffers is not None
-            self.buffers = self.buffers + change
+            self.buffers = finite_or_zero(self.buffers) + change
         accepted = dict.fromkeys(cohort.accepted, request.stamp)
         return Outcome(accepted, cohort.metrics(), cohort.per_client())
 

@@ -13,10 +13,10 @@ from fedlightning.core.errors import InvalidValueError, UsageError
 from fedlightning.core.parameter_space import ParameterSpace, read, write
 from fedlightning.core.serialisation import UntrustedClassError, class_path, from_config, to_config
 from fedlightning.federation.architectures import Architectures
+from fedlightning.federation.buffers import Buffers
 from fedlightning.federation.client import ClientRunner, Clients
 from fedlightning.federation.client_group import ClientGroup
 from fedlightning.federation.client_states import Storage
-from fedlightning.federation.client_table import Buffers
 from fedlightning.federation.cohort import RoundBatch
 from fedlightning.federation.loop import RoundLoop, RoundResult
 from fedlightning.federation.oracle_selection import OracleSelection, When
@@ -238,7 +238,7 @@ class Simulation:
         for part in (state["clients"], *others):
             self.runner.clients.load_state_dict(part, mine)
         server = stored if same else self._carried_over(stored, before, computed_with)
-        self.server.resume(server, traffic, state["buffers"]["values"].to(self._start))
+        self.server.resume(server, traffic, state["buffers"]["values"].to(self._start.device))
         self.runner.ways.resume(self._stored_oracle(state["oracle"]))
 
     def _carried_over(self, server: Any, before: Algorithm, stored: Mapping[str, Any]) -> Any:

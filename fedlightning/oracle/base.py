@@ -155,7 +155,7 @@ def differentiate(
     return Evaluation(
         g,
         g_personal,
-        space.buffers.flatten([t.to(w.dtype) for t in buffers], clients) if buffers else b.reshape(clients, -1),
+        space.buffers.flatten([t.to(b.dtype) for t in buffers], clients) if buffers else b.reshape(clients, -1),
         loss.detach().reshape(clients),
         {name: value.reshape(clients) for name, value in scalars.items()},
     )

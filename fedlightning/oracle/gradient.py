@@ -89,7 +89,6 @@ class GradientOracle:
         self.buffers = buffers
         self.steps = data.steps
         self._averaged = averaged
-        self._no_personal = buffers.new_empty((len(data), 0))
         self._shared_alone: Blocks = "both" if personal is None else "shared"  # one block cannot be left out
         self._seeds = EvaluationSeeds(range(len(data)) if seeds is None else seeds)
         self._tally = Tally(self.steps)
@@ -127,7 +126,7 @@ class GradientOracle:
 
         The backward pass leaves out what only the personal block needs.
         """
-        return self._evaluated(w, self._no_personal if v is None else v, batch, self._shared_alone).g
+        return self._evaluated(w, w.new_empty((len(w), 0)) if v is None else v, batch, self._shared_alone).g
 
     def personal_gradient(self, w: Tensor, v: Tensor, batch: Minibatch) -> Tensor:
         """Compute the gradient at ``w`` and ``v [S, p]`` in the personal block only, ``[S, p]``.
@@ -168,7 +167,7 @@ class GradientOracle:
             v: Personal blocks, ``[S, p]``; None for those of the start of the round.
         """
         with torch.random.fork_rng(devices=[w.device] if w.device.type == "cuda" else []):
-            own, randomness = self._personal_or_none(v), self._seeds.next()
+            own, randomness = self._personal_or_none(w, v), self._seeds.next()
             if batch is None:
                 return evaluate_all_data(self._evaluate_full, self._data, w, own, self.buffers, randomness).g
             return self._evaluate(w, own, self.buffers, batch.data, self._shared_alone, randomness).g
@@ -193,7 +192,7 @@ class GradientOracle:
         Returns:
             The operator in the shared block ``[S, d]`` and in the personal block ``[S, p]`` (p may be 0).
         """
-        own, randomness = self._personal_or_none(v), self._seeds.next()
+        own, randomness = self._personal_or_none(w, v), self._seeds.next()
         result = evaluate_all_data(self._evaluate_full, self._data, w, own, self.buffers, randomness)
         if active is not None:
             self._tally.add({"loss": result.loss, **result.scalars}, active)
@@ -237,10 +236,10 @@ class GradientOracle:
         self._tally.add({"loss": result.loss, **result.scalars}, batch.active)
         return result
 
-    def _personal_or_none(self, v: Tensor | None) -> Tensor:
+    def _personal_or_none(self, w: Tensor, v: Tensor | None) -> Tensor:
         """Return ``v``, or the personal blocks of the start of the round if it is None; ``[S, 0]`` without any."""
         given = self.personal if v is None else v
-        return self._no_personal if given is None else given
+        return w.new_empty((len(w), 0)) if given is None else given
 
 
 def evaluate_all_data(

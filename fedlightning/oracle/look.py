@@ -11,12 +11,14 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.tree import flatten, map_tensors
 from fedlightning.oracle.layers import LoneLayers
 from fedlightning.oracle.objective import Named, Objective, ObjectiveError, writes_into
 from fedlightning.oracle.randomness import python_generators_restored, python_state
 from fedlightning.oracle.side_effects import Memory, changed, fingerprint, undone, versions
 
+_MOST = 2**53  # float64 holds all whole numbers up to here
 _GUESS = 4
 """Assumed bytes that autograd keeps, as a multiple of the parameters and the batch, where they cannot be measured."""
 
@@ -60,6 +62,7 @@ class Look:
 
         Raises:
             ObjectiveError: If the objective fails, or writes into a trainable parameter.
+            ValueError: If it changes a buffer that cannot be kept for every client.
         """
         task, space = objective.task, objective.space
         buffers = {name: buffer.detach() for name, buffer in task.named_buffers() if name in space.buffers.names}
@@ -86,9 +89,13 @@ class Look:
         moved = next((name for name in writes.found if name not in fixed), None)
         if moved is not None:
             raise writes_into(objective.name, moved, by_embedding=writes.found[moved])
+        changed_buffers = {name: new for name, new in after.items() if _written(buffers[name], new)}
+        for name, new in changed_buffers.items():
+            _require_real(name, buffers[name])
+            _require_real(name, new)
         parameter = next((name for name, p in fixed.items() if p._version != held[name] or name in writes.found), None)
         return cls(
-            tuple(name for name, new in after.items() if _written(buffers[name], new)),
+            tuple(changed_buffers),
             size,
             changes_batch,
             draws_in_python,
@@ -225,7 +232,31 @@ def _after_another_point(
 
 def _written(before: Tensor, after: Tensor) -> bool:
     """Return whether a buffer was written in place, even if with equal values, or has another value."""
-    return after._version > 0 or not torch.equal(before, after)
+    return after._version > 0 or not torch.equal(before.to_dense(), after.to_dense())
+
+
+def _require_real(name: str, buffer: Tensor) -> None:
+    """Refuse a changing buffer that a client cannot keep as real numbers.
+
+    Raises:
+        ValueError: If it is sparse, complex, or holds whole numbers that float64 rounds.
+    """
+    if buffer.layout != torch.strided:
+        raise InvalidValueError(
+            f"The objective changes the sparse buffer '{name}', which cannot be kept for every client. Register it "
+            "dense."
+        )
+    if buffer.is_complex():
+        raise InvalidValueError(
+            f"The objective changes buffer '{name}' of dtype {buffer.dtype}; changing buffers are kept as real "
+            "numbers. Register torch.view_as_real(...) of it, and read it with torch.view_as_complex."
+        )
+    whole = not buffer.is_floating_point() and buffer.numel() > 0
+    if whole and buffer.double().abs().max() > _MOST:
+        raise InvalidValueError(
+            f"The objective changes buffer '{name}', which holds whole numbers beyond 2^53 that float64 rounds. Keep a "
+            "bit pattern or the state of a generator in a buffer of dtype int32."
+        )
 
 
 def _why_alone(name: str, task: nn.Module, attribute: str | None, parameter: str | None, python: bool) -> str | None:

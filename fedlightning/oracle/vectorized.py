@@ -171,7 +171,7 @@ def _gradient_batched(
     g, g_personal = (list(moved.get(block, {}).values()) for block in (0, 1))
     return Evaluation(
         *collected(objective, g, g_personal, w, len(w)),
-        space.buffers.flatten([t.to(w.dtype) for t in buffers], len(w)) if buffers else b,
+        space.buffers.flatten([t.to(b.dtype) for t in buffers], len(w)) if buffers else b,
         loss,
         scalars,
     )

@@ -16,9 +16,9 @@ from typing_extensions import Self
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.callbacks.clients import EvaluateClients
 from fedlightning.core.parameter_space import ParameterSpace, read
+from fedlightning.federation.buffers import Buffers
 from fedlightning.federation.checkpoint_io import AtomicCheckpointIO
 from fedlightning.federation.client_states import Storage
-from fedlightning.federation.client_table import Buffers
 from fedlightning.federation.cohort import RoundBatch
 from fedlightning.federation.oracle_selection import When
 from fedlightning.federation.server import Weighting

@@ -11,7 +11,7 @@ from lightning.pytorch.utilities import rank_zero_info
 
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.parameter_space import ParameterSpace
-from fedlightning.federation.client_table import Buffers
+from fedlightning.federation.buffers import Buffers
 from fedlightning.federation.oracle_selection import When
 from fedlightning.federation.processes import DistributedProcesses, OneProcess
 from fedlightning.federation.server import Weighting
