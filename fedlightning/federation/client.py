@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.federation.client_group import ClientGroup
-from fedlightning.federation.client_table import mean_of_parts
+from fedlightning.federation.client_table import ClientTables, mean_of_parts
 from fedlightning.federation.cohort import Chunk, Cohort
 from fedlightning.federation.oracle_selection import OracleSelection
 from fedlightning.federation.processes import Processes
@@ -23,31 +23,11 @@ from fedlightning.oracle.side_effects import released
 
 
 class Clients(Protocol):
-    """The interface to clients of one architecture (:class:`ClientGroup`) or of several (:class:`Architectures`)."""
+    """Computes for clients of one architecture (:class:`ClientGroup`) or of several (:class:`Architectures`)."""
 
     @property
-    def has_states(self) -> bool:
-        """True once client states exist: from the first round on, or after loading a checkpoint."""
-
-    @property
-    def num_clients(self) -> int | None:
-        """The number of clients N of the whole federation; None before the first round."""
-
-    @property
-    def averaged_buffers(self) -> tuple[str, ...]:
-        """Names of the buffers that the objective changes and the server averages."""
-
-    @property
-    def changed_buffers(self) -> set[str]:
-        """Names of all buffers that the objective is known to change."""
-
-    @property
-    def common_buffers(self) -> set[str]:
-        """Return the names of the buffers that clients of every process must change, or none of them."""
-
-    @property
-    def start_buffers(self) -> Tensor:
-        """Initial values of the averaged buffers, ``[b]``."""
+    def table(self) -> ClientTables:
+        """What the clients keep from one round to the next."""
 
     def use(self, autocast: Autocast) -> None:
         """Set the precision of all evaluations from now on."""
@@ -61,45 +41,18 @@ class Clients(Protocol):
     def join(self, chunk: Chunk, num_clients: int) -> Cost:
         """Evaluate the objective once for a chunk's first client, and return the cost of a gradient."""
 
-    def begin(self, buffers: Collection[str], num_clients: int) -> None:
-        """Make room for client states, given the names of the buffers that the objective changes."""
-
     def answers(self, request: Request, cohort: Cohort, ways: OracleSelection) -> Iterator[Answer]:
         """Yield the answers of a cohort's clients; new client states are pending until :meth:`settle`."""
 
     def settle(self, accepted: Mapping[int, Stamp]) -> bool:
         """Keep the pending states of accepted clients and drop all others; return whether any state has changed."""
 
-    def models(
-        self, client_ids: Sequence[int], point: Tensor, buffers: Tensor | None, own: bool = True
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return shared parameters, personal blocks and buffers of the models of clients of one architecture."""
-
-    def all_states(self) -> Any:
-        """Return the algorithm's states of all N clients, ``[N, ...]``; None for a stateless algorithm."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return all client states in plain types, with the number N under the key ``clients``."""
-
-    def load_state_dict(self, state: Mapping[str, Any], keep: Collection[int] | None = None) -> None:
-        """Restore client states that :meth:`state_dict` returned; ``keep`` names the clients to restore."""
-
-    @property
-    def start_state(self) -> Any:
-        """The algorithm's state of a client before its first round; None for a stateless algorithm."""
-
-    def mean_state(self) -> Any:
-        """Return the mean of the algorithm's client states over all N clients; None for a stateless algorithm.
-
-        Clients without a state in this process count with the initial state.
-        """
-
 
 class ClientRunner:
     """Answers the server's requests for all clients of this process, for one client or ten thousand.
 
     Attributes:
-        clients: The clients' states and models.
+        clients: The clients, and what they keep.
         ways: How the clients' operators are computed.
         has_joined: Whether :meth:`join` has found out which buffers the objective changes.
     """
@@ -109,7 +62,7 @@ class ClientRunner:
 
         Args:
             task: The module with the objective.
-            clients: Compute and keep states.
+            clients: Compute answers, and keep states.
             ways: How operators are computed.
             processes: All processes that hold clients of the same federation.
         """
@@ -134,7 +87,7 @@ class ClientRunner:
         with self._undisturbed(cohort.device):
             if len(cohort):
                 self._cost = self.clients.join(cohort.preview(1), len(samples))
-        changed = sorted(self.clients.common_buffers) if len(cohort) else None
+        changed = sorted(self.clients.table.common_buffers) if len(cohort) else None
         found = [names for names in self._processes.collect(changed) if names is not None]
         if any(names != found[0] for names in found):
             different = sorted(set(found[0]).symmetric_difference(next(n for n in found if n != found[0])))
@@ -142,9 +95,9 @@ class ClientRunner:
                 f"The objective changes buffer '{different[0]}' for some clients and not for others, so it cannot be "
                 "averaged. Write into it in every call, or set buffers to 'local' and use one device."
             )
-        self.clients.begin(found[0], len(samples))
+        self.clients.table.begin(found[0], len(samples))
         self.has_joined = True
-        return Roster(samples, self.clients.averaged_buffers, self.clients.start_buffers)
+        return Roster(samples, self.clients.table.averaged_buffers, self.clients.table.start_buffers)
 
     def train(self, request: Request, cohort: Cohort, autocast: Autocast) -> Iterator[Answer]:
         """Yield the answers of this process's clients, in the order of the cohort.
@@ -166,8 +119,8 @@ class ClientRunner:
 
     def mean_state(self) -> Any:
         """Return the mean of the algorithm's client states over all N clients of all processes; None if stateless."""
-        mine = self.clients.mean_state()
-        return mean_of_parts(self._processes.collect(mine), self.clients.start_state)
+        mine = self.clients.table.mean_state()
+        return mean_of_parts(self._processes.collect(mine), self.clients.table.start_state)
 
     def _get_ready(self, request: Request, cohort: Cohort) -> None:
         """Choose how operators are computed in the first round; later, make processes agree and run due checks."""
@@ -214,7 +167,7 @@ class ClientRunner:
 
     def _constants(self) -> Iterator[tuple[str, Tensor]]:
         """Yield buffers and frozen parameters that the objective is not known to write into."""
-        known = self.clients.changed_buffers
+        known = self.clients.table.changed_buffers
         alone = isinstance(self.ways.oracle, Vectorized)  # one after the other, frozen parameters may be written
         frozen = ((name, p) for name, p in self._task.named_parameters() if alone and not p.requires_grad)
         for name, tensor in (*self._task.named_buffers(), *frozen):

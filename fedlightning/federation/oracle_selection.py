@@ -216,9 +216,9 @@ class OracleSelection:
             chunk = cohort.preview(num_clients)  # its last client is repeated if too few share one architecture
             places = torch.arange(num_clients, device=request.point.device).clamp(max=len(chunk) - 1)
             data = map_tensors(lambda leaf: leaf[places], next(chunk.minibatches()).data)
-            return *group.start(request.point, request.buffers, num_clients), data
+            return *group.table.start(request.point, request.buffers, num_clients), data
 
-        with group.errors_named([member.id for member in cohort.members]), undone(group.task):
+        with group.errors_named([member.id for member in cohort.members]), undone(group.table.task):
             return self.oracle.choose(group.objective, cohort.steps(), arguments, batched)
 
     def _smaller(self, oracle: Vectorized) -> Vectorized | None:
@@ -259,7 +259,9 @@ def _sample(group: ClientGroup, chunk: Chunk, request: Request) -> Sample:
     data: Sequence[Any] = [
         map_tensors(lambda leaf: leaf[places], batch.data) for batch in islice(chunk.minibatches(), STEPS)
     ]
-    return Sample(*group.start(request.point, request.buffers, len(places)), data, [chunk.ids[place] for place in ends])
+    return Sample(
+        *group.table.start(request.point, request.buffers, len(places)), data, [chunk.ids[place] for place in ends]
+    )
 
 
 def _require_one_choice(oracle: ClientBatching, processes: Processes) -> None:

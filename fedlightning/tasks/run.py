@@ -99,7 +99,7 @@ class FederationRun:
     def has_client_states(self) -> bool:
         """Return whether client states exist: from the first round on, or from a checkpoint that holds some."""
         if self._simulation is not None:
-            return self._simulation.runner.clients.has_states
+            return self._simulation.runner.clients.table.has_states
         return self._loaded is not None and self._loaded["clients"] is not None
 
     @property

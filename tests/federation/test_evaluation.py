@@ -44,7 +44,7 @@ class OwnData:
         self.simulation = None
 
     def answers(self, request, clients):
-        task = self.simulation.runner.clients.task
+        task = self.simulation.runner.clients.table.task
         task.run = FederationRun(task, lambda task: self.simulation)
         assert task.run.simulation is self.simulation
         evaluation = task.evaluation_session.begin(request)

@@ -46,7 +46,7 @@ class Rounds(Simulation):
 
     @property
     def clients(self):
-        return self.runner.clients.states
+        return self.runner.clients.table.states
 
     @property
     def oracle(self):

@@ -106,5 +106,5 @@ def spoil(loop):
     """From now on every client's gradient is NaN."""
     simulations = loop.clients.values() if isinstance(loop, FederationOverTheWire) else [loop]
     for simulation in simulations:
-        task = simulation.runner.clients.task
+        task = simulation.runner.clients.table.task
         task.objective = lambda batch, original=task.objective: original(batch) * torch.nan
