@@ -220,7 +220,7 @@ class Architectures:
         with self.active(chunk.ids[0]) as group:
             return group.join(chunk, num_clients)
 
-    def answers(self, request: Request, cohort: Cohort, ways: OracleSelection) -> Iterator[Answer]:
+    def answers(self, request: Request, cohort: Cohort, selection: OracleSelection) -> Iterator[Answer]:
         """Yield the answers of a cohort's clients, one architecture after the other in the order of the cohort.
 
         Raises:
@@ -231,8 +231,8 @@ class Architectures:
             self._choice.require(architecture)
             with self.active(part.members[0].id) as group:
                 if not group.has_joined:
-                    self._join_late(group, part, request, ways)
-                yield from group.answers(request, part, ways)
+                    self._join_late(group, part, request, selection)
+                yield from group.answers(request, part, selection)
 
     def settle(self, accepted: Mapping[int, Stamp]) -> bool:
         """Keep the pending states of accepted clients, and drop all others.
@@ -243,7 +243,7 @@ class Architectures:
         changed = [group.settle(accepted) for group in self._groups.met.values()]
         return any(changed)
 
-    def _join_late(self, group: ClientGroup, cohort: Cohort, request: Request, ways: OracleSelection) -> None:
+    def _join_late(self, group: ClientGroup, cohort: Cohort, request: Request, selection: OracleSelection) -> None:
         """Evaluate the objective of an architecture that had no client when the federation began.
 
         Raises:
@@ -259,4 +259,4 @@ class Architectures:
                 "architectures do not change, or the other way round, so it cannot be averaged. Set buffers to "
                 "'local', or use layers without running statistics (GroupNorm, LayerNorm)."
             )
-        ways.check_alone(group, cohort.preview(2), request)
+        selection.check_alone(group, cohort.preview(2), request)

@@ -41,7 +41,7 @@ class Clients(Protocol):
     def join(self, chunk: Chunk, num_clients: int) -> Cost:
         """Evaluate the objective once for a chunk's first client, and return the cost of a gradient."""
 
-    def answers(self, request: Request, cohort: Cohort, ways: OracleSelection) -> Iterator[Answer]:
+    def answers(self, request: Request, cohort: Cohort, selection: OracleSelection) -> Iterator[Answer]:
         """Yield the answers of a cohort's clients; new client states are pending until :meth:`settle`."""
 
     def settle(self, accepted: Mapping[int, Stamp]) -> bool:
@@ -53,21 +53,21 @@ class ClientRunner:
 
     Attributes:
         clients: The clients, and what they keep.
-        ways: How the clients' operators are computed.
+        oracle_selection: How the clients' operators are computed.
         has_joined: Whether :meth:`join` has found out which buffers the objective changes.
     """
 
-    def __init__(self, task: nn.Module, clients: Clients, ways: OracleSelection, processes: Processes) -> None:
+    def __init__(self, task: nn.Module, clients: Clients, selection: OracleSelection, processes: Processes) -> None:
         """Start before the first round.
 
         Args:
             task: The module with the objective.
             clients: Compute answers, and keep states.
-            ways: How operators are computed.
+            selection: How operators are computed.
             processes: All processes that hold clients of the same federation.
         """
         self.clients = clients
-        self.ways = ways
+        self.oracle_selection = selection
         self._task = task
         self._processes = processes
         self.has_joined = False
@@ -112,10 +112,10 @@ class ClientRunner:
         """
         self.clients.use(autocast)
         with self._undisturbed(cohort.device):
-            if request.stamp.phase == 0 or not self.ways.is_made:
+            if request.stamp.phase == 0 or not self.oracle_selection.is_made:
                 self._get_ready(request, cohort)
-            with limited(self.ways.oracle.threads), self._constant_buffers():
-                yield from self.clients.answers(request, cohort, self.ways)
+            with limited(self.oracle_selection.oracle.threads), self._constant_buffers():
+                yield from self.clients.answers(request, cohort, self.oracle_selection)
 
     def mean_state(self) -> Any:
         """Return the mean of the algorithm's client states over all N clients of all processes; None if stateless."""
@@ -127,18 +127,20 @@ class ClientRunner:
         if not len(cohort):
             self._choose_or_check(None, request, cohort)
             return
-        due = self.ways.is_made and self.ways.is_due(request.stamp.round)
-        first = cohort.apart(self.ways.turn(request), self.ways.chunk_size).ids[0] if due else cohort.members[0].id
+        selection, first = self.oracle_selection, cohort.members[0].id
+        if selection.is_made and selection.is_due(request.stamp.round):
+            first = cohort.apart(selection.turn(request), selection.chunk_size).ids[0]
         with self.clients.active(first) as group:
             self._choose_or_check(group, request, cohort)
 
     def _choose_or_check(self, group: ClientGroup | None, request: Request, cohort: Cohort) -> None:
-        if not self.ways.is_made:
-            self.ways.choose(group, self._cost, cohort, request)
+        selection = self.oracle_selection
+        if not selection.is_made:
+            selection.choose(group, self._cost, cohort, request)
             return
-        self.ways.agree()
-        if self.ways.is_due(request.stamp.round):
-            self.ways.check(group, cohort, request)
+        selection.agree()
+        if selection.is_due(request.stamp.round):
+            selection.check(group, cohort, request)
 
     @contextmanager
     def _undisturbed(self, device: torch.device) -> Iterator[None]:
@@ -168,7 +170,9 @@ class ClientRunner:
     def _constants(self) -> Iterator[tuple[str, Tensor]]:
         """Yield buffers and frozen parameters that the objective is not known to write into."""
         known = self.clients.table.changed_buffers
-        alone = isinstance(self.ways.oracle, Vectorized)  # one after the other, frozen parameters may be written
+        alone = isinstance(
+            self.oracle_selection.oracle, Vectorized
+        )  # one after the other, frozen parameters may be written
         frozen = ((name, p) for name, p in self._task.named_parameters() if alone and not p.requires_grad)
         for name, tensor in (*self._task.named_buffers(), *frozen):
             if name not in known and not tensor.is_inference():

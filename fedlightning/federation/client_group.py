@@ -103,7 +103,7 @@ class ClientGroup:
 
     # ---- training ----------------------------------------------------------------------------------------------------
 
-    def answers(self, request: Request, cohort: Cohort, ways: OracleSelection) -> Iterator[Answer]:
+    def answers(self, request: Request, cohort: Cohort, selection: OracleSelection) -> Iterator[Answer]:
         """Yield the answers of a cohort's clients, chunk by chunk; new client states are pending.
 
         Raises:
@@ -111,11 +111,11 @@ class ClientGroup:
         """
         if not self.has_joined and len(cohort):  # this process had no client in the first cohort
             self.join(cohort.preview(1), self.table.states.clients)
-            ways.check_alone(self, cohort.preview(2), request)
+            selection.check_alone(self, cohort.preview(2), request)
         phase = self.table.algorithm.phases[request.stamp.phase]
         request = replace(request, message=_copied(request.message))
-        for chunk in cohort.chunks(ways.chunk_size):
-            yield from self._answers_of(chunk, phase, request, cohort.steps(), ways)
+        for chunk in cohort.chunks(selection.chunk_size):
+            yield from self._answers_of(chunk, phase, request, cohort.steps(), selection)
 
     def settle(self, accepted: Mapping[int, Stamp]) -> bool:
         """Keep the pending states of clients whose answers the server has accepted, and drop all others.
@@ -155,58 +155,58 @@ class ClientGroup:
             return Look.at(objective, at, self.table.start_personal, data)
 
     def _answers_of(
-        self, chunk: Chunk, phase: Phase, request: Request, steps: int, ways: OracleSelection
+        self, chunk: Chunk, phase: Phase, request: Request, steps: int, selection: OracleSelection
     ) -> Iterator[Answer]:
         """Yield the answers of a chunk's clients, in parts if the chunk has become too large for the present way."""
         waiting = deque([chunk])
         while waiting:
             part = waiting.popleft()
-            if len(part) > ways.chunk_size:
-                waiting.extendleft(reversed(part.parts(ways.chunk_size)))
+            if len(part) > selection.chunk_size:
+                waiting.extendleft(reversed(part.parts(selection.chunk_size)))
                 continue
-            answer = self._attempt(part, phase, request, steps, ways)
+            answer = self._attempt(part, phase, request, steps, selection)
             if answer is None:
                 waiting.appendleft(part)
             else:
                 yield answer
 
     def _attempt(
-        self, chunk: Chunk, phase: Phase, request: Request, steps: int, ways: OracleSelection
+        self, chunk: Chunk, phase: Phase, request: Request, steps: int, selection: OracleSelection
     ) -> Answer | None:
         """Return the answer of a chunk's clients; None if the attempt failed and another way was chosen.
 
         Nothing of a failed attempt is left after the return, because its error would hold all that filled the memory.
         """
-        guard, batched = Guard(self.objective, self._rewritten), isinstance(ways.oracle, Vectorized)
+        guard, batched = Guard(self.objective, self._rewritten), isinstance(selection.oracle, Vectorized)
         try:
-            reply, oracle = self._reply(phase, request, chunk, steps, ways.oracle)
+            reply, oracle = self._reply(phase, request, chunk, steps, selection.oracle)
             why = guard.objection(batched)
             if why is None:
                 return self._answer(request, chunk, reply, oracle)
             if batched:
-                ways.leave_batching(self.objective.autocast.on_cpu, why)
+                selection.leave_batching(self.objective.autocast.on_cpu, why)
             return None
         except ObjectiveError as error:
             guard.restore()
-            if not ways.give_way(error, len(chunk), self.objective.autocast.on_cpu):
+            if not selection.fall_back(error, len(chunk), self.objective.autocast.on_cpu):
                 raise self._named(error, chunk.ids) from error.__cause__
         except (RuntimeError, MemoryError) as error:  # memory may be short for points and states as well
-            if not ways.give_way(error, len(chunk), self.objective.autocast.on_cpu):
+            if not selection.fall_back(error, len(chunk), self.objective.autocast.on_cpu):
                 raise
         return None
 
     def _reply(
-        self, phase: Phase, request: Request, chunk: Chunk, steps: int, way: ClientBatching
+        self, phase: Phase, request: Request, chunk: Chunk, steps: int, batching: ClientBatching
     ) -> tuple[Reply, GradientOracle]:
         """Compute the reply of a chunk's clients."""
         rows = self.table.states.rows(chunk.ids)
         personal, buffers = self.table.own_of(rows, request.buffers.expand(len(chunk), -1))
         oracle = GradientOracle(
             chunk,
-            way.evaluator(self.objective, 1 if phase.data == "full" else steps),
+            batching.evaluator(self.objective, 1 if phase.data == "full" else steps),
             buffers=buffers,
             personal=personal,
-            evaluate_full=way.evaluator(self.objective, 1) if phase.data == "both" else None,
+            evaluate_full=batching.evaluator(self.objective, 1) if phase.data == "both" else None,
             seeds=[derive_seed(request.seed, client, 2) for client in chunk.ids],
             averaged=self.table.buffers.averaged,
         )

@@ -117,7 +117,7 @@ class OracleSelection:
         if isinstance(self.oracle, Vectorized):  # the other processes follow before the next round
             self.oracle = self._agreeing(group, chunk, self.oracle, request)
 
-    def give_way(self, error: Exception, clients: int, on_cpu: bool) -> bool:
+    def fall_back(self, error: Exception, clients: int, on_cpu: bool) -> bool:
         """Continue with fewer clients at once, or with the next slower way.
 
         Args:

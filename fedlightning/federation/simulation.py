@@ -102,8 +102,8 @@ class Simulation:
         with choice.activated(choice.first):
             clients: Clients = Architectures(task, make_group) if choice else make_group()
             self.server = FederatedServer(self._bind(algorithm, space), self._start, weighting)
-        ways = OracleSelection(oracle, self.processes, report, self_check)
-        self.runner = ClientRunner(task, clients, ways, self.processes)
+        selection = OracleSelection(oracle, self.processes, report, self_check)
+        self.runner = ClientRunner(task, clients, selection, self.processes)
         self._transport = InProcess(self.runner, self.processes, evaluator)
         self.loop = RoundLoop(self.server, self._transport)
 
@@ -209,7 +209,7 @@ class Simulation:
             **self.server.state_dict(),
             "clients": clients.state_dict() if clients.has_states else None,
             "buffers": {"names": list(clients.averaged_buffers), "values": values},
-            "oracle": to_config(self.runner.ways.oracle),
+            "oracle": to_config(self.runner.oracle_selection.oracle),
             "depends_on": self._dependencies.values,
         }
 
@@ -241,7 +241,7 @@ class Simulation:
             self.runner.clients.table.load_state_dict(part, mine)
         server = stored if same else self._carried_over(stored, before, computed_with)
         self.server.resume(server, traffic, state["buffers"]["values"].to(self._start.device))
-        self.runner.ways.resume(self._stored_oracle(state["oracle"]))
+        self.runner.oracle_selection.resume(self._stored_oracle(state["oracle"]))
 
     def _carried_over(self, server: Any, before: Algorithm, stored: Mapping[str, Any]) -> Any:
         """Convert the server state of a run with other hyper-parameters to the hyper-parameters of this run."""
@@ -262,7 +262,7 @@ class Simulation:
 
     def _stored_oracle(self, config: Mapping[str, Any]) -> ClientBatching:
         """Return a checkpoint's oracle if it is this package's; a user's own oracle stays as given to this run."""
-        path, present = config.get("class_path"), self.runner.ways.oracle
+        path, present = config.get("class_path"), self.runner.oracle_selection.oracle
         package = __package__.partition(".")[0]
         if path == class_path(type(present)) and not path.startswith(f"{package}."):
             return present

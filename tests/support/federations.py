@@ -50,7 +50,7 @@ class Rounds(Simulation):
 
     @property
     def oracle(self):
-        return self.runner.ways.oracle
+        return self.runner.oracle_selection.oracle
 
     def client_state(self, rows):
         return self.runner.clients.client_state(rows)
