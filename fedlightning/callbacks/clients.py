@@ -65,7 +65,7 @@ class EvaluateClients(Callback):
         session = pl_module.evaluation_session
         if session.evaluation is None:
             return
-        num_clients = max(loader.clients for loader in _loaders(trainer) if isinstance(loader, ClientLoader))
+        num_clients = max(loader.num_clients for loader in _loaders(trainer) if isinstance(loader, ClientLoader))
         found = session.collect(num_clients)
         pl_module.client_metrics = {name: values.spread(num_clients) for name, values in found.items()}
         for name, values in found.items():

@@ -70,7 +70,7 @@ class ClientLoader:
     Attributes:
         batches: The parts of each batch.
         grouped: Whether batches have the leading dimension S.
-        clients: Number N of clients of the federation.
+        num_clients: Number N of clients of the federation.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class ClientLoader:
         """
         self._dataset = dataset
         self._num_workers = num_workers
-        self.clients = len(partition)
+        self.num_clients = len(partition)
         self.grouped = at_once > 1
         parts = _parts(partition, range(len(partition)) if clients is None else clients, models, batch_size)
         self.batches = (

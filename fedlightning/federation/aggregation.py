@@ -144,9 +144,9 @@ class CohortMean:
             sent[_BUFFERS] = answer.buffers
             checked[_BUFFERS] = answer.buffers if self._checked is None else answer.buffers[:, self._checked]
         finite = _both(finite_clients(checked), answer.sound)
-        weights = self._roster.weights(answer.clients, self._by_samples).to(answer.buffers)
+        weights = self._roster.weights(answer.client_ids, self._by_samples).to(answer.buffers)
         counted = torch.ones_like(weights) if finite is None else finite.to(weights)
-        passes = [True] * len(answer.clients) if finite is None else finite.tolist()
+        passes = [True] * len(answer.client_ids) if finite is None else finite.tolist()
         self._updates.add(sent, weights * counted)
         self._metrics.add(answer.metrics, counted)
         if answer.tally:  # a client whose solver had nothing to do has no losses to average
@@ -158,10 +158,10 @@ class CohortMean:
             for each in _sent_by_each(self._kind):
                 own = sent[each] if finite is None else sent[each][finite]
                 self._each.setdefault(each, []).append(own)
-        for client, counts in zip(answer.clients, passes, strict=True):
+        for client, counts in zip(answer.client_ids, passes, strict=True):
             (self.accepted if counts else self.left_out).append(client)
         self.floats += sum(value.numel() for value in sent.values())
-        self.answered += len(answer.clients)
+        self.answered += len(answer.client_ids)
 
     def gather(self, processes: Processes, device: torch.device) -> None:
         """Add up the answers of all processes, so that every process holds the means of the whole cohort."""

@@ -170,10 +170,8 @@ class ClientRunner:
     def _constants(self) -> Iterator[tuple[str, Tensor]]:
         """Yield buffers and frozen parameters that the objective is not known to write into."""
         known = self.clients.table.changed_buffers
-        alone = isinstance(
-            self.oracle_selection.oracle, Vectorized
-        )  # one after the other, frozen parameters may be written
-        frozen = ((name, p) for name, p in self._task.named_parameters() if alone and not p.requires_grad)
+        batched = isinstance(self.oracle_selection.oracle, Vectorized)  # else frozen parameters may be written
+        frozen = ((name, p) for name, p in self._task.named_parameters() if batched and not p.requires_grad)
         for name, tensor in (*self._task.named_buffers(), *frozen):
             if name not in known and not tensor.is_inference():
                 yield name, tensor

@@ -110,7 +110,7 @@ class ClientGroup:
             ObjectiveError: If the objective fails for a client in every way of computing it.
         """
         if not self.has_joined and len(cohort):  # this process had no client in the first cohort
-            self.join(cohort.preview(1), self.table.states.clients)
+            self.join(cohort.preview(1), self.table.states.num_clients)
             selection.check_alone(self, cohort.preview(2), request)
         phase = self.table.algorithm.phases[request.stamp.phase]
         request = replace(request, message=_copied(request.message))

@@ -92,7 +92,7 @@ class ClientStates:
             storage: Where the states lie; by default beside the template.
         """
         self.template = dict(template)
-        self.clients = num_clients
+        self.num_clients = num_clients
         self._storage = OnDevice() if storage is None else storage
         self._slots: dict[int, int] = {}
         self._rows: Rows = {}
@@ -140,7 +140,7 @@ class ClientStates:
 
     def all(self, name: str) -> Tensor:
         """Return one field of all N clients, ``[N, ...]``."""
-        return self.rows(range(self.clients))[name]
+        return self.rows(range(self.num_clients))[name]
 
     def mean(self) -> Rows:
         """Return the mean of every field over all N clients; clients not seen count with the initial state."""
@@ -148,14 +148,14 @@ class ClientStates:
         means = {}
         for name, row in self.template.items():
             total = self._rows[name][:seen].sum(0).to(row.device) if seen else torch.zeros_like(row)
-            means[name] = (total + (self.clients - seen) * row) / self.clients
+            means[name] = (total + (self.num_clients - seen) * row) / self.num_clients
         return means
 
     def state_dict(self) -> dict[str, Any]:
         """Return the states and the ids of the clients seen, for a checkpoint."""
         seen = len(self._slots)
         return {
-            "clients": self.clients,
+            "clients": self.num_clients,
             "ids": torch.tensor(self.seen, dtype=torch.long),
             "template": dict(self.template),
             "rows": {name: stored[:seen].clone() for name, stored in self._rows.items()},
@@ -171,9 +171,9 @@ class ClientStates:
         Raises:
             ValueError: If the number of clients, the fields or their shapes differ.
         """
-        if state["clients"] != self.clients:
+        if state["clients"] != self.num_clients:
             raise InvalidValueError(
-                f"The checkpoint holds a federation of {state['clients']} clients, the data have {self.clients}. "
+                f"The checkpoint holds a federation of {state['clients']} clients, the data have {self.num_clients}. "
                 "Resume with the data it was trained on."
             )
         shapes = {name: tuple(row.shape) for name, row in self.template.items()}
@@ -192,7 +192,7 @@ class ClientStates:
     def _reserve(self, rows: int) -> None:
         if rows <= self._capacity:
             return
-        capacity = min(self.clients, max(rows, 2 * self._capacity))
+        capacity = min(self.num_clients, max(rows, 2 * self._capacity))
         for name, row in self.template.items():
             grown = self._storage.allocate(name, capacity, row)
             if name in self._rows:

@@ -127,7 +127,7 @@ class ClientTable:
     @property
     def num_clients(self) -> int | None:
         """The number of clients N of the whole federation; None before the first round."""
-        return None if self._states is None else self._states.clients
+        return None if self._states is None else self._states.num_clients
 
     @property
     def states(self) -> ClientStates:
@@ -277,7 +277,7 @@ class ClientTable:
 
     def all_states(self) -> Any:
         """Return the algorithm's states of all N clients, ``[N, ...]``; None for a stateless algorithm."""
-        return self.client_state(self.states.rows(range(self.states.clients)))
+        return self.client_state(self.states.rows(range(self.states.num_clients)))
 
     # ---- checkpoints -------------------------------------------------------------------------------------------------
 

@@ -20,13 +20,13 @@ class RoundResult:
 
     Attributes:
         metrics: Values to log, means over the cohort.
-        clients: Values that the algorithm logs client by client, ``[S]`` each, for the clients of this process.
+        per_client: Values that the algorithm logs client by client, ``[S]`` each, for the clients of this process.
         undone: Whether the server's state was put back to its value before the round.
         overflow: Whether the round was undone because 16-bit gradients overflowed; otherwise too few clients answered.
     """
 
     metrics: Mapping[str, Tensor | float]
-    clients: Mapping[str, Tensor] = field(default_factory=dict)
+    per_client: Mapping[str, Tensor] = field(default_factory=dict)
     undone: bool = False
     overflow: bool = False
 
@@ -92,23 +92,23 @@ class RoundLoop:
         """Carry out all phases of a round: the server asks, clients answer, the server aggregates, clients settle."""
         server, transport = self.server, self.transport
         metrics: dict[str, Tensor | float] = {}
-        clients: dict[str, Tensor] = {}
+        per_client: dict[str, Tensor] = {}
         for phase, invitation in enumerate(invitations):
             request = server.request(Stamp(index, phase), invitation.seed)
             if not invitation.answering:
                 _warn_of_a_skipped_round(index, phase, len(invitations), invitation.contacted)
                 server.count_download(request, invitation.contacted)
                 return RoundResult({"skipped": 1.0}, undone=True)
-            answers = transport.ask(request, invitation.clients)
+            answers = transport.ask(request, invitation.client_ids)
             outcome = server.aggregate(
-                request, answers, transport.processes, invitation.contacted, undo_overflow, invitation.clients
+                request, answers, transport.processes, invitation.contacted, undo_overflow, invitation.client_ids
             )
             self._settle(outcome.accepted)
             if outcome.overflow:
-                return RoundResult(metrics, clients, undone=True, overflow=True)
+                return RoundResult(metrics, per_client, undone=True, overflow=True)
             metrics |= outcome.metrics
-            clients |= outcome.per_client
-        return RoundResult(metrics, clients)
+            per_client |= outcome.per_client
+        return RoundResult(metrics, per_client)
 
     def _settle(self, accepted: Mapping[int, Stamp]) -> None:
         """Let clients keep what was accepted; once any client's state has changed, the round is under way."""
@@ -117,17 +117,17 @@ class RoundLoop:
         changed = self.transport.settle(accepted)
         self._at_round_boundary = was_at_boundary and not changed
 
-    def evaluate(self, request: EvaluationRequest, clients: Sequence[int]) -> dict[str, ClientValues]:
+    def evaluate(self, request: EvaluationRequest, client_ids: Sequence[int]) -> dict[str, ClientValues]:
         """Ask clients what they measure of their models, and join the answers of all processes.
 
         Args:
             request: What they are sent, from :meth:`FederatedServer.evaluation_request`.
-            clients: Ids of the clients asked; those without evaluation data do not answer.
+            client_ids: Ids of the clients asked; those without evaluation data do not answer.
 
         Returns:
             The values of all clients that answered, by the name of the metric; the same in every process.
         """
-        mine = list(self.transport.evaluate(request, clients))
+        mine = list(self.transport.evaluate(request, client_ids))
         return join_answers(answer for answers in self.transport.processes.collect(mine) for answer in answers)
 
 

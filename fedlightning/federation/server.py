@@ -233,9 +233,9 @@ def in_order(answers: Iterable[Answer], invited: Sequence[int]) -> Iterator[Answ
     waiting: list[tuple[int, int, Answer]] = []
     following = 0
     for count, answer in enumerate(answers):
-        heappush(waiting, (places.get(answer.clients[0], len(places)), count, answer))
+        heappush(waiting, (places.get(answer.client_ids[0], len(places)), count, answer))
         while waiting and waiting[0][0] == following:
-            following += len(waiting[0][2].clients)
+            following += len(waiting[0][2].client_ids)
             yield heappop(waiting)[2]
     while waiting:
         yield heappop(waiting)[2]

@@ -95,14 +95,14 @@ class MetricRecord:
             self._by_client[client] = self._total / self._samples, self._samples
         self._total = self._samples = 0.0
 
-    def values_of(self, clients: Collection[int], higher_is_better: bool | None) -> ClientValues | None:
+    def values_of(self, client_ids: Collection[int], higher_is_better: bool | None) -> ClientValues | None:
         """Return the values of these clients; None if none of them has one.
 
         Args:
-            clients: Ids of the clients asked.
+            client_ids: Ids of the clients asked.
             higher_is_better: What the task says of the metric. If None, a metric of torchmetrics says it itself.
         """
-        known = {client: measured for client, measured in self._by_client.items() if client in clients}
+        known = {client: measured for client, measured in self._by_client.items() if client in client_ids}
         if not known:
             return None
         if higher_is_better is None and self._metric is not None:
@@ -180,9 +180,9 @@ class ClientEvaluation:
         self._evaluate_together(*self._group, stage, batch)
         return True
 
-    def answers(self, clients: Sequence[int]) -> Iterator[EvaluationAnswer]:
+    def answers(self, client_ids: Sequence[int]) -> Iterator[EvaluationAnswer]:
         """Yield what these clients measured, in one answer; nothing if no client is through with its data."""
-        asked, metrics = set(clients), {}
+        asked, metrics = set(client_ids), {}
         for logged, record in self._records.items():
             values = record.values_of(asked, _higher_is_better(self._task.higher_is_better, logged.name))
             if values is not None:

@@ -81,7 +81,7 @@ class EvaluationSession:
         """
         return self._evaluation is not None and self._evaluation.takes_over(stage, batch)
 
-    def answers(self, request: EvaluationRequest, clients: Sequence[int]) -> Iterator[EvaluationAnswer]:
+    def answers(self, request: EvaluationRequest, client_ids: Sequence[int]) -> Iterator[EvaluationAnswer]:
         """Yield what clients of this process measured.
 
         Raises:
@@ -89,7 +89,7 @@ class EvaluationSession:
         """
         if self._evaluation is None or self._evaluation.request is not request:
             raise UsageError("Clients answer the request that their evaluation began with; it was for another one.")
-        yield from self._evaluation.answers(clients)
+        yield from self._evaluation.answers(client_ids)
 
     def collect(self, num_clients: int) -> dict[str, ClientValues]:
         """End the evaluation that runs, and return what the clients of all processes measured, by metric.

@@ -88,7 +88,7 @@ def test_clients_measure_the_same_over_the_wire(make, at_once, batch_size):
     assert found[0].keys() == found[1].keys() == {"val_mse", "val_global_mse"}
     for name, mine in found[0].items():
         theirs = found[1][name]
-        assert mine.clients == theirs.clients == list(range(CLIENTS))
+        assert mine.client_ids == theirs.client_ids == list(range(CLIENTS))
         assert mine.values.std() > 1e-3
         torch.testing.assert_close(mine.values, theirs.values)
         assert mine.samples.tolist() == theirs.samples.tolist() == [len(part) for part in clients(seed=7)]
@@ -105,7 +105,7 @@ def test_clients_that_are_not_asked_do_not_answer():
     here, there = trained(lambda: OwnLine(FedAvg(0.05)), 100, 1)
     for loop in (here, there):
         found = loop.loop.evaluate(loop.server.evaluation_request("val"), [1, 3])
-        assert found["val_mse"].clients == [1, 3]
+        assert found["val_mse"].client_ids == [1, 3]
         assert loop.loop.evaluate(loop.server.evaluation_request("val"), []) == {}
 
 
@@ -133,7 +133,7 @@ def answer(name, *client_ids):
 
 def test_answers_come_together_in_the_order_of_clients():
     joined = join_answers([answer("a", 4, 1), answer("b", 2), answer("a", 0)])
-    assert joined["a"].clients == [0, 1, 4]
+    assert joined["a"].client_ids == [0, 1, 4]
     assert joined["a"].values.tolist() == [0.0, 1.0, 4.0]
     assert joined["a"].samples.tolist() == [0.0, 10.0, 40.0]
     assert joined["a"].prog_bar

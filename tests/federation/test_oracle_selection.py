@@ -56,7 +56,7 @@ def trained(oracle, most=CLIENTS, error=ERRORS["gpu"], algorithm=None, rounds=3,
 
     def noting(request, invited):
         for answer in ask(request, invited):
-            sizes.append(len(answer.clients))
+            sizes.append(len(answer.client_ids))
             yield answer
 
     loop.loop.transport.ask = noting
