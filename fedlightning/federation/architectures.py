@@ -152,7 +152,7 @@ class TablesByArchitecture:
         for architecture, group in self._groups.met.items():
             own = [client for client in range(self.num_clients) if self._choice.of(client) == architecture]
             if group.table.has_states:
-                for name, values in tensors_of(group.table.client_state(group.table.states.rows(own))).items():
+                for name, values in tensors_of(group.table.client_state(group.table.states.of(own))).items():
                     states[name][own] = values
         return None if self.start_state is None else replace(self.start_state, **states)
 

@@ -16,7 +16,7 @@ from fedlightning.algorithms.base import PerClient, Phase, Reply
 from fedlightning.core.parameter_space import read
 from fedlightning.core.seeding import derive_seed
 from fedlightning.core.tree import map_tensors
-from fedlightning.federation.client_states import Rows
+from fedlightning.federation.client_states import StatesByField
 from fedlightning.federation.client_table import ClientTable
 from fedlightning.federation.cohort import Chunk, Cohort
 from fedlightning.federation.oracle_selection import OracleSelection
@@ -52,7 +52,7 @@ class ClientGroup:
         self.has_joined = False
         self._rewritten: frozenset[str] = frozenset()
         self._drift = drift
-        self._pending: list[tuple[Stamp, list[int], Rows]] = []
+        self._pending: list[tuple[Stamp, list[int], StatesByField]] = []
 
     # ---- joining -----------------------------------------------------------------------------------------------------
 
@@ -128,12 +128,13 @@ class ClientGroup:
         """
         pending, self._pending = self._pending, []
         changed = False
-        for stamp, ids, rows in pending:
+        for stamp, ids, states in pending:
             kept = [place for place, client in enumerate(ids) if accepted.get(client) == stamp]
             if len(kept) == len(ids):
-                self.table.states.write(ids, rows)
+                self.table.states.write(ids, states)
             elif kept:
-                self.table.states.write([ids[place] for place in kept], {name: row[kept] for name, row in rows.items()})
+                of_kept = {name: values[kept] for name, values in states.items()}
+                self.table.states.write([ids[place] for place in kept], of_kept)
             changed |= bool(kept)
         return changed
 
@@ -199,8 +200,8 @@ class ClientGroup:
         self, phase: Phase, request: Request, chunk: Chunk, steps: int, batching: ClientBatching
     ) -> tuple[Reply, GradientOracle]:
         """Compute the reply of a chunk's clients."""
-        rows = self.table.states.rows(chunk.ids)
-        personal, buffers = self.table.own_of(rows, request.buffers.expand(len(chunk), -1))
+        states = self.table.states.of(chunk.ids)
+        personal, buffers = self.table.own_of(states, request.buffers.expand(len(chunk), -1))
         oracle = GradientOracle(
             chunk,
             batching.evaluator(self.objective, 1 if phase.data == "full" else steps),
@@ -210,14 +211,14 @@ class ClientGroup:
             seeds=[derive_seed(request.seed, client, 2) for client in chunk.ids],
             averaged=self.table.buffers.averaged,
         )
-        reply = phase.client_update(for_clients(request.message, chunk.ids), self.table.client_state(rows), oracle)
+        reply = phase.client_update(for_clients(request.message, chunk.ids), self.table.client_state(states), oracle)
         is_last = phase == self.table.algorithm.phases[-1]
         require_reply(self.table.algorithm, reply, len(chunk), self.table.space.personal.dim, is_last)
         return reply, oracle
 
     def _answer(self, request: Request, chunk: Chunk, reply: Reply, oracle: GradientOracle) -> Answer:
         """Turn a reply into an answer to the server; new client states stay here as pending."""
-        rows, sound = self.table.new_rows(reply, oracle)
+        states, sound = self.table.new_states(reply, oracle)
         tally = {f"train_{name}": value for name, value in oracle.tally().items()}
         metrics = dict(reply.log)
         if reply.point is not None:
@@ -233,8 +234,8 @@ class ClientGroup:
             per_client=tuple(reply.log),
             sound=sound,
         )
-        if rows:
-            self._pending.append((request.stamp, chunk.ids, rows))
+        if states:
+            self._pending.append((request.stamp, chunk.ids, states))
         return answer
 
     def _named(self, error: ObjectiveError, client_ids: Sequence[int]) -> ObjectiveError:

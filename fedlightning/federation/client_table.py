@@ -14,7 +14,7 @@ from fedlightning.core.errors import UsageError
 from fedlightning.core.parameter_space import ParameterSpace, read
 from fedlightning.federation.aggregation import finite_clients
 from fedlightning.federation.buffers import Buffers, ClientBuffers
-from fedlightning.federation.client_states import ClientStates, Rows, Storage
+from fedlightning.federation.client_states import ClientStates, StatesByField, Storage
 from fedlightning.federation.validation import tensors_of
 from fedlightning.oracle import GradientOracle
 
@@ -197,31 +197,31 @@ class ClientTable:
         z, personal, own = (vector.expand(num_clients, -1).clone() for vector in (point, self.start_personal, whole))
         return z, personal, own
 
-    def new_rows(self, reply: Reply, oracle: GradientOracle) -> tuple[Rows, Tensor | None]:
+    def new_states(self, reply: Reply, oracle: GradientOracle) -> tuple[StatesByField, Tensor | None]:
         """Collect what S clients keep of a reply: algorithm state, personal block and local buffers.
 
         Returns:
-            The new rows, and which clients' rows are finite, ``[S]`` bool; None if all are.
+            The new states, and which clients' states are finite, ``[S]`` bool; None if all are.
         """
-        rows: Rows = {_STATE + name: row for name, row in tensors_of(reply.state).items()}
+        states: StatesByField = {_STATE + name: value for name, value in tensors_of(reply.state).items()}
         if reply.personal is not None:
-            rows[_PERSONAL] = reply.personal
+            states[_PERSONAL] = reply.personal
         if not self.buffers.has_local:
-            return rows, finite_clients(rows)
-        sound = finite_clients({**rows, _BUFFERS: self.buffers.finite_at_first(oracle.buffers)})
-        return {**rows, _BUFFERS: oracle.buffers}, sound
+            return states, finite_clients(states)
+        sound = finite_clients({**states, _BUFFERS: self.buffers.finite_at_first(oracle.buffers)})
+        return {**states, _BUFFERS: oracle.buffers}, sound
 
-    def own_of(self, rows: Rows, averaged: Tensor) -> tuple[Tensor | None, Tensor]:
+    def own_of(self, states: StatesByField, averaged: Tensor) -> tuple[Tensor | None, Tensor]:
         """Return what S clients keep beside the algorithm's state.
 
         Args:
-            rows: Their stored states.
+            states: Their stored states.
             averaged: The server's averaged buffers for each of them, ``[S, a]``.
 
         Returns:
             Their personal blocks ``[S, p]``, None if the task has none, and all their buffers ``[S, b]``.
         """
-        return rows.get(_PERSONAL), self.buffers.joined(averaged, rows.get(_BUFFERS))
+        return states.get(_PERSONAL), self.buffers.joined(averaged, states.get(_BUFFERS))
 
     # ---- models ------------------------------------------------------------------------------------------------------
 
@@ -243,12 +243,12 @@ class ClientTable:
         points, personal = (vector.expand(len(client_ids), -1) for vector in (point, self.start_personal))
         if self._states is None or buffers is None:  # before the first round all clients are at the start
             return points, personal, None
-        rows = self._states.rows(client_ids)
-        models = self.algorithm.personal_model(self.client_state(rows)) if own else None
+        states = self._states.of(client_ids)
+        models = self.algorithm.personal_model(self.client_state(states)) if own else None
         if models is not None:  # a client that never took part has only the global model
             seen = self._states.has_seen(client_ids).to(models.device)
             points = torch.where(seen[:, None], models, points)
-        kept, joined = self.own_of(rows, buffers.expand(len(client_ids), -1))
+        kept, joined = self.own_of(states, buffers.expand(len(client_ids), -1))
         return points, personal if kept is None else kept, joined
 
     def global_model(self, point: Tensor, buffers: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -258,15 +258,15 @@ class ClientTable:
         """
         if self._states is None or buffers is None:
             return point[None], self.start_personal[None], None
-        template = {name: row[None] for name, row in self._states.template.items()}
+        template = {name: start[None] for name, start in self._states.template.items()}
         personal, joined = self.own_of(template, buffers[None])
         return point[None], self.start_personal[None] if personal is None else personal, joined
 
-    def client_state(self, rows: Rows) -> Any:
+    def client_state(self, states: StatesByField) -> Any:
         """Convert stored fields to the algorithm's client state; None for a stateless algorithm."""
         if self.start_state is None:
             return None
-        return type(self.start_state)(**{name: rows[_STATE + name] for name in tensors_of(self.start_state)})
+        return type(self.start_state)(**{name: states[_STATE + name] for name in tensors_of(self.start_state)})
 
     def mean_state(self) -> Any:
         """Return the mean of the algorithm's client states over all N clients; None for a stateless algorithm.
@@ -277,7 +277,7 @@ class ClientTable:
 
     def all_states(self) -> Any:
         """Return the algorithm's states of all N clients, ``[N, ...]``; None for a stateless algorithm."""
-        return self.client_state(self.states.rows(range(self.states.num_clients)))
+        return self.client_state(self.states.of(range(self.states.num_clients)))
 
     # ---- checkpoints -------------------------------------------------------------------------------------------------
 

@@ -122,7 +122,9 @@ class RoundPlan:
             self._share.require_enough(len(ids), self._data.participation)
         own = self._share.of(ids, self._num_clients)
         members = [self._batches(client, round_index, phase) for client in own]
-        return tuple(sorted(members, key=lambda member: (*member.kind, 0 if member.whole is None else member.size)))
+        return tuple(
+            sorted(members, key=lambda member: (*member.signature, 0 if member.whole is None else member.size))
+        )
 
     @property
     def _num_clients(self) -> int:

@@ -67,8 +67,8 @@ class FederationRun:
                 try:
                     simulation.load_state_dict(self._loaded, self._shards)
                 except (ValueError, TypeError, LookupError, AttributeError, RuntimeError) as error:
-                    kind = type(error) if isinstance(error, CheckpointError) else CheckpointError
-                    raise kind(f"{self.source}: {error}") from error
+                    of_error = type(error) if isinstance(error, CheckpointError) else CheckpointError
+                    raise of_error(f"{self.source}: {error}") from error
             self._simulation = simulation
         return self._simulation
 
