@@ -25,6 +25,18 @@ TOO_LARGE: set[str] = set()
 TOO_WIDE: set[str] = set()
 """Classes with too many methods of their own and their bases; the list may only get shorter."""
 
+ORDER = (
+    *("core", "proximal", "oracle", "local", "algorithms", "participation", "models", "metrics", "plotting"),
+    *("federation", "data", "callbacks", "tasks", "cli", "compare"),
+)
+"""Folders in the order in which they build on each other: each imports from those before it alone."""
+
+LATE_IMPORTS = {
+    "core/serialisation.py": "a file may name objects of all folders; their bases are imported when one is read",
+    "cli/__init__.py": "the command compare is imported when it is called",
+}
+"""Modules with functions that import from later folders, and why."""
+
 BY_NAME = {"setattr", "delattr", "getattr", "hasattr", "object"}
 """Functions that reach an attribute by its name in a string: ``monkeypatch.setattr``, ``patch.object``, ..."""
 
@@ -72,6 +84,21 @@ def classes():
         yield from (
             each for each in vars(module).values() if inspect.isclass(each) and each.__module__ == module.__name__
         )
+
+
+def imports_from_later(path):
+    """``file:line: module`` for every import from a folder that comes after the module's own in the order."""
+    relative = path.relative_to(PACKAGE)
+    if len(relative.parts) == 1 and relative.stem not in ORDER:  # the package itself, and what starts it
+        return
+    place = ORDER.index(relative.parts[0].removesuffix(".py"))
+    functions = [node for node in ast.walk(tree(path)) if isinstance(node, ast.FunctionDef)]
+    allowed = {each for node in functions for each in ast.walk(node)} if str(relative) in LATE_IMPORTS else set()
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.ImportFrom) and node not in allowed:
+            package, _, module = (node.module or "").partition(".")
+            if package == "fedlightning" and module and ORDER.index(module.split(".")[0]) > place:
+                yield f"{relative}:{node.lineno}: {node.module}"
 
 
 def is_private(name):
@@ -148,6 +175,11 @@ def test_inherited_methods_are_counted():
     assert derived - base == {"predictions", "evaluate", "_evaluate_batch"}
     assert {"objective", "personalize", "server_state"} <= base
     assert not {"training_step", "log", "trainer", "load_from_checkpoint"} & base
+
+
+def test_folders_build_on_each_other_in_one_order():
+    assert {path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"} <= set(ORDER)
+    assert [found for path in sorted(PACKAGE.rglob("*.py")) for found in imports_from_later(path)] == []
 
 
 def test_few_modules_lie_loose_at_the_top():

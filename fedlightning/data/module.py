@@ -14,6 +14,7 @@ from torch.utils.data import Dataset
 from typing_extensions import Self
 
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError
+from fedlightning.core.per_architecture import TaskArchitectures
 from fedlightning.core.serialisation import rebuild
 from fedlightning.core.validation import require, require_instance
 from fedlightning.data.evaluation_loaders import EvaluationLoaders, Loader
@@ -21,7 +22,6 @@ from fedlightning.data.federation import Federation
 from fedlightning.data.identity import difference, identity_of
 from fedlightning.federation.checkpoint_io import read_checkpoint, read_hyper_parameters
 from fedlightning.federation.round_loader import RoundLoader
-from fedlightning.models.per_architecture import TaskArchitectures
 from fedlightning.participation import Full, Participation
 
 

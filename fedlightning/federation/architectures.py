@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.parameter_space import Layout
+from fedlightning.core.per_architecture import TaskArchitectures
 from fedlightning.federation.buffers import averaged_buffers
 from fedlightning.federation.client_group import ClientGroup
 from fedlightning.federation.client_table import mean_of_parts
@@ -19,7 +20,6 @@ from fedlightning.federation.cohort import Chunk, Cohort
 from fedlightning.federation.oracle_selection import OracleSelection
 from fedlightning.federation.protocol import Answer, Request, Stamp
 from fedlightning.federation.validation import tensors_of
-from fedlightning.models.per_architecture import TaskArchitectures
 from fedlightning.oracle import Autocast, Cost
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.core.errors import InvalidValueError, UsageError
 from fedlightning.core.parameter_space import ParameterSpace, read, write
+from fedlightning.core.per_architecture import TaskArchitectures
 from fedlightning.core.serialisation import UntrustedClassError, class_path, from_config, to_config
 from fedlightning.federation.architectures import Architectures
 from fedlightning.federation.buffers import Buffers
@@ -27,7 +28,6 @@ from fedlightning.federation.resume import Dependencies
 from fedlightning.federation.server import FederatedServer, Weighting
 from fedlightning.federation.traffic import Traffic
 from fedlightning.federation.transport import Evaluator, InProcess
-from fedlightning.models.per_architecture import TaskArchitectures
 from fedlightning.oracle import Autocast, ClientBatching
 from fedlightning.proximal import Composite
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from typing_extensions import Self
 
 from fedlightning.algorithms.base import Algorithm
+from fedlightning.callbacks.advice import leave_out_inapplicable_advice
 from fedlightning.callbacks.clients import EvaluateClients
 from fedlightning.core.parameter_space import ParameterSpace, read
 from fedlightning.federation.buffers import Buffers
@@ -24,7 +25,6 @@ from fedlightning.federation.oracle_selection import When
 from fedlightning.federation.server import Weighting
 from fedlightning.oracle import Auto, ClientBatching
 from fedlightning.proximal import Regularizer
-from fedlightning.tasks.advice import leave_out_inapplicable_advice
 from fedlightning.tasks.arguments import (
     require_algorithm,
     require_client_number,

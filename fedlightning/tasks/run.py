@@ -11,12 +11,12 @@ import torch
 
 from fedlightning.core.errors import NoSuchClientError
 from fedlightning.core.parameter_space import ParameterSpace, read, write
+from fedlightning.core.per_architecture import TaskArchitectures, keep_active_alone
 from fedlightning.core.serialisation import CheckpointError
 from fedlightning.data.module import FederatedDataModule
 from fedlightning.federation.loop import RoundLoop
 from fedlightning.federation.protocol import EvaluationRequest
 from fedlightning.federation.simulation import Models, Simulation
-from fedlightning.models.per_architecture import TaskArchitectures, keep_active_alone
 
 if TYPE_CHECKING:
     from fedlightning.tasks.base import FederatedLightningModule
