@@ -72,7 +72,7 @@ class Turned(Vectorized):
 
     factor: float = -1.0
 
-    def ways(self, on_cpu):
+    def fallbacks(self, on_cpu):
         yield self
 
     def evaluator(self, objective, calls):
