@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +14,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.tree import flatten, map_tensors
+from fedlightning.oracle.fingerprint import changed, fingerprint
 from fedlightning.oracle.layers import LoneLayers
 from fedlightning.oracle.objective import Named, Objective, ObjectiveError, writes_into
 from fedlightning.oracle.randomness import python_generators_restored, python_state
-from fedlightning.oracle.side_effects import Memory, changed, fingerprint, undone, versions
+from fedlightning.oracle.side_effects import Memory, undone, versions
 
 _MOST = 2**53  # float64 holds all whole numbers up to here
 _GUESS = 4
@@ -74,11 +76,13 @@ class Look:
             once = map_tensors(torch.clone, data)
             batch, drawn = versions(once), python_state()
             after, size = _evaluated(objective, z, personal, buffers, once, writes)
+            made = _buffers(task)
             changes_batch, draws_in_python = versions(once) != batch, python_state() != drawn
             between = fingerprint(task)
             torch.set_rng_state(state)
             _evaluated(objective, z, personal, buffers, map_tensors(torch.clone, data), writes)
             attribute = changed(between, fingerprint(task))
+            _require_constant(objective, made, dict(task.named_buffers()))
             late = _after_another_point(objective, z, personal, buffers, data)
         with undone(task), python_generators_restored():
             memory = Memory(task)
@@ -100,7 +104,7 @@ class Look:
             changes_batch,
             draws_in_python,
             hooks.registered,
-            _why_alone(objective.name, task, attribute, parameter, draws_in_python),
+            _why_alone(objective.name, task, attribute, parameter, draws_in_python, writes.are_hidden),
             rewritten,
         )
 
@@ -122,11 +126,13 @@ class _Writes(TorchDispatchMode):
 
     Attributes:
         found: Names of the parameters, and whether an embedding renormalised the parameter as its table.
+        are_hidden: Whether operations are inside one that compiles them by itself (``torch.cond``).
     """
 
     def __init__(self, parameters: Named) -> None:
         super().__init__()
         self.found: dict[str, bool] = {}
+        self.are_hidden = False
         self._names: dict[int, str] = {}
         self._followed: list[tuple[str, Tensor, int, Tensor]] = []
         self._name(parameters)
@@ -139,6 +145,11 @@ class _Writes(TorchDispatchMode):
     def _name(self, parameters: Named) -> None:
         places = {p.untyped_storage().data_ptr(): name for name, p in parameters.items() if p.numel()}
         self._names.update(places)
+
+    def hide(self) -> None:
+        """Leave operations alone from now on, and let those be compiled again that failed below this mode."""
+        self.are_hidden = True
+        torch.compiler.reset()
 
     def compare(self) -> None:
         """Note parameters with another storage or other values, because ``.data = ...`` is no operation."""
@@ -192,16 +203,18 @@ def _evaluated(
         try:
             with (
                 torch.enable_grad(),
-                saved_tensors_hooks(note, lambda tensor: tensor),
+                nullcontext() if writes.are_hidden else saved_tensors_hooks(note, lambda tensor: tensor),
                 objective.autocast(),
                 LoneLayers(on_cpu),
-                writes,
+                nullcontext() if writes.are_hidden else writes,
             ):
                 _, _, after = objective(shared, personal, buffers, data)
             size = sum(nbytes for pointer, nbytes in saved.items() if pointer not in own)
         except ObjectiveError:
             raise
-        except RuntimeError:  # hooks do not work with transformations of torch.func inside the objective
+        except RuntimeError as error:  # hooks do not work with transformations of torch.func inside the objective
+            if "HigherOrderOperator" in str(error):
+                writes.hide()
             with torch.enable_grad(), objective.autocast(), LoneLayers(on_cpu):
                 _, _, after = objective(shared, personal, buffers, data)
             size = _GUESS * sum(t.numel() * t.element_size() for t in (*shared.values(), *flatten(data)[0]))
@@ -211,6 +224,29 @@ def _evaluated(
         raise ObjectiveError(f"{type(error).__name__}: {error}", place=0) from error
     writes.compare()
     return dict(zip(objective.space.buffers.names, after, strict=True)), size
+
+
+def _require_constant(objective: Objective, made: Named, now: Named) -> None:
+    """Refuse an objective that goes on changing a buffer which it has made itself, and which clients then share.
+
+    Args:
+        objective: The objective.
+        made: Copies of all buffers after the first evaluation.
+        now: All buffers after a further one.
+
+    Raises:
+        ValueError: If a buffer that was registered as None, or not at all, has changed.
+    """
+    for name, value in now.items():
+        if name not in objective.space.buffers.names and not _equal(made.get(name), value):
+            raise InvalidValueError(
+                f"The objective makes the buffer '{name}', which was registered as None or not at all, and changes it "
+                "from call to call. Register it in __init__ with a tensor of its shape, so that clients have one each."
+            )
+
+
+def _buffers(task: nn.Module) -> Named:
+    return {name: buffer.detach().clone() for name, buffer in task.named_buffers()}
 
 
 def _after_another_point(
@@ -232,7 +268,11 @@ def _after_another_point(
 
 def _written(before: Tensor, after: Tensor) -> bool:
     """Return whether a buffer was written in place, even if with equal values, or has another value."""
-    return after._version > 0 or not torch.equal(before.to_dense(), after.to_dense())
+    return after._version > 0 or not _equal(before, after)
+
+
+def _equal(one: Tensor | None, other: Tensor) -> bool:
+    return one is not None and torch.equal(one.to_dense(), other.to_dense())
 
 
 def _require_real(name: str, buffer: Tensor) -> None:
@@ -259,7 +299,11 @@ def _require_real(name: str, buffer: Tensor) -> None:
         )
 
 
-def _why_alone(name: str, task: nn.Module, attribute: str | None, parameter: str | None, python: bool) -> str | None:
+def _why_alone(
+    name: str, task: nn.Module, attribute: str | None, parameter: str | None, python: bool, compiled: bool
+) -> str | None:
+    if compiled:
+        return f"{name}.objective has operations that compile what they are given (torch.cond), one client at a time"
     if parameter is not None:
         return f"{name}.objective writes into the frozen parameter '{parameter}', which all clients share"
     if attribute is not None:

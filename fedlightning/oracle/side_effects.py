@@ -1,20 +1,12 @@
-"""Side effects of objectives: attributes that are set, and tensors that are written into.
-
-When clients are evaluated one after the other, Python code runs once for each client and step. Batched, it runs once
-for each step; replayed, once for each round. Where this makes a difference, clients are computed one by one.
-"""
+"""Side effects of objectives on their task, seen and undone: attributes that are set, tensors that are written into."""
 
 from __future__ import annotations
 
-import itertools
 import pickle
 import random
-import sys
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from io import IOBase
-from types import FunctionType, ModuleType
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -23,16 +15,13 @@ from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 
 from fedlightning.core.tree import flatten
+from fedlightning.oracle.fingerprint import state_of
 
-_DEPTH = 5
-_MANY = 100
 _SMALL = 10_000
-_LIBRARIES = {"torch", "torchvision", "torchmetrics", "lightning", "numpy", "fedlightning", "transformers"}
-_PLAIN = (bool, int, float, complex, str, type(None))
-_CONTAINERS = (list, dict, set)
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_CONTAINERS = (list, dict, set, deque)
 _GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
 _OWN = ("_parameters", "_buffers", "_modules")
-_LOOKS = itertools.count()
 
 
 def _attributes(task: nn.Module) -> Iterator[tuple[nn.Module, str, Any]]:
@@ -50,113 +39,6 @@ def _tensors(task: nn.Module) -> list[tuple[nn.Module, str, Tensor]]:
         for name, value in vars(module).items()
         if isinstance(value, Tensor)
     ]
-
-
-def fingerprint(task: nn.Module) -> dict[str, Any]:
-    """Collect what the task remembers in Python, by name.
-
-    Included are the attributes of its modules, of its classes and of the objects these hold: numbers, texts, tensors,
-    containers, random generators, counters, and what functions have in closures, defaults and plain globals, the task's
-    own ``objective`` among them. Parameters and buffers are left out.
-    """
-    names = {id(module): f"self.{name}" if name else "self" for name, module in task.named_modules()}
-    found: dict[str, Any] = {}
-    for module, name, value in _attributes(task):
-        _note(found, f"{names[id(module)]}.{name}", value, _DEPTH)
-    _note(found, "objective", getattr(task.objective, "__func__", task.objective), _DEPTH)
-    for cls in _own_classes(task):
-        for name, value in vars(cls).items():
-            if isinstance(value, (*_PLAIN, *_CONTAINERS, Tensor, FunctionType)):
-                _note(found, f"{cls.__name__}.{name}", value, _DEPTH)
-    return found
-
-
-def _own_classes(task: nn.Module) -> dict[type, None]:
-    """Return the user's own classes of the task and of its modules, each once."""
-    kinds = dict.fromkeys(type(module) for module in task.modules())
-    return dict.fromkeys(cls for kind in kinds for cls in kind.__mro__ if not _is_foreign(cls.__module__))
-
-
-def _note(found: dict[str, Any], name: str, value: Any, depth: int) -> None:
-    """Add a value, or its parts, to ``found`` in a form that can be compared later."""
-    if isinstance(value, _PLAIN):
-        found[name] = value
-    elif isinstance(value, Tensor):
-        if not is_functorch_wrapped_tensor(value) and value.numel() <= _SMALL:
-            found[name] = value.detach().clone()
-    elif isinstance(value, np.ndarray):
-        found[name] = value.tobytes() if value.size <= _SMALL else None
-    elif isinstance(value, torch.Generator):
-        found[name] = value.get_state()
-    elif isinstance(value, random.Random):
-        found[name] = value.getstate()
-    elif isinstance(value, np.random.Generator):
-        found[name] = repr(value.bit_generator.state)
-    elif isinstance(value, np.random.RandomState):
-        found[name] = repr(value.get_state())
-    elif isinstance(value, itertools.count):
-        found[name] = repr(value)
-    elif isinstance(value, Iterator) and not isinstance(value, IOBase):
-        found[name] = next(_LOOKS)  # nobody can tell whether it has moved, so it counts as moved
-    elif depth and len(found) < _SMALL:
-        for part, inner in _parts(value):
-            _note(found, f"{name}{part}", inner, depth - 1)
-
-
-def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the parts of a value that are the user's own, with the suffixes of their names."""
-    if isinstance(value, dict):
-        yield from ((f"[{key!r}]", inner) for key, inner in itertools.islice(value.items(), _MANY))
-    elif isinstance(value, list | tuple | set | deque):
-        yield ".length", len(value)
-        yield from ((f"[{k}]", inner) for k, inner in enumerate(itertools.islice(value, _MANY)))
-    elif isinstance(value, FunctionType) and not _is_foreign(value.__module__):
-        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
-            with suppress(ValueError):  # an empty cell
-                yield f" {name}", cell.cell_contents
-        yield " defaults", value.__defaults__ or ()
-        yield from ((f".{name}", inner) for name, inner in vars(value).items())
-        for name in value.__code__.co_names:
-            held = value.__globals__.get(name)
-            if isinstance(held, (*_PLAIN, *_CONTAINERS, deque, itertools.count, Iterator)) or _is_users(held):
-                yield f" {name}", held
-    elif _is_users_class(value):
-        yield from ((f".{name}", inner) for name, inner in vars(value).items() if not callable(inner))
-    elif not isinstance(value, nn.Module | type | ModuleType) and not _is_foreign(type(value).__module__):
-        yield from ((f".{name}", inner) for name, inner in getattr(value, "__dict__", {}).items())
-
-
-def _is_users(value: Any) -> bool:
-    """Return whether a value is the user's own function, class or object; networks and modules do not count."""
-    if isinstance(value, FunctionType):
-        return not _is_foreign(value.__module__)
-    if isinstance(value, type):
-        return _is_users_class(value)
-    return not isinstance(value, nn.Module | ModuleType | Tensor) and not _is_foreign(type(value).__module__)
-
-
-def _is_users_class(value: Any) -> bool:
-    return isinstance(value, type) and not issubclass(value, nn.Module) and not _is_foreign(value.__module__)
-
-
-def _is_foreign(module: str | None) -> bool:
-    """Return whether a module belongs to a library or to this package, which keep no state to be watched."""
-    package = (module or "").partition(".")[0]
-    return package in _LIBRARIES or package in sys.stdlib_module_names - {"__main__", "types"}
-
-
-def changed(before: dict[str, Any], after: dict[str, Any]) -> str | None:
-    """Return the name of an entry that differs between two fingerprints; None if they are equal."""
-    for name in {**before, **after}:
-        old, new = before.get(name), after.get(name)
-        if type(old) is not type(new):
-            return name
-        if isinstance(old, Tensor) and isinstance(new, Tensor):
-            if old.shape != new.shape or not torch.equal(old.nan_to_num(), new.nan_to_num()):
-                return name
-        elif old != new and not (old != old and new != new):
-            return name
-    return None
 
 
 @contextmanager
@@ -182,7 +64,7 @@ def undone(task: nn.Module) -> Iterator[None]:
 def _content(value: Any) -> Any:
     """Return a copy of a value that may be changed in place; None for all other values."""
     if isinstance(value, _GENERATORS):
-        return _state_of(value)
+        return state_of(value)
     if isinstance(value, Tensor) and not is_functorch_wrapped_tensor(value):
         return _version(value), value.detach().clone()
     return value.copy() if type(value) in _CONTAINERS else None
@@ -198,7 +80,7 @@ def _put_back(value: Any, content: Any) -> Any:
         return value if unchanged else content[1].requires_grad_(value.requires_grad)
     if content is not None:
         value.clear()
-        value.extend(content) if isinstance(value, list) else value.update(content)
+        value.extend(content) if isinstance(value, list | deque) else value.update(content)
     return value
 
 
@@ -268,24 +150,15 @@ class Memory:
 def _noted(value: Any) -> Any:
     """Return what tells later whether a value has changed in place: a copy of its content if it is small."""
     if isinstance(value, _GENERATORS):
-        return _state_of(value)
+        return state_of(value)
     if isinstance(value, Tensor):
         small = value.numel() <= _SMALL and not is_functorch_wrapped_tensor(value)
         return (_version(value), value.detach().clone() if small else value)
     return value.copy() if type(value) in _CONTAINERS and len(value) <= _SMALL else None
 
 
-def _state_of(generator: Any) -> bytes:
-    """Return the state of a random generator, comparable and complete."""
-    if isinstance(generator, torch.Generator):
-        return pickle.dumps(generator.get_state().tolist())
-    if isinstance(generator, np.random.Generator):
-        return pickle.dumps(generator.bit_generator.state)
-    return pickle.dumps(generator.getstate() if isinstance(generator, random.Random) else generator.get_state())
-
-
 def _set_state(generator: Any, state: bytes) -> None:
-    """Put a random generator back to what :func:`_state_of` returned."""
+    """Put a random generator back to what :func:`~fedlightning.oracle.fingerprint.state_of` returned."""
     value = pickle.loads(state)
     if isinstance(generator, torch.Generator):
         generator.set_state(torch.tensor(value, dtype=torch.uint8))
@@ -302,9 +175,9 @@ def _differs(now: Any, before: Any, noted: Any) -> bool:
     if isinstance(before, _PLAIN):
         return type(now) is not type(before) or (now != before and before == before)
     if now is not before:
-        return isinstance(now, (*_PLAIN, *_CONTAINERS, Tensor))
+        return isinstance(now, (*_PLAIN, *_CONTAINERS, tuple, np.generic, Tensor)) and not _same(now, before)
     if isinstance(before, _GENERATORS):
-        return bool(_state_of(before) != noted)
+        return bool(state_of(before) != noted)
     if isinstance(before, Tensor):
         return bool(_version(before) != noted[0])
     if noted is None:
@@ -313,7 +186,12 @@ def _differs(now: Any, before: Any, noted: Any) -> bool:
         return True
     if isinstance(now, dict):
         return any(name not in noted or noted[name] is not value for name, value in now.items())
-    return isinstance(now, list) and any(one is not other for one, other in zip(now, noted, strict=True))
+    return isinstance(now, list | deque) and any(one is not other for one, other in zip(now, noted, strict=True))
+
+
+def _same(now: Any, before: Any) -> bool:
+    """Return whether two immutable values are equal; NumPy makes a new number every time it computes one."""
+    return isinstance(now, np.generic) and isinstance(before, np.generic) and now.tobytes() == before.tobytes()
 
 
 def versions(data: Any) -> list[int]:

@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.utils import parameters_to_vector
 
+from fedlightning import FederatedLightningModule
 from fedlightning.algorithms import FedAvg, FedSGDA
 from fedlightning.core.parameter_space import ParameterSpace, read
 from fedlightning.oracle import Autocast, Cost, Objective, ObjectiveError, Sequential, Vectorized
@@ -14,6 +16,7 @@ from fedlightning.oracle.look import Look
 from tests.support.cohorts import setting
 from tests.support.federations import loop_for, quadratic, rounds_of, run
 from tests.support.objectives_in_python import STEPS
+from tests.support.small import Line, fitted
 
 
 def test_chunk_follows_memory():
@@ -130,3 +133,64 @@ def test_an_embedding_that_renormalises_its_rows_is_refused():
     frozen = Objective(objective.task, ParameterSpace(objective.task), Autocast("cpu"))
     z = read(frozen.space.shared, frozen.task)
     assert "frozen parameter 'net.0.weight'" in Look.at(frozen, z, v[0], data).alone
+
+
+class Made(FederatedLightningModule):
+    """Makes a buffer in its objective."""
+
+    def __init__(self, make, oracle=None):
+        super().__init__(FedAvg(0.05), oracle=oracle)
+        self.line, self.make = nn.Linear(6, 1), make
+        self.register_buffer("mask", None)
+
+    def objective(self, batch):
+        x, y = batch
+        self.make(self, x)
+        return (self.line(x * self.mask).squeeze(1) - y).square().mean()
+
+
+def grows(task, x):
+    task.mask = 0.5 * x.detach()[0] if task.mask is None else 0.9 * task.mask
+
+
+def once(task, x):
+    if task.mask is None:
+        task.register_buffer("mask", torch.arange(6) / 6, persistent=False)
+
+
+def test_a_buffer_that_the_objective_makes_may_be_a_constant_but_not_change():
+    for oracle in (Sequential(), Vectorized(), None):
+        with pytest.raises(ValueError, match="makes the buffer 'mask', which was registered as None"):
+            fitted(Made(grows, oracle))
+        task = Made(once, oracle)
+        fitted(task)
+        torch.testing.assert_close(task.mask, torch.arange(6) / 6)
+
+
+class Conditional(Line):
+    """Chooses by ``torch.cond``, which compiles its branches."""
+
+    def objective(self, batch):
+        loss = super().objective(batch)["loss"]
+        return {"loss": torch.cond(loss > 0.5, lambda value: 2 * value, lambda value: value.clone(), (loss,))}
+
+
+class Chosen(Line):
+    """The same by a mask."""
+
+    def objective(self, batch):
+        loss = super().objective(batch)["loss"]
+        return {"loss": torch.where(loss > 0.5, 2 * loss, loss)}
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # the compiler looks at it
+def test_an_objective_with_torch_cond_is_computed_client_by_client():
+    ends = []
+    for make in (Conditional, Chosen):
+        for oracle in (Sequential(), Vectorized(), None):
+            torch.manual_seed(0)
+            task = make(dropout=0.0, oracle=oracle)
+            fitted(task)
+            ends.append(parameters_to_vector(task.parameters()))
+    for end in ends[1:]:
+        torch.testing.assert_close(end, ends[0])
