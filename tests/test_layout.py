@@ -11,9 +11,9 @@ from tests.support.paths import ROOT
 
 PACKAGE, TESTS = ROOT / "fedlightning", ROOT / "tests"
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.stem not in ("__init__", "__main__"))
-MIRRORED = 0.75
+MIRRORED = 0.95
 LINES, METHODS, FILE, LOOSE = 250, 20, 400, 6
-INHERITED = 22
+INHERITED = 20
 """Methods a class may have together with its bases in this package.
 
 A method that overrides one of a library's base, such as a hook of Lightning's, is not counted: it adds nothing to what
@@ -21,9 +21,6 @@ a reader of the class has to know beside Lightning. There are no other exemption
 """
 TOO_LARGE: set[str] = set()
 """Files and classes that are above the limits; the list may only get shorter."""
-
-TOO_WIDE: set[str] = set()
-"""Classes with too many methods of their own and their bases; the list may only get shorter."""
 
 ORDER = (
     *("core", "proximal", "oracle", "local", "algorithms", "participation", "models", "metrics", "plotting"),
@@ -64,11 +61,12 @@ def too_large():
 
 
 def is_written(value):
-    """Whether a member of a class is a method that somebody wrote; those of dataclasses are generated."""
+    """Whether a member of a class is a method that stands in the package; those of dataclasses are generated."""
     if isinstance(value, property | cached_property):
         value = value.fget if isinstance(value, property) else value.func
-    code = getattr(getattr(value, "__func__", value), "__code__", None)
-    return code is not None and not code.co_filename.startswith("<")
+    value = getattr(value, "__func__", value)
+    code = getattr(inspect.unwrap(value) if callable(value) else value, "__code__", None)
+    return code is not None and code.co_filename.startswith(str(PACKAGE))
 
 
 def methods_with_inherited(cls):
@@ -162,9 +160,7 @@ def test_no_class_and_no_file_is_too_large():
 def test_no_class_inherits_too_much():
     counts = {f"{each.__module__}.{each.__name__}": len(methods_with_inherited(each)) for each in classes()}
     assert len(counts) > 300
-    found = {name for name, count in counts.items() if count > INHERITED}
-    assert not found - TOO_WIDE, "give the class objects instead of bases"
-    assert not TOO_WIDE - found, "take what is no longer too wide out of TOO_WIDE"
+    assert {name: count for name, count in counts.items() if count > INHERITED} == {}, "have objects instead of bases"
 
 
 def test_inherited_methods_are_counted():
