@@ -17,7 +17,7 @@ from fedlightning.callbacks import LastCheckpoint, LogPictures, RoundProgressBar
 from fedlightning.callbacks.history import TRAFFIC_AND_TIME
 from fedlightning.cli import DESCRIPTIONS
 from fedlightning.cli.early import DEFAULT_LOGGER, MistakeError, asks_for_help, require_checkpoint
-from fedlightning.cli.errors import is_refusal, raised_in
+from fedlightning.cli.errors import comes_from, is_refusal
 from fedlightning.cli.parser import ComparisonParser, plain
 from fedlightning.data.module import FederatedDataModule
 from fedlightning.federation.checkpoint_io import AtomicCheckpointIO
@@ -77,9 +77,7 @@ class FederatedCLI(LightningCLI):
                 if within is None:
                     break
                 origin = within
-            if not is_refusal(origin) and not any(
-                raised_in(origin, package) for package in ("jsonargparse", "lightning")
-            ):
+            if not is_refusal(origin) and not any(comes_from(origin, each) for each in ("jsonargparse", "lightning")):
                 raise origin from None
             remedy = " Give --trainer.devices=auto or 1." if "`devices` selected with `CPUAcc" in str(error) else ""
             print(f"fedlightning: {plain(str(error))}{remedy}", file=sys.stderr)

@@ -228,6 +228,7 @@ _PACKAGE = __name__.partition(".")[0]
 _TASKS_AND_DATA = (f"{_PACKAGE}.tasks", f"{_PACKAGE}.data")
 _PARTS = (
     "algorithms",
+    "core",
     "data",
     "federation",
     "local",

@@ -76,21 +76,21 @@ def require_argument(
     _require(f"{type(owner).__name__}({name}={value!r})", value, whole, optional, bounds)
 
 
-def require_instance(argument: str, value: object, kind: type, example: str) -> None:
+def require_instance(argument: str, value: object, expected: type, example: str) -> None:
     """Check that an argument is an object of a class of this package.
 
     Args:
         argument: Owner and name, ``Owner(name=``, for the message.
         value: Value of the argument.
-        kind: The class.
+        expected: The class.
         example: Expression that makes an object of the class.
 
     Raises:
         TypeError: If the value is anything else, e.g. the class itself.
     """
-    if not isinstance(value, kind):
+    if not isinstance(value, expected):
         shown = value.__name__ if isinstance(value, type) else repr(value)
-        raise InvalidTypeError(f"{argument}={shown}): expected a {kind.__name__} object, e.g. {example}.")
+        raise InvalidTypeError(f"{argument}={shown}): expected a {expected.__name__} object, e.g. {example}.")
 
 
 def _takes_whole(field: Field[Any]) -> bool:

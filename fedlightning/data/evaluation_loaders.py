@@ -11,13 +11,13 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset
 
 from fedlightning.core.errors import InvalidValueError, NoSuchClientError
+from fedlightning.core.per_architecture import TaskArchitectures
 from fedlightning.core.tree import map_tensors
 from fedlightning.data.evaluation import ClientLoader, pooled_loader
 from fedlightning.data.federation import Federation
 from fedlightning.data.partition import Partition
 from fedlightning.data.tensors import MixedTensorData, TensorData, as_tensor_data
 from fedlightning.federation.processes import held_by
-from fedlightning.models.per_architecture import TaskArchitectures
 
 Loader = DataLoader[Any] | ClientLoader | list[Any]
 """Evaluation data of one kind; an empty list for none."""

@@ -117,12 +117,12 @@ class OracleSelection:
         if isinstance(self.oracle, Vectorized):  # the other processes follow before the next round
             self.oracle = self._agreeing(group, chunk, self.oracle, request)
 
-    def give_way(self, error: Exception, clients: int, on_cpu: bool) -> bool:
+    def fall_back(self, error: Exception, num_clients: int, on_cpu: bool) -> bool:
         """Continue with fewer clients at once, or with the next slower way.
 
         Args:
             error: The error of the present way.
-            clients: Number of clients that were computed together.
+            num_clients: Number of clients that were computed together.
             on_cpu: Whether the objective runs on a CPU.
 
         Returns:
@@ -130,8 +130,8 @@ class OracleSelection:
         """
         if self.oracle == self._ladder[-1]:
             return False
-        if is_out_of_memory(error) and clients > 1:
-            self._take_fewer_than(clients)
+        if is_out_of_memory(error) and num_clients > 1:
+            self._take_fewer_than(num_clients)
             return True
         if not isinstance(error, BatchedError):
             return False
@@ -141,18 +141,18 @@ class OracleSelection:
         self.oracle = slower
         return True
 
-    def _take_fewer_than(self, clients: int) -> None:
+    def _take_fewer_than(self, num_clients: int) -> None:
         """Compute half as many clients together from now on, in this way and in all slower ones."""
         place = self._ladder.index(self.oracle)
-        fewer = self._reported_half(clients)
+        fewer = self._reported_half(num_clients)
         self._ladder = [replace(way, chunk_size=fewer) if isinstance(way, Vectorized) else way for way in self._ladder]
         self.oracle = self._ladder[place]
 
-    def _reported_half(self, clients: int) -> int:
-        """Report that ``clients`` at once do not fit into memory, and return half that number."""
-        half = (clients + 1) // 2
+    def _reported_half(self, num_clients: int) -> int:
+        """Report that ``num_clients`` at once do not fit into memory, and return half that number."""
+        half = (num_clients + 1) // 2
         chunks = f"chunks of {half} client{'s' if half > 1 else ''}"
-        self._report(f"oracle: took {chunks}: {clients} at once do not fit into memory")
+        self._report(f"oracle: took {chunks}: {num_clients} at once do not fit into memory")
         return half
 
     def leave_batching(self, on_cpu: bool, why: str) -> None:
@@ -216,9 +216,9 @@ class OracleSelection:
             chunk = cohort.preview(num_clients)  # its last client is repeated if too few share one architecture
             places = torch.arange(num_clients, device=request.point.device).clamp(max=len(chunk) - 1)
             data = map_tensors(lambda leaf: leaf[places], next(chunk.minibatches()).data)
-            return *group.start(request.point, request.buffers, num_clients), data
+            return *group.table.start(request.point, request.buffers, num_clients), data
 
-        with group.errors_named([member.id for member in cohort.members]), undone(group.task):
+        with group.errors_named([member.id for member in cohort.members]), undone(group.table.task):
             return self.oracle.choose(group.objective, cohort.steps(), arguments, batched)
 
     def _smaller(self, oracle: Vectorized) -> Vectorized | None:
@@ -259,7 +259,9 @@ def _sample(group: ClientGroup, chunk: Chunk, request: Request) -> Sample:
     data: Sequence[Any] = [
         map_tensors(lambda leaf: leaf[places], batch.data) for batch in islice(chunk.minibatches(), STEPS)
     ]
-    return Sample(*group.start(request.point, request.buffers, len(places)), data, [chunk.ids[place] for place in ends])
+    return Sample(
+        *group.table.start(request.point, request.buffers, len(places)), data, [chunk.ids[place] for place in ends]
+    )
 
 
 def _require_one_choice(oracle: ClientBatching, processes: Processes) -> None:

@@ -25,13 +25,13 @@ from fedlightning.federation.client_states import MemoryMapped
 from fedlightning.federation.shards import write_shards
 
 if TYPE_CHECKING:
-    from fedlightning.tasks.client_models import TaskWithClients
+    from fedlightning.tasks.checkpointed import CheckpointedTask
 
 CHECKPOINT_KEY = "federation"
 _RESUMED = {"optimizer_states", "lr_schedulers", "loops"}
 
 
-def save(task: TaskWithClients, checkpoint: dict[str, Any]) -> None:
+def save(task: CheckpointedTask, checkpoint: dict[str, Any]) -> None:
     """Add server and client states to a checkpoint, and write hyper-parameters in plain types.
 
     Raises:
@@ -45,7 +45,7 @@ def save(task: TaskWithClients, checkpoint: dict[str, Any]) -> None:
         "personal_parameters": list(task.parameter_space().personal.names),
         **simulation.state_dict(),
     }
-    if simulation.processes.count > 1 and task.keeps_client_states and state["clients"] is not None:
+    if simulation.processes.count > 1 and task.client_models.keep_states and state["clients"] is not None:
         if not isinstance(task.trainer.strategy.checkpoint_io, AtomicCheckpointIO):
             raise CheckpointError(
                 f"{type(task.trainer.strategy.checkpoint_io).__name__} writes one file, but the client states lie in "
@@ -58,7 +58,7 @@ def save(task: TaskWithClients, checkpoint: dict[str, Any]) -> None:
             checkpoint[key] = _plain_hyper_parameters(checkpoint[key])
 
 
-def load(task: TaskWithClients, checkpoint: Mapping[str, Any], fitting: bool) -> None:
+def load(task: CheckpointedTask, checkpoint: Mapping[str, Any], fitting: bool) -> None:
     """Restore server and client states from a checkpoint.
 
     States of another algorithm are left out where they are not needed: if no training goes on from them, and clients
@@ -78,7 +78,7 @@ def load(task: TaskWithClients, checkpoint: Mapping[str, Any], fitting: bool) ->
         require_federation(state, name)
     mine = class_path(type(task.algorithm))
     fits = state is not None and state["algorithm"] == mine
-    if not fits and (fitting or (state is not None and task.keeps_models)):
+    if not fits and (fitting or (state is not None and task.client_models.exist)):
         theirs = "no federated algorithm" if state is None else state["algorithm"]
         remedy = (
             "Resume with the same algorithm, or start anew from the weights alone "
@@ -98,7 +98,7 @@ def load(task: TaskWithClients, checkpoint: Mapping[str, Any], fitting: bool) ->
     )
 
 
-def resume(task: TaskWithClients, checkpoint: Mapping[str, Any], strict: bool | None) -> None:
+def resume(task: CheckpointedTask, checkpoint: Mapping[str, Any], strict: bool | None) -> None:
     """Restore server and client states of the checkpoint that a trainer reads.
 
     Args:
@@ -109,7 +109,8 @@ def resume(task: TaskWithClients, checkpoint: Mapping[str, Any], strict: bool | 
     Raises:
         CheckpointError: If the checkpoint does not fit the task, or a fit cannot go on from it.
     """
-    task.run.source = str(task.trainer.ckpt_path or task.run.source)
+    if task.trainer.ckpt_path:
+        task.run.read_from(str(task.trainer.ckpt_path))
     load(task, checkpoint, fitting=task.trainer.training)
     if strict is not None:
         require_fitting_weights(task, checkpoint["state_dict"], strict)
@@ -117,7 +118,7 @@ def resume(task: TaskWithClients, checkpoint: Mapping[str, Any], strict: bool | 
         require_resumable(checkpoint, task.run.source)
 
 
-def require_same_personal_parameters(task: TaskWithClients, state: Mapping[str, Any]) -> None:
+def require_same_personal_parameters(task: CheckpointedTask, state: Mapping[str, Any]) -> None:
     """Make sure that the same parameters stay on the clients as when a checkpoint was written.
 
     Raises:
@@ -164,7 +165,7 @@ def require_resumable(checkpoint: Mapping[str, Any], name: str) -> None:
         )
 
 
-def require_fitting_weights(task: TaskWithClients, stored: Mapping[str, Any], strict: bool) -> None:
+def require_fitting_weights(task: CheckpointedTask, stored: Mapping[str, Any], strict: bool) -> None:
     """Make sure that the weights of a checkpoint fit the task, and name the first that does not.
 
     Args:
@@ -222,7 +223,7 @@ def read_task(
         )
     strict = task.strict_loading if strict is None else strict
     task.configure_model()
-    task.run.source = name
+    task.run.read_from(name)
     task.on_load_checkpoint(checkpoint)
     require_fitting_weights(task, checkpoint["state_dict"], strict)
     task.load_state_dict(checkpoint["state_dict"], strict=strict)

@@ -155,8 +155,8 @@ def _require_options(trainer: Trainer) -> None:
 
 def _require_callback(callback: Callback, task: Any) -> None:
     for name, remedy in CALLBACKS.items():
-        kind = getattr(callbacks, name, None)
-        if kind is not None and isinstance(callback, kind):
+        refused = getattr(callbacks, name, None)
+        if refused is not None and isinstance(callback, refused):
             raise InvalidValueError(f"{type(callback).__name__} does not suit a federated fit: {remedy}.")
     averaging = getattr(callbacks, "WeightAveraging", None)
     if averaging is not None and isinstance(callback, averaging) and task.evaluated_models:

@@ -58,7 +58,7 @@ class RoundReport:
         for logger in trainer.loggers:
             logger.log_metrics({**numbers, "epoch": trainer.current_epoch}, step=trainer.global_step)
             logger.save()
-        for name, values in result.clients.items():
+        for name, values in result.per_client.items():
             log_histogram(trainer, f"{name}_clients", values)
 
     def _watch(self, metrics: Mapping[str, Tensor | float], round_index: int) -> None:

@@ -56,7 +56,7 @@ def trained(oracle, most=CLIENTS, error=ERRORS["gpu"], algorithm=None, rounds=3,
 
     def noting(request, invited):
         for answer in ask(request, invited):
-            sizes.append(len(answer.clients))
+            sizes.append(len(answer.client_ids))
             yield answer
 
     loop.loop.transport.ask = noting
@@ -213,7 +213,7 @@ def test_auto_falls_back_to_sequential_with_a_message(caplog):
     with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
         fitted(task)
     assert "took Sequential" in caplog.text
-    assert task.run.simulation.runner.ways.oracle == Sequential()
+    assert task.run.simulation.runner.oracle_selection.oracle == Sequential()
 
 
 def test_an_operation_without_a_batching_rule_is_computed_one_client_after_the_other():
@@ -228,7 +228,7 @@ def test_an_operation_without_a_batching_rule_is_computed_one_client_after_the_o
         for oracle in (None, Vectorized(), Vectorized(compile=True)):
             task = Odd(oracle=oracle)
             fitted(task, max_steps=1)
-            assert isinstance(task.run.simulation.runner.ways.oracle, Sequential)
+            assert isinstance(task.run.simulation.runner.oracle_selection.oracle, Sequential)
 
 
 def test_python_numbers_that_are_drawn_late_are_noticed():
@@ -303,6 +303,6 @@ class UnlikeProcesses(OneProcess):
 
 def test_processes_that_were_given_different_oracles_are_told():
     loop = loop_for(quadratic(FedAvg(0.05)), Vectorized(), processes=UnlikeProcesses())
-    ways = loop.runner.ways
+    selection = loop.runner.oracle_selection
     with pytest.raises(ValueError, match=r"process 0 was given Vectorized\(.*, process 1 Sequential\(threads=None\)"):
-        ways.choose(None, None, None, None)
+        selection.choose(None, None, None, None)

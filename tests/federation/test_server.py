@@ -91,7 +91,7 @@ def test_answers_are_added_up_in_the_order_of_the_invitations():
     answers = [Answer([client], None, torch.empty(1, 0)) for client in (7, 3, 9, 5)]
     for arrival in ([0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]):
         came = in_order([answers[place] for place in arrival], invited=[5, 3, 4, 9, 7])
-        assert [answer.clients[0] for answer in came] == [5, 3, 9, 7]
+        assert [answer.client_ids[0] for answer in came] == [5, 3, 9, 7]
 
 
 def test_answers_in_order_do_not_wait():
@@ -103,5 +103,5 @@ def test_answers_in_order_do_not_wait():
             yield Answer([client], None, torch.empty(1, 0))
 
     first = next(in_order(stream(), invited=[2, 0, 1]))
-    assert first.clients == [2]
+    assert first.client_ids == [2]
     assert taken == [2]

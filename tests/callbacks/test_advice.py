@@ -15,8 +15,8 @@ from torch.utils.data import TensorDataset
 
 from fedlightning import FederatedDataModule, FederatedLightningModule
 from fedlightning.algorithms import FedAvg
+from fedlightning.callbacks.advice import leave_out_advice_to_synchronise, leave_out_inapplicable_advice
 from fedlightning.oracle import Vectorized
-from fedlightning.tasks.advice import leave_out_advice_to_synchronise, leave_out_inapplicable_advice
 
 
 class Recurrent(FederatedLightningModule):
