@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.parameter_space import Layout, read
+from fedlightning.core.settings import settings
 from fedlightning.federation.client_group import ClientGroup
 from fedlightning.federation.client_table import mean_of_parts
 from fedlightning.federation.cohort import Chunk, Cohort
@@ -235,7 +236,8 @@ class Architectures:
         if mine != theirs:
             raise InvalidValueError(
                 f"Client {cohort.members[0].id} changes buffer '{sorted(mine ^ theirs)[0]}', which clients of other "
-                "architectures do not change, or the other way round, so it cannot be averaged. Set buffers to "
-                "'local', or use layers without running statistics (GroupNorm, LayerNorm)."
+                "architectures do not change, or the other way round, so it cannot be averaged. Set "
+                f"{settings({'model.buffers': 'local'})}, or use layers without running statistics (GroupNorm, "
+                "LayerNorm)."
             )
         ways.check_alone(group, cohort.preview(2), request)

@@ -22,6 +22,7 @@ from fedlightning.federation.checkpoint_io import (
     require_federation,
 )
 from fedlightning.federation.client_states import MemoryMapped
+from fedlightning.federation.resume import START_ANEW
 from fedlightning.federation.shards import write_shards
 
 if TYPE_CHECKING:
@@ -81,8 +82,7 @@ def load(task: TaskWithClients, checkpoint: Mapping[str, Any], fitting: bool) ->
     if not fits and (fitting or (state is not None and task.keeps_models)):
         theirs = "no federated algorithm" if state is None else state["algorithm"]
         remedy = (
-            "Resume with the same algorithm, or start anew from the weights alone "
-            "(task.load_state_dict(checkpoint['state_dict'])) without ckpt_path."
+            f"Resume with the same algorithm, or {START_ANEW}."
             if fitting
             else "The clients' own models are among them: evaluate with the algorithm it was trained with."
         )
@@ -131,8 +131,7 @@ def require_same_personal_parameters(task: TaskWithClients, state: Mapping[str, 
         was, is_now = ("personal", "shared") if moved[0] in before else ("shared", "personal")
         raise CheckpointError(
             f"{task.run.source} was trained with '{moved[0]}' {was}, now it is {is_now}: states and optimizers do not "
-            "fit. Resume with the same personal_parameters, or start anew from the weights alone "
-            "(task.load_state_dict(checkpoint['state_dict'])) without ckpt_path."
+            f"fit. Resume with the same personal_parameters, or {START_ANEW}."
         )
 
 

@@ -13,9 +13,14 @@ from torch import Tensor
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.callbacks.histograms import log_histogram
 from fedlightning.core.parameter_space import PerBlock
+from fedlightning.core.settings import settings
 from fedlightning.federation.loop import RoundResult
 
 _RUNAWAY = 1e6
+_REMEDY = (
+    f"Lower {settings({'model.algorithm.lr': ...})}, or set {settings({'model.algorithm.local_clip': ...})} of the "
+    f"algorithm or {settings({'model.server_clip': ...})} of the task."
+)
 
 
 class RoundReport:
@@ -78,7 +83,7 @@ class RoundReport:
         elif loss > _RUNAWAY * self._first_loss:
             rank_zero_warn(
                 f"train_loss has grown more than a million-fold, to {loss:.3g} in round {round_index}:"
-                " the run diverges. Lower lr, or set local_clip of the algorithm or server_clip of the task."
+                f" the run diverges. {_REMEDY}"
             )
             self._first_loss = float("inf")
 

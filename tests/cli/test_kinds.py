@@ -53,14 +53,14 @@ def test_a_kind_without_a_name_is_given_as_a_base_class():
 @pytest.mark.parametrize(
     ("argument", "said"),
     [
-        (f"{ALGORITHM}=fedlightning.data.Digits", "Digits is a data module, expected an algorithm such as fedlightning."),
-        (f"{ALGORITHM}=torch.nn.Linear", "Linear is a network, expected an algorithm such as fedlightning.algorithms.F"),
-        ("--model=fedlightning.data.Digits", "Digits is a data module, expected a task such as fedlightning.tasks."),
-        ("--data=fedlightning.tasks.Classification", "Classification is a task, expected a data module such as fedlig"),
+        (f"{ALGORITHM}=fedlightning.data.Digits", "Digits is a data module, expected an algorithm such as fedlig"),
+        (f"{ALGORITHM}=torch.nn.Linear", "Linear is a network, expected an algorithm such as fedlightning.algorith"),
+        ("--model=fedlightning.data.Digits", "Digits is a data module, expected a task such as fedlightning.t"),
+        ("--data=fedlightning.tasks.Classification", "Classification is a task, expected a data module such as f"),
         ("--model.network=fedlightning.algorithms.FedAvg", "FedAvg is an algorithm, expected a network such as"),
-        ("--model.regularizer=torch.nn.Linear", "Linear is a network, expected a regularizer such as fedlightning.pro"),
-        ("--model.server_optimizer=fedlightning.algorithms.FedAvg", "FedAvg is an algorithm, expected an optimizer suc"),
-        ("--data.partitioner=fedlightning.oracle.Auto", "Auto is an oracle, expected a partitioner such as"),
+        ("--model.regularizer=torch.nn.Linear", "Linear is a network, expected a regularizer such as fedlightni"),
+        ("--model.server_optimizer=fedlightning.algorithms.FedAvg", "FedAvg is an algorithm, expected an optimizer"),
+        ("--data.partitioner=fedlightning.oracle.Auto", "Auto is an oracle, expected a partitioner such"),
         ("--trainer.callbacks=fedlightning.algorithms.FedAvg", "FedAvg is an algorithm, expected a callback such as"),
     ],
 )  # fmt: skip

@@ -163,6 +163,9 @@ def test_a_fit_that_ends_before_its_first_validation_says_so(caplog):
     assert said(caplog, max_steps=4, limit_val_batches=0) == []
     assert said(caplog, fast_dev_run=2, max_steps=-1) == []
     (message,) = said(caplog, max_steps=4, val_check_interval=7, check_val_every_n_epoch=None)
-    assert "due at round 7. Set val_check_interval=4 with check_val_every_n_epoch=None of the Trainer." in message
+    assert (
+        "due at round 7. Set val_check_interval=4 and check_val_every_n_epoch=None "
+        "(--trainer.val_check_interval=4 --trainer.check_val_every_n_epoch=null) of the Trainer." in message
+    )
     (message,) = said(caplog, max_steps=-1, max_epochs=1, check_val_every_n_epoch=2)
     assert "due at round 20" in message
