@@ -146,7 +146,7 @@ def rescue(trainer: Trainer) -> str:
         return ""
     folder = Path(getattr(callback, "dirpath", None) or trainer.default_root_dir)
     path = folder / f"before-rejected-round-{trainer.global_step}.ckpt"
-    trainer.save_checkpoint(path)
+    trainer.save_checkpoint(path, weights_only=False)
     return f" The state before this round was saved to {path}."
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from fedlightning.callbacks.clients import EvaluateClients
 from fedlightning.core.errors import InvalidTypeError
@@ -33,6 +34,7 @@ def check_fit(task: FederatedLightningModule, space: ParameterSpace) -> None:
     if isinstance(data, FederatedDataModule):
         warn_of_single_samples(task, data)
         _say_what_partial_cohorts_cost(task, data)
+        _say_what_is_not_validated(task, data)
     name = type(task.algorithm).__name__
     if task.algorithm.without_personal and not space.personal.dim:
         rank_zero_warn(
@@ -63,6 +65,14 @@ def evaluates_clients(task: FederatedLightningModule) -> bool:
     """Return whether the trainer has the callback that evaluates clients' own models."""
     trainer: Any = task.trainer
     return any(isinstance(callback, EvaluateClients) for callback in trainer.callbacks)
+
+
+def _say_what_is_not_validated(task: FederatedLightningModule, data: FederatedDataModule) -> None:
+    if data.federation.val is not None and not is_overridden("validation_step", task):
+        rank_zero_info(
+            f"{type(task).__name__} has no validation_step, so the fit validates nothing. Write one to log metrics of "
+            "the validation data."
+        )
 
 
 def _say_what_partial_cohorts_cost(task: FederatedLightningModule, data: FederatedDataModule) -> None:
