@@ -22,7 +22,7 @@ from fedlightning.federation.client_table import Buffers, ClientTable
 from fedlightning.federation.cohort import Chunk, Cohort
 from fedlightning.federation.oracle_selection import OracleSelection
 from fedlightning.federation.protocol import Answer, Request, Stamp
-from fedlightning.federation.validation import require_reply, tensors_of
+from fedlightning.federation.validation import absent_state_named, require_client_state, require_reply, tensors_of
 from fedlightning.oracle import Autocast, ClientBatching, Cost, GradientOracle, Objective, ObjectiveError, Vectorized
 from fedlightning.oracle.guard import Guard
 from fedlightning.oracle.look import Look
@@ -222,9 +222,12 @@ class ClientGroup(ClientTable):
             seeds=[derive_seed(request.seed, client, 2) for client in chunk.ids],
             averaged=self._averaged,
         )
-        reply = phase.client_update(for_clients(request.message, chunk.ids), self.client_state(rows), oracle)
+        message, state = for_clients(request.message, chunk.ids), self.client_state(rows)
+        with absent_state_named(self.algorithm, phase.client_update, state):
+            reply = phase.client_update(message, state, oracle)
         is_last = phase == self.algorithm.phases[-1]
         require_reply(self.algorithm, reply, len(chunk), self.space.personal.dim, is_last)
+        require_client_state(self.algorithm, self.start_state, reply.state)
         return reply, oracle
 
     def _answer(self, request: Request, chunk: Chunk, reply: Reply, oracle: GradientOracle) -> Answer:

@@ -13,7 +13,7 @@ from fedlightning.algorithms.base import Algorithm, Reply
 from fedlightning.core.errors import UsageError
 from fedlightning.core.parameter_space import ParameterSpace, read
 from fedlightning.federation.client_states import ClientStates, Rows, Storage
-from fedlightning.federation.validation import tensors_of
+from fedlightning.federation.validation import require_start_state, tensors_of
 from fedlightning.oracle import GradientOracle
 
 Buffers = Literal["average", "local"]
@@ -58,7 +58,7 @@ class ClientTable:
         self.space = space
         self.algorithm = algorithm
         self.averaged_buffers: tuple[str, ...] = ()
-        self.start_state = algorithm.init_client(start.clone())
+        self.start_state = require_start_state(algorithm, algorithm.init_client(start.clone()))
         self._policy = buffers
         self._storage = storage
         self._personal = read(space.personal, task, like=start)
