@@ -8,8 +8,9 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from fedlightning.callbacks.clients import EvaluateClients
-from fedlightning.core.errors import InvalidTypeError
+from fedlightning.core.errors import InvalidTypeError, InvalidValueError
 from fedlightning.core.parameter_space import ParameterSpace
+from fedlightning.core.settings import settings
 from fedlightning.data.module import FederatedDataModule
 from fedlightning.federation.cohort import RoundBatch
 from fedlightning.tasks.lightning_surface import refuse_synchronised_statistics, warn_of_single_samples
@@ -58,6 +59,25 @@ def require_round(batch: Any) -> None:
         raise InvalidTypeError(
             f"training_step got a {type(batch).__name__} instead of a round of cohorts: train with a "
             "FederatedDataModule, e.g. FederatedDataModule.from_datasets(train=[one data set a client])."
+        )
+
+
+def require_its_number_of_clients(task: FederatedLightningModule, num_clients: int) -> None:
+    """Make sure that a task that holds every client's problem itself is fitted on data of as many clients.
+
+    Args:
+        task: Attached to a trainer.
+        num_clients: Number of clients in the task, its argument of this name.
+
+    Raises:
+        ValueError: If the data have another number of clients.
+    """
+    data: Any = task.trainer.datamodule  # type: ignore[attr-defined]
+    if isinstance(data, FederatedDataModule) and data.num_clients != num_clients:
+        raise InvalidValueError(
+            f"{type(task).__name__}(num_clients={num_clients}): the data have {data.num_clients} clients. Give the "
+            f"task {settings({'model.num_clients': data.num_clients})}, or the data "
+            f"{settings({'data.num_clients': num_clients})}."
         )
 
 
