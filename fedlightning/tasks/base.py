@@ -196,7 +196,7 @@ class FederatedLightningModule(CheckpointedTask):
                 placed = batch.place(self.device, self._trainable.dtype)
                 result = simulation.run(placed, precision.autocast, precision.undoes_overflow)
         except RoundRejectedError as error:
-            raise RoundRejectedError(f"Round {batch.index}: {error}{codec.rescue(self.trainer)}") from None
+            raise RoundRejectedError(f"Round {batch.index + 1}: {error}{codec.rescue(self.trainer)}") from None
         finally:
             self._in_round = False
         self._server_step.take(self, simulation, precision.scaler, result.undone)

@@ -145,7 +145,7 @@ def rescue(trainer: Trainer) -> str:
     if callback is None:
         return ""
     folder = Path(getattr(callback, "dirpath", None) or trainer.default_root_dir)
-    path = folder / f"before-rejected-round-{trainer.global_step}.ckpt"
+    path = folder / f"before-rejected-round-{trainer.global_step + 1}.ckpt"
     trainer.save_checkpoint(path, weights_only=False)
     return f" The state before this round was saved to {path}."
 

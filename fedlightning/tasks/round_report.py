@@ -54,7 +54,7 @@ class RoundReport:
             trainer.callback_metrics.pop("regularization", None)  # that of an earlier round
         trainer.callback_metrics.update({name: torch.as_tensor(value) for name, value in metrics.items()})
         if is_read or task.device.type == "cpu":  # elsewhere a look would wait for the device
-            self._watch(metrics, trainer.global_step - 1)
+            self._watch(metrics, trainer.global_step)
         every = trainer.log_every_n_steps
         if not (trainer.should_stop or (every and (trainer.global_step % every == 0 or _is_last(trainer)))):
             return
@@ -66,7 +66,7 @@ class RoundReport:
         for name, values in result.clients.items():
             log_histogram(trainer, f"{name}_clients", values)
 
-    def _watch(self, metrics: Mapping[str, Tensor | float], round_index: int) -> None:
+    def _watch(self, metrics: Mapping[str, Tensor | float], rounds: int) -> None:
         """Warn once if the training loss is NaN, or has grown a million-fold since the first round of the fit."""
         if "train_loss" not in metrics:
             return
@@ -74,7 +74,7 @@ class RoundReport:
         if isnan(loss) and not self._has_warned_of_nan:
             self._has_warned_of_nan = True
             rank_zero_warn(
-                f"train_loss is NaN in round {round_index}, though the gradients of the clients that count are "
+                f"train_loss is NaN in round {rounds}, though the gradients of the clients that count are "
                 "finite: a term of the objective is undefined where its gradient is not (log of a negative number, "
                 "0/0). Look at the data and at every term of the objective."
             )
@@ -82,7 +82,7 @@ class RoundReport:
             self._first_loss = max(loss, 1e-3)  # an objective of a saddle point may begin near zero
         elif loss > _RUNAWAY * self._first_loss:
             rank_zero_warn(
-                f"train_loss has grown more than a million-fold, to {loss:.3g} in round {round_index}:"
+                f"train_loss has grown more than a million-fold, to {loss:.3g} in round {rounds}:"
                 f" the run diverges. {_REMEDY}"
             )
             self._first_loss = float("inf")
