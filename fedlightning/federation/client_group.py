@@ -195,6 +195,7 @@ class ClientGroup(ClientTable):
             reply, oracle = self._reply(phase, request, chunk, steps, ways.oracle)
             why = guard.objection(batched)
             if why is None:
+                ways.report_given_up(self.objective.autocast.on_cpu)
                 return self._answer(request, chunk, reply, oracle)
             if batched:
                 ways.leave_batching(self.objective.autocast.on_cpu, why)
