@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from fedlightning.core.serialisation import CheckpointError, NotPlainError, class_path, rebuild, to_config
+from fedlightning.core.settings import settings
 from fedlightning.data.module import FederatedDataModule
 from fedlightning.federation.checkpoint_io import (
     FORMAT,
@@ -91,6 +92,8 @@ def load(task: TaskWithClients, checkpoint: Mapping[str, Any], fitting: bool) ->
         )
     if fitting and state is not None:
         require_same_personal_parameters(task, state)
+    if fits and state is not None:
+        require_same_buffers(task, state, fitting)
     task.run.load(
         state if fits else None,
         {} if state is None else state.get("data", {}),
@@ -133,6 +136,34 @@ def require_same_personal_parameters(task: TaskWithClients, state: Mapping[str, 
             f"{task.run.source} was trained with '{moved[0]}' {was}, now it is {is_now}: states and optimizers do not "
             f"fit. Resume with the same personal_parameters, or {START_ANEW}."
         )
+
+
+def require_same_buffers(task: TaskWithClients, state: Mapping[str, Any], fitting: bool) -> None:
+    """Make sure that buffers lie where they lay when a checkpoint was written: with the server, or with the clients.
+
+    Args:
+        task: Receives the states.
+        state: What is stored of them.
+        fitting: Whether training goes on from the checkpoint.
+
+    Raises:
+        CheckpointError: If the task's ``buffers`` has another value, and the objective changes some that may travel.
+    """
+    if state["clients"] is None:  # no round yet
+        return
+    tables = state["clients"].get("architectures", {"": state["clients"]}).values()
+    changed = {name for table in tables for name in table["buffers"]}
+    moving = [name for name in task.parameter_space().travelling_buffers if name in changed]
+    before, now = ("average" if state["buffers"]["names"] else "local"), task.federation_options.buffers
+    if moving and before != now:
+        anew = f", or {START_ANEW}" if fitting else ""
+        raise CheckpointError(
+            f"{task.run.source} was trained with buffers='{before}', this run has buffers='{now}': '{moving[0]}' was "
+            f"kept {_KEPT[before]}, and is expected {_KEPT[now]}. Take {settings({'model.buffers': before})}{anew}."
+        )
+
+
+_KEPT = {"average": "by the server", "local": "by every client"}
 
 
 def rescue(trainer: Trainer) -> str:

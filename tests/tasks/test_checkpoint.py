@@ -214,6 +214,34 @@ def test_checkpoint_of_another_federation(tmp_path):
         saved(tmp_path, 99, partial(Line, SCAFFOLD(0.05)), other, 4, tmp_path / "end-2.ckpt")
 
 
+@pytest.mark.parametrize(("then", "now"), [("local", "average"), ("average", "local")])
+def test_checkpoint_of_buffers_that_lay_elsewhere(then, now, tmp_path):
+    file = tmp_path / "end-2.ckpt"
+    saved(tmp_path, 99, partial(Normed, SCAFFOLD(0.05), buffers=then), regression_data(), 2)
+    said = (
+        rf"end-2\.ckpt was trained with buffers='{then}', this run has buffers='{now}': 'net\.1\.running_mean' .*"
+        rf"Take buffers='{then}' \(--model\.buffers={then}\), or start anew without ckpt_path"
+    )
+    with pytest.raises(CheckpointError, match=said):
+        saved(tmp_path, 99, partial(Normed, SCAFFOLD(0.05), buffers=now), regression_data(), 4, file)
+    with pytest.raises(CheckpointError, match=said):
+        Normed.load_from_checkpoint(file, buffers=now)
+    assert Normed.load_from_checkpoint(file).federation_options.buffers == then
+
+
+def test_buffers_that_no_objective_changes_may_lie_anywhere(tmp_path):
+    saved(tmp_path, 99, partial(Line, SCAFFOLD(0.05), buffers="local"), regression_data(), 2)
+    saved(tmp_path, 99, partial(Line, SCAFFOLD(0.05)), regression_data(), 4, tmp_path / "end-2.ckpt")
+    saved(tmp_path, 99, partial(PersonallyNormed, FedAvg(0.05), buffers="local"), regression_data(), 2)
+    saved(tmp_path, 99, partial(PersonallyNormed, FedAvg(0.05)), regression_data(), 4, tmp_path / "end-2.ckpt")
+
+
+class PersonallyNormed(Normed):
+    """BatchNorm stays on the clients either way."""
+
+    personal_parameters = ("net.1",)
+
+
 def test_checkpoint_of_another_model(tmp_path):
     end = saved(tmp_path, 99, partial(Line, SCAFFOLD(0.05)), regression_data(), 2)
     task = Personal(SCAFFOLD(0.05))
