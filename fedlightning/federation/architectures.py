@@ -136,8 +136,8 @@ class Architectures:
         with self._choice.activated(architecture):
             yield self._groups.of(architecture)
 
-    def join(self, chunk: Chunk, num_clients: int) -> Cost:
-        """Evaluate the objective for the first client of a chunk, to learn which buffers change and what it costs.
+    def join(self, chunk: Chunk, num_clients: int) -> tuple[Cost, float]:
+        """Evaluate the objective for the first client of a chunk, to learn which buffers change, the cost and the loss.
 
         Raises:
             IndexError: If a client has no architecture.

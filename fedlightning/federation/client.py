@@ -58,8 +58,8 @@ class Clients(Protocol):
     def of_architecture(self, name: str) -> ClientGroup:
         """Return the group of the named architecture, whether or not the architecture is active."""
 
-    def join(self, chunk: Chunk, num_clients: int) -> Cost:
-        """Evaluate the objective once for a chunk's first client, and return the cost of a gradient."""
+    def join(self, chunk: Chunk, num_clients: int) -> tuple[Cost, float]:
+        """Evaluate the objective once for a chunk's first client, and return the cost of a gradient and the loss."""
 
     def begin(self, buffers: Collection[str], num_clients: int) -> None:
         """Make room for client states, given the names of the buffers that the objective changes."""
@@ -131,9 +131,10 @@ class ClientRunner:
             ObjectiveError: If the objective fails for the cohort's first client.
             ValueError: If the processes disagree on the buffers.
         """
+        loss = None
         with self._undisturbed(cohort.device):
             if len(cohort):
-                self._cost = self.clients.join(cohort.preview(1), len(samples))
+                self._cost, loss = self.clients.join(cohort.preview(1), len(samples))
         changed = sorted(self.clients.common_buffers) if len(cohort) else None
         found = [names for names in self._processes.collect(changed) if names is not None]
         if any(names != found[0] for names in found):
@@ -144,7 +145,8 @@ class ClientRunner:
             )
         self.clients.begin(found[0], len(samples))
         self.has_joined = True
-        return Roster(samples, self.clients.averaged_buffers, self.clients.start_buffers)
+        loss = self._processes.agree(loss)
+        return Roster(samples, self.clients.averaged_buffers, self.clients.start_buffers, loss)
 
     def train(self, request: Request, cohort: Cohort, autocast: Autocast) -> Iterator[Answer]:
         """Yield the answers of this process's clients, in the order of the cohort.

@@ -83,15 +83,15 @@ class ClientGroup(ClientTable):
         """Yield this group, to which every client belongs."""
         yield self
 
-    def join(self, chunk: Chunk, num_clients: int) -> Cost:
-        """Evaluate the objective for a chunk's first client, to find the buffers it changes and the cost.
+    def join(self, chunk: Chunk, num_clients: int) -> tuple[Cost, float]:
+        """Evaluate the objective for a chunk's first client, to find the buffers it changes, the cost and the loss.
 
         Args:
             chunk: Holds the client's data.
             num_clients: N.
 
         Returns:
-            The cost of one client's gradient.
+            The cost of one client's gradient, and the client's loss.
 
         Raises:
             ObjectiveError: If the objective fails.
@@ -108,7 +108,7 @@ class ClientGroup(ClientTable):
         device = self._personal.device
         free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
         dim = self.space.shared.dim + self.space.personal.dim
-        return Cost(dim, self._personal.element_size(), look.activation_bytes, free)
+        return Cost(dim, self._personal.element_size(), look.activation_bytes, free), look.loss
 
     def look_again(self, chunk: Chunk, request: Request) -> None:
         """Check whether the objective has begun to keep state in Python, and update :attr:`alone`."""
