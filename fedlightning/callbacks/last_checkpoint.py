@@ -89,7 +89,7 @@ class LastCheckpoint(Checkpoint):
     def _save(self, trainer: Trainer) -> None:
         path = self.path
         if path is not None and not trainer.fast_dev_run:  # type: ignore[attr-defined]
-            trainer.save_checkpoint(path)
+            trainer.save_checkpoint(path, weights_only=False)
             self._saved_at = time.monotonic()
 
 

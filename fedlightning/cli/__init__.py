@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from fedlightning import __version__
@@ -69,9 +71,19 @@ def main(args: Sequence[str] | None = None) -> None:
             compare(given[1:])
         else:
             _refuse_mistakes(given)
+            _import_lightning(given)
             from fedlightning.cli.app import FederatedCLI
 
             FederatedCLI(args)
+
+
+def _import_lightning(given: Sequence[str]) -> None:
+    """Import Lightning, and for a subcommand's help only what the help shows."""
+    from fedlightning.cli.lean import stand_ins, without_collection
+
+    helps = {"-h", "--help"} & set(given)  # the help of a class (--model.help) shows modules of torchvision, too
+    with without_collection(), stand_ins() if helps else nullcontext():
+        import_module("fedlightning.cli.app")
 
 
 def _refuse_mistakes(given: Sequence[str]) -> None:

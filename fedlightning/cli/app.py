@@ -27,6 +27,14 @@ from fedlightning.tasks.base import FederatedLightningModule
 class TaskParser(ComparisonParser, LightningArgumentParser):
     """Parses the arguments of tasks, data and trainer, and reports errors in a line or two."""
 
+    def add_method_arguments(self, class_type: type, method_name: str, *args: Any, **kwargs: Any) -> list[str]:
+        """Add a method's arguments under a heading of our own: Lightning's sentences are cut where their lines end."""
+        before = len(self._action_groups)
+        added: list[str] = super().add_method_arguments(class_type, method_name, *args, **kwargs)
+        for group in self._action_groups[before:]:
+            group.title = f"Arguments of {method_name}"
+        return added
+
 
 class FederatedCLI(LightningCLI):
     """Extends ``LightningCLI`` by tasks and data by class path, atomic checkpoints, and one seed for everything."""

@@ -63,7 +63,7 @@ def _sentence(error: BaseException) -> str | None:
             return None
         return f"{misfit.step}: {str(error).splitlines()[0].rstrip('.')}{misfit.facts}"
     cause = error.__cause__
-    if cause is None:
+    if cause is None or isinstance(cause, SystemExit):  # a parser's, whose complaint is the message
         return str(error)
     if is_refusal(cause):  # met inside an objective
         return str(error)

@@ -16,7 +16,7 @@ from typing_extensions import Self
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError
 from fedlightning.core.per_architecture import TaskArchitectures
 from fedlightning.core.serialisation import rebuild
-from fedlightning.core.validation import require, require_instance
+from fedlightning.core.validation import require, require_instance, spoken_name
 from fedlightning.data.evaluation_loaders import EvaluationLoaders, Loader
 from fedlightning.data.federation import Federation
 from fedlightning.data.identity import difference, identity_of
@@ -76,8 +76,7 @@ class FederatedDataModule(LightningDataModule):
         require(self, "local_epochs", "rounds_per_epoch", "eval_batch_size", at_least=1, whole=True)
         require(self, "num_workers", at_least=0, whole=True)
         require(self, "seed", whole=True)
-        owner = type(self).__name__
-        require_instance(f"{owner}(participation", self.participation, Participation, "Uniform(size=10)")
+        require_instance(f"{spoken_name(self)}(participation", self.participation, Participation, "Uniform(size=10)")
 
     @abstractmethod
     def build(self) -> Federation:

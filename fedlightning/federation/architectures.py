@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.parameter_space import Layout
 from fedlightning.core.per_architecture import TaskArchitectures
+from fedlightning.core.settings import settings
 from fedlightning.federation.buffers import averaged_buffers
 from fedlightning.federation.client_group import ClientGroup
 from fedlightning.federation.client_table import mean_of_parts
@@ -209,8 +210,8 @@ class Architectures:
         with self._choice.activated(architecture):
             yield self._groups.of(architecture)
 
-    def join(self, chunk: Chunk, num_clients: int) -> Cost:
-        """Evaluate the objective for the first client of a chunk, to learn which buffers change and what it costs.
+    def join(self, chunk: Chunk, num_clients: int) -> tuple[Cost, float]:
+        """Evaluate the objective for the first client of a chunk, to learn which buffers change, the cost and the loss.
 
         Raises:
             IndexError: If a client has no architecture.
@@ -256,7 +257,8 @@ class Architectures:
         if mine != theirs:
             raise InvalidValueError(
                 f"Client {cohort.members[0].id} changes buffer '{sorted(mine ^ theirs)[0]}', which clients of other "
-                "architectures do not change, or the other way round, so it cannot be averaged. Set buffers to "
-                "'local', or use layers without running statistics (GroupNorm, LayerNorm)."
+                "architectures do not change, or the other way round, so it cannot be averaged. Set "
+                f"{settings({'model.buffers': 'local'})}, or use layers without running statistics (GroupNorm, "
+                "LayerNorm)."
             )
         selection.check_alone(group, cohort.preview(2), request)

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError, MissingFileError
 from fedlightning.core.serialisation import CheckpointError
+from fedlightning.core.settings import settings
 from fedlightning.federation.shards import placed_shards, read_shards, remove_shards, require_no_shards
 from fedlightning.federation.whole_files import write_whole
 
@@ -111,7 +112,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         step = _round_of(path) if step is None else step
         return (
             f"The checkpoint before it{'' if step is None else f', of round {step},'} is whole: when the cause is "
-            f"mended, go on from there with ckpt_path={str(path)!r}."
+            f"mended, go on from there with {settings({'ckpt_path': str(path)})}."
         )
 
 
@@ -153,8 +154,8 @@ def read_checkpoint(
     if not isinstance(content, dict) or not isinstance(content.get("pytorch-lightning_version"), str):
         what = f"a {type(content).__name__}" if not isinstance(content, dict) else "a dict"
         raise CheckpointError(
-            f"{name} holds {what}, not a Trainer's checkpoint. Weights alone are taken over with "
-            "task.load_state_dict(torch.load(path, weights_only=True)), before fit."
+            f"{name} holds {what}, not a Trainer's checkpoint. Give a file that a fit saved, such as last.ckpt. "
+            "From Python also weights alone, task.load_state_dict(torch.load(path, weights_only=True)) before fit."
         )
     if not isinstance(content.get("state_dict"), Mapping):
         raise CheckpointError(f"{name}: 'state_dict' is missing in it, or no dict.{_others(path)}")

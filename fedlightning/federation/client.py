@@ -38,8 +38,8 @@ class Clients(Protocol):
     def of_architecture(self, name: str) -> ClientGroup:
         """Return the group of the named architecture, whether or not the architecture is active."""
 
-    def join(self, chunk: Chunk, num_clients: int) -> Cost:
-        """Evaluate the objective once for a chunk's first client, and return the cost of a gradient."""
+    def join(self, chunk: Chunk, num_clients: int) -> tuple[Cost, float]:
+        """Evaluate the objective once for a chunk's first client, and return the cost of a gradient and the loss."""
 
     def answers(self, request: Request, cohort: Cohort, selection: OracleSelection) -> Iterator[Answer]:
         """Yield the answers of a cohort's clients; new client states are pending until :meth:`settle`."""
@@ -84,9 +84,10 @@ class ClientRunner:
             ObjectiveError: If the objective fails for the cohort's first client.
             ValueError: If the processes disagree on the buffers.
         """
+        loss = None
         with self._undisturbed(cohort.device):
             if len(cohort):
-                self._cost = self.clients.join(cohort.preview(1), len(samples))
+                self._cost, loss = self.clients.join(cohort.preview(1), len(samples))
         changed = sorted(self.clients.table.common_buffers) if len(cohort) else None
         found = [names for names in self._processes.collect(changed) if names is not None]
         if any(names != found[0] for names in found):
@@ -97,7 +98,9 @@ class ClientRunner:
             )
         self.clients.table.begin(found[0], len(samples))
         self.has_joined = True
-        return Roster(samples, self.clients.table.averaged_buffers, self.clients.table.start_buffers)
+        loss = self._processes.agree(loss)
+        table = self.clients.table
+        return Roster(samples, table.averaged_buffers, table.start_buffers, loss)
 
     def train(self, request: Request, cohort: Cohort, autocast: Autocast) -> Iterator[Answer]:
         """Yield the answers of this process's clients, in the order of the cohort.

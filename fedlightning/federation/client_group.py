@@ -21,7 +21,7 @@ from fedlightning.federation.client_table import ClientTable
 from fedlightning.federation.cohort import Chunk, Cohort
 from fedlightning.federation.oracle_selection import OracleSelection
 from fedlightning.federation.protocol import Answer, Request, Stamp
-from fedlightning.federation.validation import require_reply, tensors_of
+from fedlightning.federation.validation import absent_state_named, require_client_state, require_reply, tensors_of
 from fedlightning.oracle import Autocast, ClientBatching, Cost, GradientOracle, Objective, ObjectiveError, Vectorized
 from fedlightning.oracle.guard import Guard
 from fedlightning.oracle.look import Look
@@ -69,15 +69,15 @@ class ClientGroup:
         """Yield this group, to which every client belongs."""
         yield self
 
-    def join(self, chunk: Chunk, num_clients: int) -> Cost:
-        """Evaluate the objective for a chunk's first client, to find the buffers it changes and the cost.
+    def join(self, chunk: Chunk, num_clients: int) -> tuple[Cost, float]:
+        """Evaluate the objective for a chunk's first client, to find the buffers it changes, the cost and the loss.
 
         Args:
             chunk: Holds the client's data.
             num_clients: N.
 
         Returns:
-            The cost of one client's gradient.
+            The cost of one client's gradient, and the client's loss.
 
         Raises:
             ObjectiveError: If the objective fails.
@@ -95,7 +95,7 @@ class ClientGroup:
         numbers = table.start_personal
         free = torch.cuda.mem_get_info(numbers.device)[0] if numbers.device.type == "cuda" else None
         dim = table.space.shared.dim + table.space.personal.dim
-        return Cost(dim, numbers.element_size(), look.activation_bytes, free)
+        return Cost(dim, numbers.element_size(), look.activation_bytes, free), look.loss
 
     def look_again(self, chunk: Chunk, request: Request) -> None:
         """Check whether the objective has begun to keep state in Python, and update :attr:`alone`."""
@@ -183,6 +183,7 @@ class ClientGroup:
             reply, oracle = self._reply(phase, request, chunk, steps, selection.oracle)
             why = guard.objection(batched)
             if why is None:
+                selection.report_given_up(self.objective.autocast.on_cpu)
                 return self._answer(request, chunk, reply, oracle)
             if batched:
                 selection.leave_batching(self.objective.autocast.on_cpu, why)
@@ -211,9 +212,13 @@ class ClientGroup:
             seeds=[derive_seed(request.seed, client, 2) for client in chunk.ids],
             averaged=self.table.buffers.averaged,
         )
-        reply = phase.client_update(for_clients(request.message, chunk.ids), self.table.client_state(states), oracle)
-        is_last = phase == self.table.algorithm.phases[-1]
-        require_reply(self.table.algorithm, reply, len(chunk), self.table.space.personal.dim, is_last)
+        algorithm = self.table.algorithm
+        message, state = for_clients(request.message, chunk.ids), self.table.client_state(states)
+        with absent_state_named(algorithm, phase.client_update, state):
+            reply = phase.client_update(message, state, oracle)
+        is_last = phase == algorithm.phases[-1]
+        require_reply(algorithm, reply, len(chunk), self.table.space.personal.dim, is_last)
+        require_client_state(algorithm, self.table.start_state, reply.state)
         return reply, oracle
 
     def _answer(self, request: Request, chunk: Chunk, reply: Reply, oracle: GradientOracle) -> Answer:

@@ -15,7 +15,7 @@ from fedlightning.core.parameter_space import ParameterSpace, read
 from fedlightning.federation.aggregation import finite_clients
 from fedlightning.federation.buffers import Buffers, ClientBuffers
 from fedlightning.federation.client_states import ClientStates, StatesByField, Storage
-from fedlightning.federation.validation import tensors_of
+from fedlightning.federation.validation import require_start_state, tensors_of
 from fedlightning.oracle import GradientOracle
 
 _STATE = "state."
@@ -112,7 +112,7 @@ class ClientTable:
         self.task = task
         self.space = space
         self.algorithm = algorithm
-        self.start_state: Any = algorithm.init_client(start.clone())
+        self.start_state: Any = require_start_state(algorithm, algorithm.init_client(start.clone()))
         self._policy = buffers
         self._storage = storage
         self.start_personal = read(space.personal, task, like=start)

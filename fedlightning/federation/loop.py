@@ -135,7 +135,7 @@ def _warn_of_a_skipped_round(index: int, phase: int, phases: int, contacted: int
     """Warn that a round is skipped because too few clients answered; the download still counts."""
     which = f" in phase {phase + 1} of {phases}" if phases > 1 else ""
     warnings.warn(
-        f"Round {index} was skipped: of {contacted} clients invited{which}, too few answered. "
+        f"Round {index + 1} was skipped: of {contacted} clients invited{which}, too few answered. "
         "Invite more, allow more retries, or lower at_least.",
         RuntimeWarning,
         stacklevel=2,

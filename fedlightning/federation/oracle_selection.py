@@ -58,6 +58,7 @@ class OracleSelection:
         self._self_check = self_check
         self._ladder: list[ClientBatching] = [oracle]
         self._cost: Cost | None = None
+        self._given_up: tuple[ClientBatching, str] | None = None  # the first way that failed, and why; not yet reported
 
     @property
     def is_made(self) -> bool:
@@ -131,34 +132,39 @@ class OracleSelection:
         if self.oracle == self._ladder[-1]:
             return False
         if is_out_of_memory(error) and num_clients > 1:
+            self._note(_too_many(num_clients))
             self._take_fewer_than(num_clients)
             return True
         if not isinstance(error, BatchedError):
             return False
-        slower = self._ladder[self._ladder.index(self.oracle) + 1]
-        why = str(error).splitlines()[0]
-        self._report(f"oracle: took {in_words(slower, on_cpu)}: with {in_words(self.oracle, on_cpu)} {why}")
-        self.oracle = slower
+        self._note(f"with {in_words(self.oracle, on_cpu)} {str(error).splitlines()[0]}")
+        self.oracle = self._ladder[self._ladder.index(self.oracle) + 1]
         return True
 
-    def _take_fewer_than(self, num_clients: int) -> None:
+    def report_given_up(self, on_cpu: bool) -> None:
+        """Report in one line where :meth:`give_way` has ended, with the first cause; called when an attempt is good."""
+        if self._given_up is None:
+            return
+        (former, why), self._given_up = self._given_up, None
+        fewer = in_words(former, on_cpu) == in_words(self.oracle, on_cpu)  # the same way, but smaller chunks
+        self._report(f"oracle: took {_chunks(self.chunk_size) if fewer else in_words(self.oracle, on_cpu)}: {why}")
+
+    def _note(self, why: str) -> None:
+        """Keep the cause of the first failure until an attempt is good."""
+        self._given_up = self._given_up or (self.oracle, why)
+
+    def _take_fewer_than(self, clients: int) -> None:
         """Compute half as many clients together from now on, in this way and in all slower ones."""
         place = self._ladder.index(self.oracle)
-        fewer = self._reported_half(num_clients)
+        fewer = _half(clients)
         self._ladder = [replace(way, chunk_size=fewer) if isinstance(way, Vectorized) else way for way in self._ladder]
         self.oracle = self._ladder[place]
 
-    def _reported_half(self, num_clients: int) -> int:
-        """Report that ``num_clients`` at once do not fit into memory, and return half that number."""
-        half = (num_clients + 1) // 2
-        chunks = f"chunks of {half} client{'s' if half > 1 else ''}"
-        self._report(f"oracle: took {chunks}: {num_clients} at once do not fit into memory")
-        return half
-
     def leave_batching(self, on_cpu: bool, why: str) -> None:
         """Compute clients one after the other from now on."""
+        self._note(why)
         self.oracle = self._ladder[-1]
-        self._report(f"oracle: took {in_words(self.oracle, on_cpu)}: {why}")
+        self.report_given_up(on_cpu)
 
     def resume(self, stored: ClientBatching) -> None:
         """Continue with the choice of an earlier run where this run leaves the choice open."""
@@ -200,14 +206,19 @@ class OracleSelection:
 
     def _trial(self, group: ClientGroup, cohort: Cohort, batched: ClientBatching | None, request: Request) -> Trial:
         """Time the ways on the first clients of a cohort, with as many at once as fit into memory."""
-        wanted = batched if isinstance(batched, Vectorized) else None
+        wanted = first = batched if isinstance(batched, Vectorized) else None
         while True:
             try:
-                return self._timed(group, cohort, wanted, request)
+                trial = self._timed(group, cohort, wanted, request)
+                break
             except (RuntimeError, MemoryError) as error:
                 if wanted is None or not is_out_of_memory(error):
                     raise
-            wanted = self._smaller(wanted)  # outside the handler, where the error would hold what fills the memory
+            wanted = _smaller(wanted)  # outside the handler, where the error would hold what fills the memory
+        if first is not None and wanted != first:
+            fewer = 1 if wanted is None else wanted.chunk_size
+            self._report(f"oracle: took {_chunks(fewer)}: {_too_many(first.chunk_size)}")
+        return trial
 
     def _timed(self, group: ClientGroup, cohort: Cohort, batched: Vectorized | None, request: Request) -> Trial:
         assert isinstance(self.oracle, Auto)
@@ -220,11 +231,6 @@ class OracleSelection:
 
         with group.errors_named([member.id for member in cohort.members]), undone(group.table.task):
             return self.oracle.choose(group.objective, cohort.steps(), arguments, batched)
-
-    def _smaller(self, oracle: Vectorized) -> Vectorized | None:
-        """Return the way with half as many clients at once; None if it is down to one already."""
-        assert oracle.chunk_size is not None
-        return replace(oracle, chunk_size=self._reported_half(oracle.chunk_size)) if oracle.chunk_size > 1 else None
 
     def _agreeing(self, group: ClientGroup, chunk: Chunk, oracle: Vectorized, request: Request) -> ClientBatching:
         """Return the oracle or, if it disagrees with plain evaluation, the fastest slower way that agrees."""
@@ -250,6 +256,24 @@ class OracleSelection:
             words = in_words(agreed, request.point.device.type == "cpu")
             self._report(f"oracle: took {words}, as another process must")
         return agreed
+
+
+def _smaller(oracle: Vectorized) -> Vectorized | None:
+    """Return the way with half as many clients at once; None if it is down to one already."""
+    assert oracle.chunk_size is not None
+    return replace(oracle, chunk_size=_half(oracle.chunk_size)) if oracle.chunk_size > 1 else None
+
+
+def _half(clients: int) -> int:
+    return (clients + 1) // 2
+
+
+def _chunks(clients: int | None) -> str:
+    return f"chunks of {clients} client{'s' if clients != 1 else ''}"
+
+
+def _too_many(clients: int | None) -> str:
+    return f"{clients} at once do not fit into memory"
 
 
 def _sample(group: ClientGroup, chunk: Chunk, request: Request) -> Sample:

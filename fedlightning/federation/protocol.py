@@ -155,11 +155,13 @@ class Roster:
         samples: Every client's number of samples, ``[N]``.
         buffers: Names of the buffers that the objective changes and the server averages.
         start_buffers: Initial values of these buffers, ``[b]``.
+        start_loss: Loss of one client when the run begins, of which later losses are multiples; None if unknown.
     """
 
     samples: Tensor
     buffers: tuple[str, ...] = ()
     start_buffers: Tensor = field(default_factory=lambda: torch.empty(0))
+    start_loss: float | None = None
 
     @property
     def num_clients(self) -> int:

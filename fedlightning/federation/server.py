@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.core.errors import FedlightningError, InvalidValueError
+from fedlightning.core.settings import settings
 from fedlightning.federation.aggregation import CohortMean
 from fedlightning.federation.buffers import finite_or_zero
 from fedlightning.federation.processes import Processes
@@ -152,7 +153,8 @@ class FederatedServer:
             raise RoundRejectedError(
                 f"All {cohort.answered} clients of the cohort returned NaN or infinite numbers. "
                 "The round was rejected: server and client states are those before it. "
-                "Lower lr, clip gradients, or look at the clients' data."
+                f"Lower {settings({'model.algorithm.lr': ...})}, clip gradients with "
+                f"{settings({'model.algorithm.local_clip': ...})}, or look at the clients' data."
             )
         self._left_out.warn(cohort.left_out)
         server_update = self.algorithm.phases[request.stamp.phase].server_update

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from fedlightning.core.serialisation import CheckpointError, NotPlainError, class_path, rebuild, to_config
+from fedlightning.core.settings import settings
 from fedlightning.data.module import FederatedDataModule
 from fedlightning.federation.checkpoint_io import (
     FORMAT,
@@ -22,12 +23,14 @@ from fedlightning.federation.checkpoint_io import (
     require_federation,
 )
 from fedlightning.federation.client_states import MemoryMapped
+from fedlightning.federation.resume import START_ANEW
 from fedlightning.federation.shards import write_shards
 
 if TYPE_CHECKING:
     from fedlightning.tasks.checkpointed import CheckpointedTask
 
 CHECKPOINT_KEY = "federation"
+_KEPT = {"average": "by the server", "local": "by every client"}
 _RESUMED = {"optimizer_states", "lr_schedulers", "loops"}
 
 
@@ -81,8 +84,7 @@ def load(task: CheckpointedTask, checkpoint: Mapping[str, Any], fitting: bool) -
     if not fits and (fitting or (state is not None and task.client_models.exist)):
         theirs = "no federated algorithm" if state is None else state["algorithm"]
         remedy = (
-            "Resume with the same algorithm, or start anew from the weights alone "
-            "(task.load_state_dict(checkpoint['state_dict'])) without ckpt_path."
+            f"Resume with the same algorithm, or {START_ANEW}."
             if fitting
             else "The clients' own models are among them: evaluate with the algorithm it was trained with."
         )
@@ -91,6 +93,8 @@ def load(task: CheckpointedTask, checkpoint: Mapping[str, Any], fitting: bool) -
         )
     if fitting and state is not None:
         require_same_personal_parameters(task, state)
+    if fits and state is not None:
+        require_same_buffers(task, state, fitting)
     task.run.load(
         state if fits else None,
         {} if state is None else state.get("data", {}),
@@ -132,8 +136,32 @@ def require_same_personal_parameters(task: CheckpointedTask, state: Mapping[str,
         was, is_now = ("personal", "shared") if moved[0] in before else ("shared", "personal")
         raise CheckpointError(
             f"{task.run.source} was trained with '{moved[0]}' {was}, now it is {is_now}: states and optimizers do not "
-            "fit. Resume with the same personal_parameters, or start anew from the weights alone "
-            "(task.load_state_dict(checkpoint['state_dict'])) without ckpt_path."
+            f"fit. Resume with the same personal_parameters, or {START_ANEW}."
+        )
+
+
+def require_same_buffers(task: CheckpointedTask, state: Mapping[str, Any], fitting: bool) -> None:
+    """Make sure that buffers lie where they lay when a checkpoint was written: with the server, or with the clients.
+
+    Args:
+        task: Receives the states.
+        state: What is stored of them.
+        fitting: Whether training goes on from the checkpoint.
+
+    Raises:
+        CheckpointError: If the task's ``buffers`` has another value, and the objective changes some that may travel.
+    """
+    if state["clients"] is None:  # no round yet
+        return
+    tables = state["clients"].get("architectures", {"": state["clients"]}).values()
+    changed = {name for table in tables for name in table["buffers"]}
+    moving = [name for name in task.parameter_space().travelling_buffers if name in changed]
+    before, now = ("average" if state["buffers"]["names"] else "local"), task.federation_options.buffers
+    if moving and before != now:
+        anew = f", or {START_ANEW}" if fitting else ""
+        raise CheckpointError(
+            f"{task.run.source} was trained with buffers='{before}', this run has buffers='{now}': '{moving[0]}' was "
+            f"kept {_KEPT[before]}, and is expected {_KEPT[now]}. Take {settings({'model.buffers': before})}{anew}."
         )
 
 
@@ -147,8 +175,8 @@ def rescue(trainer: Trainer) -> str:
     if callback is None:
         return ""
     folder = Path(getattr(callback, "dirpath", None) or trainer.default_root_dir)
-    path = folder / f"before-rejected-round-{trainer.global_step}.ckpt"
-    trainer.save_checkpoint(path)
+    path = folder / f"before-rejected-round-{trainer.global_step + 1}.ckpt"
+    trainer.save_checkpoint(path, weights_only=False)
     return f" The state before this round was saved to {path}."
 
 

@@ -102,7 +102,7 @@ class TrainingRounds:
         try:
             yield
         except RoundRejectedError as error:
-            raise RoundRejectedError(f"Round {batch.index}: {error}{rescue(self._task.trainer)}") from None
+            raise RoundRejectedError(f"Round {batch.index + 1}: {error}{rescue(self._task.trainer)}") from None
         finally:
             self._running = False
 

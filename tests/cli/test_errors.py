@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from pathlib import Path
 
@@ -210,6 +211,34 @@ def test_a_checkpoint_of_something_else_ends_with_a_sentence():
         main(["fit", *of("universal_perturbation", "fed_mip"), *again])
     with pytest.raises(SystemExit, match=r"^fedlightning: \S+last.ckpt: The checkpoint's server state has"):
         main(["fit", *of("universal_perturbation", "fe_dual_ex"), *again, f"{ALGORITHM}.init_args.output=ergodic"])
+
+
+ADVISED = re.compile(r"--[\w.]+=[^\s)]+")
+
+
+def test_advised_options_are_those_of_the_command_line(caplog):
+    """A fit that is never validated, and labels beyond the outputs: the advice is taken as it is written."""
+    with caplog.at_level(logging.INFO):
+        main([*FIT, NO_SANITY_CHECK])
+        (advice,) = [line for line in caplog.messages if "before its first validation" in line]
+        assert ADVISED.findall(advice) == ["--trainer.val_check_interval=1", "--trainer.check_val_every_n_epoch=null"]
+        caplog.clear()
+        main([*FIT, NO_SANITY_CHECK, *ADVISED.findall(advice)])
+        assert not [line for line in caplog.messages if "before its first validation" in line]
+    few = ["--model.classes=3", "--model.network.classes=3"]
+    with pytest.raises(SystemExit) as exit_:
+        main([*FIT, NO_SANITY_CHECK, *few])
+    assert ADVISED.findall(str(exit_.value)) == ["--model.classes=10"]
+    main([*FIT, NO_SANITY_CHECK, *few, "--model.classes=10", "--model.network.classes=10"])
+
+
+def test_a_rejected_round_names_options():
+    with pytest.raises(SystemExit) as exit_:
+        main([*FIT, NO_SANITY_CHECK, f"{ALGORITHM}.lr=1e200"])
+    assert ADVISED.findall(str(exit_.value)) == ["--model.algorithm.lr=...", "--model.algorithm.local_clip=..."]
+    with pytest.raises(SystemExit) as exit_:
+        main([*FIT, NO_SANITY_CHECK, "--trainer.gradient_clip_val=1"])
+    assert ADVISED.findall(str(exit_.value)) == ["--model.algorithm.local_clip=...", "--model.server_clip=..."]
 
 
 MISSING = ["--data=fedlightning.data.MNIST", "--data.init_args.root=nowhere"]

@@ -58,9 +58,9 @@ def test_a_round_of_nan_only_stops_and_saves_the_state_before_it(tmp_path):
 
     task = Turning(FedMM(0.05, mu=1.0), oracle=Sequential())
     fit = trainer(tmp_path, enable_checkpointing=True, callbacks=[ModelCheckpoint(tmp_path, every_n_epochs=100)])
-    with pytest.raises(RoundRejectedError, match=r"Round 3: All 4 clients .*before-rejected-round-3\.ckpt"):
+    with pytest.raises(RoundRejectedError, match=r"Round 4: All 4 clients .*before-rejected-round-4\.ckpt"):
         fit.fit(task, regression_data())
-    state = torch.load(tmp_path / "before-rejected-round-3.ckpt", weights_only=True)
+    state = torch.load(tmp_path / "before-rejected-round-4.ckpt", weights_only=True)
     assert state["federation"]["server"]["t"] == 3
     assert torch.isfinite(state["federation"]["server"]["z"]).all()
 
