@@ -5,10 +5,10 @@ Help, version and what is misspelt are answered before Lightning is imported, wh
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -71,19 +71,21 @@ def main(args: Sequence[str] | None = None) -> None:
             compare(given[1:])
         else:
             _refuse_mistakes(given)
-            _import_lightning(given)
+            _import_command_line()
             from fedlightning.cli.app import FederatedCLI
 
             FederatedCLI(args)
 
 
-def _import_lightning(given: Sequence[str]) -> None:
-    """Import Lightning, and for a subcommand's help only what the help shows."""
-    from fedlightning.cli.lean import stand_ins, without_collection
-
-    helps = {"-h", "--help"} & set(given)  # the help of a class (--model.help) shows modules of torchvision, too
-    with without_collection(), stand_ins() if helps else nullcontext():
+def _import_command_line() -> None:
+    """Import Lightning and all it needs; nothing of that is garbage, so none is looked for meanwhile."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
         import_module("fedlightning.cli.app")
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _refuse_mistakes(given: Sequence[str]) -> None:

@@ -71,7 +71,7 @@ def test_a_rejected_round_is_numbered_and_leaves_the_state_before_it(tmp_path):
     with pytest.raises(RoundRejectedError, match=r"^Round 2: All 4 clients of the cohort returned NaN") as error:
         trainer(tmp_path, max_steps=3, enable_checkpointing=True, limit_val_batches=0).fit(task, regression_data())
     assert not task.rounds.running
-    (path,) = tmp_path.rglob("before-rejected-round-1.ckpt")
+    (path,) = tmp_path.rglob("before-rejected-round-2.ckpt")
     assert str(path) in str(error.value)
     assert torch.load(path, weights_only=True)["global_step"] == 1
 
