@@ -40,7 +40,7 @@ class Memory(Callback):
 
     def on_train_end(self, trainer, task):
         peak = peak_resident()
-        states = task.run.simulation.runner.clients.states
+        states = task.run.simulation.runner.clients.table.states
         size = sum(tensor.numel() * tensor.element_size() for tensor in states.template.values())
         found = {
             "clients": len(states.seen),

@@ -232,7 +232,7 @@ def run(name, clients, oracle, rounds, warmup, with_loop=True):
         limit_val_batches=0,
         callbacks=[turns, RoundProgressBar()],
     ).fit(task, data)
-    return turns.ours[warmup:], turns.theirs[warmup:], task.run.simulation.runner.ways.oracle
+    return turns.ours[warmup:], turns.theirs[warmup:], task.run.simulation.runner.oracle_selection.oracle
 
 
 def peak_memory(name, clients, oracle):

@@ -123,7 +123,7 @@ def run(args, loop_too=True):
             callbacks=[turns, RoundProgressBar()],
             default_root_dir=folder,
         ).fit(task, data)
-    return turns.ours[args.warmup :], turns.theirs[args.warmup :], task.run.simulation.runner.ways.oracle
+    return turns.ours[args.warmup :], turns.theirs[args.warmup :], task.run.simulation.runner.oracle_selection.oracle
 
 
 def peak_memory(args, who):

@@ -98,7 +98,7 @@ class Uniform(Participation):
         if self.size is not None and self.size > num_clients:
             raise InvalidValueError(
                 f"Uniform(size={self.size}): the cohort is larger than the federation of {num_clients} clients. "
-                f"Choose size <= {num_clients}, or Full()."
+                f"Choose a size of {num_clients} or less (--data.participation.size=...), or Full()."
             )
 
     def _count(self, num_clients: int) -> int:
@@ -267,5 +267,5 @@ class FirstResponders(Participation):
         if self.size > num_clients:
             raise InvalidValueError(
                 f"FirstResponders(size={self.size}): more are invited than the federation's {num_clients} clients. "
-                f"Choose size <= {num_clients}."
+                f"Choose a size of {num_clients} or less (--data.participation.size=...)."
             )

@@ -517,7 +517,7 @@ for _name, _run, _error, _says in [
         "objects",
         lambda: of(Items([object()] * 8)),
         SampleError,
-        "Round 0: the samples of client 0 .*must contain tensors",
+        "Round 1: the samples of client 0 .*must contain tensors",
     ),
     ("null samples", lambda: of(pair(), Items([None] * 8)), SampleError, "samples of client 1 could not be loaded"),
     ("integer features", lambda: of(pair((3 * X).long())), OE, "client 0: RuntimeError: .*same dtype"),
@@ -533,7 +533,7 @@ for _name, _run, _error, _says in [
         "all NaN",
         lambda: of(pair(X * NAN), pair(X * NAN)),
         RoundRejectedError,
-        "Round 0: All 2 clients .*look at the clients' data",
+        "Round 1: All 2 clients .*look at the clients' data",
     ),
     ("all infinite", lambda: of(pair(X * INF)), RoundRejectedError, "returned NaN or infinite numbers"),
     ("complex", lambda: of(pair(X + 1j)), OE, "same dtype"),
@@ -647,7 +647,7 @@ for _name, _run, _error, _says in [
         "raises",
         lambda: of(pair(), own(__getitem__=raising(KeyError("broken.png")))),
         SE,
-        "Round 0: the samples of client 1 could not be loaded: KeyError: 'broken.png'. Model and states",
+        "Round 1: the samples of client 1 could not be loaded: KeyError: 'broken.png'. Model and states",
     ),
     (
         "raises in a worker",
@@ -694,7 +694,7 @@ for _name, _run, _error, _says in [
     ("class", lambda: of(Own), T, "client 0 is Own: expected a data set"),
     ("loader", lambda: of(DataLoader(Own())), T, "client 0 is DataLoader"),
     ("loader to fit", lambda: trainer().fit(Line(), DataLoader(Own())), T, "train with a FederatedDataModule"),
-    ("all items NaN", lambda: of(own(__getitem__=lambda self, i: (X[i] * NAN, Y[i]))), RoundRejectedError, "Round 0: "),
+    ("all items NaN", lambda: of(own(__getitem__=lambda self, i: (X[i] * NAN, Y[i]))), RoundRejectedError, "Round 1: "),
 ]:
     row("own data sets", _name, _run, _error, _says)
 row("own data sets", "plain items", lambda: alike(own()))
@@ -794,7 +794,7 @@ for _name, _objective, _error, _says in [
     ("NumPy of a copy", lambda s, b: torch.as_tensor(np.mean((b[0] @ s.w).detach().numpy())), OE, NO_GRADIENT),
     ("NumPy", lambda s, b: torch.as_tensor(np.mean((b[0] @ s.w).numpy())), OE, "client 0: .*Can't call numpy"),
     ("backward", backward, OE, "client 0: .*backward through the graph a second time"),
-    ("NaN", lambda s, b: mse(s, b) * NAN, RoundRejectedError, "Round 0: All 4 clients"),
+    ("NaN", lambda s, b: mse(s, b) * NAN, RoundRejectedError, "Round 1: All 4 clients"),
     ("square root at zero", lambda s, b: (s.w * 0).sum().sqrt(), RoundRejectedError, "NaN or infinite"),
     (
         "raises",
@@ -982,7 +982,7 @@ for _name, _run, _error, _says in [
         "NaN parameter",
         lambda: changed(lambda t: t.head.weight.data.fill_(NAN)),
         RoundRejectedError,
-        "Round 0: All 4 clients",
+        "Round 1: All 4 clients",
     ),
     ("automatic", lambda: changed(lambda t: setattr(t, "automatic_optimization", True)), T, "leave it False"),
     ("personalize a text", lambda: trained().personalize("a"), T, "personalize.*expected a client's number"),
@@ -1224,8 +1224,8 @@ def assert_same_states(one, other):
 @pytest.mark.parametrize(
     ("rounds", "breaks", "error", "says"),
     [
-        (2, broken, SampleError, "Round 2: the samples of client 0 could not be loaded: OSError: disk gone"),
-        (3, not_numbers, RoundRejectedError, r"Round 3: All 4 clients .*saved to .*before-rejected-round-3\.ckpt"),
+        (2, broken, SampleError, "Round 3: the samples of client 0 could not be loaded: OSError: disk gone"),
+        (3, not_numbers, RoundRejectedError, r"Round 4: All 4 clients .*saved to .*before-rejected-round-4\.ckpt"),
     ],
 )
 def test_what_was_trained_before_bad_data_is_whole_and_goes_on(tmp_path, rounds, breaks, error, says):

@@ -205,7 +205,7 @@ def load_and_use(cls, path, **options):
     load = cls.load_from_checkpoint.__func__  # Lightning's wrapper of class methods looks at the whole stack
     task = load(cls, path, **options)
     _ = task.server_state
-    _ = task.client_states if task.has_client_states else None
+    _ = task.client_states if task.run.has_client_states else None
     return task
 
 
@@ -447,7 +447,7 @@ def test_a_users_own_oracle_is_taken_from_this_run(tmp_path):
     first.save_checkpoint(tmp_path / "own.ckpt")
     task = Line(FedMM(0.05), oracle=Own())
     trainer(tmp_path, max_steps=4).fit(task, regression_data(), ckpt_path=tmp_path / "own.ckpt")
-    assert type(task.run.simulation.runner.ways.oracle) is Own
+    assert type(task.run.simulation.runner.oracle_selection.oracle) is Own
     with pytest.raises(UntrustedClassError, match=r"federation.oracle names the class 'tests.test_security.Own'"):
         trainer(max_steps=4).fit(Line(FedMM(0.05)), regression_data(), ckpt_path=tmp_path / "own.ckpt")
 

@@ -87,20 +87,19 @@ class PerClient:
     clients.
 
     Attributes:
-        default: The tensor of clients that are not among ``clients``, ``[...]``.
-        clients: Ids of the M clients that have a tensor of their own, ``[M]``.
+        default: The tensor of clients that are not among ``client_ids``, ``[...]``.
+        client_ids: Ids of the M clients that have a tensor of their own, ``[M]``.
         values: The tensors of these clients, ``[M, ...]``.
     """
 
     default: Tensor
-    clients: Tensor
+    client_ids: Tensor
     values: Tensor
 
     def of(self, client_ids: Sequence[int]) -> Tensor:
         """Return the tensors of the given clients, ``[S, ...]``."""
-        place = {client: number for number, client in enumerate(self.clients.tolist())}
-        rows = [self.values[place[client]] if client in place else self.default for client in client_ids]
-        return torch.stack(rows)
+        place = {client: number for number, client in enumerate(self.client_ids.tolist())}
+        return torch.stack([self.values[place[each]] if each in place else self.default for each in client_ids])
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,7 @@ class FedADMMGong(SplittingAlgorithm):
         return True
 
     def init_server(self, z: Tensor) -> Server:
-        """Start at the point in round 0."""
+        """Start at the point, with no round done."""
         return Server(z, 0)
 
     def init_client(self, z: Tensor) -> Client:

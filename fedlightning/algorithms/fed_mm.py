@@ -143,7 +143,7 @@ class FedMM(LocalGradientAlgorithm):
         return "with some of the clients a round it does not converge to the saddle; mean_over: all does."
 
     def init_server(self, z: Tensor) -> Server:
-        """Start at the point in round 0."""
+        """Start at the point, with no round done."""
         return Server(z, t=0) if self.mean_over == "cohort" else ServerOfAll(z, 0, mean=z)
 
     def init_client(self, z: Tensor) -> Client:

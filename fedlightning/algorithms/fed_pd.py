@@ -112,7 +112,7 @@ class FedPD(SplittingAlgorithm):
         return random.Random(derive_seed(self.seed, t)).random() < self.p
 
     def init_server(self, z: Tensor) -> Server:
-        """Start at the point in round 0."""
+        """Start at the point, with no round done."""
         return Server(z, 0)
 
     def init_client(self, z: Tensor) -> Client:

@@ -106,7 +106,7 @@ class FedSkip(LocalGradientAlgorithm):
         t = server.t + 1
         if t % self.period == 0:
             return self.after_mean(update.w.default, t)
-        recipients = self.shuffled(update.w.clients, server.t)
+        recipients = self.shuffled(update.w.client_ids, server.t)
         keep = ~torch.isin(server.clients, recipients)
         clients = torch.cat([server.clients[keep], recipients])
         return Server(server.z, t, clients, torch.cat([server.models[keep], update.w.values]))

@@ -6,9 +6,9 @@ from functools import partial
 
 from lightning.pytorch import LightningModule, Trainer
 
+from fedlightning.callbacks.advice import leave_out_advice_to_synchronise
 from fedlightning.callbacks.histograms import log_histogram
 from fedlightning.federation.protocol import ClientValues
-from fedlightning.tasks.advice import leave_out_advice_to_synchronise
 
 
 def log_over_clients(trainer: Trainer, task: LightningModule, name: str, of_clients: ClientValues) -> None:

@@ -10,8 +10,6 @@ from torchmetrics import Metric
 
 from fedlightning.callbacks.client_report import log_over_clients
 from fedlightning.data.evaluation import ClientLoader, PooledLoader
-from fedlightning.tasks.client_evaluation import ClientEvaluation
-from fedlightning.tasks.side_by_side import SideBySide
 
 
 class EvaluateClients(Callback):
@@ -35,19 +33,16 @@ class EvaluateClients(Callback):
     Every task brings this callback; it rests where clients have no models of their own.
     """
 
-    def __init__(self) -> None:
-        self._side_by_side = SideBySide()
-
     def on_validation_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Let the clients begin with the server's request, if evaluation data come client by client."""
-        pl_module.evaluation_session.evaluation = None
+        pl_module.evaluation_session.end()
         if not _check_clients(trainer, pl_module, _loaders(trainer)):
             return
         for metric in pl_module.modules():  # an evaluation that was cut short left a client's samples in them
             if isinstance(metric, Metric):
                 metric.reset()
         request = pl_module.run.evaluation_request("test" if trainer.testing else "val")
-        pl_module.evaluation_session.evaluation = ClientEvaluation(pl_module, request, self._side_by_side)
+        pl_module.evaluation_session.begin(request)
 
     def on_validation_batch_start(
         self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
@@ -67,12 +62,11 @@ class EvaluateClients(Callback):
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Ask the clients what they measured, and log it."""
-        evaluation = pl_module.evaluation_session.evaluation
-        if evaluation is None:
+        session = pl_module.evaluation_session
+        if session.evaluation is None:
             return
-        num_clients = max(loader.clients for loader in _loaders(trainer) if isinstance(loader, ClientLoader))
-        found = pl_module.run.loop.evaluate(evaluation.request, range(num_clients))
-        pl_module.evaluation_session.evaluation = None
+        num_clients = max(loader.num_clients for loader in _loaders(trainer) if isinstance(loader, ClientLoader))
+        found = session.collect(num_clients)
         pl_module.client_metrics = {name: values.spread(num_clients) for name, values in found.items()}
         for name, values in found.items():
             log_over_clients(trainer, pl_module, name, values)
@@ -92,8 +86,8 @@ class EvaluateClients(Callback):
         loader = trainer.predict_dataloaders
         client = loader.batches[batch_idx][0].client if isinstance(loader, ClientLoader) else pl_module.predict_client
         if client is not None:
-            if not isinstance(loader, ClientLoader) and pl_module.keeps_models:
-                pl_module.require_client_states(f"predict_client={client}")
+            if not isinstance(loader, ClientLoader) and pl_module.client_models.exist:
+                pl_module.client_models.require_states(f"predict_client={client}")
             pl_module.evaluation_session.show(client)
             pl_module.predicted_clients.append(client)
 
@@ -123,8 +117,8 @@ def _check_clients(trainer: Trainer, module: Any, loaders: list[Any]) -> bool:
     """Return whether data come client by client, and refuse data of other clients than the task has models of."""
     by_client = [loader for loader in loaders if isinstance(loader, ClientLoader)]
     if by_client:
-        module.require_its_clients(trainer.datamodule)  # type: ignore[attr-defined]
-        if module.keeps_models and module.knows_the_global_model_alone:
+        module.client_models.require_data_of_same_clients(trainer.datamodule)  # type: ignore[attr-defined]
+        if module.client_models.exist and module.run.holds_weights_alone:
             rank_zero_warn(
                 f"{type(module).__name__}: load_state_dict brought the global model alone, so all clients are "
                 "evaluated with the personal parts of the start. Load theirs with load_from_checkpoint."
@@ -145,7 +139,7 @@ def _warn_of_the_start(module: Any, trainer: Trainer) -> None:
     A federated data module says so itself.
     """
     chosen = trainer.predicting and module.predict_client is not None
-    if not module.personal_parameters or module.run.of_one_client or chosen:
+    if not module.personal_parameters or module.run.is_of_one_client or chosen:
         return
     rank_zero_warn(
         f"{type(module).__name__}: the data are nobody's, so the shared parameters answer with the personal ones of "

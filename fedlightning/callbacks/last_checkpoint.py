@@ -73,9 +73,7 @@ class LastCheckpoint(Checkpoint):
 
         Nothing is saved between the end of a round and the end of Lightning's bookkeeping for it.
         """
-        stopped = isinstance(exception, KeyboardInterrupt | SIGTERMException) and getattr(
-            pl_module, "is_safe_to_checkpoint", True
-        )
+        stopped = isinstance(exception, KeyboardInterrupt | SIGTERMException) and _is_safe_to_save(pl_module)
         if stopped and trainer.state.fn == "fit" and trainer.world_size == 1 and trainer.global_step:
             batches: Any = trainer.fit_loop.epoch_loop.batch_progress
             if batches.total.processed == batches.total.completed == trainer.global_step:
@@ -91,5 +89,11 @@ class LastCheckpoint(Checkpoint):
     def _save(self, trainer: Trainer) -> None:
         path = self.path
         if path is not None and not trainer.fast_dev_run:  # type: ignore[attr-defined]
-            trainer.save_checkpoint(path)
+            trainer.save_checkpoint(path, weights_only=False)
             self._saved_at = time.monotonic()
+
+
+def _is_safe_to_save(module: LightningModule) -> bool:
+    """Return whether all states of a task belong to the same round; those of other modules always do."""
+    run: Any = getattr(module, "run", None)
+    return bool(getattr(run, "at_round_boundary", True))

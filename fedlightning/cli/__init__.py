@@ -5,9 +5,11 @@ Help, version and what is misspelt are answered before Lightning is imported, wh
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from fedlightning import __version__
@@ -69,9 +71,21 @@ def main(args: Sequence[str] | None = None) -> None:
             compare(given[1:])
         else:
             _refuse_mistakes(given)
+            _import_command_line()
             from fedlightning.cli.app import FederatedCLI
 
             FederatedCLI(args)
+
+
+def _import_command_line() -> None:
+    """Import Lightning and all it needs; nothing of that is garbage, so none is looked for meanwhile."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        import_module("fedlightning.cli.app")
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _refuse_mistakes(given: Sequence[str]) -> None:

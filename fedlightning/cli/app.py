@@ -17,7 +17,7 @@ from fedlightning.callbacks import LastCheckpoint, LogPictures, RoundProgressBar
 from fedlightning.callbacks.history import TRAFFIC_AND_TIME
 from fedlightning.cli import DESCRIPTIONS
 from fedlightning.cli.early import DEFAULT_LOGGER, MistakeError, asks_for_help, require_checkpoint
-from fedlightning.cli.errors import is_refusal, raised_in
+from fedlightning.cli.errors import comes_from, is_refusal
 from fedlightning.cli.parser import ComparisonParser, plain
 from fedlightning.data.module import FederatedDataModule
 from fedlightning.federation.checkpoint_io import AtomicCheckpointIO
@@ -26,6 +26,14 @@ from fedlightning.tasks.base import FederatedLightningModule
 
 class TaskParser(ComparisonParser, LightningArgumentParser):
     """Parses the arguments of tasks, data and trainer, and reports errors in a line or two."""
+
+    def add_method_arguments(self, class_type: type, method_name: str, *args: Any, **kwargs: Any) -> list[str]:
+        """Add a method's arguments under a heading of our own: Lightning's sentences are cut where their lines end."""
+        before = len(self._action_groups)
+        added: list[str] = super().add_method_arguments(class_type, method_name, *args, **kwargs)
+        for group in self._action_groups[before:]:
+            group.title = f"Arguments of {method_name}"
+        return added
 
 
 class FederatedCLI(LightningCLI):
@@ -77,9 +85,7 @@ class FederatedCLI(LightningCLI):
                 if within is None:
                     break
                 origin = within
-            if not is_refusal(origin) and not any(
-                raised_in(origin, package) for package in ("jsonargparse", "lightning")
-            ):
+            if not is_refusal(origin) and not any(comes_from(origin, each) for each in ("jsonargparse", "lightning")):
                 raise origin from None
             remedy = " Give --trainer.devices=auto or 1." if "`devices` selected with `CPUAcc" in str(error) else ""
             print(f"fedlightning: {plain(str(error))}{remedy}", file=sys.stderr)

@@ -64,16 +64,36 @@ def no_name(where: str, module: str, name: str, known: Iterable[str]) -> str:
 
 
 def no_class(where: str, given: str) -> str:
-    """Return the message about an unknown class path, with the full path of a similar fedlightning class."""
+    """Return the message about a class path that leads to no class, with the full path of a similar fedlightning class.
+
+    Args:
+        where: Key, as on the command line.
+        given: A name without a module, or a path whose module is missing.
+    """
     paths = own_classes()
     close = get_close_matches(given.rpartition(".")[2], paths, n=1)
-    hint = (
-        f"Did you mean '{paths[close[0]]}'?"
-        if close
-        else "A class of your own is given as module.Class, with the module installed or in the current folder, "
-        f"{Path.cwd()}."
-    )
-    return f"{where}={given}: no such class. {hint}"
+    module = sources.missing_module(given)
+    if module is None:
+        missing = "no such class."
+        remedy = f"A class of your own is given as module.Class, with the module installed or in {_HERE}, {Path.cwd()}."
+    else:
+        missing = f"no module '{module}' is installed or in {_HERE}, {Path.cwd()}."
+        remedy = "Start the command in the folder that holds it, or install it."
+    meant = _in_a_similar_module(given) or (paths[close[0]] if close else None)
+    hint = remedy if meant is None else f"Did you mean '{meant}'?"
+    return f"{where}={given}: {missing} {hint}"
+
+
+_HERE = "the current folder"
+
+
+def _in_a_similar_module(given: str) -> str | None:
+    """Return the path of the same class in a module of the current folder whose name is similar."""
+    module, _, name = given.rpartition(".")
+    here = Path.cwd()
+    modules = [path.stem for path in (*here.glob("*.py"), *(init.parent for init in here.glob("*/__init__.py")))]
+    paths = (f"{each}.{name}" for each in get_close_matches(module, modules))
+    return next((path for path in paths if _is_class(path)), None)
 
 
 @cache

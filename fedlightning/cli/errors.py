@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dis
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -10,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from linecache import getline
 from traceback import walk_tb
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 from fedlightning.core.errors import FedlightningError
@@ -50,12 +49,10 @@ def is_refusal(error: BaseException) -> bool:
     return isinstance(error, FedlightningError)
 
 
-def raised_in(error: BaseException, package: str) -> bool:
-    """Return True if a ``raise`` or ``assert`` in the package itself caused the error, not a call from the package."""
-    traceback = _innermost(error)
-    if traceback is None or _package_of(traceback.tb_frame) != package:
-        return False
-    return dis.opname[traceback.tb_frame.f_code.co_code[traceback.tb_lasti]] == "RAISE_VARARGS"
+def comes_from(error: BaseException, package: str) -> bool:
+    """Return True if the code that an error stopped, the innermost in its traceback, is the package's."""
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+    return bool(frames) and _package_of(frames[-1]) == package
 
 
 def _sentence(error: BaseException) -> str | None:
@@ -66,9 +63,9 @@ def _sentence(error: BaseException) -> str | None:
             return None
         return f"{misfit.step}: {str(error).splitlines()[0].rstrip('.')}{misfit.facts}"
     cause = error.__cause__
-    if cause is None:
+    if cause is None or isinstance(cause, SystemExit):  # a parser's, whose complaint is the message
         return str(error)
-    if is_refusal(cause) or raised_in(cause, "fedlightning"):  # met inside an objective
+    if is_refusal(cause):  # met inside an objective
         return str(error)
     misfit = _misfit(cause)
     if misfit is not None:
@@ -142,13 +139,6 @@ def _shapes(batch: Any) -> list[str]:
         return [str(list(batch.shape))]
     inner = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else ()
     return [shape for part in inner for shape in _shapes(part)]
-
-
-def _innermost(error: BaseException) -> TracebackType | None:
-    traceback = error.__traceback__
-    while traceback is not None and traceback.tb_next is not None:
-        traceback = traceback.tb_next
-    return traceback
 
 
 def _package_of(frame: FrameType) -> str:

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from jsonargparse import ArgumentParser
 
 from fedlightning.cli.complaints import did_you_mean, no_argument, no_class, no_name, no_option
+from fedlightning.cli.kinds import wrong_kind
 from fedlightning.cli.wording import Complaint, Subject, allows_none, deepest_complaints
 
 _COMMANDS = ("fit", "validate", "test", "predict")
@@ -141,6 +142,10 @@ def _unknown_module(complaint: Complaint, parser: ArgumentParser | None) -> str:
     return no_class(complaint.key.removesuffix(".init_args"), complaint.owner)
 
 
+def _wrong_kind(complaint: Complaint, parser: ArgumentParser | None) -> str:
+    return wrong_kind(_where(complaint), complaint.given, complaint.details[0])
+
+
 def _abstract_class(complaint: Complaint, parser: ArgumentParser | None) -> str:
     return f"{_where(complaint)}: this is a base class of which no object can be made. Give one of its subclasses."
 
@@ -159,6 +164,7 @@ _EXPLANATIONS: dict[Subject, Callable[[Complaint, ArgumentParser | None], str]] 
     Subject.MISSING_CLASS: _unknown_class,
     Subject.UNDOTTED_CLASS: _unknown_short_class,
     Subject.MISSING_MODULE: _unknown_module,
+    Subject.WRONG_KIND: _wrong_kind,
     Subject.ABSTRACT_CLASS: _abstract_class,
     Subject.REQUIRED: _required,
 }

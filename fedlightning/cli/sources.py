@@ -72,6 +72,17 @@ def names(module: str) -> list[str]:
     return _listed(tree) or [name for name in own if not name.startswith("_")]
 
 
+def missing_module(path: str) -> str | None:
+    """Return the outermost module on the way to a class that does not exist; None if sources show none missing."""
+    parts = path.split(".")[:-1]
+    for end in range(1, len(parts) + 1):
+        try:
+            _source(".".join(parts[:end]))
+        except NoSuchNameError:
+            return ".".join(parts[:end])
+    return None
+
+
 def method_arguments(definition: Definition, method: str) -> list[str] | None:
     """Return the names of a method's arguments except ``self``; None if the class does not define the method."""
     found = _own_method(definition.node, method)

@@ -27,6 +27,8 @@ class Subject(Enum):
     """The class path has no module (class path)."""
     MISSING_MODULE = auto()
     """There is no such module (module)."""
+    WRONG_KIND = auto()
+    """The class is not of the kind that the argument takes (name of the base class)."""
     ABSTRACT_CLASS = auto()
     """The class is abstract or a protocol, so that no object of it can be made (no details)."""
     REQUIRED = auto()
@@ -86,6 +88,8 @@ _PATTERNS = tuple(
         (Subject.MISSING_CLASS, r"module '(.+)' has no attribute '(.+)'"),
         (Subject.UNDOTTED_CLASS, r"Expected a dot import path string: (.+)"),
         (Subject.MISSING_MODULE, r"No module named '(.+)'"),
+        (Subject.WRONG_KIND, r"Import path (?:\S+ )?does not correspond to a subclass of (\w+)"),
+        (Subject.WRONG_KIND, r"Type .* expects a .*to be a subclass of <class '(?:[^'\n]*\.)?(\w+)'>\.?"),
         (Subject.ABSTRACT_CLASS, r"Expected an instantiatable class, but .*is (?:abstract|a protocol)"),
         (Subject.REQUIRED, r"the following arguments are required: (.+)"),
         (Subject.CHOICE, r"Expected a typing\.Literal\[(.+)\]"),

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError
+from fedlightning.core.per_architecture import TaskArchitectures
 from fedlightning.core.per_block import PerBlock as PerBlock
-from fedlightning.models.per_architecture import TaskArchitectures
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,7 @@ import functools
 import inspect
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from importlib import import_module
 from types import UnionType
@@ -210,10 +210,31 @@ def rebuild(
     try:
         return cls(**_as_annotated(cls, arguments), **given)
     except Exception as error:
+        unknown = [name for name in _required(parameters) if name not in arguments and name not in given]
+        if unknown and not stored:
+            raise CheckpointError(_nothing_saved(cls, unknown, place)) from error
         raise CheckpointError(
-            f"{cls.__name__} cannot be made from {place}: {error} Values that are missing or have changed are given as "
-            f"{cls.__name__}.load_from_checkpoint(path, name=value)."
+            f"{cls.__name__} cannot be made from {place}: {str(error).rstrip('.')}. Values that are missing or "
+            f"have changed are given as {cls.__name__}.load_from_checkpoint(path, name=value)."
         ) from error
+
+
+def _required(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
+    """Return the names of the parameters that have no default."""
+    variable = (inspect.Parameter.VAR_POSITIONAL, _VAR_KEYWORD)
+    return [
+        n for n, each in parameters.items() if each.default is inspect.Parameter.empty and each.kind not in variable
+    ]
+
+
+def _nothing_saved(cls: type, unknown: Sequence[str], place: str) -> str:
+    """Return the message about a class that saved no hyper-parameters, from which it could be built."""
+    values = ", ".join(f"{name}=..." for name in unknown)
+    return (
+        f"{cls.__name__} cannot be made from {place}: none are stored, because {cls.__name__}.__init__ does not call "
+        f"self.save_hyperparameters(). Give {'them' if len(unknown) > 1 else 'it'} here, "
+        f"{cls.__name__}.load_from_checkpoint(path, {values}), and call save_hyperparameters() for checkpoints to come."
+    )
 
 
 def class_path(cls: type) -> str:
@@ -228,6 +249,7 @@ _PACKAGE = __name__.partition(".")[0]
 _TASKS_AND_DATA = (f"{_PACKAGE}.tasks", f"{_PACKAGE}.data")
 _PARTS = (
     "algorithms",
+    "core",
     "data",
     "federation",
     "local",

@@ -50,10 +50,16 @@ def require(owner: object, *names: str, optional: bool = False, whole: bool = Fa
     declared = {field.name: field for field in fields(owner)} if is_dataclass(owner) else {}
     for name in names:
         value, field = getattr(owner, name), declared.get(name)
-        given = f"{type(owner).__name__}({name}={value!r})"
+        given = f"{spoken_name(owner)}({name}={value!r})"
         entries = _entries(value, given) if field is not None and takes_blocks(field) else [value]
         for entry in entries:
             _require(given, entry, whole or (field is not None and _takes_whole(field)), optional, bounds)
+
+
+def spoken_name(owner: object) -> str:
+    """Return what users call to make an object: its class, or what the class itself names as ``SPOKEN_NAME``."""
+    name: str = vars(type(owner)).get("SPOKEN_NAME", type(owner).__name__)
+    return name
 
 
 def require_argument(
@@ -73,24 +79,24 @@ def require_argument(
         TypeError: If the value is no number.
         ValueError: If the value is out of range, infinite or not a number.
     """
-    _require(f"{type(owner).__name__}({name}={value!r})", value, whole, optional, bounds)
+    _require(f"{spoken_name(owner)}({name}={value!r})", value, whole, optional, bounds)
 
 
-def require_instance(argument: str, value: object, kind: type, example: str) -> None:
+def require_instance(argument: str, value: object, expected: type, example: str) -> None:
     """Check that an argument is an object of a class of this package.
 
     Args:
         argument: Owner and name, ``Owner(name=``, for the message.
         value: Value of the argument.
-        kind: The class.
+        expected: The class.
         example: Expression that makes an object of the class.
 
     Raises:
         TypeError: If the value is anything else, e.g. the class itself.
     """
-    if not isinstance(value, kind):
+    if not isinstance(value, expected):
         shown = value.__name__ if isinstance(value, type) else repr(value)
-        raise InvalidTypeError(f"{argument}={shown}): expected a {kind.__name__} object, e.g. {example}.")
+        raise InvalidTypeError(f"{argument}={shown}): expected a {expected.__name__} object, e.g. {example}.")
 
 
 def _takes_whole(field: Field[Any]) -> bool:

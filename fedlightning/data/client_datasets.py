@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -23,6 +23,8 @@ HeldOut = Dataset[Any] | Sequence[Dataset[Any] | None] | None
 
 class ClientDatasets(FederatedDataModule):
     """Holds one data set per client; :meth:`FederatedDataModule.from_datasets` returns an object of this class."""
+
+    SPOKEN_NAME: ClassVar[str] = "FederatedDataModule.from_datasets"
 
     def __init__(
         self,

@@ -17,8 +17,8 @@ from fedlightning.data.partition import Partition
 from fedlightning.data.tensors import TensorData, as_tensor_data, in_memory, shape_of_samples
 from fedlightning.federation.minibatches import repeat_last
 
-Kind = tuple[str, str, int]
-"""Model, architecture, and shape of samples."""
+Signature = tuple[str, str, int]
+"""What the parts of a batch must share: model, architecture, and shape of samples."""
 
 
 class PooledLoader(DataLoader[Any]):
@@ -70,7 +70,7 @@ class ClientLoader:
     Attributes:
         batches: The parts of each batch.
         grouped: Whether batches have the leading dimension S.
-        clients: Number N of clients of the federation.
+        num_clients: Number N of clients of the federation.
     """
 
     def __init__(
@@ -99,11 +99,11 @@ class ClientLoader:
         """
         self._dataset = dataset
         self._num_workers = num_workers
-        self.clients = len(partition)
+        self.num_clients = len(partition)
         self.grouped = at_once > 1
         parts = _parts(partition, range(len(partition)) if clients is None else clients, models, batch_size)
         self.batches = (
-            _side_by_side(parts, batch_size, at_once, self._kind(architecture))
+            _side_by_side(parts, batch_size, at_once, self._signature(architecture))
             if self.grouped
             else [(part,) for part in parts]
         )
@@ -122,13 +122,13 @@ class ClientLoader:
         for parts, batch in zip(self.batches, loaded, strict=True):
             yield map_tensors(partial(torch.unflatten, dim=0, sizes=(len(parts), -1)), batch) if self.grouped else batch
 
-    def _kind(self, architecture: Callable[[int], str]) -> Callable[[EvaluationPart], Kind]:
+    def _signature(self, architecture: Callable[[int], str]) -> Callable[[EvaluationPart], Signature]:
         """Return a function that returns the properties in which all parts of a batch must agree."""
 
-        def kind(part: EvaluationPart) -> Kind:
+        def signature(part: EvaluationPart) -> Signature:
             return part.model, architecture(part.client), shape_of_samples(self._dataset, part.index)
 
-        return kind
+        return signature
 
 
 @dataclass(frozen=True)
@@ -161,14 +161,14 @@ def _parts(
 
 
 def _side_by_side(
-    parts: list[EvaluationPart], batch_size: int, at_once: int, kind: Callable[[EvaluationPart], Kind]
+    parts: list[EvaluationPart], batch_size: int, at_once: int, signature: Callable[[EvaluationPart], Signature]
 ) -> list[tuple[EvaluationPart, ...]]:
     """Group clients of one architecture and similar size; clients with several parts come last, one by one."""
     pieces = Counter((part.model, part.client) for part in parts)
-    whole: dict[Kind, list[EvaluationPart]] = {}
+    whole: dict[Signature, list[EvaluationPart]] = {}
     for part in parts:
         if pieces[part.model, part.client] == 1:
-            whole.setdefault(kind(part), []).append(part)
+            whole.setdefault(signature(part), []).append(part)
     batches: list[tuple[EvaluationPart, ...]] = []
     for alike in whole.values():
         alike.sort(key=lambda part: -len(part.index))

@@ -11,13 +11,14 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset
 
 from fedlightning.core.errors import InvalidValueError, NoSuchClientError
+from fedlightning.core.per_architecture import TaskArchitectures
+from fedlightning.core.settings import settings
 from fedlightning.core.tree import map_tensors
 from fedlightning.data.evaluation import ClientLoader, pooled_loader
 from fedlightning.data.federation import Federation
 from fedlightning.data.partition import Partition
 from fedlightning.data.tensors import MixedTensorData, TensorData, as_tensor_data
 from fedlightning.federation.processes import held_by
-from fedlightning.models.per_architecture import TaskArchitectures
 
 Loader = DataLoader[Any] | ClientLoader | list[Any]
 """Evaluation data of one kind; an empty list for none."""
@@ -169,7 +170,8 @@ class EvaluationLoaders:
         if getattr(self.task, "personal_parameters", ()) and self.task.predict_client is None:
             rank_zero_warn(
                 f"{type(self.task).__name__}: the data to predict are nobody's, so the shared parameters predict with "
-                "the personal ones of the start. Set predict_client to predict with a client's own model."
+                f"the personal ones of the start. Set {settings({'model.predict_client': ...})} to predict with a "
+                "client's own model."
             )
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
 from torch.utils.data import Dataset
 
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.data.partition import Partition
+from fedlightning.data.tensors import in_memory, shape_of_samples
+from fedlightning.federation.sources import Source
 
 
 @dataclass(frozen=True)
@@ -45,3 +48,12 @@ class Federation:
                 f"Federation(partition=...): {len(empty)} of {len(self.partition)} clients have no training samples: "
                 f"{shown}. Leave such clients out, of val_partition and test_partition too; allow_empty is for these."
             )
+
+    def source(self) -> Source | None:
+        """Return the source of the training samples if they lie in memory; None if they have to be loaded."""
+        tensors = in_memory(self.train)
+        return None if tensors is None else tensors.source()
+
+    def shape_of(self, positions: Tensor) -> int:
+        """Return the number of the shape that the training samples at ``positions [n]`` share; 0 if all have one."""
+        return shape_of_samples(self.train, positions)

@@ -14,14 +14,14 @@ from torch.utils.data import Dataset
 from typing_extensions import Self
 
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError
+from fedlightning.core.per_architecture import TaskArchitectures
 from fedlightning.core.serialisation import rebuild
-from fedlightning.core.validation import require, require_instance
+from fedlightning.core.validation import require, require_instance, spoken_name
 from fedlightning.data.evaluation_loaders import EvaluationLoaders, Loader
 from fedlightning.data.federation import Federation
 from fedlightning.data.identity import difference, identity_of
 from fedlightning.federation.checkpoint_io import read_checkpoint, read_hyper_parameters
 from fedlightning.federation.round_loader import RoundLoader
-from fedlightning.models.per_architecture import TaskArchitectures
 from fedlightning.participation import Full, Participation
 
 
@@ -76,8 +76,7 @@ class FederatedDataModule(LightningDataModule):
         require(self, "local_epochs", "rounds_per_epoch", "eval_batch_size", at_least=1, whole=True)
         require(self, "num_workers", at_least=0, whole=True)
         require(self, "seed", whole=True)
-        owner = type(self).__name__
-        require_instance(f"{owner}(participation", self.participation, Participation, "Uniform(size=10)")
+        require_instance(f"{spoken_name(self)}(participation", self.participation, Participation, "Uniform(size=10)")
 
     @abstractmethod
     def build(self) -> Federation:
@@ -201,6 +200,7 @@ class FederatedDataModule(LightningDataModule):
             return RoundLoader(self)
         task = trainer.lightning_module
         algorithm = getattr(task, "algorithm", None)
+        clients: Any = getattr(task, "client_models", None)
         return RoundLoader(
             self,
             phases=None if algorithm is None else algorithm.phases,
@@ -208,7 +208,7 @@ class FederatedDataModule(LightningDataModule):
             rank=trainer.global_rank,
             world_size=trainer.world_size,
             architecture=TaskArchitectures(task).of,
-            by_owner=getattr(task, "keeps_client_states", False),
+            by_owner=clients is not None and clients.keep_states,
         )
 
     def val_dataloader(self) -> Loader:

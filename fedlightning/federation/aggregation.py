@@ -133,7 +133,7 @@ class CohortMean:
         self._metrics = WeightedMean()
         self._tallies = WeightedMean()
         self._per_client: dict[str, list[Tensor]] = {}
-        self._kind: type[Any] | None = None
+        self._update_type: type[Any] | None = None
         self._each: dict[str, list[Tensor]] = {}
 
     def add(self, answer: Answer) -> None:
@@ -144,9 +144,9 @@ class CohortMean:
             sent[_BUFFERS] = answer.buffers
             checked[_BUFFERS] = answer.buffers if self._checked is None else answer.buffers[:, self._checked]
         finite = _both(finite_clients(checked), answer.sound)
-        weights = self._roster.weights(answer.clients, self._by_samples).to(answer.buffers)
+        weights = self._roster.weights(answer.client_ids, self._by_samples).to(answer.buffers)
         counted = torch.ones_like(weights) if finite is None else finite.to(weights)
-        passes = [True] * len(answer.clients) if finite is None else finite.tolist()
+        passes = [True] * len(answer.client_ids) if finite is None else finite.tolist()
         self._updates.add(sent, weights * counted)
         self._metrics.add(answer.metrics, counted)
         if answer.tally:  # a client whose solver had nothing to do has no losses to average
@@ -154,14 +154,14 @@ class CohortMean:
         for name in answer.per_client:
             self._per_client.setdefault(name, []).append(answer.metrics[name])
         if answer.update is not None:
-            self._kind = type(answer.update)
-            for each in _sent_by_each(self._kind):
+            self._update_type = type(answer.update)
+            for each in _sent_by_each(self._update_type):
                 own = sent[each] if finite is None else sent[each][finite]
                 self._each.setdefault(each, []).append(own)
-        for client, counts in zip(answer.clients, passes, strict=True):
+        for client, counts in zip(answer.client_ids, passes, strict=True):
             (self.accepted if counts else self.left_out).append(client)
         self.floats += sum(value.numel() for value in sent.values())
-        self.answered += len(answer.clients)
+        self.answered += len(answer.client_ids)
 
     def gather(self, processes: Processes, device: torch.device) -> None:
         """Add up the answers of all processes, so that every process holds the means of the whole cohort."""
@@ -169,15 +169,16 @@ class CohortMean:
             counts = torch.tensor([self.floats, self.answered, self.answered == 0], device=device)
             self.floats, self.answered, without = (int(count) for count in processes.sum(counts))
             if without and self.answered:
-                self._kind = processes.agree(self._kind)
+                self._update_type = processes.agree(self._update_type)
         for mean in (self._updates, self._metrics, self._tallies):
             mean.gather(processes, device)
         self._everyone = self.accepted
-        if self._kind is not None and _sent_by_each(self._kind) and processes.count > 1:
-            parts = processes.collect((self.accepted, {name: torch.cat(rows) for name, rows in self._each.items()}))
+        if self._update_type is not None and _sent_by_each(self._update_type) and processes.count > 1:
+            mine = {name: torch.cat(values) for name, values in self._each.items()}
+            parts = processes.collect((self.accepted, mine))
             self._everyone = [client for ids, _ in parts for client in ids]
             self._each = {
-                name: [rows[name].to(device) for _, rows in parts if rows] for name in _sent_by_each(self._kind)
+                name: [sent[name].to(device) for _, sent in parts if sent] for name in _sent_by_each(self._update_type)
             }
 
     @property
@@ -192,21 +193,21 @@ class CohortMean:
 
     def update(self) -> Any:
         """Return the averaged update as the server receives it; None if the clients send none."""
-        if self._kind is None:
+        if self._update_type is None:
             return None
         total = self._roster.total_weight(self._by_samples)
         averaged: dict[str, Any] = {}
-        for each in fields(self._kind):
+        for each in fields(self._update_type):
             over = each.metadata.get("over")
             if over == "none":
-                rows = torch.cat(self._each[each.name])
-                clients = torch.tensor(self._everyone, dtype=torch.long, device=rows.device)
-                averaged[each.name] = PerClient(self._updates.mean(each.name), clients, rows)
+                values = torch.cat(self._each[each.name])
+                client_ids = torch.tensor(self._everyone, dtype=torch.long, device=values.device)
+                averaged[each.name] = PerClient(self._updates.mean(each.name), client_ids, values)
             elif over == "all":
                 averaged[each.name] = self._updates.sum(each.name) / total
             else:
                 averaged[each.name] = self._updates.mean(each.name)
-        return self._kind(**averaged)
+        return self._update_type(**averaged)
 
     def buffers(self) -> Tensor | None:
         """Return the mean change of the averaged buffers, ``[b]``; None if no buffers are averaged."""

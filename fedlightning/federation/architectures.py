@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.parameter_space import Layout
+from fedlightning.core.per_architecture import TaskArchitectures
+from fedlightning.core.settings import settings
 from fedlightning.federation.buffers import averaged_buffers
 from fedlightning.federation.client_group import ClientGroup
 from fedlightning.federation.client_table import mean_of_parts
@@ -19,7 +21,6 @@ from fedlightning.federation.cohort import Chunk, Cohort
 from fedlightning.federation.oracle_selection import OracleSelection
 from fedlightning.federation.protocol import Answer, Request, Stamp
 from fedlightning.federation.validation import tensors_of
-from fedlightning.models.per_architecture import TaskArchitectures
 from fedlightning.oracle import Autocast, Cost
 
 
@@ -62,29 +63,28 @@ class GroupsByArchitecture:
     @property
     def informed(self) -> ClientGroup | None:
         """A group that knows which buffers change; None before a client of this process was evaluated."""
-        return next((group for group in self.met.values() if group.has_states), None)
+        return next((group for group in self.met.values() if group.table.has_states), None)
 
 
-class Architectures:
-    """Shows clients of several architectures through the interface of a single :class:`ClientGroup`.
-
-    The architecture of a group is active in the task while the group computes.
+class TablesByArchitecture:
+    """Shows the tables of several architectures through the interface of a single :class:`ClientTable`.
 
     Attributes:
         num_clients: Number N of clients of all architectures; None before the first round.
     """
 
-    def __init__(self, task: nn.Module, make: Callable[[], ClientGroup]) -> None:
-        """Start with the first architecture.
+    def __init__(self, task: nn.Module, choice: TaskArchitectures, groups: GroupsByArchitecture) -> None:
+        """Start before the first round.
 
         Args:
             task: A module with :class:`~fedlightning.models.PerArchitecture` parts.
-            make: Makes the group of the architecture that is active in the task.
+            choice: The architectures of the task.
+            groups: The groups of clients, each with its table.
         """
-        self._task = task
-        self._choice = TaskArchitectures(task)
-        self._groups = GroupsByArchitecture(self._choice, make)
         self.num_clients: int | None = None
+        self._task = task
+        self._choice = choice
+        self._groups = groups
         self._told = Layout((), (), 0)
 
     @property
@@ -96,12 +96,12 @@ class Architectures:
     def averaged_buffers(self) -> tuple[str, ...]:
         """Return the names of the changing buffers that the server averages."""
         group = self._groups.informed
-        return self._told.names if group is None else group.averaged_buffers
+        return self._told.names if group is None else group.table.averaged_buffers
 
     @property
     def changed_buffers(self) -> set[str]:
         """Return the names of all buffers that the objective is known to change."""
-        return set[str]().union(*(group.changed_buffers for group in self._groups.met.values()))
+        return set[str]().union(*(group.table.changed_buffers for group in self._groups.met.values()))
 
     @property
     def common_buffers(self) -> set[str]:
@@ -111,7 +111,7 @@ class Architectures:
     @property
     def start_state(self) -> Any:
         """Return the algorithm's state of a client before its first round; None for a stateless algorithm."""
-        return self._groups.first.start_state
+        return self._groups.first.table.start_state
 
     @property
     def start_buffers(self) -> Tensor:
@@ -119,7 +119,81 @@ class Architectures:
         group = self._groups.informed
         if group is None:
             return averaged_buffers(self._told, self._task)
-        return group.start_buffers
+        return group.table.start_buffers
+
+    def begin(self, buffers: Collection[str], num_clients: int) -> None:
+        """Remember the number of clients; each group makes room for client states when its first client is met.
+
+        The averaged buffers are remembered too: a process whose clients stay away from the first cohort has evaluated
+        no objective that would tell them.
+        """
+        self.num_clients = num_clients
+        with self._choice.activated(self._choice.first):
+            space = self._groups.first.table.space.of_active(self._task)
+        space.restrict_buffers(buffers)
+        self._told = space.buffers
+
+    def models(
+        self, client_ids: Sequence[int], point: Tensor, buffers: Tensor | None, own: bool = True
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return the models of clients of one architecture; see :meth:`ClientTable.models`."""
+        architecture = self._choice.of(client_ids[0])
+        with self._choice.activated(architecture):
+            return self._groups.of(architecture).table.models(client_ids, point, buffers, own)
+
+    def mean_state(self) -> Any:
+        """Return the algorithm's client state averaged over all N clients; None for a stateless algorithm."""
+        return mean_of_parts([group.table.mean_state() for group in self._groups.met.values()], self.start_state)
+
+    def all_states(self) -> Any:
+        """Return the algorithm's states of all N clients, ``[N, ...]``; None for a stateless algorithm."""
+        assert self.num_clients is not None
+        start = tensors_of(self.start_state)
+        states = {name: value.expand(self.num_clients, *value.shape).clone() for name, value in start.items()}
+        for architecture, group in self._groups.met.items():
+            own = [client for client in range(self.num_clients) if self._choice.of(client) == architecture]
+            if group.table.has_states:
+                for name, values in tensors_of(group.table.client_state(group.table.states.of(own))).items():
+                    states[name][own] = values
+        return None if self.start_state is None else replace(self.start_state, **states)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the client states of every architecture met so far."""
+        groups = {name: group.table.state_dict() for name, group in self._groups.met.items() if group.table.has_states}
+        return {"clients": self.num_clients, "architectures": groups}
+
+    def load_state_dict(self, state: Mapping[str, Any], keep: Collection[int] | None = None) -> None:
+        """Restore the client states that :meth:`state_dict` returned.
+
+        Args:
+            state: The saved states.
+            keep: Clients whose states lie in this process; None for all.
+        """
+        self.num_clients = state["clients"]
+        for name, own in state["architectures"].items():
+            with self._choice.activated(name):
+                self._groups.of(name).table.load_state_dict(own, keep)
+
+
+class Architectures:
+    """Shows clients of several architectures through the interface of a single :class:`ClientGroup`.
+
+    The architecture of a group is active in the task while the group computes.
+
+    Attributes:
+        table: What the clients keep from one round to the next.
+    """
+
+    def __init__(self, task: nn.Module, make: Callable[[], ClientGroup]) -> None:
+        """Start with the first architecture.
+
+        Args:
+            task: A module with :class:`~fedlightning.models.PerArchitecture` parts.
+            make: Makes the group of the architecture that is active in the task.
+        """
+        self._choice = TaskArchitectures(task)
+        self._groups = GroupsByArchitecture(self._choice, make)
+        self.table = TablesByArchitecture(task, self._choice, self._groups)
 
     def use(self, autocast: Autocast) -> None:
         """Evaluate objectives in this precision from now on."""
@@ -136,31 +210,18 @@ class Architectures:
         with self._choice.activated(architecture):
             yield self._groups.of(architecture)
 
-    def join(self, chunk: Chunk, num_clients: int) -> Cost:
-        """Evaluate the objective for the first client of a chunk, to learn which buffers change and what it costs.
+    def join(self, chunk: Chunk, num_clients: int) -> tuple[Cost, float]:
+        """Evaluate the objective for the first client of a chunk, to learn which buffers change, the cost and the loss.
 
         Raises:
             IndexError: If a client has no architecture.
         """
-        self.num_clients = num_clients
         for client in range(num_clients):
             self._choice.of(client)
         with self.active(chunk.ids[0]) as group:
             return group.join(chunk, num_clients)
 
-    def begin(self, buffers: Collection[str], num_clients: int) -> None:
-        """Remember the number of clients; each group makes room for client states when its first client is met.
-
-        The averaged buffers are remembered too: a process whose clients stay away from the first cohort has evaluated
-        no objective that would tell them.
-        """
-        self.num_clients = num_clients
-        with self._choice.activated(self._choice.first):
-            space = self._groups.first.space.of_active(self._task)
-        space.restrict_buffers(buffers)
-        self._told = space.buffers
-
-    def answers(self, request: Request, cohort: Cohort, ways: OracleSelection) -> Iterator[Answer]:
+    def answers(self, request: Request, cohort: Cohort, selection: OracleSelection) -> Iterator[Answer]:
         """Yield the answers of a cohort's clients, one architecture after the other in the order of the cohort.
 
         Raises:
@@ -171,8 +232,8 @@ class Architectures:
             self._choice.require(architecture)
             with self.active(part.members[0].id) as group:
                 if not group.has_joined:
-                    self._join_late(group, part, request, ways)
-                yield from group.answers(request, part, ways)
+                    self._join_late(group, part, request, selection)
+                yield from group.answers(request, part, selection)
 
     def settle(self, accepted: Mapping[int, Stamp]) -> bool:
         """Keep the pending states of accepted clients, and drop all others.
@@ -183,60 +244,21 @@ class Architectures:
         changed = [group.settle(accepted) for group in self._groups.met.values()]
         return any(changed)
 
-    def models(
-        self, client_ids: Sequence[int], point: Tensor, buffers: Tensor | None, own: bool = True
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return the models of clients of one architecture; see :meth:`ClientGroup.models`."""
-        with self.active(client_ids[0]) as group:
-            return group.models(client_ids, point, buffers, own)
-
-    def mean_state(self) -> Any:
-        """Return the algorithm's client state averaged over all N clients; None for a stateless algorithm."""
-        return mean_of_parts([group.mean_state() for group in self._groups.met.values()], self.start_state)
-
-    def all_states(self) -> Any:
-        """Return the algorithm's states of all N clients, ``[N, ...]``; None for a stateless algorithm."""
-        assert self.num_clients is not None
-        start = tensors_of(self.start_state)
-        states = {name: value.expand(self.num_clients, *value.shape).clone() for name, value in start.items()}
-        for architecture, group in self._groups.met.items():
-            own = [client for client in range(self.num_clients) if self._choice.of(client) == architecture]
-            if group.has_states:
-                for name, values in tensors_of(group.client_state(group.states.rows(own))).items():
-                    states[name][own] = values
-        return None if self.start_state is None else replace(self.start_state, **states)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the client states of every architecture met so far."""
-        groups = {name: group.state_dict() for name, group in self._groups.met.items() if group.has_states}
-        return {"clients": self.num_clients, "architectures": groups}
-
-    def load_state_dict(self, state: Mapping[str, Any], keep: Collection[int] | None = None) -> None:
-        """Restore the client states that :meth:`state_dict` returned.
-
-        Args:
-            state: The saved states.
-            keep: Clients whose states lie in this process; None for all.
-        """
-        self.num_clients = state["clients"]
-        for name, own in state["architectures"].items():
-            with self._choice.activated(name):
-                self._groups.of(name).load_state_dict(own, keep)
-
-    def _join_late(self, group: ClientGroup, cohort: Cohort, request: Request, ways: OracleSelection) -> None:
+    def _join_late(self, group: ClientGroup, cohort: Cohort, request: Request, selection: OracleSelection) -> None:
         """Evaluate the objective of an architecture that had no client when the federation began.
 
         Raises:
             ValueError: If it changes other buffers of shared layers than the architectures before.
         """
-        assert self.num_clients is not None
-        averaged = self.averaged_buffers
-        group.join(cohort.preview(1), self.num_clients)
-        mine, theirs = set(group.averaged_buffers), set(averaged)
+        assert self.table.num_clients is not None
+        averaged = self.table.averaged_buffers
+        group.join(cohort.preview(1), self.table.num_clients)
+        mine, theirs = set(group.table.averaged_buffers), set(averaged)
         if mine != theirs:
             raise InvalidValueError(
                 f"Client {cohort.members[0].id} changes buffer '{sorted(mine ^ theirs)[0]}', which clients of other "
-                "architectures do not change, or the other way round, so it cannot be averaged. Set buffers to "
-                "'local', or use layers without running statistics (GroupNorm, LayerNorm)."
+                "architectures do not change, or the other way round, so it cannot be averaged. Set "
+                f"{settings({'model.buffers': 'local'})}, or use layers without running statistics (GroupNorm, "
+                "LayerNorm)."
             )
-        ways.check_alone(group, cohort.preview(2), request)
+        selection.check_alone(group, cohort.preview(2), request)

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError, MissingFileError
 from fedlightning.core.serialisation import CheckpointError
+from fedlightning.core.settings import settings
 from fedlightning.federation.shards import placed_shards, read_shards, remove_shards, require_no_shards
 from fedlightning.federation.whole_files import write_whole
 
@@ -111,7 +112,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         step = _round_of(path) if step is None else step
         return (
             f"The checkpoint before it{'' if step is None else f', of round {step},'} is whole: when the cause is "
-            f"mended, go on from there with ckpt_path={str(path)!r}."
+            f"mended, go on from there with {settings({'ckpt_path': str(path)})}."
         )
 
 
@@ -153,8 +154,8 @@ def read_checkpoint(
     if not isinstance(content, dict) or not isinstance(content.get("pytorch-lightning_version"), str):
         what = f"a {type(content).__name__}" if not isinstance(content, dict) else "a dict"
         raise CheckpointError(
-            f"{name} holds {what}, not a Trainer's checkpoint. Weights alone are taken over with "
-            "task.load_state_dict(torch.load(path, weights_only=True)), before fit."
+            f"{name} holds {what}, not a Trainer's checkpoint. Give a file that a fit saved, such as last.ckpt. "
+            "From Python also weights alone, task.load_state_dict(torch.load(path, weights_only=True)) before fit."
         )
     if not isinstance(content.get("state_dict"), Mapping):
         raise CheckpointError(f"{name}: 'state_dict' is missing in it, or no dict.{_others(path)}")
@@ -202,12 +203,12 @@ def require_federation(state: Any, name: str) -> None:
 
 def _problems(state: Any) -> Iterator[str]:
     """Yield a sentence for every problem with the stored states; each check relies on the checks before."""
-    for keys, kind in _FEDERATION:
+    for keys, types in _FEDERATION:
         value: Any = state
         for key in keys:
             value = value.get(key) if isinstance(value, Mapping) else None
-        if not isinstance(value, kind) and not (keys[:1] == ("clients",) and state.get("clients", 0) is None):
-            expected = " or ".join(k.__name__ for k in kind) if isinstance(kind, tuple) else kind.__name__
+        if not isinstance(value, types) and not (keys[:1] == ("clients",) and state.get("clients", 0) is None):
+            expected = " or ".join(each.__name__ for each in types) if isinstance(types, tuple) else types.__name__
             yield f"'{'.'.join(('federation', *keys))}' is missing or a {type(value).__name__}, expected {expected}."
     for where, tensor in _floating(state["server"], "federation.server"):
         if tensor.isnan().any():
@@ -224,16 +225,16 @@ def _problems(state: Any) -> Iterator[str]:
 
 def _table_problems(table: Any, where: str) -> Iterator[str]:
     """Yield a sentence for every problem with the stored states of clients of one architecture."""
-    for key, kind in _TABLE.items():
+    for key, expected in _TABLE.items():
         value = table.get(key) if isinstance(table, Mapping) else None
-        if not isinstance(value, kind):
-            yield f"'{where}.{key}' is missing or a {type(value).__name__}, expected {kind.__name__}."
-    ids, rows = table["ids"], table["rows"]
+        if not isinstance(value, expected):
+            yield f"'{where}.{key}' is missing or a {type(value).__name__}, expected {expected.__name__}."
+    ids, states = table["ids"], table["rows"]
     if ids.is_floating_point() or ids.dim() != 1 or len(ids.unique()) != len(ids):
         yield f"'{where}.ids' is no list of different clients."
     if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < table["clients"]:
         yield f"'{where}.ids' names clients beyond the {table['clients']} there are."
-    for field, stored in rows.items():
+    for field, stored in states.items():
         template = table["template"].get(field)
         if not isinstance(stored, Tensor) or not isinstance(template, Tensor):
             yield f"'{where}.rows.{field}' is no tensor of the template."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.federation.client_group import ClientGroup
-from fedlightning.federation.client_table import mean_of_parts
+from fedlightning.federation.client_table import ClientTables, mean_of_parts
 from fedlightning.federation.cohort import Chunk, Cohort
 from fedlightning.federation.oracle_selection import OracleSelection
 from fedlightning.federation.processes import Processes
@@ -23,31 +23,11 @@ from fedlightning.oracle.side_effects import released
 
 
 class Clients(Protocol):
-    """The interface to clients of one architecture (:class:`ClientGroup`) or of several (:class:`Architectures`)."""
+    """Computes for clients of one architecture (:class:`ClientGroup`) or of several (:class:`Architectures`)."""
 
     @property
-    def has_states(self) -> bool:
-        """True once client states exist: from the first round on, or after loading a checkpoint."""
-
-    @property
-    def num_clients(self) -> int | None:
-        """The number of clients N of the whole federation; None before the first round."""
-
-    @property
-    def averaged_buffers(self) -> tuple[str, ...]:
-        """Names of the buffers that the objective changes and the server averages."""
-
-    @property
-    def changed_buffers(self) -> set[str]:
-        """Names of all buffers that the objective is known to change."""
-
-    @property
-    def common_buffers(self) -> set[str]:
-        """Return the names of the buffers that clients of every process must change, or none of them."""
-
-    @property
-    def start_buffers(self) -> Tensor:
-        """Initial values of the averaged buffers, ``[b]``."""
+    def table(self) -> ClientTables:
+        """What the clients keep from one round to the next."""
 
     def use(self, autocast: Autocast) -> None:
         """Set the precision of all evaluations from now on."""
@@ -58,63 +38,36 @@ class Clients(Protocol):
     def of_architecture(self, name: str) -> ClientGroup:
         """Return the group of the named architecture, whether or not the architecture is active."""
 
-    def join(self, chunk: Chunk, num_clients: int) -> Cost:
-        """Evaluate the objective once for a chunk's first client, and return the cost of a gradient."""
+    def join(self, chunk: Chunk, num_clients: int) -> tuple[Cost, float]:
+        """Evaluate the objective once for a chunk's first client, and return the cost of a gradient and the loss."""
 
-    def begin(self, buffers: Collection[str], num_clients: int) -> None:
-        """Make room for client states, given the names of the buffers that the objective changes."""
-
-    def answers(self, request: Request, cohort: Cohort, ways: OracleSelection) -> Iterator[Answer]:
+    def answers(self, request: Request, cohort: Cohort, selection: OracleSelection) -> Iterator[Answer]:
         """Yield the answers of a cohort's clients; new client states are pending until :meth:`settle`."""
 
     def settle(self, accepted: Mapping[int, Stamp]) -> bool:
         """Keep the pending states of accepted clients and drop all others; return whether any state has changed."""
-
-    def models(
-        self, client_ids: Sequence[int], point: Tensor, buffers: Tensor | None, own: bool = True
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return shared parameters, personal blocks and buffers of the models of clients of one architecture."""
-
-    def all_states(self) -> Any:
-        """Return the algorithm's states of all N clients, ``[N, ...]``; None for a stateless algorithm."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return all client states in plain types, with the number N under the key ``clients``."""
-
-    def load_state_dict(self, state: Mapping[str, Any], keep: Collection[int] | None = None) -> None:
-        """Restore client states that :meth:`state_dict` returned; ``keep`` names the clients to restore."""
-
-    @property
-    def start_state(self) -> Any:
-        """The algorithm's state of a client before its first round; None for a stateless algorithm."""
-
-    def mean_state(self) -> Any:
-        """Return the mean of the algorithm's client states over all N clients; None for a stateless algorithm.
-
-        Clients without a state in this process count with the initial state.
-        """
 
 
 class ClientRunner:
     """Answers the server's requests for all clients of this process, for one client or ten thousand.
 
     Attributes:
-        clients: The clients' states and models.
-        ways: How the clients' operators are computed.
+        clients: The clients, and what they keep.
+        oracle_selection: How the clients' operators are computed.
         has_joined: Whether :meth:`join` has found out which buffers the objective changes.
     """
 
-    def __init__(self, task: nn.Module, clients: Clients, ways: OracleSelection, processes: Processes) -> None:
+    def __init__(self, task: nn.Module, clients: Clients, selection: OracleSelection, processes: Processes) -> None:
         """Start before the first round.
 
         Args:
             task: The module with the objective.
-            clients: Compute and keep states.
-            ways: How operators are computed.
+            clients: Compute answers, and keep states.
+            selection: How operators are computed.
             processes: All processes that hold clients of the same federation.
         """
         self.clients = clients
-        self.ways = ways
+        self.oracle_selection = selection
         self._task = task
         self._processes = processes
         self.has_joined = False
@@ -131,10 +84,11 @@ class ClientRunner:
             ObjectiveError: If the objective fails for the cohort's first client.
             ValueError: If the processes disagree on the buffers.
         """
+        loss = None
         with self._undisturbed(cohort.device):
             if len(cohort):
-                self._cost = self.clients.join(cohort.preview(1), len(samples))
-        changed = sorted(self.clients.common_buffers) if len(cohort) else None
+                self._cost, loss = self.clients.join(cohort.preview(1), len(samples))
+        changed = sorted(self.clients.table.common_buffers) if len(cohort) else None
         found = [names for names in self._processes.collect(changed) if names is not None]
         if any(names != found[0] for names in found):
             different = sorted(set(found[0]).symmetric_difference(next(n for n in found if n != found[0])))
@@ -142,9 +96,11 @@ class ClientRunner:
                 f"The objective changes buffer '{different[0]}' for some clients and not for others, so it cannot be "
                 "averaged. Write into it in every call, or set buffers to 'local' and use one device."
             )
-        self.clients.begin(found[0], len(samples))
+        self.clients.table.begin(found[0], len(samples))
         self.has_joined = True
-        return Roster(samples, self.clients.averaged_buffers, self.clients.start_buffers)
+        loss = self._processes.agree(loss)
+        table = self.clients.table
+        return Roster(samples, table.averaged_buffers, table.start_buffers, loss)
 
     def train(self, request: Request, cohort: Cohort, autocast: Autocast) -> Iterator[Answer]:
         """Yield the answers of this process's clients, in the order of the cohort.
@@ -159,33 +115,35 @@ class ClientRunner:
         """
         self.clients.use(autocast)
         with self._undisturbed(cohort.device):
-            if request.stamp.phase == 0 or not self.ways.is_made:
+            if request.stamp.phase == 0 or not self.oracle_selection.is_made:
                 self._get_ready(request, cohort)
-            with limited(self.ways.oracle.threads), self._constant_buffers():
-                yield from self.clients.answers(request, cohort, self.ways)
+            with limited(self.oracle_selection.oracle.threads), self._constant_buffers():
+                yield from self.clients.answers(request, cohort, self.oracle_selection)
 
     def mean_state(self) -> Any:
         """Return the mean of the algorithm's client states over all N clients of all processes; None if stateless."""
-        mine = self.clients.mean_state()
-        return mean_of_parts(self._processes.collect(mine), self.clients.start_state)
+        mine = self.clients.table.mean_state()
+        return mean_of_parts(self._processes.collect(mine), self.clients.table.start_state)
 
     def _get_ready(self, request: Request, cohort: Cohort) -> None:
         """Choose how operators are computed in the first round; later, make processes agree and run due checks."""
         if not len(cohort):
             self._choose_or_check(None, request, cohort)
             return
-        due = self.ways.is_made and self.ways.is_due(request.stamp.round)
-        first = cohort.apart(self.ways.turn(request), self.ways.chunk_size).ids[0] if due else cohort.members[0].id
+        selection, first = self.oracle_selection, cohort.members[0].id
+        if selection.is_made and selection.is_due(request.stamp.round):
+            first = cohort.apart(selection.turn(request), selection.chunk_size).ids[0]
         with self.clients.active(first) as group:
             self._choose_or_check(group, request, cohort)
 
     def _choose_or_check(self, group: ClientGroup | None, request: Request, cohort: Cohort) -> None:
-        if not self.ways.is_made:
-            self.ways.choose(group, self._cost, cohort, request)
+        selection = self.oracle_selection
+        if not selection.is_made:
+            selection.choose(group, self._cost, cohort, request)
             return
-        self.ways.agree()
-        if self.ways.is_due(request.stamp.round):
-            self.ways.check(group, cohort, request)
+        selection.agree()
+        if selection.is_due(request.stamp.round):
+            selection.check(group, cohort, request)
 
     @contextmanager
     def _undisturbed(self, device: torch.device) -> Iterator[None]:
@@ -214,9 +172,9 @@ class ClientRunner:
 
     def _constants(self) -> Iterator[tuple[str, Tensor]]:
         """Yield buffers and frozen parameters that the objective is not known to write into."""
-        known = self.clients.changed_buffers
-        alone = isinstance(self.ways.oracle, Vectorized)  # one after the other, frozen parameters may be written
-        frozen = ((name, p) for name, p in self._task.named_parameters() if alone and not p.requires_grad)
+        known = self.clients.table.changed_buffers
+        batched = isinstance(self.oracle_selection.oracle, Vectorized)  # else frozen parameters may be written
+        frozen = ((name, p) for name, p in self._task.named_parameters() if batched and not p.requires_grad)
         for name, tensor in (*self._task.named_buffers(), *frozen):
             if name not in known and not tensor.is_inference():
                 yield name, tensor

@@ -10,63 +10,49 @@ from dataclasses import fields, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from fedlightning.algorithms.base import Algorithm, PerClient, Phase, Reply
-from fedlightning.core.parameter_space import ParameterSpace, read
+from fedlightning.algorithms.base import PerClient, Phase, Reply
+from fedlightning.core.parameter_space import read
 from fedlightning.core.seeding import derive_seed
 from fedlightning.core.tree import map_tensors
-from fedlightning.federation.buffers import Buffers
-from fedlightning.federation.client_states import Rows, Storage
+from fedlightning.federation.client_states import StatesByField
 from fedlightning.federation.client_table import ClientTable
 from fedlightning.federation.cohort import Chunk, Cohort
 from fedlightning.federation.oracle_selection import OracleSelection
 from fedlightning.federation.protocol import Answer, Request, Stamp
-from fedlightning.federation.validation import require_reply, tensors_of
+from fedlightning.federation.validation import absent_state_named, require_client_state, require_reply, tensors_of
 from fedlightning.oracle import Autocast, ClientBatching, Cost, GradientOracle, Objective, ObjectiveError, Vectorized
 from fedlightning.oracle.guard import Guard
 from fedlightning.oracle.look import Look
 
 
-class ClientGroup(ClientTable):
-    """Does the work of clients of one architecture, many at a time, and keeps their states.
+class ClientGroup:
+    """Does the work of clients of one architecture, many at a time.
 
     New client states are pending until the server has accepted the answer that belongs to them.
 
     Attributes:
+        table: What the clients keep from one round to the next.
         objective: Evaluates the task.
         alone: Why clients must be computed one by one; None if they need not be.
         has_joined: Whether :meth:`join` has found out which buffers the objective changes.
     """
 
-    def __init__(
-        self,
-        algorithm: Algorithm,
-        task: nn.Module,
-        space: ParameterSpace,
-        start: Tensor,
-        buffers: Buffers = "average",
-        storage: Storage | None = None,
-        drift: Tensor | None = None,
-    ) -> None:
-        """Start without client states.
+    def __init__(self, table: ClientTable, drift: Tensor | None = None) -> None:
+        """Start before the first round.
 
         Args:
-            algorithm: Bound to the parameters of ``space``.
-            task: A module with ``objective(batch)``.
-            space: The task's parameters by block.
-            start: The global model at the start, ``[d]``.
-            buffers: What becomes of the buffers that the objective changes; see :class:`ClientTable`.
-            storage: Where client states lie; by default beside the model.
+            table: What the clients keep; its task has the objective.
             drift: Indices of the point's elements over which the drift is measured; None for all.
         """
-        super().__init__(algorithm, task, space, start, buffers, storage)
-        self.objective = Objective(task, space, Autocast(start.device.type))
+        self.table = table
+        self.objective = Objective(table.task, table.space, Autocast(table.start_personal.device.type))
         self.alone: str | None = None
-        self._rewritten: frozenset[str] = frozenset()
         self.has_joined = False
+        self._rewritten: frozenset[str] = frozenset()
         self._drift = drift
-        self._pending: list[tuple[Stamp, list[int], Rows]] = []
+        self._pending: list[tuple[Stamp, list[int], StatesByField]] = []
 
     # ---- joining -----------------------------------------------------------------------------------------------------
 
@@ -83,32 +69,33 @@ class ClientGroup(ClientTable):
         """Yield this group, to which every client belongs."""
         yield self
 
-    def join(self, chunk: Chunk, num_clients: int) -> Cost:
-        """Evaluate the objective for a chunk's first client, to find the buffers it changes and the cost.
+    def join(self, chunk: Chunk, num_clients: int) -> tuple[Cost, float]:
+        """Evaluate the objective for a chunk's first client, to find the buffers it changes, the cost and the loss.
 
         Args:
             chunk: Holds the client's data.
             num_clients: N.
 
         Returns:
-            The cost of one client's gradient.
+            The cost of one client's gradient, and the client's loss.
 
         Raises:
             ObjectiveError: If the objective fails.
         """
-        look = self._look(Objective(self.task, self.space.of_active(self.task), self.objective.autocast), chunk)
-        self.begin(look.buffers, num_clients)
-        self.objective = Objective(self.task, self.space, self.objective.autocast)
+        table, autocast = self.table, self.objective.autocast
+        look = self._look(Objective(table.task, table.space.of_active(table.task), autocast), chunk)
+        table.begin(look.buffers, num_clients)
+        self.objective = Objective(table.task, table.space, autocast)
         self.objective.changes_batch = look.changes_batch
         self.objective.draws_in_python = look.draws_in_python
         self.objective.hooks_tensors = look.hooks_tensors
         self.alone = look.alone
         self._rewritten = look.rewritten
         self.has_joined = True
-        device = self._personal.device
-        free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
-        dim = self.space.shared.dim + self.space.personal.dim
-        return Cost(dim, self._personal.element_size(), look.activation_bytes, free)
+        numbers = table.start_personal
+        free = torch.cuda.mem_get_info(numbers.device)[0] if numbers.device.type == "cuda" else None
+        dim = table.space.shared.dim + table.space.personal.dim
+        return Cost(dim, numbers.element_size(), look.activation_bytes, free), look.loss
 
     def look_again(self, chunk: Chunk, request: Request) -> None:
         """Check whether the objective has begun to keep state in Python, and update :attr:`alone`."""
@@ -116,19 +103,19 @@ class ClientGroup(ClientTable):
 
     # ---- training ----------------------------------------------------------------------------------------------------
 
-    def answers(self, request: Request, cohort: Cohort, ways: OracleSelection) -> Iterator[Answer]:
+    def answers(self, request: Request, cohort: Cohort, selection: OracleSelection) -> Iterator[Answer]:
         """Yield the answers of a cohort's clients, chunk by chunk; new client states are pending.
 
         Raises:
             ObjectiveError: If the objective fails for a client in every way of computing it.
         """
         if not self.has_joined and len(cohort):  # this process had no client in the first cohort
-            self.join(cohort.preview(1), self.states.clients)
-            ways.check_alone(self, cohort.preview(2), request)
-        phase = self.algorithm.phases[request.stamp.phase]
+            self.join(cohort.preview(1), self.table.states.num_clients)
+            selection.check_alone(self, cohort.preview(2), request)
+        phase = self.table.algorithm.phases[request.stamp.phase]
         request = replace(request, message=_copied(request.message))
-        for chunk in cohort.chunks(ways.chunk_size):
-            yield from self._answers_of(chunk, phase, request, cohort.steps(), ways)
+        for chunk in cohort.chunks(selection.chunk_size):
+            yield from self._answers_of(chunk, phase, request, cohort.steps(), selection)
 
     def settle(self, accepted: Mapping[int, Stamp]) -> bool:
         """Keep the pending states of clients whose answers the server has accepted, and drop all others.
@@ -141,12 +128,13 @@ class ClientGroup(ClientTable):
         """
         pending, self._pending = self._pending, []
         changed = False
-        for stamp, ids, rows in pending:
+        for stamp, ids, states in pending:
             kept = [place for place, client in enumerate(ids) if accepted.get(client) == stamp]
             if len(kept) == len(ids):
-                self.states.write(ids, rows)
+                self.table.states.write(ids, states)
             elif kept:
-                self.states.write([ids[place] for place in kept], {name: row[kept] for name, row in rows.items()})
+                of_kept = {name: values[kept] for name, values in states.items()}
+                self.table.states.write([ids[place] for place in kept], of_kept)
             changed |= bool(kept)
         return changed
 
@@ -163,74 +151,79 @@ class ClientGroup(ClientTable):
     def _look(self, objective: Objective, chunk: Chunk, point: Tensor | None = None) -> Look:
         """Evaluate the objective for a chunk's first client, by default at the task's present parameters."""
         data = map_tensors(lambda leaf: leaf[0], next(chunk.minibatches()).data)
-        at = read(self.space.shared, self.task, like=self._personal) if point is None else point
+        at = read(self.table.space.shared, self.table.task, like=self.table.start_personal) if point is None else point
         with self.errors_named(chunk.ids):
-            return Look.at(objective, at, self._personal, data)
+            return Look.at(objective, at, self.table.start_personal, data)
 
     def _answers_of(
-        self, chunk: Chunk, phase: Phase, request: Request, steps: int, ways: OracleSelection
+        self, chunk: Chunk, phase: Phase, request: Request, steps: int, selection: OracleSelection
     ) -> Iterator[Answer]:
         """Yield the answers of a chunk's clients, in parts if the chunk has become too large for the present way."""
         waiting = deque([chunk])
         while waiting:
             part = waiting.popleft()
-            if len(part) > ways.chunk_size:
-                waiting.extendleft(reversed(part.parts(ways.chunk_size)))
+            if len(part) > selection.chunk_size:
+                waiting.extendleft(reversed(part.parts(selection.chunk_size)))
                 continue
-            answer = self._attempt(part, phase, request, steps, ways)
+            answer = self._attempt(part, phase, request, steps, selection)
             if answer is None:
                 waiting.appendleft(part)
             else:
                 yield answer
 
     def _attempt(
-        self, chunk: Chunk, phase: Phase, request: Request, steps: int, ways: OracleSelection
+        self, chunk: Chunk, phase: Phase, request: Request, steps: int, selection: OracleSelection
     ) -> Answer | None:
         """Return the answer of a chunk's clients; None if the attempt failed and another way was chosen.
 
         Nothing of a failed attempt is left after the return, because its error would hold all that filled the memory.
         """
-        guard, batched = Guard(self.objective, self._rewritten), isinstance(ways.oracle, Vectorized)
+        guard, batched = Guard(self.objective, self._rewritten), isinstance(selection.oracle, Vectorized)
         try:
-            reply, oracle = self._reply(phase, request, chunk, steps, ways.oracle)
+            reply, oracle = self._reply(phase, request, chunk, steps, selection.oracle)
             why = guard.objection(batched)
             if why is None:
+                selection.report_given_up(self.objective.autocast.on_cpu)
                 return self._answer(request, chunk, reply, oracle)
             if batched:
-                ways.leave_batching(self.objective.autocast.on_cpu, why)
+                selection.leave_batching(self.objective.autocast.on_cpu, why)
             return None
         except ObjectiveError as error:
             guard.restore()
-            if not ways.give_way(error, len(chunk), self.objective.autocast.on_cpu):
+            if not selection.fall_back(error, len(chunk), self.objective.autocast.on_cpu):
                 raise self._named(error, chunk.ids) from error.__cause__
         except (RuntimeError, MemoryError) as error:  # memory may be short for points and states as well
-            if not ways.give_way(error, len(chunk), self.objective.autocast.on_cpu):
+            if not selection.fall_back(error, len(chunk), self.objective.autocast.on_cpu):
                 raise
         return None
 
     def _reply(
-        self, phase: Phase, request: Request, chunk: Chunk, steps: int, way: ClientBatching
+        self, phase: Phase, request: Request, chunk: Chunk, steps: int, batching: ClientBatching
     ) -> tuple[Reply, GradientOracle]:
         """Compute the reply of a chunk's clients."""
-        rows = self.states.rows(chunk.ids)
-        personal, buffers = self.own_of(rows, request.buffers.expand(len(chunk), -1))
+        states = self.table.states.of(chunk.ids)
+        personal, buffers = self.table.own_of(states, request.buffers.expand(len(chunk), -1))
         oracle = GradientOracle(
             chunk,
-            way.evaluator(self.objective, 1 if phase.data == "full" else steps),
+            batching.evaluator(self.objective, 1 if phase.data == "full" else steps),
             buffers=buffers,
             personal=personal,
-            evaluate_full=way.evaluator(self.objective, 1) if phase.data == "both" else None,
+            evaluate_full=batching.evaluator(self.objective, 1) if phase.data == "both" else None,
             seeds=[derive_seed(request.seed, client, 2) for client in chunk.ids],
-            averaged=self.buffers.averaged,
+            averaged=self.table.buffers.averaged,
         )
-        reply = phase.client_update(for_clients(request.message, chunk.ids), self.client_state(rows), oracle)
-        is_last = phase == self.algorithm.phases[-1]
-        require_reply(self.algorithm, reply, len(chunk), self.space.personal.dim, is_last)
+        algorithm = self.table.algorithm
+        message, state = for_clients(request.message, chunk.ids), self.table.client_state(states)
+        with absent_state_named(algorithm, phase.client_update, state):
+            reply = phase.client_update(message, state, oracle)
+        is_last = phase == algorithm.phases[-1]
+        require_reply(algorithm, reply, len(chunk), self.table.space.personal.dim, is_last)
+        require_client_state(algorithm, self.table.start_state, reply.state)
         return reply, oracle
 
     def _answer(self, request: Request, chunk: Chunk, reply: Reply, oracle: GradientOracle) -> Answer:
         """Turn a reply into an answer to the server; new client states stay here as pending."""
-        rows, sound = self.new_rows(reply, oracle)
+        states, sound = self.table.new_states(reply, oracle)
         tally = {f"train_{name}": value for name, value in oracle.tally().items()}
         metrics = dict(reply.log)
         if reply.point is not None:
@@ -239,15 +232,15 @@ class ClientGroup(ClientTable):
         answer = Answer(
             chunk.ids,
             reply.update,
-            self.buffers.changes(oracle.buffers, request.buffers),
+            self.table.buffers.changes(oracle.buffers, request.buffers),
             metrics,
             tally,
             oracle.evaluated(),
             per_client=tuple(reply.log),
             sound=sound,
         )
-        if rows:
-            self._pending.append((request.stamp, chunk.ids, rows))
+        if states:
+            self._pending.append((request.stamp, chunk.ids, states))
         return answer
 
     def _named(self, error: ObjectiveError, client_ids: Sequence[int]) -> ObjectiveError:

@@ -1,4 +1,4 @@
-"""Storage of client states between rounds, with one row per client in every field of the state."""
+"""Storage of client states between rounds: a tensor for every field of the state, indexed by client."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from torch import Tensor
 
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError
 
-Rows = dict[str, Tensor]
-"""The states of S clients by field, each ``[S, ...]``."""
+StatesByField = dict[str, Tensor]
+"""The states of S clients, each field ``[S, ...]``."""
 
 
 class Storage(ABC):
     """Decides where client states lie: on the device, in main memory or in files."""
 
     @abstractmethod
-    def allocate(self, field: str, rows: int, template: Tensor) -> Tensor:
-        """Return a tensor ``[rows, *template.shape]`` with undefined contents for a field of client states."""
+    def allocate(self, field: str, num_clients: int, template: Tensor) -> Tensor:
+        """Return a tensor ``[num_clients, *template.shape]`` with undefined contents for a field of client states."""
 
 
 @dataclass(frozen=True)
 class OnDevice(Storage):
     """Keeps client states beside the model, which is fastest as long as they fit."""
 
-    def allocate(self, field: str, rows: int, template: Tensor) -> Tensor:
+    def allocate(self, field: str, num_clients: int, template: Tensor) -> Tensor:
         """Allocate memory on the template's device."""
-        return template.new_empty((rows, *template.shape))
+        return template.new_empty((num_clients, *template.shape))
 
 
 @dataclass(frozen=True)
 class OnHost(Storage):
     """Keeps client states in main memory; the states of a cohort travel to the device and back."""
 
-    def allocate(self, field: str, rows: int, template: Tensor) -> Tensor:
+    def allocate(self, field: str, num_clients: int, template: Tensor) -> Tensor:
         """Allocate main memory."""
-        return torch.empty((rows, *template.shape), dtype=template.dtype)
+        return torch.empty((num_clients, *template.shape), dtype=template.dtype)
 
 
 @dataclass(frozen=True)
@@ -63,13 +63,13 @@ class MemoryMapped(Storage):
         if not isinstance(self.folder, str | os.PathLike) or not str(self.folder):
             raise InvalidTypeError(f"MemoryMapped(folder={self.folder!r}): expected the path of a folder.")
 
-    def allocate(self, field: str, rows: int, template: Tensor) -> Tensor:
+    def allocate(self, field: str, num_clients: int, template: Tensor) -> Tensor:
         """Create a new file for every growth; the former file disappears once nothing maps it."""
         Path(self.folder).mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f"{field}-{rows}-", suffix=".rows", dir=self.folder)
+        handle, name = tempfile.mkstemp(prefix=f"{field}-{num_clients}-", suffix=".states", dir=self.folder)
         os.close(handle)
         path = Path(name)  # unique, as other runs and processes may use the same folder
-        shape = (rows, *template.shape)
+        shape = (num_clients, *template.shape)
         size = torch.Size(shape).numel()
         tensor = torch.from_file(str(path), shared=True, size=size, dtype=template.dtype).view(shape)
         with suppress(PermissionError):  # where mapped files cannot be removed, they stay
@@ -92,10 +92,10 @@ class ClientStates:
             storage: Where the states lie; by default beside the template.
         """
         self.template = dict(template)
-        self.clients = num_clients
+        self.num_clients = num_clients
         self._storage = OnDevice() if storage is None else storage
         self._slots: dict[int, int] = {}
-        self._rows: Rows = {}
+        self._fields: StatesByField = {}
         self._capacity = 0
 
     @property
@@ -107,13 +107,13 @@ class ClientStates:
         """Return which of the clients ``ids`` have a state of their own, ``[S]`` bool."""
         return torch.tensor([client in self._slots for client in ids])
 
-    def rows(self, ids: Sequence[int]) -> Rows:
+    def of(self, ids: Sequence[int]) -> StatesByField:
         """Return copies of the states of the clients ``ids``, on the template's device."""
         slots = [self._slots.get(client, -1) for client in ids]
         known = [i for i, slot in enumerate(slots) if slot >= 0]
-        result = {name: row.expand(len(ids), *row.shape).clone() for name, row in self.template.items()}
+        result = {name: start.expand(len(ids), *start.shape).clone() for name, start in self.template.items()}
         if known:
-            for name, stored in self._rows.items():
+            for name, stored in self._fields.items():
                 index = torch.tensor([slots[i] for i in known], device=stored.device)
                 fetched = stored.index_select(0, index).to(result[name].device)
                 if len(known) == len(ids):
@@ -122,43 +122,44 @@ class ClientStates:
                     result[name][known] = fetched
         return result
 
-    def write(self, ids: Sequence[int], rows: Mapping[str, Tensor]) -> None:
-        """Replace the states of the clients ``ids``; fields that ``rows`` leaves out stay as they are."""
+    def write(self, ids: Sequence[int], states: Mapping[str, Tensor]) -> None:
+        """Replace the states of the clients ``ids``; fields that ``states`` leaves out stay as they are."""
         if not self.template or not ids:
             return
         known = len(self._slots)
         for client in ids:
             self._slots.setdefault(client, len(self._slots))
         self._reserve(len(self._slots))
-        for name, row in self.template.items():
-            self._rows[name][known : len(self._slots)] = row
+        for name, start in self.template.items():
+            self._fields[name][known : len(self._slots)] = start
         slots = [self._slots[client] for client in ids]
-        for name, values in rows.items():
-            stored = self._rows[name]
+        for name, values in states.items():
+            stored = self._fields[name]
             index = torch.tensor(slots, device=stored.device)
             stored.index_copy_(0, index, values.to(stored.device, stored.dtype))
 
     def all(self, name: str) -> Tensor:
         """Return one field of all N clients, ``[N, ...]``."""
-        return self.rows(range(self.clients))[name]
+        return self.of(range(self.num_clients))[name]
 
-    def mean(self) -> Rows:
+    def mean(self) -> StatesByField:
         """Return the mean of every field over all N clients; clients not seen count with the initial state."""
         seen = len(self._slots)
         means = {}
-        for name, row in self.template.items():
-            total = self._rows[name][:seen].sum(0).to(row.device) if seen else torch.zeros_like(row)
-            means[name] = (total + (self.clients - seen) * row) / self.clients
+        for name, start in self.template.items():
+            total = self._fields[name][:seen].sum(0).to(start.device) if seen else torch.zeros_like(start)
+            means[name] = (total + (self.num_clients - seen) * start) / self.num_clients
         return means
 
     def state_dict(self) -> dict[str, Any]:
         """Return the states and the ids of the clients seen, for a checkpoint."""
         seen = len(self._slots)
         return {
-            "clients": self.clients,
+            "clients": self.num_clients,
             "ids": torch.tensor(self.seen, dtype=torch.long),
             "template": dict(self.template),
-            "rows": {name: stored[:seen].clone() for name, stored in self._rows.items()},
+            # checkpoints have called them rows from the start
+            "rows": {name: stored[:seen].clone() for name, stored in self._fields.items()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any], keep: Collection[int] | None = None) -> None:
@@ -171,31 +172,32 @@ class ClientStates:
         Raises:
             ValueError: If the number of clients, the fields or their shapes differ.
         """
-        if state["clients"] != self.clients:
+        if state["clients"] != self.num_clients:
             raise InvalidValueError(
-                f"The checkpoint holds a federation of {state['clients']} clients, the data have {self.clients}. "
+                f"The checkpoint holds a federation of {state['clients']} clients, the data have {self.num_clients}. "
                 "Resume with the data it was trained on."
             )
-        shapes = {name: tuple(row.shape) for name, row in self.template.items()}
-        stored = {name: tuple(row.shape) for name, row in state["template"].items()}
+        shapes = {name: tuple(start.shape) for name, start in self.template.items()}
+        stored = {name: tuple(start.shape) for name, start in state["template"].items()}
         if shapes != stored:
             raise InvalidValueError(f"The checkpoint's client states have fields {stored}, this run's have {shapes}.")
-        self.template = {name: row.to(self.template[name]) for name, row in state["template"].items()}
+        self.template = {name: start.to(self.template[name]) for name, start in state["template"].items()}
         ids = state["ids"].tolist()
         places = [place for place, client in enumerate(ids) if keep is None or client in keep]
         whole = len(places) == len(ids)
-        rows = {
-            name: (row if whole else row[places]).to(self.template[name].dtype) for name, row in state["rows"].items()
+        states = {
+            name: (values if whole else values[places]).to(self.template[name].dtype)
+            for name, values in state["rows"].items()
         }
-        self.write(ids if whole else [ids[place] for place in places], rows)
+        self.write(ids if whole else [ids[place] for place in places], states)
 
-    def _reserve(self, rows: int) -> None:
-        if rows <= self._capacity:
+    def _reserve(self, num_clients: int) -> None:
+        if num_clients <= self._capacity:
             return
-        capacity = min(self.clients, max(rows, 2 * self._capacity))
-        for name, row in self.template.items():
-            grown = self._storage.allocate(name, capacity, row)
-            if name in self._rows:
-                grown[: self._capacity] = self._rows[name]
-            self._rows[name] = grown
+        capacity = min(self.num_clients, max(num_clients, 2 * self._capacity))
+        for name, start in self.template.items():
+            grown = self._storage.allocate(name, capacity, start)
+            if name in self._fields:
+                grown[: self._capacity] = self._fields[name]
+            self._fields[name] = grown
         self._capacity = capacity

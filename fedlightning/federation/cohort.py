@@ -37,7 +37,7 @@ class ClientBatches:
     shape: int = 0
 
     @property
-    def kind(self) -> tuple[int, str, int]:
+    def signature(self) -> tuple[int, str, int]:
         """Return what clients must agree in to be computed together: batch size, architecture, shape of samples."""
         return self.index.shape[1], self.architecture, self.shape
 
@@ -47,7 +47,7 @@ class Cohort:
     """Holds the clients of one phase of one round, or one process's share of them.
 
     Attributes:
-        members: The clients with their samples; clients of one kind stand next to each other.
+        members: The clients with their samples; clients with the same signature stand next to each other.
         source: Gives the samples.
         seed: Seed of this cohort's randomness.
         answering: Number of clients that will answer, over all processes; 0 once too few do.
@@ -78,36 +78,36 @@ class Cohort:
         return max((len(member.index) for member in self.members), default=0)
 
     def preview(self, num_clients: int) -> Chunk:
-        """Return up to ``num_clients`` of the first clients of one kind; :meth:`chunks` will give them again."""
+        """Return up to ``num_clients`` of the first clients that share a signature; :meth:`chunks` gives them again."""
         return next(self._chunks(num_clients, keep=True))
 
     def apart(self, turn: int, among: int) -> Chunk:
         """Return two clients for a self-check, without using up their data: the first and the last that go together.
 
         Args:
-            turn: 0 chooses the first client and the last of its kind; each later turn goes two clients further.
+            turn: 0 chooses the first client and the last with its signature; each later turn goes two clients further.
             among: Where samples arrive in order, only so many of the first clients are looked at.
         """
         within = min(max(among, 2), len(self)) if self.source.in_order else len(self)
         one = 2 * turn % within
-        kinds = [member.kind for member in self.members[:within]]
-        start, stop = kinds.index(kinds[one]), one + 1
-        while stop < within and kinds[stop] == kinds[one]:
+        signatures = [member.signature for member in self.members[:within]]
+        start, stop = signatures.index(signatures[one]), one + 1
+        while stop < within and signatures[stop] == signatures[one]:
             stop += 1
         places = sorted({one, one - 1 if one > start else stop - 1})
         ahead = replace(self, source=self.source.ahead(places))
         return Chunk([self.members[place] for place in places], ahead, keep=True)
 
     def chunks(self, size: int) -> Iterator[Chunk]:
-        """Cut the cohort into chunks of at most ``size`` clients of one kind."""
+        """Cut the cohort into chunks of at most ``size`` clients that share a signature."""
         return self._chunks(size, keep=False)
 
     def _chunks(self, size: int, keep: bool) -> Iterator[Chunk]:
         start = 0
         while start < len(self.members):
-            kind = self.members[start].kind
+            signature = self.members[start].signature
             stop = start
-            while stop < len(self.members) and stop - start < size and self.members[stop].kind == kind:
+            while stop < len(self.members) and stop - start < size and self.members[stop].signature == signature:
                 stop += 1
             yield Chunk(self.members[start:stop], self, keep)
             start = stop
@@ -127,7 +127,7 @@ class Chunk:
         """Take clients of a cohort.
 
         Args:
-            members: The clients, at least one, all of one kind.
+            members: The clients, at least one, all with the same signature.
             cohort: The cohort, whose source stands at the first of these clients.
             keep: Whether the source must give the same clients once more.
         """

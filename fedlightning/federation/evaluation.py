@@ -23,11 +23,11 @@ def join_answers(answers: Iterable[EvaluationAnswer]) -> dict[str, ClientValues]
 
 
 def _joined(parts: Sequence[ClientValues]) -> ClientValues:
-    clients = [client for part in parts for client in part.clients]
+    clients = [client for part in parts for client in part.client_ids]
     order = sorted(range(len(clients)), key=clients.__getitem__)
     return replace(
         parts[0],
-        clients=[clients[place] for place in order],
+        client_ids=[clients[place] for place in order],
         values=torch.cat([part.values for part in parts])[order],
         samples=torch.cat([part.samples for part in parts])[order],
     )

@@ -86,6 +86,6 @@ def _sample_error(request: SampleRequest, error: Exception) -> SampleError:
     of_worker = "in DataLoader worker process" in lines[0]  # the cause is the last line of its traceback
     said = lines[-1] if of_worker else f"{type(error).__name__}: {lines[0]}"
     return SampleError(
-        f"Round {request.round_index}: the samples of client {request.client} could not be loaded: {said}. Model and "
-        "states are those before this round."
+        f"Round {request.round_index + 1}: the samples of client {request.client} could not be loaded: {said}. Model "
+        "and states are those before this round."
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -20,13 +20,13 @@ class RoundResult:
 
     Attributes:
         metrics: Values to log, means over the cohort.
-        clients: Values that the algorithm logs client by client, ``[S]`` each, for the clients of this process.
+        per_client: Values that the algorithm logs client by client, ``[S]`` each, for the clients of this process.
         undone: Whether the server's state was put back to its value before the round.
         overflow: Whether the round was undone because 16-bit gradients overflowed; otherwise too few clients answered.
     """
 
     metrics: Mapping[str, Tensor | float]
-    clients: Mapping[str, Tensor] = field(default_factory=dict)
+    per_client: Mapping[str, Tensor] = field(default_factory=dict)
     undone: bool = False
     overflow: bool = False
 
@@ -37,19 +37,29 @@ class RoundLoop:
     Attributes:
         server: The server half.
         transport: Reaches the client half.
-        at_round_boundary: True when the server, the clients and all that follows the server (module, server optimizer)
-            belong to the same round, so that it is safe to checkpoint. A round makes it False, :meth:`follow` True.
     """
 
     def __init__(self, server: FederatedServer, transport: Transport) -> None:
         """Connect a server and a transport."""
         self.server = server
         self.transport = transport
-        self.at_round_boundary = True
+        self._at_round_boundary = True
+
+    @property
+    def at_round_boundary(self) -> bool:
+        """True when server, clients, module and server optimizer belong to the same round: it is safe to checkpoint."""
+        return self._at_round_boundary
+
+    def finish_round(self) -> None:
+        """Declare that module and server optimizer have caught up with the round that was run."""
+        self._at_round_boundary = True
 
     @torch.no_grad()
     def run(self, index: int, invitations: Sequence[Invitation], undo_overflow: bool = False) -> RoundResult:
-        """Run one communication round.
+        """Run one communication round; :meth:`finish_round` ends it.
+
+        An interrupted round leaves the server as it was before. It is safe to checkpoint then unless clients have
+        already changed their states, which cannot be undone.
 
         Args:
             index: Number of the round, from 0.
@@ -59,68 +69,73 @@ class RoundLoop:
         Raises:
             RoundRejectedError: If no client of a cohort returned finite numbers.
         """
-        server, transport = self.server, self.transport
-        before, sent = server.snapshot(), server.traffic.copy()
-        metrics: dict[str, Tensor | float] = {}
-        clients: dict[str, Tensor] = {}
-        undone = overflow = False
+        server = self.server
+        before = server.snapshot()
         try:
             if server.roster is None and invitations[0].answering:
-                server.join(transport.join())
-            before = server.snapshot()
-            for phase, invitation in enumerate(invitations):
-                request = server.request(Stamp(index, phase), invitation.seed)
-                if not invitation.answering:
-                    _warn_of_a_skipped_round(index, phase, len(invitations), invitation.contacted)
-                    server.count_download(request, invitation.contacted)
-                    metrics, clients, undone = {"skipped": 1.0}, {}, True
-                    break
-                answers = transport.ask(request, invitation.clients)
-                outcome = server.aggregate(
-                    request, answers, transport.processes, invitation.contacted, undo_overflow, invitation.clients
-                )
-                at_boundary, self.at_round_boundary = self.at_round_boundary, False  # while states change
-                self.at_round_boundary = not transport.settle(outcome.accepted) and at_boundary
-                if outcome.overflow:
-                    undone = overflow = True
-                    break
-                metrics |= outcome.metrics
-                clients |= outcome.per_client
-        except BaseException:  # an interrupted round leaves the server as it was before
-            transport.settle({})
+                server.join(self.transport.join())
+                before = server.snapshot()
+            result = self._exchange(index, invitations, undo_overflow)
+        except BaseException:
+            self.transport.settle({})
             server.restore(before)
-            server.traffic = sent
             raise
-        if undone:
-            server.restore(before)
-        self.at_round_boundary = False
-        if not overflow:
-            metrics |= server.traffic.metrics(sent, server.point.element_size())
-        return RoundResult(metrics, clients, undone, overflow)
+        if result.undone:
+            server.undo(before)
+        self._at_round_boundary = False
+        if result.overflow:
+            return result
+        sent = server.traffic.metrics(before.traffic, server.point.element_size())
+        return replace(result, metrics={**result.metrics, **sent})
 
-    def evaluate(self, request: EvaluationRequest, clients: Sequence[int]) -> dict[str, ClientValues]:
+    def _exchange(self, index: int, invitations: Sequence[Invitation], undo_overflow: bool) -> RoundResult:
+        """Carry out all phases of a round: the server asks, clients answer, the server aggregates, clients settle."""
+        server, transport = self.server, self.transport
+        metrics: dict[str, Tensor | float] = {}
+        per_client: dict[str, Tensor] = {}
+        for phase, invitation in enumerate(invitations):
+            request = server.request(Stamp(index, phase), invitation.seed)
+            if not invitation.answering:
+                _warn_of_a_skipped_round(index, phase, len(invitations), invitation.contacted)
+                server.count_download(request, invitation.contacted)
+                return RoundResult({"skipped": 1.0}, undone=True)
+            answers = transport.ask(request, invitation.client_ids)
+            outcome = server.aggregate(
+                request, answers, transport.processes, invitation.contacted, undo_overflow, invitation.client_ids
+            )
+            self._settle(outcome.accepted)
+            if outcome.overflow:
+                return RoundResult(metrics, per_client, undone=True, overflow=True)
+            metrics |= outcome.metrics
+            per_client |= outcome.per_client
+        return RoundResult(metrics, per_client)
+
+    def _settle(self, accepted: Mapping[int, Stamp]) -> None:
+        """Let clients keep what was accepted; once any client's state has changed, the round is under way."""
+        was_at_boundary = self._at_round_boundary
+        self._at_round_boundary = False  # an interruption during the next call may leave some clients changed
+        changed = self.transport.settle(accepted)
+        self._at_round_boundary = was_at_boundary and not changed
+
+    def evaluate(self, request: EvaluationRequest, client_ids: Sequence[int]) -> dict[str, ClientValues]:
         """Ask clients what they measure of their models, and join the answers of all processes.
 
         Args:
             request: What they are sent, from :meth:`FederatedServer.evaluation_request`.
-            clients: Ids of the clients asked; those without evaluation data do not answer.
+            client_ids: Ids of the clients asked; those without evaluation data do not answer.
 
         Returns:
             The values of all clients that answered, by the name of the metric; the same in every process.
         """
-        mine = list(self.transport.evaluate(request, clients))
+        mine = list(self.transport.evaluate(request, client_ids))
         return join_answers(answer for answers in self.transport.processes.collect(mine) for answer in answers)
-
-    def follow(self) -> None:
-        """Declare that all that follows the server (module, server optimizer) has caught up with the round."""
-        self.at_round_boundary = True
 
 
 def _warn_of_a_skipped_round(index: int, phase: int, phases: int, contacted: int) -> None:
     """Warn that a round is skipped because too few clients answered; the download still counts."""
     which = f" in phase {phase + 1} of {phases}" if phases > 1 else ""
     warnings.warn(
-        f"Round {index} was skipped: of {contacted} clients invited{which}, too few answered. "
+        f"Round {index + 1} was skipped: of {contacted} clients invited{which}, too few answered. "
         "Invite more, allow more retries, or lower at_least.",
         RuntimeWarning,
         stacklevel=2,

@@ -58,6 +58,7 @@ class OracleSelection:
         self._self_check = self_check
         self._ladder: list[ClientBatching] = [oracle]
         self._cost: Cost | None = None
+        self._given_up: tuple[ClientBatching, str] | None = None  # the first way that failed, and why; not yet reported
 
     @property
     def is_made(self) -> bool:
@@ -117,12 +118,12 @@ class OracleSelection:
         if isinstance(self.oracle, Vectorized):  # the other processes follow before the next round
             self.oracle = self._agreeing(group, chunk, self.oracle, request)
 
-    def give_way(self, error: Exception, clients: int, on_cpu: bool) -> bool:
+    def fall_back(self, error: Exception, num_clients: int, on_cpu: bool) -> bool:
         """Continue with fewer clients at once, or with the next slower way.
 
         Args:
             error: The error of the present way.
-            clients: Number of clients that were computed together.
+            num_clients: Number of clients that were computed together.
             on_cpu: Whether the objective runs on a CPU.
 
         Returns:
@@ -130,35 +131,40 @@ class OracleSelection:
         """
         if self.oracle == self._ladder[-1]:
             return False
-        if is_out_of_memory(error) and clients > 1:
-            self._take_fewer_than(clients)
+        if is_out_of_memory(error) and num_clients > 1:
+            self._note(_too_many(num_clients))
+            self._take_fewer_than(num_clients)
             return True
         if not isinstance(error, BatchedError):
             return False
-        slower = self._ladder[self._ladder.index(self.oracle) + 1]
-        why = str(error).splitlines()[0]
-        self._report(f"oracle: took {in_words(slower, on_cpu)}: with {in_words(self.oracle, on_cpu)} {why}")
-        self.oracle = slower
+        self._note(f"with {in_words(self.oracle, on_cpu)} {str(error).splitlines()[0]}")
+        self.oracle = self._ladder[self._ladder.index(self.oracle) + 1]
         return True
+
+    def report_given_up(self, on_cpu: bool) -> None:
+        """Report in one line where :meth:`give_way` has ended, with the first cause; called when an attempt is good."""
+        if self._given_up is None:
+            return
+        (former, why), self._given_up = self._given_up, None
+        fewer = in_words(former, on_cpu) == in_words(self.oracle, on_cpu)  # the same way, but smaller chunks
+        self._report(f"oracle: took {_chunks(self.chunk_size) if fewer else in_words(self.oracle, on_cpu)}: {why}")
+
+    def _note(self, why: str) -> None:
+        """Keep the cause of the first failure until an attempt is good."""
+        self._given_up = self._given_up or (self.oracle, why)
 
     def _take_fewer_than(self, clients: int) -> None:
         """Compute half as many clients together from now on, in this way and in all slower ones."""
         place = self._ladder.index(self.oracle)
-        fewer = self._reported_half(clients)
+        fewer = _half(clients)
         self._ladder = [replace(way, chunk_size=fewer) if isinstance(way, Vectorized) else way for way in self._ladder]
         self.oracle = self._ladder[place]
 
-    def _reported_half(self, clients: int) -> int:
-        """Report that ``clients`` at once do not fit into memory, and return half that number."""
-        half = (clients + 1) // 2
-        chunks = f"chunks of {half} client{'s' if half > 1 else ''}"
-        self._report(f"oracle: took {chunks}: {clients} at once do not fit into memory")
-        return half
-
     def leave_batching(self, on_cpu: bool, why: str) -> None:
         """Compute clients one after the other from now on."""
+        self._note(why)
         self.oracle = self._ladder[-1]
-        self._report(f"oracle: took {in_words(self.oracle, on_cpu)}: {why}")
+        self.report_given_up(on_cpu)
 
     def resume(self, stored: ClientBatching) -> None:
         """Continue with the choice of an earlier run where this run leaves the choice open."""
@@ -200,14 +206,19 @@ class OracleSelection:
 
     def _trial(self, group: ClientGroup, cohort: Cohort, batched: ClientBatching | None, request: Request) -> Trial:
         """Time the ways on the first clients of a cohort, with as many at once as fit into memory."""
-        wanted = batched if isinstance(batched, Vectorized) else None
+        wanted = first = batched if isinstance(batched, Vectorized) else None
         while True:
             try:
-                return self._timed(group, cohort, wanted, request)
+                trial = self._timed(group, cohort, wanted, request)
+                break
             except (RuntimeError, MemoryError) as error:
                 if wanted is None or not is_out_of_memory(error):
                     raise
-            wanted = self._smaller(wanted)  # outside the handler, where the error would hold what fills the memory
+            wanted = _smaller(wanted)  # outside the handler, where the error would hold what fills the memory
+        if first is not None and wanted != first:
+            fewer = 1 if wanted is None else wanted.chunk_size
+            self._report(f"oracle: took {_chunks(fewer)}: {_too_many(first.chunk_size)}")
+        return trial
 
     def _timed(self, group: ClientGroup, cohort: Cohort, batched: Vectorized | None, request: Request) -> Trial:
         assert isinstance(self.oracle, Auto)
@@ -216,15 +227,10 @@ class OracleSelection:
             chunk = cohort.preview(num_clients)  # its last client is repeated if too few share one architecture
             places = torch.arange(num_clients, device=request.point.device).clamp(max=len(chunk) - 1)
             data = map_tensors(lambda leaf: leaf[places], next(chunk.minibatches()).data)
-            return *group.start(request.point, request.buffers, num_clients), data
+            return *group.table.start(request.point, request.buffers, num_clients), data
 
-        with group.errors_named([member.id for member in cohort.members]), undone(group.task):
+        with group.errors_named([member.id for member in cohort.members]), undone(group.table.task):
             return self.oracle.choose(group.objective, cohort.steps(), arguments, batched)
-
-    def _smaller(self, oracle: Vectorized) -> Vectorized | None:
-        """Return the way with half as many clients at once; None if it is down to one already."""
-        assert oracle.chunk_size is not None
-        return replace(oracle, chunk_size=self._reported_half(oracle.chunk_size)) if oracle.chunk_size > 1 else None
 
     def _agreeing(self, group: ClientGroup, chunk: Chunk, oracle: Vectorized, request: Request) -> ClientBatching:
         """Return the oracle or, if it disagrees with plain evaluation, the fastest slower way that agrees."""
@@ -252,6 +258,24 @@ class OracleSelection:
         return agreed
 
 
+def _smaller(oracle: Vectorized) -> Vectorized | None:
+    """Return the way with half as many clients at once; None if it is down to one already."""
+    assert oracle.chunk_size is not None
+    return replace(oracle, chunk_size=_half(oracle.chunk_size)) if oracle.chunk_size > 1 else None
+
+
+def _half(clients: int) -> int:
+    return (clients + 1) // 2
+
+
+def _chunks(clients: int | None) -> str:
+    return f"chunks of {clients} client{'s' if clients != 1 else ''}"
+
+
+def _too_many(clients: int | None) -> str:
+    return f"{clients} at once do not fit into memory"
+
+
 def _sample(group: ClientGroup, chunk: Chunk, request: Request) -> Sample:
     """Return the first steps of a chunk's first and last client, or of its only client."""
     ends = sorted({0, len(chunk) - 1})
@@ -259,7 +283,9 @@ def _sample(group: ClientGroup, chunk: Chunk, request: Request) -> Sample:
     data: Sequence[Any] = [
         map_tensors(lambda leaf: leaf[places], batch.data) for batch in islice(chunk.minibatches(), STEPS)
     ]
-    return Sample(*group.start(request.point, request.buffers, len(places)), data, [chunk.ids[place] for place in ends])
+    return Sample(
+        *group.table.start(request.point, request.buffers, len(places)), data, [chunk.ids[place] for place in ends]
+    )
 
 
 def _require_one_choice(oracle: ClientBatching, processes: Processes) -> None:

@@ -30,13 +30,13 @@ class Invitation:
     """Says which clients are asked in one phase of a round.
 
     Attributes:
-        clients: Clients of this process that will answer.
+        client_ids: Clients of this process that will answer.
         answering: Number of clients that will answer, over all processes; 0 if too few do, which skips the round.
         contacted: Number of clients that the server sends its message to, over all processes.
         seed: Seed of the exchange.
     """
 
-    clients: Sequence[int]
+    client_ids: Sequence[int]
     answering: int
     contacted: int
     seed: int
@@ -66,7 +66,7 @@ class Answer:
     """Carries what S clients send back: one client on a machine of its own, a chunk of the cohort in a simulation.
 
     Attributes:
-        clients: Ids of the clients.
+        client_ids: Ids of the clients.
         update: The algorithm's update, a dataclass with fields ``[S, ...]``; None if nothing is sent.
         buffers: Changes of the averaged buffers, ``[S, b]``.
         metrics: Values that the algorithm logs, and the drift, ``[S]`` each.
@@ -76,7 +76,7 @@ class Answer:
         sound: Which clients' new states are finite, ``[S]`` bool; None if all are.
     """
 
-    clients: list[int]
+    client_ids: list[int]
     update: Any
     buffers: Tensor
     metrics: Mapping[str, Tensor] = field(default_factory=dict)
@@ -107,7 +107,7 @@ class ClientValues:
     """Holds the values of one metric, by client.
 
     Attributes:
-        clients: Ids of S clients.
+        client_ids: Ids of S clients.
         values: The metric of each client, ``[S]``.
         samples: How many samples each value is taken over, ``[S]``.
         higher_is_better: Whether larger values are better; None if neither the task nor the metric says so.
@@ -116,7 +116,7 @@ class ClientValues:
         prog_bar: Whether the mean is shown in the progress bar.
     """
 
-    clients: list[int]
+    client_ids: list[int]
     values: Tensor
     samples: Tensor
     higher_is_better: bool | None = None
@@ -131,7 +131,7 @@ class ClientValues:
     def spread(self, num_clients: int) -> Tensor:
         """Return the values of all clients, ``[num_clients]``; NaN for clients that have none."""
         spread = torch.full((num_clients,), torch.nan)
-        spread[self.clients] = self.values
+        spread[self.client_ids] = self.values
         return spread
 
 
@@ -155,11 +155,13 @@ class Roster:
         samples: Every client's number of samples, ``[N]``.
         buffers: Names of the buffers that the objective changes and the server averages.
         start_buffers: Initial values of these buffers, ``[b]``.
+        start_loss: Loss of one client when the run begins, of which later losses are multiples; None if unknown.
     """
 
     samples: Tensor
     buffers: tuple[str, ...] = ()
     start_buffers: Tensor = field(default_factory=lambda: torch.empty(0))
+    start_loss: float | None = None
 
     @property
     def num_clients(self) -> int:
@@ -198,7 +200,7 @@ class Transport(Protocol):
         Answers of clients that are dead or late are missing.
         """
 
-    def evaluate(self, request: EvaluationRequest, clients: Sequence[int]) -> Iterator[EvaluationAnswer]:
+    def evaluate(self, request: EvaluationRequest, client_ids: Sequence[int]) -> Iterator[EvaluationAnswer]:
         """Yield what clients measure of their models on data of their own, in any order.
 
         Clients without such data do not answer. No client state changes.

@@ -14,6 +14,12 @@ from fedlightning.algorithms.base import Algorithm
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.serialisation import NotPlainError, to_config
 
+START_ANEW = (
+    "start anew without ckpt_path (from Python also from the weights alone, "
+    "task.load_state_dict(checkpoint['state_dict']))"
+)
+"""The remedy that is left where states do not fit: what to do without the file."""
+
 _NAMES = {"regularizer": "regularizers"}
 
 
@@ -73,7 +79,7 @@ class Dependencies:
         return InvalidValueError(
             f"The checkpoint's states were computed with {then}, this run has {now}: "
             f"{type(self.bound).__name__} cannot go on from them, it would end at a wrong point. Resume with {then}, "
-            "or start anew from the weights alone (task.load_state_dict(checkpoint['state_dict'])) without ckpt_path."
+            f"or {START_ANEW}."
         )
 
     def compared(self, stored: Mapping[str, Any]) -> tuple[str, str]:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from fedlightning.algorithms.base import Phase
-from fedlightning.data.tensors import in_memory
 from fedlightning.federation.cohort import RoundBatch
 from fedlightning.federation.loaded_samples import LoadedSamples, SampleRequest
 from fedlightning.federation.round_plan import ProcessShare, RoundData, RoundPlan
@@ -53,8 +52,7 @@ class RoundLoader:
         self.plan = RoundPlan(data, (_MINIBATCHES,) if phases is None else phases, share, architecture)
         self._data = data
         self._start = start
-        train = in_memory(data.federation.train)
-        self._tensors = None if train is None else train.source()
+        self._in_memory = data.federation.source()
 
     def __len__(self) -> int:
         return self._data.rounds_per_epoch
@@ -62,7 +60,7 @@ class RoundLoader:
     def __iter__(self) -> Iterator[RoundBatch]:
         start = self._start()
         rounds = range(start, start + len(self))
-        source = self._loaded(rounds) if self._tensors is None else self._tensors
+        source = self._loaded(rounds) if self._in_memory is None else self._in_memory
         for round_index in rounds:
             cohorts = (self.plan.cohort(round_index, phase, source) for phase in range(len(self.plan.phases)))
             yield RoundBatch(round_index, tuple(cohorts), self._data.federation.partition.sizes)

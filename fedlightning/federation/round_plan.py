@@ -5,18 +5,50 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
+
+from torch import Tensor
+from torch.utils.data import Dataset
 
 from fedlightning.algorithms.base import Phase
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.seeding import derive_seed
-from fedlightning.data.federation import Federation
-from fedlightning.data.tensors import shape_of_samples
 from fedlightning.federation.cohort import ClientBatches, Cohort
 from fedlightning.federation.minibatches import client_seed, draw_minibatches
 from fedlightning.federation.processes import held_by
 from fedlightning.federation.sources import Source
 from fedlightning.participation import Participation, Selection
+
+
+class ClientPositions(Protocol):
+    """Says which samples each client holds; :class:`~fedlightning.data.Partition` is one."""
+
+    @property
+    def sizes(self) -> Tensor:
+        """The clients' numbers of samples, ``[N]``."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, client: int) -> Tensor:
+        """Return the positions of a client's samples in the pooled data, ``[n_i]``."""
+
+
+class ClientSamples(Protocol):
+    """Holds the training samples of all clients; :class:`~fedlightning.data.Federation` does."""
+
+    @property
+    def train(self) -> Dataset[Any]:
+        """All clients' samples, pooled."""
+
+    @property
+    def partition(self) -> ClientPositions:
+        """Which of them each client holds."""
+
+    def source(self) -> Source | None:
+        """Return the source of samples that lie in memory; None if they have to be loaded."""
+
+    def shape_of(self, positions: Tensor) -> int:
+        """Return the number of the shape that samples share; 0 where all samples have one shape."""
 
 
 class RoundData(Protocol):
@@ -31,8 +63,8 @@ class RoundData(Protocol):
     seed: int
 
     @property
-    def federation(self) -> Federation:
-        """Return the data sets and who holds which samples."""
+    def federation(self) -> ClientSamples:
+        """Return the samples and who holds which of them."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +154,9 @@ class RoundPlan:
             self._share.require_enough(len(ids), self._data.participation)
         own = self._share.of(ids, self._num_clients)
         members = [self._batches(client, round_index, phase) for client in own]
-        return tuple(sorted(members, key=lambda member: (*member.kind, 0 if member.whole is None else member.size)))
+        return tuple(
+            sorted(members, key=lambda member: (*member.signature, 0 if member.whole is None else member.size))
+        )
 
     @property
     def _num_clients(self) -> int:
@@ -153,7 +187,7 @@ class RoundPlan:
             size=len(positions),
             whole=positions if asked.data == "both" else None,
             architecture=self._architecture(client),
-            shape=shape_of_samples(data.federation.train, positions),
+            shape=data.federation.shape_of(positions),
         )
 
     def _steps(self, phase: Phase, samples: int) -> int:

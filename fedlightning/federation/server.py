@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.core.errors import FedlightningError, InvalidValueError
+from fedlightning.core.settings import settings
 from fedlightning.federation.aggregation import CohortMean
 from fedlightning.federation.buffers import finite_or_zero
 from fedlightning.federation.processes import Processes
@@ -41,6 +42,21 @@ class Outcome:
     metrics: Mapping[str, Tensor | float] = field(default_factory=dict)
     per_client: Mapping[str, Tensor] = field(default_factory=dict)
     overflow: bool = False
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Holds what a round changes on the server.
+
+    Attributes:
+        state: The algorithm's server state.
+        buffers: Values of the averaged buffers, ``[b]``; None before the clients have joined.
+        traffic: Counts of the numbers sent.
+    """
+
+    state: Any
+    buffers: Tensor | None
+    traffic: Traffic
 
 
 class FederatedServer:
@@ -137,7 +153,8 @@ class FederatedServer:
             raise RoundRejectedError(
                 f"All {cohort.answered} clients of the cohort returned NaN or infinite numbers. "
                 "The round was rejected: server and client states are those before it. "
-                "Lower lr, clip gradients, or look at the clients' data."
+                f"Lower {settings({'model.algorithm.lr': ...})}, clip gradients with "
+                f"{settings({'model.algorithm.local_clip': ...})}, or look at the clients' data."
             )
         self._left_out.warn(cohort.left_out)
         server_update = self.algorithm.phases[request.stamp.phase].server_update
@@ -151,21 +168,36 @@ class FederatedServer:
         accepted = dict.fromkeys(cohort.accepted, request.stamp)
         return Outcome(accepted, cohort.metrics(), cohort.per_client())
 
-    def snapshot(self) -> tuple[Any, Tensor | None]:
-        """Return the state that :meth:`restore` needs to undo a round."""
-        return self.state, self.buffers
+    def snapshot(self) -> Snapshot:
+        """Return what is needed to undo a round or to pretend that it never happened."""
+        return Snapshot(self.state, self.buffers, self.traffic.copy())
 
-    def restore(self, snapshot: tuple[Any, Tensor | None]) -> None:
-        """Restore the state of an earlier :meth:`snapshot`."""
-        self.state, self.buffers = snapshot
+    def undo(self, before: Snapshot) -> None:
+        """Restore state and buffers; what was sent since then still counts."""
+        self.state, self.buffers = before.state, before.buffers
+
+    def restore(self, before: Snapshot) -> None:
+        """Restore state, buffers and traffic, as if nothing had been sent since then."""
+        self.undo(before)
+        self.traffic = before.traffic.copy()
+
+    def resume(self, state: Any, traffic: Traffic, buffers: Tensor | None) -> None:
+        """Continue from the end of an earlier run.
+
+        Args:
+            state: The algorithm's server state, such as :meth:`stored_state` returns.
+            traffic: Counts of the numbers sent until then.
+            buffers: Values of the averaged buffers, ``[b]``; None if no round had been carried out.
+        """
+        self.state, self.traffic, self.buffers = state, traffic, buffers
 
     def state_dict(self) -> dict[str, Any]:
         """Return the server state and the traffic in plain types, for a checkpoint."""
         state = {each.name: getattr(self.state, each.name) for each in fields(self.state)}
         return {"server": state, "upload": self.traffic.upload, "download": self.traffic.download}
 
-    def load_state_dict(self, stored: Mapping[str, Any], start: Any) -> Any:
-        """Restore the traffic of :meth:`state_dict`, and return the server state without taking it over.
+    def stored_state(self, stored: Mapping[str, Any], start: Any) -> Any:
+        """Return the server state in a :meth:`state_dict`, without taking it over.
 
         Args:
             stored: What was saved, by a run of the same algorithm and model.
@@ -185,7 +217,6 @@ class FederatedServer:
                 f"The checkpoint's server state has {found}, this task and algorithm have {shapes}. "
                 "Resume with the model and algorithm it was trained with."
             )
-        self.traffic = Traffic(stored["upload"], stored["download"])
         like = self.point
         return type(start)(**{name: _placed(value, like) for name, value in stored["server"].items()})
 
@@ -204,9 +235,9 @@ def in_order(answers: Iterable[Answer], invited: Sequence[int]) -> Iterator[Answ
     waiting: list[tuple[int, int, Answer]] = []
     following = 0
     for count, answer in enumerate(answers):
-        heappush(waiting, (places.get(answer.clients[0], len(places)), count, answer))
+        heappush(waiting, (places.get(answer.client_ids[0], len(places)), count, answer))
         while waiting and waiting[0][0] == following:
-            following += len(waiting[0][2].clients)
+            following += len(waiting[0][2].client_ids)
             yield heappop(waiting)[2]
     while waiting:
         yield heappop(waiting)[2]

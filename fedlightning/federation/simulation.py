@@ -11,12 +11,14 @@ from torch import Tensor, nn
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.core.errors import InvalidValueError, UsageError
 from fedlightning.core.parameter_space import ParameterSpace, read, write
+from fedlightning.core.per_architecture import TaskArchitectures
 from fedlightning.core.serialisation import UntrustedClassError, class_path, from_config, to_config
 from fedlightning.federation.architectures import Architectures
 from fedlightning.federation.buffers import Buffers
 from fedlightning.federation.client import ClientRunner, Clients
 from fedlightning.federation.client_group import ClientGroup
 from fedlightning.federation.client_states import Storage
+from fedlightning.federation.client_table import ClientTable
 from fedlightning.federation.cohort import RoundBatch
 from fedlightning.federation.loop import RoundLoop, RoundResult
 from fedlightning.federation.oracle_selection import OracleSelection, When
@@ -24,8 +26,8 @@ from fedlightning.federation.processes import OneProcess, Processes, held_by
 from fedlightning.federation.protocol import EvaluationRequest
 from fedlightning.federation.resume import Dependencies
 from fedlightning.federation.server import FederatedServer, Weighting
+from fedlightning.federation.traffic import Traffic
 from fedlightning.federation.transport import Evaluator, InProcess
-from fedlightning.models.per_architecture import TaskArchitectures
 from fedlightning.oracle import Autocast, ClientBatching
 from fedlightning.proximal import Composite
 
@@ -93,14 +95,15 @@ class Simulation:
 
         def make_group() -> ClientGroup:
             own = space.of_active(task)
-            return ClientGroup(self._bind(algorithm, own), task, own, self._start, buffers, storage, places)
+            table = ClientTable(self._bind(algorithm, own), task, own, self._start, buffers, storage)
+            return ClientGroup(table, places)
 
         choice = TaskArchitectures(task)
         with choice.activated(choice.first):
             clients: Clients = Architectures(task, make_group) if choice else make_group()
             self.server = FederatedServer(self._bind(algorithm, space), self._start, weighting)
-        ways = OracleSelection(oracle, self.processes, report, self_check)
-        self.runner = ClientRunner(task, clients, ways, self.processes)
+        selection = OracleSelection(oracle, self.processes, report, self_check)
+        self.runner = ClientRunner(task, clients, selection, self.processes)
         self._transport = InProcess(self.runner, self.processes, evaluator)
         self.loop = RoundLoop(self.server, self._transport)
 
@@ -127,10 +130,10 @@ class Simulation:
     @property
     def num_clients(self) -> int | None:
         """The number of clients, N; None before the first round."""
-        return self.runner.clients.num_clients
+        return self.runner.clients.table.num_clients
 
     def models(self, client_ids: Sequence[int], own: bool = True, request: EvaluationRequest | None = None) -> Models:
-        """Return models of clients of one architecture; see :meth:`ClientGroup.models`.
+        """Return models of clients of one architecture; see :meth:`ClientTable.models`.
 
         Args:
             client_ids: Clients of one architecture.
@@ -142,8 +145,8 @@ class Simulation:
         """
         self._require_here(client_ids)
         if request is None or request.point is None:
-            return self.runner.clients.models(client_ids, self.server.point, self.server.buffers, own)
-        return self.runner.clients.models(client_ids, request.point, request.buffers, own)
+            return self.runner.clients.table.models(client_ids, self.server.point, self.server.buffers, own)
+        return self.runner.clients.table.models(client_ids, request.point, request.buffers, own)
 
     def _require_here(self, client_ids: Sequence[int]) -> None:
         known, count = self.num_clients, self.processes.count
@@ -160,18 +163,18 @@ class Simulation:
     @property
     def _keeps_states(self) -> bool:
         """Whether clients keep a state, parameters or buffers of their own; otherwise all have the global model."""
-        clients = self.runner.clients
+        clients = self.runner.clients.table
         own_buffers = clients.changed_buffers - set(clients.averaged_buffers)
         return clients.start_state is not None or bool(self.space.personal.dim) or bool(own_buffers)
 
     def global_model(self, architecture: str = "") -> Models:
         """Return the global model with the personal block that clients of an architecture start with."""
         group = self.runner.clients.of_architecture(architecture)
-        return group.global_model(self.server.point, self.server.buffers)
+        return group.table.global_model(self.server.point, self.server.buffers)
 
     def space_of(self, architecture: str = "") -> ParameterSpace:
         """Return the parameters of an architecture by block."""
-        return self.runner.clients.of_architecture(architecture).space
+        return self.runner.clients.of_architecture(architecture).table.space
 
     def client_states(self) -> Any:
         """Return the algorithm's states of all N clients, a dataclass of ``[N, ...]``; None if stateless.
@@ -184,7 +187,7 @@ class Simulation:
                 f"The states of the clients lie in {self.processes.count} processes. Save a checkpoint, and load it "
                 "with load_from_checkpoint in one process."
             )
-        return self.runner.clients.all_states()
+        return self.runner.clients.table.all_states()
 
     def write_buffers(self, task: nn.Module) -> None:
         """Write the global model's buffers into the architecture that is active in the task.
@@ -200,13 +203,13 @@ class Simulation:
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that a later run needs to continue bit for bit, with the clients of this process only."""
-        clients, buffers = self.runner.clients, self.server.buffers
+        clients, buffers = self.runner.clients.table, self.server.buffers
         values = self._start.new_empty(0) if buffers is None else buffers
         return {
             **self.server.state_dict(),
             "clients": clients.state_dict() if clients.has_states else None,
             "buffers": {"names": list(clients.averaged_buffers), "values": values},
-            "oracle": to_config(self.runner.ways.oracle),
+            "oracle": to_config(self.runner.oracle_selection.oracle),
             "depends_on": self._dependencies.values,
         }
 
@@ -228,17 +231,17 @@ class Simulation:
         )
         same = before is self.server.algorithm
         start = self.server.state if same else before.init_server(self._start.clone())
-        server = self.server.load_state_dict(state, start)
+        stored = self.server.stored_state(state, start)
+        traffic = Traffic(state["upload"], state["download"])
         if state["clients"] is None:  # no round yet, so nothing depends on hyper-parameters
-            if same:
-                self.server.state = server
+            self.server.resume(stored if same else self.server.state, traffic, self.server.buffers)
             return
         mine = held_by(self.processes.rank, self.processes.count, state["clients"]["clients"])
         for part in (state["clients"], *others):
-            self.runner.clients.load_state_dict(part, mine)
-        self.server.buffers = state["buffers"]["values"].to(self._start.device)
-        self.server.state = server if same else self._carried_over(server, before, computed_with)
-        self.runner.ways.resume(self._stored_oracle(state["oracle"]))
+            self.runner.clients.table.load_state_dict(part, mine)
+        server = stored if same else self._carried_over(stored, before, computed_with)
+        self.server.resume(server, traffic, state["buffers"]["values"].to(self._start.device))
+        self.runner.oracle_selection.resume(self._stored_oracle(state["oracle"]))
 
     def _carried_over(self, server: Any, before: Algorithm, stored: Mapping[str, Any]) -> Any:
         """Convert the server state of a run with other hyper-parameters to the hyper-parameters of this run."""
@@ -259,7 +262,7 @@ class Simulation:
 
     def _stored_oracle(self, config: Mapping[str, Any]) -> ClientBatching:
         """Return a checkpoint's oracle if it is this package's; a user's own oracle stays as given to this run."""
-        path, present = config.get("class_path"), self.runner.ways.oracle
+        path, present = config.get("class_path"), self.runner.oracle_selection.oracle
         package = __package__.partition(".")[0]
         if path == class_path(type(present)) and not path.startswith(f"{package}."):
             return present

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
+from linecache import getline
+from traceback import walk_tb
 from typing import Any
 
 from torch import Tensor
@@ -75,6 +78,83 @@ def require_reply(algorithm: Algorithm, reply: Any, num_clients: int, personal: 
         raise InvalidValueError(
             f"{name} returned personal of shape {list(reply.personal.shape)}; expected [{num_clients}, {personal}]."
         )
+
+
+def require_start_state(algorithm: Algorithm, state: Any) -> Any:
+    """Return what an algorithm's ``init_client`` returned, a client's state before its first round.
+
+    Raises:
+        TypeError: If it is neither a dataclass of tensors nor None.
+    """
+    if state is None or (is_dataclass(state) and not isinstance(state, type)):
+        return state
+    raise InvalidTypeError(
+        f"{type(algorithm).__name__}.init_client returned a {type(state).__name__}; expected an object of a frozen "
+        f"dataclass of tensors, {_EXAMPLE}, or None if clients keep nothing."
+    )
+
+
+def require_client_state(algorithm: Algorithm, start: Any, state: Any) -> None:
+    """Check that clients' new states have the fields of the state before their first round, or they would be lost.
+
+    Args:
+        algorithm: The algorithm, for messages.
+        start: What ``init_client`` returned.
+        state: The state in a reply.
+
+    Raises:
+        TypeError: If there is no such state, or its fields differ.
+    """
+    names, known = list(tensors_of(state)), list(tensors_of(start))
+    if sorted(names) == sorted(known) or state is None:
+        return
+    returned = f"{type(algorithm).__name__}.client_update returned a state with {', '.join(names)}"
+    if start is None:
+        raise InvalidTypeError(f"{returned}, but {_no_init_client(algorithm, type(state).__name__)}")
+    raise InvalidTypeError(
+        f"{returned}; expected {', '.join(known)} as in the {type(start).__name__} that init_client returns."
+    )
+
+
+@contextmanager
+def absent_state_named(algorithm: Algorithm, update: Callable[..., Any], state: Any) -> Iterator[None]:
+    """Say that ``init_client`` is missing where a client function reads a state that is None.
+
+    Args:
+        algorithm: The algorithm, for messages.
+        update: Its client function, called with message, state and oracle.
+        state: The clients' states, as the function receives them.
+
+    Raises:
+        TypeError: If the function reads a field of the state, and there is none.
+    """
+    try:
+        yield
+    except AttributeError as error:
+        code = getattr(update, "__code__", None)
+        line, frame = [(line, frame) for frame, line in walk_tb(error.__traceback__)][-1]
+        read = f"{code.co_varnames[2]}.{error.name}" if code is not None else ""  # of self, message, state, oracle
+        if (
+            state is not None
+            or error.obj is not None
+            or frame.f_code is not code
+            or read not in getline(code.co_filename, line)
+        ):
+            raise
+        raise InvalidTypeError(
+            f"{type(algorithm).__name__}.client_update reads {read}, but {_no_init_client(algorithm, 'State')}"
+        ) from error
+
+
+def _no_init_client(algorithm: Algorithm, name: str) -> str:
+    return (
+        f"{type(algorithm).__name__} has no init_client, so that its clients keep nothing from one round to the next. "
+        "Write init_client(self, z), which returns a client's state before its first round, a frozen dataclass of "
+        f"tensors, e.g. {name}(torch.zeros_like(z))."
+    )
+
+
+_EXAMPLE = "e.g. State(torch.zeros_like(z))"
 
 
 def require_server_state(before: Any, after: Any, update: Callable[..., Any], algorithm: Algorithm) -> None:

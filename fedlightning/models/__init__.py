@@ -1,10 +1,10 @@
 """Networks of the papers and benchmarks."""
 
+from fedlightning.core.per_architecture import PerArchitecture
 from fedlightning.models.classifiers import CNN, MLP, LeNet5, LogisticRegression, ThreeLayerCNN
 from fedlightning.models.conditional_policy import ConditionalPolicy, head_context
 from fedlightning.models.dcgan import DCGANDiscriminator, DCGANGenerator
 from fedlightning.models.extractors import DigitFeatures, MobileNetV2Features
-from fedlightning.models.per_architecture import PerArchitecture
 from fedlightning.models.personalized import (
     AttentionPooling,
     AudioVideoNet,

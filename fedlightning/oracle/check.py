@@ -90,7 +90,7 @@ def fastest_that_agrees(oracle: Vectorized, on_cpu: bool, check: Checked) -> tup
         The way, and one line that says what was wrong with the fastest if that was given up.
     """
     first: str | None = None
-    for way in oracle.ways(on_cpu):
+    for way in oracle.fallbacks(on_cpu):
         wrong = check(way)
         if wrong is None:
             return way, first
@@ -103,7 +103,7 @@ def ladder(oracle: ClientBatching, on_cpu: bool) -> list[ClientBatching]:
     """Return the oracle and the slower ones that may replace it; the last one is plain evaluation."""
     if not isinstance(oracle, Vectorized):
         return [oracle]
-    return [oracle, *(way for way in oracle.ways(on_cpu) if way != oracle), Sequential(threads=oracle.threads)]
+    return [oracle, *(way for way in oracle.fallbacks(on_cpu) if way != oracle), Sequential(threads=oracle.threads)]
 
 
 def in_words(oracle: ClientBatching, on_cpu: bool) -> str:

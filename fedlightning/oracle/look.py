@@ -31,6 +31,7 @@ class Look:
 
     Attributes:
         buffers: Names of the buffers that the objective writes.
+        loss: The client's loss, at the point and with the random numbers of the first evaluation.
         activation_bytes: Bytes that autograd keeps between forward and backward pass.
         changes_batch: Whether the objective writes into its batch.
         draws_in_python: Whether the objective draws random numbers from ``random`` or NumPy.
@@ -41,6 +42,7 @@ class Look:
     """
 
     buffers: tuple[str, ...]
+    loss: float
     activation_bytes: int
     changes_batch: bool
     draws_in_python: bool
@@ -75,7 +77,7 @@ class Look:
             state = torch.get_rng_state()
             once = map_tensors(torch.clone, data)
             batch, drawn = versions(once), python_state()
-            after, size = _evaluated(objective, z, personal, buffers, once, writes)
+            loss, after, size = _evaluated(objective, z, personal, buffers, once, writes)
             made = _buffers(task)
             changes_batch, draws_in_python = versions(once) != batch, python_state() != drawn
             between = fingerprint(task)
@@ -100,6 +102,7 @@ class Look:
         parameter = next((name for name, p in fixed.items() if p._version != held[name] or name in writes.found), None)
         return cls(
             tuple(changed_buffers),
+            loss,
             size,
             changes_batch,
             draws_in_python,
@@ -181,8 +184,8 @@ class _Writes(TorchDispatchMode):
 
 def _evaluated(
     objective: Objective, z: Tensor, own_block: Tensor, buffers: Named, data: Any, writes: _Writes
-) -> tuple[dict[str, Tensor], int]:
-    """Evaluate the objective, and return the new buffers and the bytes that autograd keeps."""
+) -> tuple[float, dict[str, Tensor], int]:
+    """Evaluate the objective, and return the loss, the new buffers and the bytes that autograd keeps."""
     space = objective.space
     shared, personal = (
         {name: view.detach().to(objective.dtype, copy=True) for name, view in views.items()}
@@ -208,7 +211,7 @@ def _evaluated(
                 LoneLayers(on_cpu),
                 nullcontext() if writes.are_hidden else writes,
             ):
-                _, _, after = objective(shared, personal, buffers, data)
+                loss, _, after = objective(shared, personal, buffers, data)
             size = sum(nbytes for pointer, nbytes in saved.items() if pointer not in own)
         except ObjectiveError:
             raise
@@ -216,14 +219,14 @@ def _evaluated(
             if "HigherOrderOperator" in str(error):
                 writes.hide()
             with torch.enable_grad(), objective.autocast(), LoneLayers(on_cpu):
-                _, _, after = objective(shared, personal, buffers, data)
+                loss, _, after = objective(shared, personal, buffers, data)
             size = _GUESS * sum(t.numel() * t.element_size() for t in (*shared.values(), *flatten(data)[0]))
     except ObjectiveError:
         raise
     except Exception as error:
         raise ObjectiveError(f"{type(error).__name__}: {error}", place=0) from error
     writes.compare()
-    return dict(zip(objective.space.buffers.names, after, strict=True)), size
+    return float(loss.detach()), dict(zip(objective.space.buffers.names, after, strict=True)), size
 
 
 def _require_constant(objective: Objective, made: Named, now: Named) -> None:

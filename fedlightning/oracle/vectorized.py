@@ -90,13 +90,13 @@ class Vectorized(ClientBatching):
         """Whether rounds of many steps are replayed."""
         return not self.compile and (on_cpu if self.replay is None else self.replay)
 
-    def ways(self, on_cpu: bool) -> Iterator[Vectorized]:
-        """This way and the slower ones it may give way to, each named in full, the fastest first."""
+    def fallbacks(self, on_cpu: bool) -> Iterator[Vectorized]:
+        """Yield this way to compute and the slower ones to fall back to, each named in full, the fastest first."""
         if self.compile:
             yield self
         plain = replace(self, compile=False)
-        ways: tuple[Backward, ...] = ("vmap",) if self.backward == "vmap" else ("autograd", "vmap")
-        for backward in ways:
+        backwards: tuple[Backward, ...] = ("vmap",) if self.backward == "vmap" else ("autograd", "vmap")
+        for backward in backwards:
             if plain.replays(on_cpu):
                 yield replace(plain, backward=backward)
             yield replace(plain, backward=backward, replay=False)

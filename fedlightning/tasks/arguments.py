@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from operator import index
 from typing import Any
 
 from fedlightning.algorithms.base import Algorithm, composite_methods
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError
-from fedlightning.core.validation import require_argument
+from fedlightning.core.validation import require_argument, require_instance
+from fedlightning.federation.client_states import Storage
+from fedlightning.oracle import ClientBatching
 from fedlightning.tasks.options import FederationOptions
 from fedlightning.tasks.server_step import EXAMPLES, ServerStep
 
@@ -27,6 +30,26 @@ def require_algorithm(owner: object, algorithm: Any) -> None:
             "fedlightning.algorithms.Algorithm, e.g. FedAvg(lr=0.1). The command line makes one if the task's argument "
             "is annotated, algorithm: Algorithm."
         )
+
+
+def require_client_options(owner: object, oracle: Any, client_storage: Any, predict_client: Any) -> None:
+    """Make sure that the options of clients are what their names say; each may be None.
+
+    Args:
+        owner: The task, for the message.
+        oracle: How operators are computed.
+        client_storage: Where client states lie.
+        predict_client: Client whose own model predicts.
+
+    Raises:
+        TypeError: If oracle or storage is something else, or the client no whole number.
+        ValueError: If the client's number is negative.
+    """
+    if oracle is not None:
+        require_instance(f"{type(owner).__name__}(oracle", oracle, ClientBatching, "Sequential()")
+    if client_storage is not None:
+        require_instance(f"{type(owner).__name__}(client_storage", client_storage, Storage, "MemoryMapped('states')")
+    require_argument(owner, "predict_client", predict_client, optional=True, whole=True, at_least=0)
 
 
 def require_server_step(owner: object, step: ServerStep) -> None:
@@ -73,3 +96,20 @@ def require_compatible(algorithm: Algorithm, options: FederationOptions, step: S
             "clients): server_optimizer, server_scheduler and server_clip cannot move it. Leave them out and use "
             "the algorithm's own step sizes."
         )
+
+
+def require_client_number(method: str, client: Any) -> int:
+    """Return a client's number as an ``int``.
+
+    Args:
+        method: Called with it, for the message.
+        client: As the user gave it.
+
+    Raises:
+        TypeError: If it is no whole number.
+    """
+    try:
+        return index(client)
+    except TypeError:
+        shown = f"{client!r} of type {type(client).__name__}"
+        raise InvalidTypeError(f"{method}({shown}): expected a client's number, from 0 on.") from None

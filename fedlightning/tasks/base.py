@@ -7,33 +7,37 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch import Callback
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
+from typing_extensions import Self
 
 from fedlightning.algorithms.base import Algorithm
+from fedlightning.callbacks.advice import leave_out_inapplicable_advice
 from fedlightning.callbacks.clients import EvaluateClients
 from fedlightning.core.parameter_space import ParameterSpace, read
-from fedlightning.core.validation import require_argument, require_instance
 from fedlightning.federation.buffers import Buffers
 from fedlightning.federation.checkpoint_io import AtomicCheckpointIO
 from fedlightning.federation.client_states import Storage
 from fedlightning.federation.cohort import RoundBatch
 from fedlightning.federation.oracle_selection import When
-from fedlightning.federation.server import RoundRejectedError, Weighting
+from fedlightning.federation.server import Weighting
 from fedlightning.oracle import Auto, ClientBatching
 from fedlightning.proximal import Regularizer
-from fedlightning.tasks import checkpoint as codec
-from fedlightning.tasks.advice import leave_out_inapplicable_advice
-from fedlightning.tasks.arguments import require_algorithm, require_compatible, require_server_step
+from fedlightning.tasks.arguments import (
+    require_algorithm,
+    require_client_number,
+    require_client_options,
+    require_compatible,
+    require_server_step,
+)
 from fedlightning.tasks.checkpointed import CheckpointedTask
-from fedlightning.tasks.fit_checks import check_fit, evaluates_clients, require_round
+from fedlightning.tasks.client_models import ClientModels
+from fedlightning.tasks.fit_checks import evaluates_clients
 from fedlightning.tasks.lightning_surface import say_if_never_validated
 from fedlightning.tasks.options import FederationOptions
-from fedlightning.tasks.precision import RoundPrecision
-from fedlightning.tasks.round_report import RoundReport, client_step_sizes
+from fedlightning.tasks.rounds import TrainingRounds
 from fedlightning.tasks.run import FederationRun
 from fedlightning.tasks.server_step import LRSchedulerCallable, OptimizerCallable, ServerStep
 from fedlightning.tasks.session import EvaluationSession
@@ -73,9 +77,16 @@ class FederatedLightningModule(CheckpointedTask):
     """
 
     max_parameters: ClassVar[tuple[str, ...]] = ()
+    per_client_evaluation: ClassVar[bool] = False
     higher_is_better: ClassVar[Mapping[str, bool]] = {}
 
-    __jit_unused_properties__: list[str] = [*CheckpointedTask.__jit_unused_properties__, "_trainable"]  # noqa: RUF012
+    __jit_unused_properties__: list[str] = [  # noqa: RUF012  # as in Lightning; TorchScript would compile these
+        *CheckpointedTask.__jit_unused_properties__,
+        "server_state",
+        "client_states",
+        "traffic",
+        "evaluated_models",
+    ]
 
     def __init__(
         self,
@@ -128,17 +139,9 @@ class FederatedLightningModule(CheckpointedTask):
         """
         super().__init__()
         require_algorithm(self, algorithm)
-        for name, given, kind, example in (
-            ("oracle", oracle, ClientBatching, "Sequential()"),
-            ("client_storage", client_storage, Storage, "MemoryMapped('rows')"),
-        ):
-            if given is not None:
-                require_instance(f"{type(self).__name__}({name}", given, kind, example)
-        require_argument(self, "predict_client", predict_client, optional=True, whole=True, at_least=0)
-        batching = Auto() if oracle is None else oracle
-        options = FederationOptions(
-            regularizer, max_regularizer, batching, weighting, buffers, drift_parameters, self_check
-        )
+        require_client_options(self, oracle, client_storage, predict_client)
+        how = Auto() if oracle is None else oracle
+        options = FederationOptions(regularizer, max_regularizer, how, weighting, buffers, drift_parameters, self_check)
         server_step = ServerStep(server_optimizer, server_scheduler, server_clip)
         require_server_step(self, server_step)
         require_compatible(algorithm, options, server_step)
@@ -151,12 +154,9 @@ class FederatedLightningModule(CheckpointedTask):
         self.predicted_clients: list[int] = []
         self.round_metrics: Mapping[str, Tensor | float] = {}
         self.run = FederationRun(self, options.simulation)
+        self.client_models = ClientModels(self)
         self.evaluation_session = EvaluationSession(self)
-        self._server_step = server_step
-        self._round_report = RoundReport()
-        self._weights_loaded = False
-        self._warned_of_the_start = False
-        self._in_round = False
+        self.rounds = TrainingRounds(self, server_step)
 
     @abstractmethod
     def objective(self, batch: Any) -> Tensor | dict[str, Tensor]:
@@ -175,8 +175,6 @@ class FederatedLightningModule(CheckpointedTask):
             client and at every step: what is logged is a mean over all of them.
         """
 
-    # ---- training ----------------------------------------------------------------------------------------------------
-
     def training_step(self, batch: RoundBatch, batch_idx: int) -> None:
         """Carry out one communication round.
 
@@ -185,37 +183,15 @@ class FederatedLightningModule(CheckpointedTask):
             TypeError: If the data are no rounds of a federation.
         """
         start = time.perf_counter()
-        require_round(batch)
-        simulation = self.run.simulation
-        self.run.release_loaded()
-        step_sizes = client_step_sizes(self.algorithm, simulation.server.state)
-        precision = RoundPrecision.of(self)
-        self._in_round = True
-        try:
-            with torch.autocast(self.device.type, enabled=False):
-                placed = batch.place(self.device, self._trainable.dtype)
-                result = simulation.run(placed, precision.autocast, precision.undoes_overflow)
-        except RoundRejectedError as error:
-            raise RoundRejectedError(f"Round {batch.index}: {error}{codec.rescue(self.trainer)}") from None
-        finally:
-            self._in_round = False
-        self._server_step.take(self, simulation, precision.scaler, result.undone)
-        simulation.loop.follow()
-        self.round_metrics = {**result.metrics, **step_sizes}
-        self._round_report.publish(self, result, {**self.round_metrics, "round_time": time.perf_counter() - start})
+        result = self.rounds.carry_out(batch)
+        self.round_metrics = result.metrics
+        self.rounds.report(result, time.perf_counter() - start)
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Begin a fit, and return the server's optimizer of the shared parameters, which steps once a round."""
         self.run.begin_again(self.trainer.datamodule)  # type: ignore[attr-defined]
         self.round_metrics = {}
-        self._round_report = RoundReport()
-        self._weights_loaded = False
-        space, options = self.parameter_space(), self.federation_options
-        self.algorithm.bind(space, self._trainable, options.composite(space))  # names wrong prefixes and shapes now
-        space.shared.columns(options.drift_parameters, "drift_parameters")
-        check_fit(self, space)
-        named = dict(self.named_parameters())
-        return self._server_step.configure([named[name] for name in space.shared.names])
+        return self.rounds.begin_fit()
 
     def configure_callbacks(self) -> list[Callback]:
         """Add evaluation client by client, which does nothing where clients have no models of their own."""
@@ -249,6 +225,64 @@ class FederatedLightningModule(CheckpointedTask):
         return self.federation_options.composite(space).value(read(space.shared, self))
 
     @property
-    def _trainable(self) -> Tensor:
-        """Return the first parameter that is trained; frozen ones may be of another dtype."""
-        return next((p for p in self.parameters() if p.requires_grad), next(self.parameters()))
+    def server_state(self) -> Any:
+        """Return the algorithm's server state, a dataclass of vectors ``[d]`` and numbers."""
+        if self._jit_is_scripting:  # it reads every attribute, and there may be no rounds
+            return None
+        return self.run.simulation.server.state
+
+    @property
+    def client_states(self) -> Any:
+        """Return the states of all N clients, a dataclass of tensors ``[N, d]``; None for a stateless algorithm.
+
+        Clients that never took part have the initial state.
+
+        Raises:
+            RuntimeError: If the client states lie in several processes, or before the first round.
+        """
+        if self._jit_is_scripting or self.run.is_of_one_client:
+            return None
+        return self.run.client_states()
+
+    @property
+    def traffic(self) -> tuple[int, int]:
+        """Return how many floats all clients together have sent and received so far: (upload, download)."""
+        if self._jit_is_scripting:
+            return 0, 0
+        traffic = self.run.simulation.server.traffic
+        return traffic.upload, traffic.download
+
+    def personalize(self, client: int) -> Self:
+        """Return a copy of the task with one client's own model: personal block, personal model, local buffers.
+
+        The copy has the client's own module in place of each :class:`~fedlightning.models.PerArchitecture`, so that its
+        networks are plain modules: ``torch.save(task.personalize(3).network.state_dict(), path)``.
+
+        Args:
+            client: Id of the client, 0 <= client < N.
+
+        Raises:
+            IndexError: If there is no such client.
+            RuntimeError: If there are no client states yet.
+            TypeError: If the id is no whole number.
+        """
+        number = require_client_number("personalize", client)
+        self.client_models.require_states(f"personalize({number})")
+        copied: Any = self.run.personalized(number)
+        return copied  # type: ignore[no-any-return]
+
+    @property
+    def evaluated_models(self) -> tuple[str, ...]:
+        """Return which models are evaluated client by client: ``own``, ``global``, both, or none.
+
+        There are none where all clients use the global model, which is then evaluated on pooled data.
+        """
+        return self.client_models.evaluated
+
+    def evaluated_together(self, stage: str) -> int:
+        """Return how many clients a batch of ``val`` or ``test`` data may hold, at least 1.
+
+        More than one is for tasks that evaluate clients side by side; see
+        :class:`~fedlightning.BatchedEvaluationTask`.
+        """
+        return 1

@@ -79,8 +79,5 @@ class BatchedEvaluationTask(FederatedLightningModule):
         return max(1, free // sum(p.numel() * p.element_size() for p in self.parameters()))
 
     def _evaluate_batch(self, stage: str, batch: Any) -> None:
-        together = self.evaluation_session.together
-        if together is None:
+        if not self.evaluation_session.takes_over(stage, batch):
             self.evaluate(stage, batch, self.predictions(batch))
-        else:
-            together(stage, batch)

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from fedlightning.core.serialisation import CheckpointError, NotPlainError, class_path, rebuild, to_config
+from fedlightning.core.settings import settings
 from fedlightning.data.module import FederatedDataModule
 from fedlightning.federation.checkpoint_io import (
     FORMAT,
@@ -22,16 +23,18 @@ from fedlightning.federation.checkpoint_io import (
     require_federation,
 )
 from fedlightning.federation.client_states import MemoryMapped
+from fedlightning.federation.resume import START_ANEW
 from fedlightning.federation.shards import write_shards
 
 if TYPE_CHECKING:
-    from fedlightning.tasks.client_models import TaskWithClients
+    from fedlightning.tasks.checkpointed import CheckpointedTask
 
 CHECKPOINT_KEY = "federation"
+_KEPT = {"average": "by the server", "local": "by every client"}
 _RESUMED = {"optimizer_states", "lr_schedulers", "loops"}
 
 
-def save(task: TaskWithClients, checkpoint: dict[str, Any]) -> None:
+def save(task: CheckpointedTask, checkpoint: dict[str, Any]) -> None:
     """Add server and client states to a checkpoint, and write hyper-parameters in plain types.
 
     Raises:
@@ -45,7 +48,7 @@ def save(task: TaskWithClients, checkpoint: dict[str, Any]) -> None:
         "personal_parameters": list(task.parameter_space().personal.names),
         **simulation.state_dict(),
     }
-    if simulation.processes.count > 1 and task.keeps_client_states and state["clients"] is not None:
+    if simulation.processes.count > 1 and task.client_models.keep_states and state["clients"] is not None:
         if not isinstance(task.trainer.strategy.checkpoint_io, AtomicCheckpointIO):
             raise CheckpointError(
                 f"{type(task.trainer.strategy.checkpoint_io).__name__} writes one file, but the client states lie in "
@@ -58,7 +61,7 @@ def save(task: TaskWithClients, checkpoint: dict[str, Any]) -> None:
             checkpoint[key] = _plain_hyper_parameters(checkpoint[key])
 
 
-def load(task: TaskWithClients, checkpoint: Mapping[str, Any], fitting: bool) -> None:
+def load(task: CheckpointedTask, checkpoint: Mapping[str, Any], fitting: bool) -> None:
     """Restore server and client states from a checkpoint.
 
     States of another algorithm are left out where they are not needed: if no training goes on from them, and clients
@@ -78,11 +81,10 @@ def load(task: TaskWithClients, checkpoint: Mapping[str, Any], fitting: bool) ->
         require_federation(state, name)
     mine = class_path(type(task.algorithm))
     fits = state is not None and state["algorithm"] == mine
-    if not fits and (fitting or (state is not None and task.keeps_models)):
+    if not fits and (fitting or (state is not None and task.client_models.exist)):
         theirs = "no federated algorithm" if state is None else state["algorithm"]
         remedy = (
-            "Resume with the same algorithm, or start anew from the weights alone "
-            "(task.load_state_dict(checkpoint['state_dict'])) without ckpt_path."
+            f"Resume with the same algorithm, or {START_ANEW}."
             if fitting
             else "The clients' own models are among them: evaluate with the algorithm it was trained with."
         )
@@ -91,6 +93,8 @@ def load(task: TaskWithClients, checkpoint: Mapping[str, Any], fitting: bool) ->
         )
     if fitting and state is not None:
         require_same_personal_parameters(task, state)
+    if fits and state is not None:
+        require_same_buffers(task, state, fitting)
     task.run.load(
         state if fits else None,
         {} if state is None else state.get("data", {}),
@@ -98,7 +102,7 @@ def load(task: TaskWithClients, checkpoint: Mapping[str, Any], fitting: bool) ->
     )
 
 
-def resume(task: TaskWithClients, checkpoint: Mapping[str, Any], strict: bool | None) -> None:
+def resume(task: CheckpointedTask, checkpoint: Mapping[str, Any], strict: bool | None) -> None:
     """Restore server and client states of the checkpoint that a trainer reads.
 
     Args:
@@ -109,7 +113,8 @@ def resume(task: TaskWithClients, checkpoint: Mapping[str, Any], strict: bool | 
     Raises:
         CheckpointError: If the checkpoint does not fit the task, or a fit cannot go on from it.
     """
-    task.run.source = str(task.trainer.ckpt_path or task.run.source)
+    if task.trainer.ckpt_path:
+        task.run.read_from(str(task.trainer.ckpt_path))
     load(task, checkpoint, fitting=task.trainer.training)
     if strict is not None:
         require_fitting_weights(task, checkpoint["state_dict"], strict)
@@ -117,7 +122,7 @@ def resume(task: TaskWithClients, checkpoint: Mapping[str, Any], strict: bool | 
         require_resumable(checkpoint, task.run.source)
 
 
-def require_same_personal_parameters(task: TaskWithClients, state: Mapping[str, Any]) -> None:
+def require_same_personal_parameters(task: CheckpointedTask, state: Mapping[str, Any]) -> None:
     """Make sure that the same parameters stay on the clients as when a checkpoint was written.
 
     Raises:
@@ -131,8 +136,32 @@ def require_same_personal_parameters(task: TaskWithClients, state: Mapping[str, 
         was, is_now = ("personal", "shared") if moved[0] in before else ("shared", "personal")
         raise CheckpointError(
             f"{task.run.source} was trained with '{moved[0]}' {was}, now it is {is_now}: states and optimizers do not "
-            "fit. Resume with the same personal_parameters, or start anew from the weights alone "
-            "(task.load_state_dict(checkpoint['state_dict'])) without ckpt_path."
+            f"fit. Resume with the same personal_parameters, or {START_ANEW}."
+        )
+
+
+def require_same_buffers(task: CheckpointedTask, state: Mapping[str, Any], fitting: bool) -> None:
+    """Make sure that buffers lie where they lay when a checkpoint was written: with the server, or with the clients.
+
+    Args:
+        task: Receives the states.
+        state: What is stored of them.
+        fitting: Whether training goes on from the checkpoint.
+
+    Raises:
+        CheckpointError: If the task's ``buffers`` has another value, and the objective changes some that may travel.
+    """
+    if state["clients"] is None:  # no round yet
+        return
+    tables = state["clients"].get("architectures", {"": state["clients"]}).values()
+    changed = {name for table in tables for name in table["buffers"]}
+    moving = [name for name in task.parameter_space().travelling_buffers if name in changed]
+    before, now = ("average" if state["buffers"]["names"] else "local"), task.federation_options.buffers
+    if moving and before != now:
+        anew = f", or {START_ANEW}" if fitting else ""
+        raise CheckpointError(
+            f"{task.run.source} was trained with buffers='{before}', this run has buffers='{now}': '{moving[0]}' was "
+            f"kept {_KEPT[before]}, and is expected {_KEPT[now]}. Take {settings({'model.buffers': before})}{anew}."
         )
 
 
@@ -146,8 +175,8 @@ def rescue(trainer: Trainer) -> str:
     if callback is None:
         return ""
     folder = Path(getattr(callback, "dirpath", None) or trainer.default_root_dir)
-    path = folder / f"before-rejected-round-{trainer.global_step}.ckpt"
-    trainer.save_checkpoint(path)
+    path = folder / f"before-rejected-round-{trainer.global_step + 1}.ckpt"
+    trainer.save_checkpoint(path, weights_only=False)
     return f" The state before this round was saved to {path}."
 
 
@@ -164,7 +193,7 @@ def require_resumable(checkpoint: Mapping[str, Any], name: str) -> None:
         )
 
 
-def require_fitting_weights(task: TaskWithClients, stored: Mapping[str, Any], strict: bool) -> None:
+def require_fitting_weights(task: CheckpointedTask, stored: Mapping[str, Any], strict: bool) -> None:
     """Make sure that the weights of a checkpoint fit the task, and name the first that does not.
 
     Args:
@@ -222,7 +251,7 @@ def read_task(
         )
     strict = task.strict_loading if strict is None else strict
     task.configure_model()
-    task.run.source = name
+    task.run.read_from(name)
     task.on_load_checkpoint(checkpoint)
     require_fitting_weights(task, checkpoint["state_dict"], strict)
     task.load_state_dict(checkpoint["state_dict"], strict=strict)

@@ -9,12 +9,25 @@ from typing import IO, Any
 from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
 from typing_extensions import Self
 
+from fedlightning.algorithms.base import Algorithm
+from fedlightning.federation.client_states import Storage
 from fedlightning.tasks import checkpoint as codec
-from fedlightning.tasks.client_models import TaskWithClients
+from fedlightning.tasks.guards import GuardedModule
+from fedlightning.tasks.run import FederationRun
 
 
-class CheckpointedTask(TaskWithClients):
-    """Writes the states of server and clients into Lightning's checkpoints, and reads them from there."""
+class CheckpointedTask(GuardedModule):
+    """Writes the states of server and clients into Lightning's checkpoints, and reads them from there.
+
+    Attributes:
+        algorithm: What clients and server do.
+        client_storage: Where client states lie; None for beside the model.
+        run: The states of server and clients.
+    """
+
+    algorithm: Algorithm
+    client_storage: Storage | None
+    run: FederationRun
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add server and client states, and write hyper-parameters in plain types."""
@@ -31,6 +44,12 @@ class CheckpointedTask(TaskWithClients):
             return
         changes_weights = type(self).on_load_checkpoint is not CheckpointedTask.on_load_checkpoint
         codec.resume(self, checkpoint, None if changes_weights else self.strict_loading)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Load the weights of the global model alone; ``load_from_checkpoint`` restores clients' models too."""
+        result = super().load_state_dict(*args, **kwargs)
+        self.run.note_loaded_weights()
+        return result
 
     @_restricted_classmethod
     def load_from_checkpoint(

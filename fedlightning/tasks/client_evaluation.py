@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -96,14 +95,14 @@ class MetricRecord:
             self._by_client[client] = self._total / self._samples, self._samples
         self._total = self._samples = 0.0
 
-    def values_of(self, clients: Collection[int], higher_is_better: bool | None) -> ClientValues | None:
+    def values_of(self, client_ids: Collection[int], higher_is_better: bool | None) -> ClientValues | None:
         """Return the values of these clients; None if none of them has one.
 
         Args:
-            clients: Ids of the clients asked.
+            client_ids: Ids of the clients asked.
             higher_is_better: What the task says of the metric. If None, a metric of torchmetrics says it itself.
         """
-        known = {client: measured for client, measured in self._by_client.items() if client in clients}
+        known = {client: measured for client, measured in self._by_client.items() if client in client_ids}
         if not known:
             return None
         if higher_is_better is None and self._metric is not None:
@@ -141,28 +140,49 @@ class ClientEvaluation:
         self._task: Any = task
         self._side_by_side = side_by_side
         self._records: dict[Logged, MetricRecord] = {}
+        self._measured: tuple[EvaluationPart, int] | None = None  # what is logged is this client's, of this data loader
+        self._group: tuple[tuple[EvaluationPart, ...], int] | None = None  # the batch is these clients'
         side_by_side.forget_models()
 
     def start_batch(self, loader: ClientLoader, batch_idx: int, dataloader_idx: int) -> None:
         """Put the client's model into the task, or prepare for several clients."""
         parts = loader.batches[batch_idx]
         if loader.grouped:
-            self._task.evaluation_session.together = partial(self._evaluate_together, parts, dataloader_idx)
+            self._group = parts, dataloader_idx
         else:
             self._task.evaluation_session.show(parts[0].client, own=parts[0].model == "own")
-            self._listen(parts[0], dataloader_idx)
+            self._measured = parts[0], dataloader_idx
 
     def end_batch(self, loader: ClientLoader, batch_idx: int, dataloader_idx: int) -> None:
         """Put the global model back into the task."""
         if loader.grouped:
-            self._task.evaluation_session.together = None
+            self._group = None
         else:
-            self._stop_listening(loader.batches[batch_idx][0], dataloader_idx)
+            self._stop_measuring(loader.batches[batch_idx][0], dataloader_idx)
             self._task.evaluation_session.restore()
 
-    def answers(self, clients: Sequence[int]) -> Iterator[EvaluationAnswer]:
+    def hears(
+        self, name: str, value: Any, prog_bar: bool = False, *_: Any, batch_size: int | None = None, **__: Any
+    ) -> bool:
+        """Take what the task logs, as ``self.log`` does; return False if no client is measured at the moment."""
+        if self._measured is None:
+            return False
+        part, dataloader_idx = self._measured
+        logged = Logged(dataloader_idx, part.model, name)
+        record = self._records.setdefault(logged, MetricRecord(prog_bar and part.model == "own"))
+        record.add(value, len(part.index) if batch_size is None else batch_size)
+        return True
+
+    def takes_over(self, stage: str, batch: Any) -> bool:
+        """Evaluate a batch of several clients, leaves ``[S, B, ...]``; return False if the batch is one client's."""
+        if self._group is None:
+            return False
+        self._evaluate_together(*self._group, stage, batch)
+        return True
+
+    def answers(self, client_ids: Sequence[int]) -> Iterator[EvaluationAnswer]:
         """Yield what these clients measured, in one answer; nothing if no client is through with its data."""
-        asked, metrics = set(clients), {}
+        asked, metrics = set(client_ids), {}
         for logged, record in self._records.items():
             values = record.values_of(asked, _higher_is_better(self._task.higher_is_better, logged.name))
             if values is not None:
@@ -184,25 +204,14 @@ class ClientEvaluation:
             data = map_tensors(own, batch)
             if predictions is None:
                 task.evaluation_session.show(part.client, own=part.model == "own")
-            self._listen(part, dataloader_idx)
+            self._measured = part, dataloader_idx
             task.evaluate(stage, data, task.predictions(data) if predictions is None else map_tensors(own, predictions))
-            self._stop_listening(part, dataloader_idx)
+            self._stop_measuring(part, dataloader_idx)
         task.evaluation_session.restore()
 
-    def _listen(self, part: EvaluationPart, dataloader_idx: int) -> None:
-        """Hear what is logged from here on as this client's."""
-
-        def hear(
-            name: str, value: Any, prog_bar: bool = False, *_: Any, batch_size: int | None = None, **__: Any
-        ) -> None:
-            logged = Logged(dataloader_idx, part.model, name)
-            record = self._records.setdefault(logged, MetricRecord(prog_bar and part.model == "own"))
-            record.add(value, len(part.index) if batch_size is None else batch_size)
-
-        self._task.evaluation_session.listener = hear
-
-    def _stop_listening(self, part: EvaluationPart, dataloader_idx: int) -> None:
-        self._task.evaluation_session.listener = None
+    def _stop_measuring(self, part: EvaluationPart, dataloader_idx: int) -> None:
+        """Settle the values of a client whose last batch is through."""
+        self._measured = None
         if part.last:
             for logged, record in self._records.items():
                 if (logged.dataloader, logged.model) == (dataloader_idx, part.model):

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedlightning.core.errors import InvalidValueError
+from fedlightning.core.settings import settings
 from fedlightning.models import SummedHeads
 from fedlightning.tasks.two_heads import TwoHeadClassification
 
@@ -48,7 +49,7 @@ class FedRoD(TwoHeadClassification):
         if counts.shape[1] != generic.shape[1]:
             raise InvalidValueError(
                 f"FedRoD: the data count samples of {counts.shape[1]} classes, the network has {generic.shape[1]} "
-                f"outputs. Give network and task classes={counts.shape[1]}."
+                f"outputs. Give the task {settings({'model.classes': counts.shape[1]})} and a network with as many."
             )
         own: Tensor = generic.detach() + self.own_head(features.detach())
         balanced = F.cross_entropy(generic + counts.clamp(min=1e-8).log(), y)

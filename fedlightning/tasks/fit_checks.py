@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from fedlightning.callbacks.clients import EvaluateClients
-from fedlightning.core.errors import InvalidTypeError
+from fedlightning.core.errors import InvalidTypeError, InvalidValueError
 from fedlightning.core.parameter_space import ParameterSpace
+from fedlightning.core.settings import settings
 from fedlightning.data.module import FederatedDataModule
 from fedlightning.federation.cohort import RoundBatch
 from fedlightning.tasks.lightning_surface import refuse_synchronised_statistics, warn_of_single_samples
@@ -33,6 +35,7 @@ def check_fit(task: FederatedLightningModule, space: ParameterSpace) -> None:
     if isinstance(data, FederatedDataModule):
         warn_of_single_samples(task, data)
         _say_what_partial_cohorts_cost(task, data)
+        _say_what_is_not_validated(task, data)
     name = type(task.algorithm).__name__
     if task.algorithm.without_personal and not space.personal.dim:
         rank_zero_warn(
@@ -59,10 +62,37 @@ def require_round(batch: Any) -> None:
         )
 
 
+def require_its_number_of_clients(task: FederatedLightningModule, num_clients: int) -> None:
+    """Make sure that a task that holds every client's problem itself is fitted on data of as many clients.
+
+    Args:
+        task: Attached to a trainer.
+        num_clients: Number of clients in the task, its argument of this name.
+
+    Raises:
+        ValueError: If the data have another number of clients.
+    """
+    data: Any = task.trainer.datamodule  # type: ignore[attr-defined]
+    if isinstance(data, FederatedDataModule) and data.num_clients != num_clients:
+        raise InvalidValueError(
+            f"{type(task).__name__}(num_clients={num_clients}): the data have {data.num_clients} clients. Give the "
+            f"task {settings({'model.num_clients': data.num_clients})}, or the data "
+            f"{settings({'data.num_clients': num_clients})}."
+        )
+
+
 def evaluates_clients(task: FederatedLightningModule) -> bool:
     """Return whether the trainer has the callback that evaluates clients' own models."""
     trainer: Any = task.trainer
     return any(isinstance(callback, EvaluateClients) for callback in trainer.callbacks)
+
+
+def _say_what_is_not_validated(task: FederatedLightningModule, data: FederatedDataModule) -> None:
+    if data.federation.val is not None and not is_overridden("validation_step", task):
+        rank_zero_info(
+            f"{type(task).__name__} has no validation_step, so the fit validates nothing. Write one to log metrics of "
+            "the validation data."
+        )
 
 
 def _say_what_partial_cohorts_cost(task: FederatedLightningModule, data: FederatedDataModule) -> None:

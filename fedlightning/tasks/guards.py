@@ -9,8 +9,10 @@ from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 
-from fedlightning.core.errors import InvalidAttributeError, InvalidTypeError
+from fedlightning.core.errors import InvalidAttributeError, InvalidTypeError, UsageError
+from fedlightning.tasks.client_models import ClientModels
 from fedlightning.tasks.lightning_surface import never_made, require_a_federated_fit
+from fedlightning.tasks.rounds import TrainingRounds
 from fedlightning.tasks.session import EvaluationSession
 
 
@@ -18,11 +20,22 @@ class GuardedModule(LightningModule):
     """Refuses habits of ordinary training that no round would carry out, and says what to do instead.
 
     Attributes:
+        personal_parameters: Dotted name prefixes of the parameters that never leave a client.
+        client_models: What clients keep, and whether it is there when it is needed.
+        rounds: Carries out the rounds of a fit.
         evaluation_session: The state of the task while clients' models are evaluated in its place.
     """
 
+    personal_parameters: tuple[str, ...] = ()
+    client_models: ClientModels
+    rounds: TrainingRounds
     evaluation_session: EvaluationSession
-    _in_round: bool
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call ``forward``, and warn once if the answer is that of personal parameters which no client has trained."""
+        if self.personal_parameters and (self._trainer is None or self._trainer.state.stage is None):
+            self.client_models.warn_of_the_start()
+        return super().__call__(*args, **kwargs)
 
     def save_hyperparameters(self, *args: Any, frame: FrameType | None = None, **kwargs: Any) -> None:
         """Save hyper-parameters as Lightning does, without its advice to leave networks out.
@@ -39,7 +52,7 @@ class GuardedModule(LightningModule):
         try:
             return super().__getattr__(name)
         except AttributeError as error:
-            if "_in_round" in vars(self):
+            if "rounds" in vars(self):
                 raise
             raise InvalidAttributeError(f"{error}. {never_made(self)}") from None
 
@@ -51,7 +64,7 @@ class GuardedModule(LightningModule):
             RuntimeError: If the task is not attached to a trainer.
         """
         if not self._jit_is_scripting and self._trainer is None and self._fabric is None:
-            raise RuntimeError(
+            raise UsageError(
                 f"{type(self).__name__} is not attached to a Trainer. (torch.jit reads every attribute of a module: "
                 "use task.personalize(i).to_torchscript(), or trace its networks.)"
             )
@@ -61,7 +74,7 @@ class GuardedModule(LightningModule):
     def trainer(self, trainer: Trainer | None) -> None:
         from fedlightning.tasks.base import FederatedLightningModule
 
-        if "_in_round" not in vars(self):
+        if "rounds" not in vars(self):
             raise InvalidTypeError(never_made(self))
         attach: Any = LightningModule.trainer
         attach.fset(self, trainer)
@@ -74,8 +87,8 @@ class GuardedModule(LightningModule):
         Raises:
             RuntimeError: If ``objective`` asks for them.
         """
-        if self._in_round:
-            raise RuntimeError(
+        if self.rounds.running:
+            raise UsageError(
                 f"{type(self).__name__}.objective called self.optimizers(). Return the loss: the algorithm steps the "
                 "clients' models, server_optimizer the global one."
             )
@@ -87,13 +100,12 @@ class GuardedModule(LightningModule):
         Raises:
             RuntimeError: If ``objective`` logs; the message says what to do instead.
         """
-        if self._in_round:
-            raise RuntimeError(
+        if self.rounds.running:
+            raise UsageError(
                 f"{type(self).__name__}.objective called self.log('{name}', ...). It runs for many clients at once: "
                 f"return a dict instead, {{'loss': loss, '{name}': value}}; the mean over clients is logged."
             )
-        if self.evaluation_session.listener is not None:
-            self.evaluation_session.listener(name, value, *args, **kwargs)
+        if self.evaluation_session.hears(name, value, *args, **kwargs):
             return
         trainer: Any = self._trainer
         if name != "step" and trainer is not None and trainer.training and not trainer.barebones:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedlightning.core.errors import InvalidValueError
+from fedlightning.core.settings import settings
 from fedlightning.data.module import FederatedDataModule
 from fedlightning.data.tensors import MixedTensorData, as_tensor_data
 from fedlightning.tasks.base import FederatedLightningModule
@@ -33,7 +34,8 @@ def require_labels(task: FederatedLightningModule, classes: int) -> None:
     low, high = int(labels.min()), int(labels.max())
     raise InvalidValueError(
         f"{type(task).__name__}(classes={classes}): the training data have labels {low} to {high}, but the model has "
-        f"{classes} outputs, for labels 0 to {classes - 1}. Give network and task classes={high + 1}, or other labels."
+        f"{classes} outputs, for labels 0 to {classes - 1}. Give the task {settings({'model.classes': high + 1})} and "
+        f"a network with {high + 1} outputs, or other labels."
     )
 
 

@@ -18,6 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError
+from fedlightning.core.settings import settings
 
 _SERVER = "the server's with the task's arguments server_optimizer, server_scheduler and server_clip"
 _CLIENTS = "the clients' with lr, local_optimizer and local_clip of the algorithm"
@@ -143,8 +144,10 @@ def _require_options(trainer: Trainer) -> None:
     clip, algorithm = trainer.gradient_clip_val, trainer.gradient_clip_algorithm
     if clip or algorithm is not None:
         option = f"gradient_clip_val={clip}" if clip else f"gradient_clip_algorithm={str(algorithm)!r}"
+        clips = {"model.algorithm.local_clip": ..., "model.server_clip": ...}
         raise InvalidValueError(
-            f"Trainer({option}) clips nothing in a federated fit: {HOOKS['configure_gradient_clipping']}."
+            f"Trainer({option}) clips nothing in a federated fit: {HOOKS['configure_gradient_clipping']}. "
+            f"Leave it out, and set {settings(clips)}."
         )
     if trainer.accumulate_grad_batches != 1:
         raise InvalidValueError(
@@ -155,8 +158,8 @@ def _require_options(trainer: Trainer) -> None:
 
 def _require_callback(callback: Callback, task: Any) -> None:
     for name, remedy in CALLBACKS.items():
-        kind = getattr(callbacks, name, None)
-        if kind is not None and isinstance(callback, kind):
+        refused = getattr(callbacks, name, None)
+        if refused is not None and isinstance(callback, refused):
             raise InvalidValueError(f"{type(callback).__name__} does not suit a federated fit: {remedy}.")
     averaging = getattr(callbacks, "WeightAveraging", None)
     if averaging is not None and isinstance(callback, averaging) and task.evaluated_models:
@@ -175,8 +178,9 @@ def say_if_never_validated(trainer: Trainer) -> None:
     rounds = [limit for limit in (trainer.max_steps, _epochs(trainer)) if limit >= 0]
     if trainer.global_step or first is None or not rounds or min(rounds) >= first:
         return
-    by_rounds = f"val_check_interval={min(rounds)} with check_val_every_n_epoch=None of the Trainer"
-    by_epochs = f"rounds_per_epoch={min(rounds)} of the data module, or {by_rounds}"
+    of_trainer = {"trainer.val_check_interval": min(rounds), "trainer.check_val_every_n_epoch": None}
+    by_rounds = f"{settings(of_trainer)} of the Trainer"
+    by_epochs = f"{settings({'data.rounds_per_epoch': min(rounds)})} of the data module, or {by_rounds}"
     rank_zero_info(
         f"This fit of {min(rounds)} rounds ends before its first validation, which is due at round {first}. Set "
         f"{by_rounds if trainer.check_val_every_n_epoch is None else by_epochs}."

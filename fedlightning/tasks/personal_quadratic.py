@@ -17,6 +17,7 @@ from fedlightning.algorithms.base import Algorithm
 from fedlightning.core.seeding import derive_seed
 from fedlightning.core.validation import require_argument
 from fedlightning.tasks.base import FederatedLightningModule
+from fedlightning.tasks.fit_checks import require_its_number_of_clients
 from fedlightning.tasks.quadratic_saddle import gram
 
 
@@ -66,6 +67,10 @@ class PersonalQuadratic(FederatedLightningModule):
         self.register_buffer("offset", varied(dim), persistent=False)
         self.matrix: Tensor
         self.offset: Tensor
+
+    def on_fit_start(self) -> None:
+        """Refuse data with another number of clients."""
+        require_its_number_of_clients(self, len(self.matrix))
 
     def objective(self, batch: Tensor) -> Tensor:
         """f_i; ``batch [B]`` repeats the client's number."""

@@ -12,6 +12,7 @@ from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError
+from fedlightning.core.settings import settings
 from fedlightning.metrics.present_auroc import PresentClassesAUROC
 from fedlightning.models import PersonalMLP
 from fedlightning.tasks.batched_evaluation import BatchedEvaluationTask
@@ -97,7 +98,7 @@ class PersonalizedClassification(BatchedEvaluationTask):
         if got != len(parts):
             raise InvalidValueError(
                 f"{type(self).__name__} takes samples of {len(parts)} parts ({', '.join(parts)}), the data have {got}. "
-                f"Set class_counts of the data module to {str(self.class_counts).lower()}."
+                f"Give the data module {settings({'data.class_counts': self.class_counts})}."
             )
         return batch  # type: ignore[no-any-return]
 
@@ -115,13 +116,14 @@ class PersonalizedClassification(BatchedEvaluationTask):
         outputs = predictions.shape[1]
         if outputs > self._classes:
             raise InvalidValueError(
-                f"{type(self).__name__}(classes={self._classes}): the network has {outputs} outputs. Give network and "
-                "task the same number of classes."
+                f"{type(self).__name__}(classes={self._classes}): the network has {outputs} outputs. Give the task "
+                f"{settings({'model.classes': outputs})}, or another network."
             )
         if (label := int(y.max())) >= outputs:
             raise InvalidValueError(
                 f"{type(self).__name__}: the {stage} data have label {label}, the network has {outputs} outputs, for "
-                f"labels 0 to {outputs - 1}. Give network and task classes={label + 1} or more."
+                f"labels 0 to {outputs - 1}. Give the task {settings({'model.classes': label + 1})} or more, and a "
+                "network with as many outputs."
             )
         self.log(f"{stage}_loss", F.cross_entropy(predictions, y), batch_size=len(y))
         self.log_dict(self.measured(stage, predictions, y), prog_bar=stage == "val", batch_size=len(y))

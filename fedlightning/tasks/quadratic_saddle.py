@@ -21,6 +21,7 @@ from fedlightning.data.module import FederatedDataModule
 from fedlightning.data.partition import Partition
 from fedlightning.data.tensors import TensorData
 from fedlightning.tasks.base import FederatedLightningModule
+from fedlightning.tasks.fit_checks import require_its_number_of_clients
 
 
 def gram(factor: Tensor) -> Tensor:
@@ -85,6 +86,10 @@ class QuadraticSaddle(FederatedLightningModule):
         self.register_buffer("offset", varied(dim), persistent=False)
         self.matrix: Tensor
         self.offset: Tensor
+
+    def on_fit_start(self) -> None:
+        """Refuse data with another number of clients."""
+        require_its_number_of_clients(self, len(self.matrix))
 
     def objective(self, batch: Tensor) -> Tensor:
         """f_i; ``batch [B]`` repeats the client's number."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import isnan
+from math import inf, isfinite, isnan
 from typing import Any
 
 import torch
@@ -13,9 +13,14 @@ from torch import Tensor
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.callbacks.histograms import log_histogram
 from fedlightning.core.parameter_space import PerBlock
+from fedlightning.core.settings import settings
 from fedlightning.federation.loop import RoundResult
 
 _RUNAWAY = 1e6
+_REMEDY = (
+    f"Lower {settings({'model.algorithm.lr': ...})}, or set {settings({'model.algorithm.local_clip': ...})} of the "
+    f"algorithm or {settings({'model.server_clip': ...})} of the task."
+)
 
 
 class RoundReport:
@@ -23,7 +28,7 @@ class RoundReport:
 
     def __init__(self) -> None:
         """Start a fit, in which no loss is known yet."""
-        self._first_loss: float | None = None
+        self._yardstick: float | None = None
         self._has_warned_of_nan = False
 
     def publish(self, task: Any, result: RoundResult, metrics: dict[str, Tensor | float]) -> None:
@@ -49,7 +54,7 @@ class RoundReport:
             trainer.callback_metrics.pop("regularization", None)  # that of an earlier round
         trainer.callback_metrics.update({name: torch.as_tensor(value) for name, value in metrics.items()})
         if is_read or task.device.type == "cpu":  # elsewhere a look would wait for the device
-            self._watch(metrics, trainer.global_step - 1)
+            self._watch(metrics, trainer.global_step, _start_loss(task))
         every = trainer.log_every_n_steps
         if not (trainer.should_stop or (every and (trainer.global_step % every == 0 or _is_last(trainer)))):
             return
@@ -58,29 +63,42 @@ class RoundReport:
         for logger in trainer.loggers:
             logger.log_metrics({**numbers, "epoch": trainer.current_epoch}, step=trainer.global_step)
             logger.save()
-        for name, values in result.clients.items():
+        for name, values in result.per_client.items():
             log_histogram(trainer, f"{name}_clients", values)
 
-    def _watch(self, metrics: Mapping[str, Tensor | float], round_index: int) -> None:
-        """Warn once if the training loss is NaN, or has grown a million-fold since the first round of the fit."""
+    def _watch(self, metrics: Mapping[str, Tensor | float], rounds: int, start: float | None) -> None:
+        """Warn once if the training loss is not finite, or has grown a million-fold since the start of the fit.
+
+        Args:
+            metrics: Values of the round by name.
+            rounds: The number of the round, from 1.
+            start: Loss of a client before the first round; None for the mean loss of the first round in its place.
+        """
         if "train_loss" not in metrics:
             return
         loss = abs(float(metrics["train_loss"]))
-        if isnan(loss) and not self._has_warned_of_nan:
+        if self._yardstick is None and (start is not None or isfinite(loss)):
+            self._yardstick = max(loss if start is None else abs(start), 1e-3)  # a saddle point may begin near zero
+        if self._yardstick is not None and loss > _RUNAWAY * self._yardstick:
+            rank_zero_warn(
+                f"train_loss has grown more than a million-fold, to {loss:.3g} in round {rounds}:"
+                f" the run diverges. {_REMEDY}"
+            )
+            self._yardstick = inf
+        elif (isnan(loss) or self._yardstick is None) and not self._has_warned_of_nan:
             self._has_warned_of_nan = True
             rank_zero_warn(
-                f"train_loss is NaN in round {round_index}, though the gradients of the clients that count are "
-                "finite: a term of the objective is undefined where its gradient is not (log of a negative number, "
-                "0/0). Look at the data and at every term of the objective."
+                f"train_loss is {'NaN' if isnan(loss) else 'infinite'} in round {rounds}, though the gradients of the "
+                "clients that count are finite: a term of the objective is undefined where its gradient is not (log of "
+                "a negative number, 0/0). Look at the data and at every term of the objective."
             )
-        elif self._first_loss is None:
-            self._first_loss = max(loss, 1e-3)  # an objective of a saddle point may begin near zero
-        elif loss > _RUNAWAY * self._first_loss:
-            rank_zero_warn(
-                f"train_loss has grown more than a million-fold, to {loss:.3g} in round {round_index}:"
-                " the run diverges. Lower lr, or set local_clip of the algorithm or server_clip of the task."
-            )
-            self._first_loss = float("inf")
+
+
+def _start_loss(task: Any) -> float | None:
+    """Return the loss of a client before the first round, if it is known and finite."""
+    roster = task.run.simulation.server.roster
+    loss = None if roster is None else roster.start_loss
+    return loss if loss is not None and isfinite(loss) else None
 
 
 def client_step_sizes(algorithm: Algorithm, server: Any) -> dict[str, float]:

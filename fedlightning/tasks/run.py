@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from fedlightning.core.errors import NoSuchClientError
 from fedlightning.core.parameter_space import ParameterSpace, read, write
+from fedlightning.core.per_architecture import TaskArchitectures, keep_active_alone
 from fedlightning.core.serialisation import CheckpointError
 from fedlightning.data.module import FederatedDataModule
 from fedlightning.federation.loop import RoundLoop
 from fedlightning.federation.protocol import EvaluationRequest
 from fedlightning.federation.simulation import Models, Simulation
-from fedlightning.models.per_architecture import TaskArchitectures, keep_active_alone
 
 if TYPE_CHECKING:
     from fedlightning.tasks.base import FederatedLightningModule
@@ -27,24 +28,31 @@ class FederationRun:
     Attributes:
         source: File or other origin of the loaded states, for messages.
         trained_on: Identity of the federation the states belong to; empty if unknown.
-        of_one_client: Whether the task is one client's personal model.
+        is_of_one_client: Whether the task is one client's personal model.
     """
 
-    def __init__(self, task: FederatedLightningModule, make: Callable[[FederatedLightningModule], Simulation]) -> None:
+    def __init__(
+        self,
+        task: FederatedLightningModule,
+        make: Callable[[FederatedLightningModule], Simulation],
+        of_one_client: bool = False,
+    ) -> None:
         """Start before the first round.
 
         Args:
             task: The task that is trained.
             make: Makes a simulation at a task's present parameters.
+            of_one_client: Whether the task is one client's personal model.
         """
         self.source = "The checkpoint"
         self.trained_on: Mapping[str, Any] = {}
-        self.of_one_client = False
+        self.is_of_one_client = of_one_client
         self._task = task
         self._make = make
         self._simulation: Simulation | None = None
         self._loaded: Mapping[str, Any] | None = None
         self._shards: Sequence[Mapping[str, Any]] = ()
+        self._weights_were_loaded = False
 
     @property
     def simulation(self) -> Simulation:
@@ -59,8 +67,8 @@ class FederationRun:
                 try:
                     simulation.load_state_dict(self._loaded, self._shards)
                 except (ValueError, TypeError, LookupError, AttributeError, RuntimeError) as error:
-                    kind = type(error) if isinstance(error, CheckpointError) else CheckpointError
-                    raise kind(f"{self.source}: {error}") from error
+                    of_error = type(error) if isinstance(error, CheckpointError) else CheckpointError
+                    raise of_error(f"{self.source}: {error}") from error
             self._simulation = simulation
         return self._simulation
 
@@ -91,7 +99,7 @@ class FederationRun:
     def has_client_states(self) -> bool:
         """Return whether client states exist: from the first round on, or from a checkpoint that holds some."""
         if self._simulation is not None:
-            return self._simulation.runner.clients.has_states
+            return self._simulation.runner.clients.table.has_states
         return self._loaded is not None and self._loaded["clients"] is not None
 
     @property
@@ -102,6 +110,11 @@ class FederationRun:
         clients = None if self._loaded is None else self._loaded["clients"]
         tables = () if clients is None else clients.get("architectures", {"": clients}).values()
         return any(table["template"] for table in tables)
+
+    @property
+    def holds_weights_alone(self) -> bool:
+        """Return whether weights of a global model were loaded, but no client states."""
+        return self._weights_were_loaded and not self.has_client_states
 
     @property
     def at_round_boundary(self) -> bool:
@@ -127,6 +140,14 @@ class FederationRun:
         self._simulation, self._loaded, self._shards = None, state, shards
         self.trained_on = trained_on
 
+    def read_from(self, source: str) -> None:
+        """Take note of the file that states are about to be loaded from, for messages."""
+        self.source = source
+
+    def note_loaded_weights(self) -> None:
+        """Take note that the weights of a global model were loaded into the task."""
+        self._weights_were_loaded = True
+
     def release_loaded(self) -> None:
         """Drop the loaded states, which the simulation is about to leave behind."""
         self._loaded, self._shards = None, ()
@@ -145,8 +166,8 @@ class FederationRun:
         """
         federated = isinstance(data, FederatedDataModule)
         if self._loaded is not None:
-            self._task.require_its_clients(data, resuming=True)
-        elif self._task.keeps_models and self._simulation is not None and self.has_client_states:
+            self._task.client_models.require_data_of_same_clients(data, resuming=True)
+        elif self._task.client_models.exist and self._simulation is not None and self.has_client_states:
             if federated and data.differs_from(self.trained_on) is None and not self.model_was_changed:
                 self._loaded = self._simulation.state_dict()
             else:
@@ -157,7 +178,7 @@ class FederationRun:
                 )
         self._simulation = None
         self.trained_on = data.identity if federated else {}
-        self.of_one_client = False
+        self.is_of_one_client = self._weights_were_loaded = False
 
     # ---- clients' models ---------------------------------------------------------------------------------------------
 
@@ -175,15 +196,14 @@ class FederationRun:
         """
         _put_into(self._task, self.simulation if self.exists else None, client, own, request)
 
-    def personalize(self, copied: FederatedLightningModule, client: int) -> None:
-        """Turn a copy of the task into one client's personal model."""
-        copied.run.of_one_client = True
+    def personalized(self, client: int) -> FederatedLightningModule:
+        """Return a copy of the task with one client's own model, and without the states of server and clients."""
+        copied: Any = deepcopy(self._task, {id(self): None})
+        copied.run = FederationRun(copied, self._make, of_one_client=True)
+        copied.predict_client = None
         _put_into(copied, self.simulation, client)
         keep_active_alone(copied)
-
-    def of_copy(self, task: FederatedLightningModule) -> FederationRun:
-        """Return the run of a copy of the task, which has no states."""
-        return FederationRun(task, self._make)
+        return copied  # type: ignore[no-any-return]
 
     def client_states(self) -> Any:
         """Return the algorithm's states of all N clients, ``[N, ...]``; None for a stateless algorithm.

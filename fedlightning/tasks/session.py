@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedlightning.core.errors import UsageError
-from fedlightning.federation.protocol import EvaluationAnswer, EvaluationRequest
+from fedlightning.federation.protocol import ClientValues, EvaluationAnswer, EvaluationRequest
 from fedlightning.tasks.client_evaluation import ClientEvaluation
+from fedlightning.tasks.side_by_side import SideBySide
 
 if TYPE_CHECKING:
     from fedlightning.tasks.base import FederatedLightningModule
-
-Listener = Callable[..., None]
-"""Called like ``self.log``."""
 
 
 class EvaluationSession:
@@ -21,21 +19,34 @@ class EvaluationSession:
 
     It is the :class:`~fedlightning.federation.transport.Evaluator` of clients in this process. They measure while the
     evaluation loop runs, and the server asks for their answers afterwards.
-
-    Attributes:
-        listener: Receives what the task logs; None for Lightning's own logging.
-        together: Evaluates a batch ``(stage, batch)`` of several clients side by side; None where a batch is one
-            client's.
-        evaluation: Measures clients' models; None while none is asked for.
     """
 
     def __init__(self, task: FederatedLightningModule) -> None:
         """Start with the global model in the task."""
-        self.listener: Listener | None = None
-        self.together: Callable[[str, Any], None] | None = None
-        self.evaluation: ClientEvaluation | None = None
         self._task = task
+        self._side_by_side = SideBySide()
+        self._evaluation: ClientEvaluation | None = None
         self._shows_a_client = False
+
+    @property
+    def evaluation(self) -> ClientEvaluation | None:
+        """The evaluation client by client that runs now; None while none does."""
+        return self._evaluation
+
+    def begin(self, request: EvaluationRequest) -> ClientEvaluation:
+        """Begin an evaluation client by client, which answers the given request."""
+        self._evaluation = ClientEvaluation(self._task, request, self._side_by_side)
+        return self._evaluation
+
+    def end(self) -> None:
+        """End the evaluation that runs, if one does, and drop what was prepared for it."""
+        self._evaluation = None
+        self._side_by_side.forget_models()
+
+    def close(self) -> None:
+        """End an evaluation wherever it stands, and leave the global model in the task."""
+        self.end()
+        self.restore()
 
     def show(self, client: int, own: bool = True) -> None:
         """Put a client's model into the task.
@@ -46,7 +57,7 @@ class EvaluationSession:
                 and local buffers.
         """
         self._shows_a_client = True
-        self._task.run.put_in(client, own, None if self.evaluation is None else self.evaluation.request)
+        self._task.run.put_in(client, own, None if self._evaluation is None else self._evaluation.request)
 
     def restore(self) -> None:
         """Put the global model back into the task, if it holds a client's."""
@@ -54,17 +65,43 @@ class EvaluationSession:
             self._shows_a_client = False
             self._task.run.put_in(None)
 
-    def answers(self, request: EvaluationRequest, clients: Sequence[int]) -> Iterator[EvaluationAnswer]:
+    def hears(self, name: str, value: Any, *args: Any, **options: Any) -> bool:
+        """Take what the task logs, as ``self.log`` does, while a client is measured.
+
+        Returns:
+            Whether a client is measured; otherwise the value is Lightning's to log.
+        """
+        return self._evaluation is not None and self._evaluation.hears(name, value, *args, **options)
+
+    def takes_over(self, stage: str, batch: Any) -> bool:
+        """Evaluate a batch of several clients side by side.
+
+        Returns:
+            Whether the batch was one of several clients; otherwise the task has it to evaluate.
+        """
+        return self._evaluation is not None and self._evaluation.takes_over(stage, batch)
+
+    def answers(self, request: EvaluationRequest, client_ids: Sequence[int]) -> Iterator[EvaluationAnswer]:
         """Yield what clients of this process measured.
 
         Raises:
             RuntimeError: If the evaluation that ran was for another request.
         """
-        if self.evaluation is None or self.evaluation.request is not request:
+        if self._evaluation is None or self._evaluation.request is not request:
             raise UsageError("Clients answer the request that their evaluation began with; it was for another one.")
-        yield from self.evaluation.answers(clients)
+        yield from self._evaluation.answers(client_ids)
 
-    def close(self) -> None:
-        """End an evaluation wherever it stands, and leave the global model in the task."""
-        self.listener = self.together = self.evaluation = None
-        self.restore()
+    def collect(self, num_clients: int) -> dict[str, ClientValues]:
+        """End the evaluation that runs, and return what the clients of all processes measured, by metric.
+
+        Args:
+            num_clients: N.
+
+        Raises:
+            RuntimeError: If no evaluation runs.
+        """
+        if self._evaluation is None:
+            raise UsageError("No evaluation client by client runs, so nothing was measured.")
+        found = self._task.run.loop.evaluate(self._evaluation.request, range(num_clients))
+        self.end()
+        return found

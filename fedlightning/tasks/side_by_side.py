@@ -7,9 +7,9 @@ from typing import Any
 
 from lightning.pytorch.utilities import rank_zero_info
 
+from fedlightning.core.per_architecture import TaskArchitectures
 from fedlightning.data.evaluation import EvaluationPart
 from fedlightning.federation.protocol import EvaluationRequest
-from fedlightning.models.per_architecture import TaskArchitectures
 from fedlightning.oracle.predictions import ClientPredictions, NotBatchableError
 
 

@@ -24,7 +24,7 @@ def solve(algorithm, rounds, seed=0):
     duals = []
     for batch in rounds_of(algorithm, rounds, num_clients=N, size=3, local_steps=4, seed=seed):
         run(loop, [batch])
-        state, z = loop.client_state(loop.clients.rows(range(N))), loop.point
+        state, z = loop.client_state(loop.clients.of(range(N))), loop.point
         duals.append((state.pi + algorithm.rho * (state.u - z)).sum(0).abs().max())
     u, v = task.solution
     distances = (loop.point - u).norm(), (loop.clients.all("personal") - v).norm()

@@ -63,7 +63,7 @@ def test_the_test_of_fiaelt_implies_its_criterion():
     loop, batches = federation(algorithm, 10)
     for batch in batches:
         y = loop.point
-        started = loop.runner.clients.has_states
+        started = loop.runner.clients.table.has_states
         before = loop.clients.all("state.x") if started else torch.full((len(SIZES), FEATURES), 0.5).double()
         duals = loop.clients.all("state.z") if started else torch.zeros(len(SIZES), FEATURES).double()
         loop.run(batch, Autocast("cpu"))

@@ -148,7 +148,7 @@ def test_a_client_whose_loss_is_not_finite_is_not_passed_over():
 def test_who_never_took_part_is_evaluated_with_the_global_model():
     model, data = task(Ditto(0.1), personal=()), digits(participation=Uniform(size=1), permute_labels=False)
     fitted(model, data, max_steps=2)
-    seen = set(model.run.simulation.runner.clients.states.seen)
+    seen = set(model.run.simulation.runner.clients.table.states.seen)
     assert 0 < len(seen) < CLIENTS
     for client in range(CLIENTS):
         same = torch.equal(model.personalize(client).network.head.weight, model.network.head.weight)
@@ -369,7 +369,7 @@ def test_an_interrupted_validation_leaves_the_global_model():
     with pytest.raises((KeyboardInterrupt, SystemExit)):
         fitted(model, own_data())
     assert model.offset.item() == 0.0
-    assert model.evaluation_session.listener is None
+    assert model.evaluation_session.evaluation is None
 
 
 def test_data_that_do_not_say_whose_samples_they_are():

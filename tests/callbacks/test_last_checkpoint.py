@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import nullcontext
 
 import pytest
@@ -55,6 +56,16 @@ def test_the_end_of_a_run_can_be_extended(tmp_path):
     whole = fit(12)
     fit(7)
     assert torch.equal(fit(12, tmp_path / "last.ckpt"), whole)
+
+
+def test_a_save_says_nothing_of_what_it_was_not_told(tmp_path, caplog):
+    with caplog.at_level(logging.INFO):
+        run = trainer(tmp_path, callbacks=[LastCheckpoint(str(tmp_path))], max_steps=1, enable_checkpointing=True)
+        run.fit(Line(), regression_data())
+        for path in (None, tmp_path / "last.ckpt"):
+            run.fit(Line(), regression_data(), ckpt_path=path)
+    assert (tmp_path / "last.ckpt").is_file()
+    assert not [line for line in caplog.messages if "weights_only" in line]
 
 
 class Killed(Exception):

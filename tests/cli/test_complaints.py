@@ -40,7 +40,23 @@ def test_a_class_that_is_missing_is_sought_in_its_module_then_in_the_package():
         "model=fedlightning.models.LeNet: fedlightning.models has no 'LeNet'. Did you mean 'LeNet5'?"
     )
     assert no_class("a", "FedAvgg").endswith("no such class. Did you mean 'fedlightning.algorithms.FedAvg'?")
-    assert no_class("a", "mine.Zygote").endswith(f"installed or in the current folder, {Path.cwd()}.")
+    assert no_class("a", "Zygote").endswith(f"installed or in the current folder, {Path.cwd()}.")
+
+
+def test_a_module_that_is_missing_is_named(tmp_path, monkeypatch):
+    (tmp_path / "my_own_lines.py").write_text("class Line: ...\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    here = f"is installed or in the current folder, {tmp_path}."
+    for given, missing in (("nowhere.Zygote", "nowhere"), ("nowhere.at.all.Zygote", "nowhere")):
+        assert no_class("model", given) == (
+            f"model={given}: no module '{missing}' {here} Start the command in the folder that holds it, or install it."
+        )
+    for given, missing, meant in (
+        ("my_own_line.Line", "my_own_line", "my_own_lines.Line"),
+        ("fedlightning.algoritms.FedAvg", "fedlightning.algoritms", "fedlightning.algorithms.FedAvg"),
+    ):
+        assert no_class("a", given) == f"a={given}: no module '{missing}' {here} Did you mean '{meant}'?"
 
 
 def test_the_package_s_own_classes_are_found_by_name():

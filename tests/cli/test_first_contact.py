@@ -120,7 +120,10 @@ def test_help_of_subcommands_says_whole_sentences(subcommand, capsys, monkeypatc
     monkeypatch.setattr(sys, "argv", ["fedlightning"])
     with pytest.raises(SystemExit):
         FederatedCLI([subcommand, "--help"])
-    assert DESCRIPTIONS[subcommand] in " ".join(capsys.readouterr().out.split())
+    said = capsys.readouterr().out
+    assert DESCRIPTIONS[subcommand] in " ".join(said.split())
+    assert f"\nArguments of {subcommand}:\n  --" in said
+    assert "never run on your:" not in said
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def test_misspelt_keys_are_named_before_any_work(wrong, message, capsys):
         ),
         (f"{ALGORITHM}=fedlightning.algorithms.FeDualX", "algorithms has no 'FeDualX'. Did you mean 'FeDualEx'?"),
         (f"{ALGORITHM}=FedAvgg", "FedAvgg: no such class. Did you mean 'fedlightning.algorithms.FedAvg'?"),
-        (f"{ALGORITHM}=fedlightning.algoritms.FedAvg", "no such class. Did you mean 'fedlightning.algorithms.FedAvg'?"),
+        (f"{ALGORITHM}=fedlightning.algoritms.FedAvg", "Did you mean 'fedlightning.algorithms.FedAvg'?"),
         ("--model.init_args.wieght=1", "wieght=1: Classification has no argument 'wieght'. Did you mean 'weighting'?"),
         ("--model.init_args.weighting=unifrm", "expected one of 'uniform', 'samples'. Did you mean 'uniform'?"),
         ("--model.init_args.server_clip=abc", "model.init_args.server_clip=abc: expected float, or null."),

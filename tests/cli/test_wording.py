@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import Literal
 
@@ -23,6 +23,10 @@ class Whole:
     def __init__(self, count: int, part: Part | None = None, mode: Literal["first", "last"] = "first"): ...
 
 
+class Factory:
+    def __init__(self, make: Callable[[int], Part] | None = None): ...
+
+
 class Abstract(Part, ABC):
     @abstractmethod
     def shape(self): ...
@@ -40,10 +44,10 @@ class Parser(jsonargparse.ArgumentParser):
         raise SystemExit(2)
 
 
-def said(*arguments):
+def said(*arguments, of=Whole):
     """The message of a parser for a whole and its part."""
     parser = Parser()
-    parser.add_subclass_arguments(Whole, "model", required=True)
+    parser.add_subclass_arguments(of, "model", required=True)
     with pytest.raises(SystemExit):
         parser.parse_args(arguments)
     return parser.message
@@ -89,6 +93,18 @@ MESSAGES = {
     "missing module": (
         lambda: said("--model=nowhere_at_all.Whole"),
         (Subject.MISSING_MODULE, ("nowhere_at_all",), WHOLE, "nowhere_at_all.Whole", "nowhere_at_all.Whole"),
+    ),
+    "class of another kind": (
+        lambda: in_whole("count=1", f"part={HERE}.Parser"),
+        (Subject.WRONG_KIND, ("Part",), f"{WHOLE}.part", f"{HERE}.Whole", f"{HERE}.Parser"),
+    ),
+    "class of another kind at the top": (
+        lambda: said(f"--model={HERE}.Part"),
+        (Subject.WRONG_KIND, ("Whole",), "model", None, f"{HERE}.Part"),
+    ),
+    "class that makes something of another kind": (
+        lambda: said(f"--model={HERE}.Factory", f"--model.init_args.make={HERE}.Parser", of=Factory),
+        (Subject.WRONG_KIND, ("Part",), f"{WHOLE}.make", f"{HERE}.Factory", f"{HERE}.Parser"),
     ),
     "abstract class": (
         lambda: in_whole("count=1", f"part={HERE}.Abstract"),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fedlightning.cli import main
 from fedlightning.compare import compare
 from fedlightning.compare.run import ALGORITHM
 from tests.support.comparisons import SADDLE, SMALL, arguments, table
@@ -91,6 +92,26 @@ def test_mistakes_are_named_before_any_run(changes, message):
     with pytest.raises(ValueError, match=message):
         compare(**arguments(**changes))
     assert not list(Path().rglob("*.ckpt"))
+
+
+def test_a_mistake_in_values_for_all_runs_takes_one_line():
+    values = ["--set", *SMALL, "trainer.max_stpes=3"]
+    with pytest.raises(SystemExit) as exit_:
+        main(
+            [
+                "compare",
+                "--base",
+                str(SADDLE / "base.yaml"),
+                "--algorithms",
+                str(SADDLE / "fed_mm.yaml"),
+                "--metric=distance",
+                *values,
+            ]
+        )
+    assert str(exit_.value) == (
+        "fedlightning: The configuration of fed_mm, seed 0 is not valid: --trainer.max_stpes=3: no such argument. "
+        "Did you mean 'trainer.max_steps'?"
+    )
 
 
 @pytest.mark.parametrize("changes", [{"metric": "accuracy"}, {"metric": "accuracy", "grid": ["lr=0.1"]}])

@@ -49,7 +49,6 @@ PLAIN = {
     "oracle/double.py: MemoryError",
     "oracle/layers.py: AssertionError",
     "oracle/vectorized.py: RuntimeError",
-    "tasks/guards.py: RuntimeError",
 }
 """Built-in errors that are raised on purpose, by file."""
 

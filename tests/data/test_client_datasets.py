@@ -51,6 +51,24 @@ def test_lists_that_do_not_do_are_named():
         FederatedDataModule.from_datasets(clients(), val=[None, EMPTY]).setup("fit")
 
 
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ({"batch_size": -1}, "(batch_size=-1): expected >= 1, or null."),
+        ({"seed": "a"}, "(seed='a'): expected a whole number, not 'a'."),
+        ({"participation": 3}, "(participation=3): expected a Participation object, e.g. Uniform(size=10)."),
+    ],
+)
+def test_options_are_those_of_what_the_user_called(option, said):
+    class Mine(ClientDatasets):
+        pass
+
+    for make, name in ((FederatedDataModule.from_datasets, "FederatedDataModule.from_datasets"), (Mine, "Mine")):
+        with pytest.raises((ValueError, TypeError)) as error:
+            make(clients(), **option)
+        assert str(error.value) == f"{name}{said}"
+
+
 def test_one_data_set_is_for_the_global_model():
     val = clients()[0]
     federation = FederatedDataModule.from_datasets(clients(), val=val, test=clients()).federation

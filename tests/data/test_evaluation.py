@@ -26,7 +26,7 @@ def test_pooled_samples_come_in_their_order(wrap):
 def test_clients_come_one_by_one_in_parts(wrap):
     loader = ClientLoader(wrap(NUMBERS), PARTITION, batch_size=2, models=("own", "global"), clients=[0, 1, 3])
     assert not loader.grouped
-    assert loader.clients == 4
+    assert loader.num_clients == 4
     parts = [(part.client, part.model, part.last) for (part,) in loader.batches]
     large = [(0, "own", False), (0, "own", True), (0, "global", False), (0, "global", True)]
     assert parts == [*large, (3, "own", True), (3, "global", True)]

@@ -142,7 +142,7 @@ def nan(tensor):
 
 
 NO_CHECKPOINT = r"x.ckpt \(\d+ bytes\) is no checkpoint, or one that is damaged or cut off. There is .*good.ckpt"
-HOLDS = r"x.ckpt holds {}, not a Trainer's checkpoint. Weights alone .*load_state_dict"
+HOLDS = r"x.ckpt holds {}, not a Trainer's checkpoint. Give a file that a fit saved.* weights alone, .*load_state_dict"
 DAMAGED = r"x.ckpt: '{}' {}.* The file is damaged or was changed: use an earlier checkpoint."
 BAD_FILES = {
     "empty": (cut(0), NO_CHECKPOINT.replace(r"\d+", "0")),

@@ -17,7 +17,7 @@ def states(request, tmp_path):
 
 
 def test_unseen_clients_stand_at_the_template(states):
-    rows = states.rows([3, 97])
+    rows = states.of([3, 97])
     assert torch.equal(rows["dual"], TEMPLATE["dual"].expand(2, 2))
     assert rows["tolerance"].tolist() == [0.5, 0.5]
     assert states.seen == []
@@ -25,7 +25,7 @@ def test_unseen_clients_stand_at_the_template(states):
 
 def test_written_rows_come_back_and_others_stay(states):
     states.write([7, 2], {"dual": torch.tensor([[7.0, 7.0], [2.0, 2.0]]), "tolerance": torch.tensor([0.7, 0.2])})
-    rows = states.rows([2, 5, 7])
+    rows = states.of([2, 5, 7])
     assert rows["dual"].tolist() == [[2, 2], [1, 2], [7, 7]]
     torch.testing.assert_close(rows["tolerance"], torch.tensor([0.2, 0.5, 0.7]))
     assert states.all("dual").shape == (100, 2)
@@ -40,14 +40,14 @@ def test_rows_grow_with_the_clients_seen(states):
 
 def test_a_field_not_written_stays_at_the_template(states):
     states.write([4], {"dual": torch.zeros(1, 2)})
-    assert states.rows([4])["tolerance"].tolist() == [0.5]
+    assert states.of([4])["tolerance"].tolist() == [0.5]
 
 
 def test_rows_are_copies(states):
     states.write([1], {"dual": torch.zeros(1, 2), "tolerance": torch.zeros(1)})
-    states.rows([1])["dual"].add_(5)
-    states.rows([2])["dual"].add_(5)
-    assert states.rows([1, 2])["dual"].tolist() == [[0, 0], [1, 2]]
+    states.of([1])["dual"].add_(5)
+    states.of([2])["dual"].add_(5)
+    assert states.of([1, 2])["dual"].tolist() == [[0, 0], [1, 2]]
 
 
 def test_state_dict_round_trip(states):
@@ -82,7 +82,7 @@ def test_stateless_costs_nothing_and_a_million_clients_cost_what_is_seen():
     states = ClientStates({"dual": torch.zeros(1000)}, num_clients=10**6, storage=storage)
     states.write([999_999], {"dual": torch.ones(1, 1000)})
     assert storage.rows == [1]
-    assert states.rows([999_999, 0])["dual"].sum() == 1000
+    assert states.of([999_999, 0])["dual"].sum() == 1000
 
 
 def test_files_are_not_left_behind(tmp_path):

@@ -12,9 +12,7 @@ from fedlightning.federation.evaluation import join_answers
 from fedlightning.federation.protocol import ClientValues, EvaluationAnswer
 from fedlightning.oracle import Autocast, Sequential
 from fedlightning.tasks.batched_evaluation import BatchedEvaluationTask
-from fedlightning.tasks.client_evaluation import ClientEvaluation
 from fedlightning.tasks.run import FederationRun
-from fedlightning.tasks.side_by_side import SideBySide
 from tests.support.federations import loop_for
 from tests.support.over_the_wire import FederationOverTheWire
 from tests.support.small import Personal, clients, regression_data
@@ -46,11 +44,10 @@ class OwnData:
         self.simulation = None
 
     def answers(self, request, clients):
-        task = self.simulation.runner.clients.task
+        task = self.simulation.runner.clients.table.task
         task.run = FederationRun(task, lambda task: self.simulation)
         assert task.run.simulation is self.simulation
-        evaluation = ClientEvaluation(task, request, SideBySide())
-        task.evaluation_session.evaluation = evaluation
+        evaluation = task.evaluation_session.begin(request)
         with torch.no_grad():
             for place, batch in enumerate(self.loader):
                 evaluation.start_batch(self.loader, place, 0)
@@ -91,7 +88,7 @@ def test_clients_measure_the_same_over_the_wire(make, at_once, batch_size):
     assert found[0].keys() == found[1].keys() == {"val_mse", "val_global_mse"}
     for name, mine in found[0].items():
         theirs = found[1][name]
-        assert mine.clients == theirs.clients == list(range(CLIENTS))
+        assert mine.client_ids == theirs.client_ids == list(range(CLIENTS))
         assert mine.values.std() > 1e-3
         torch.testing.assert_close(mine.values, theirs.values)
         assert mine.samples.tolist() == theirs.samples.tolist() == [len(part) for part in clients(seed=7)]
@@ -108,7 +105,7 @@ def test_clients_that_are_not_asked_do_not_answer():
     here, there = trained(lambda: OwnLine(FedAvg(0.05)), 100, 1)
     for loop in (here, there):
         found = loop.loop.evaluate(loop.server.evaluation_request("val"), [1, 3])
-        assert found["val_mse"].clients == [1, 3]
+        assert found["val_mse"].client_ids == [1, 3]
         assert loop.loop.evaluate(loop.server.evaluation_request("val"), []) == {}
 
 
@@ -123,7 +120,7 @@ def test_an_evaluation_answers_the_request_it_began_with():
     request = task.run.evaluation_request("val")
     with pytest.raises(RuntimeError, match="it was for another one"):
         task.run.loop.evaluate(request, [0])
-    task.evaluation_session.evaluation = ClientEvaluation(task, request, SideBySide())
+    task.evaluation_session.begin(request)
     assert task.run.loop.evaluate(request, [0]) == {}
     with pytest.raises(RuntimeError, match="it was for another one"):
         task.run.loop.evaluate(task.run.evaluation_request("test"), [0])
@@ -136,7 +133,7 @@ def answer(name, *client_ids):
 
 def test_answers_come_together_in_the_order_of_clients():
     joined = join_answers([answer("a", 4, 1), answer("b", 2), answer("a", 0)])
-    assert joined["a"].clients == [0, 1, 4]
+    assert joined["a"].client_ids == [0, 1, 4]
     assert joined["a"].values.tolist() == [0.0, 1.0, 4.0]
     assert joined["a"].samples.tolist() == [0.0, 10.0, 40.0]
     assert joined["a"].prog_bar

@@ -36,7 +36,7 @@ def test_an_error_names_round_and_client(num_workers):
     assert len(next(samples)) == 2
     assert len(next(samples)) == 3
     said = "OSError: disk gone" if num_workers == 0 else "and more"  # of a worker's traceback the last line
-    with pytest.raises(SampleError, match=f"^Round 1: the samples of client 4 could not be loaded: {said}. Model and"):
+    with pytest.raises(SampleError, match=f"^Round 2: the samples of client 4 could not be loaded: {said}. Model and"):
         next(samples)
 
 

@@ -70,7 +70,7 @@ def test_a_round_skipped_in_its_second_phase_counts_what_was_sent_before():
     batch = next(iter(RoundLoader(data, algorithm.phases))).place(torch.device("cpu"), torch.float64)
     loop = loop_for(quadratic(algorithm, num_clients=30))
     before = loop.point.clone()
-    with pytest.warns(RuntimeWarning, match=r"Round 0 was skipped: of 15 clients invited in phase 2 of 2, too few"):
+    with pytest.warns(RuntimeWarning, match=r"Round 1 was skipped: of 15 clients invited in phase 2 of 2, too few"):
         result = loop.run(batch, Autocast("cpu"))
     assert result.metrics["skipped"] == 1
     assert torch.equal(loop.point, before)

@@ -56,7 +56,7 @@ def trained(oracle, most=CLIENTS, error=ERRORS["gpu"], algorithm=None, rounds=3,
 
     def noting(request, invited):
         for answer in ask(request, invited):
-            sizes.append(len(answer.clients))
+            sizes.append(len(answer.client_ids))
             yield answer
 
     loop.loop.transport.ask = noting
@@ -85,11 +85,7 @@ def test_a_chunk_that_does_not_fit_is_halved(oracle, error):
 @pytest.mark.parametrize("algorithm", [FedAvg(0.05), SCAFFOLD(0.05)], ids=["stateless", "with states"])
 def test_halving_goes_on_in_a_later_round(algorithm):
     points, loop, said, sizes = trained(Vectorized(chunk_size=5), most=1, from_round=1, algorithm=algorithm)
-    halved = [(3, 5), (2, 3), (1, 2)]
-    assert said == [
-        f"oracle: took chunks of {fewer} client{'s' * (fewer > 1)}: {many} at once do not fit into memory"
-        for fewer, many in halved
-    ]
+    assert said == ["oracle: took chunks of 1 client: 5 at once do not fit into memory"]
     assert sizes == [5, 1] + [1] * 6 * 2
     assert loop.oracle.chunk_size == 1
     assert_right(points, algorithm=algorithm)
@@ -98,9 +94,7 @@ def test_halving_goes_on_in_a_later_round(algorithm):
 def test_one_client_that_does_not_fit_is_computed_plainly():
     points, loop, said, _ = trained(Vectorized(chunk_size=2), most=0)
     assert loop.oracle == Sequential()
-    assert said[0] == "oracle: took chunks of 1 client: 2 at once do not fit into memory"
-    assert said[-1].startswith("oracle: took Sequential: ")
-    assert "does not fit into memory" in said[-1]
+    assert said == ["oracle: took Sequential: 2 at once do not fit into memory"]
     assert_right(points)
 
 
@@ -108,12 +102,10 @@ def test_one_client_that_does_not_fit_is_computed_plainly():
 def test_a_trial_takes_as_many_clients_as_fit(most, monkeypatch):
     monkeypatch.setattr(Auto, "seconds", _preferring_chunks(Auto.seconds))
     points, loop, said, _ = trained(Auto(), most=most)
-    lines = ["oracle: took chunks of 3 clients: 6 at once do not fit into memory"]
-    lines += ["oracle: took chunks of 2 clients: 3 at once do not fit into memory"]
-    assert said[:2] == lines
+    assert said[0] == f"oracle: took chunks of {most or 1} client{'s' * (most > 1)}: 6 at once do not fit into memory"
+    assert len(said) == 2
     if most:
         assert (type(loop.oracle), loop.oracle.chunk_size) == (Vectorized, 2)
-        assert len(said) == 3
     else:
         assert isinstance(loop.oracle, Sequential)
     assert_right(points)
@@ -213,7 +205,7 @@ def test_auto_falls_back_to_sequential_with_a_message(caplog):
     with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
         fitted(task)
     assert "took Sequential" in caplog.text
-    assert task.run.simulation.runner.ways.oracle == Sequential()
+    assert task.run.simulation.runner.oracle_selection.oracle == Sequential()
 
 
 def test_an_operation_without_a_batching_rule_is_computed_one_client_after_the_other():
@@ -228,7 +220,7 @@ def test_an_operation_without_a_batching_rule_is_computed_one_client_after_the_o
         for oracle in (None, Vectorized(), Vectorized(compile=True)):
             task = Odd(oracle=oracle)
             fitted(task, max_steps=1)
-            assert isinstance(task.run.simulation.runner.ways.oracle, Sequential)
+            assert isinstance(task.run.simulation.runner.oracle_selection.oracle, Sequential)
 
 
 def test_python_numbers_that_are_drawn_late_are_noticed():
@@ -270,7 +262,8 @@ def test_what_begins_to_fail_later_falls_back_in_that_round():
         results.append(torch.cat(points))
     torch.testing.assert_close(*results, rtol=1e-12, atol=1e-12)
     assert loop.oracle == Sequential()
-    assert "Sequential" in said[-1]
+    (line,) = said
+    assert line.startswith("oracle: took Sequential: with Vectorized(backward='autograd', replay=True) ")
 
 
 def test_every_n_rounds_finds_what_the_first_round_does_not_show():
@@ -303,6 +296,6 @@ class UnlikeProcesses(OneProcess):
 
 def test_processes_that_were_given_different_oracles_are_told():
     loop = loop_for(quadratic(FedAvg(0.05)), Vectorized(), processes=UnlikeProcesses())
-    ways = loop.runner.ways
+    selection = loop.runner.oracle_selection
     with pytest.raises(ValueError, match=r"process 0 was given Vectorized\(.*, process 1 Sequential\(threads=None\)"):
-        ways.choose(None, None, None, None)
+        selection.choose(None, None, None, None)

@@ -52,7 +52,7 @@ class Uneven(Line):  # in the third round the second process cannot compute its 
         return {"loss": loss * (2 if fails and loss.item() == 0 else 1)}
 
     def on_train_batch_end(self, *_):
-        self.oracles.append(type(self.run.simulation.runner.ways.oracle).__name__)
+        self.oracles.append(type(self.run.simulation.runner.oracle_selection.oracle).__name__)
 
 class Evaluated(Normed):  # every client with batch statistics of its own
     def validation_step(self, batch, batch_idx):

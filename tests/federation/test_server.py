@@ -58,9 +58,9 @@ def test_a_round_of_nan_only_stops_and_saves_the_state_before_it(tmp_path):
 
     task = Turning(FedMM(0.05, mu=1.0), oracle=Sequential())
     fit = trainer(tmp_path, enable_checkpointing=True, callbacks=[ModelCheckpoint(tmp_path, every_n_epochs=100)])
-    with pytest.raises(RoundRejectedError, match=r"Round 3: All 4 clients .*before-rejected-round-3\.ckpt"):
+    with pytest.raises(RoundRejectedError, match=r"Round 4: All 4 clients .*before-rejected-round-4\.ckpt"):
         fit.fit(task, regression_data())
-    state = torch.load(tmp_path / "before-rejected-round-3.ckpt", weights_only=True)
+    state = torch.load(tmp_path / "before-rejected-round-4.ckpt", weights_only=True)
     assert state["federation"]["server"]["t"] == 3
     assert torch.isfinite(state["federation"]["server"]["z"]).all()
 
@@ -91,7 +91,7 @@ def test_answers_are_added_up_in_the_order_of_the_invitations():
     answers = [Answer([client], None, torch.empty(1, 0)) for client in (7, 3, 9, 5)]
     for arrival in ([0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]):
         came = in_order([answers[place] for place in arrival], invited=[5, 3, 4, 9, 7])
-        assert [answer.clients[0] for answer in came] == [5, 3, 9, 7]
+        assert [answer.client_ids[0] for answer in came] == [5, 3, 9, 7]
 
 
 def test_answers_in_order_do_not_wait():
@@ -103,5 +103,5 @@ def test_answers_in_order_do_not_wait():
             yield Answer([client], None, torch.empty(1, 0))
 
     first = next(in_order(stream(), invited=[2, 0, 1]))
-    assert first.clients == [2]
+    assert first.client_ids == [2]
     assert taken == [2]

@@ -86,6 +86,38 @@ class BareServer(Mine):
         return update.z
 
 
+@dataclass(frozen=True)
+class State:
+    c: Tensor
+
+
+class Reads(Mine):
+    def client_update(self, message, state, oracle):
+        w, v = self.local_steps(message.z - state.c, oracle)
+        return Reply(Server(w), personal=v, point=w)
+
+
+class Misreads(Mine):
+    def client_update(self, message, state, oracle):
+        return Reply(Server(oracle.personal.z), point=message.z)
+
+
+class Writes(Mine):
+    def client_update(self, message, state, oracle):
+        w, v = self.local_steps(message.z, oracle)
+        return Reply(Server(w), state=State(w), personal=v, point=w)
+
+
+class WritesAnother(Writes):
+    def init_client(self, z):
+        return Server(z)
+
+
+class StartsBare(Writes):
+    def init_client(self, z):
+        return z
+
+
 def fit(algorithm, **options):
     data = FederatedDataModule.from_datasets(clients(), batch_size=4, local_steps=2, rounds_per_epoch=2)
     trainer(max_steps=2, **options).fit(Line(algorithm, oracle=Sequential()), data)
@@ -103,6 +135,23 @@ MISTAKES = {
     ),
     "rows": (Averaged(0.1), ValueError, r"client_update returned update\.z of shape \[41\]; expected \[1, \.\.\.\]"),
     "shape": (Short(0.1), ValueError, r"Short\.server_update returned z of shape \[3\]; expected \[41\] as before"),
+    "no state to read": (
+        Reads(0.1),
+        TypeError,
+        r"Reads\.client_update reads state\.c, but Reads has no init_client, .* Write init_client\(self, z\), which r",
+    ),
+    "another None": (Misreads(0.1), AttributeError, r"'NoneType' object has no attribute 'z'"),
+    "a state that would be lost": (
+        Writes(0.1),
+        TypeError,
+        r"Writes\.client_update returned a state with c, but Writes has no init_client, .* State\(torch\.zeros_like\(z",
+    ),
+    "another state": (WritesAnother(0.1), TypeError, r"a state with c; expected z as in the Server that init_client"),
+    "bare state": (
+        StartsBare(0.1),
+        TypeError,
+        r"StartsBare\.init_client returned a Tensor; expected an object of a fr",
+    ),
     "server": (
         BareServer(0.1),
         TypeError,

@@ -72,7 +72,7 @@ class Turned(Vectorized):
 
     factor: float = -1.0
 
-    def ways(self, on_cpu):
+    def fallbacks(self, on_cpu):
         yield self
 
     def evaluator(self, objective, calls):
@@ -171,7 +171,7 @@ def test_the_ladder_goes_down_as_far_as_it_must():
         assert found == way
         assert (why is None) == (right == 0)
         assert right == 0 or why == "with Vectorized(backward='autograd', replay=True) wrong 1"
-    assert next(Vectorized(compile=True).ways(True)) == Vectorized(compile=True)
+    assert next(Vectorized(compile=True).fallbacks(True)) == Vectorized(compile=True)
 
 
 def wrong_side_by_side(client):

@@ -186,7 +186,7 @@ def test_what_every_call_writes_anew_stays_batched():
     trainer(max_steps=3, precision="64-true").fit(
         task, FederatedDataModule.from_datasets(clients(), batch_size=4, local_steps=5, seed=1)
     )
-    assert isinstance(task.run.simulation.runner.ways.oracle, Vectorized)
+    assert isinstance(task.run.simulation.runner.oracle_selection.oracle, Vectorized)
 
 
 class TwoNames(Line):

@@ -106,7 +106,7 @@ class Wrong(Vectorized):
     by: float = 1e-3
     digits: int = 0
 
-    def ways(self, on_cpu):
+    def fallbacks(self, on_cpu):
         yield self
 
     def evaluator(self, objective, calls):

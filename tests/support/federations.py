@@ -46,14 +46,14 @@ class Rounds(Simulation):
 
     @property
     def clients(self):
-        return self.runner.clients.states
+        return self.runner.clients.table.states
 
     @property
     def oracle(self):
-        return self.runner.ways.oracle
+        return self.runner.oracle_selection.oracle
 
-    def client_state(self, rows):
-        return self.runner.clients.client_state(rows)
+    def client_state(self, states):
+        return self.runner.clients.table.client_state(states)
 
 
 def quadratic(algorithm, num_clients=CLIENTS, dim_y=3, heterogeneity=1.0, seed=3, **federation):

@@ -86,4 +86,4 @@ class FederationOverTheWire:
 
     def model(self, client):
         """A client's model, put together where its state lies."""
-        return self.clients[client].runner.clients.models([client], self.point, self.server.buffers)
+        return self.clients[client].runner.clients.table.models([client], self.point, self.server.buffers)

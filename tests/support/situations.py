@@ -6,10 +6,10 @@ import torch
 from torch import nn
 
 from fedlightning import algorithms as fl
+from fedlightning.core.per_architecture import TaskArchitectures
 from fedlightning.federation.processes import OneProcess
 from fedlightning.federation.round_loader import RoundLoader
 from fedlightning.models import PerArchitecture
-from fedlightning.models.per_architecture import TaskArchitectures
 from fedlightning.participation import Devices, FirstResponders, Uniform
 from tests.support.small import Line, Normed, Personal
 

@@ -162,7 +162,7 @@ def test_a_users_scores_of_ragged_clients(wrap, eval_batch_size):
     expected = [task.personalize(i).objective(part.tensors) for i, part in enumerate(clients(seed=7))]
     torch.testing.assert_close(task.client_metrics["val_loss"], torch.stack(expected).detach())
     assert task.offset.item() == 0.0
-    assert task.evaluation_session.together is None
+    assert task.evaluation_session.evaluation is None
 
 
 class Refusing(OwnLine):
@@ -231,8 +231,7 @@ def test_an_interrupted_evaluation_leaves_the_task_as_it_was():
     trainer(limit_val_batches=0).fit(task, data)
     with pytest.raises((KeyboardInterrupt, SystemExit)):
         trainer().validate(task, data)
-    assert task.evaluation_session.listener is None
-    assert task.evaluation_session.together is None
+    assert task.evaluation_session.evaluation is None
 
 
 def test_recurrent_layers_run_side_by_side(monkeypatch):

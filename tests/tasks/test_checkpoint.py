@@ -14,7 +14,7 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from fedlightning import FederatedDataModule
+from fedlightning import FederatedDataModule, FederatedLightningModule
 from fedlightning.algorithms import FIAELT, SCAFFOLD, FedAvg, FedDR, FedMM
 from fedlightning.federation.checkpoint_io import CheckpointError
 from fedlightning.local import SVRG
@@ -214,6 +214,34 @@ def test_checkpoint_of_another_federation(tmp_path):
         saved(tmp_path, 99, partial(Line, SCAFFOLD(0.05)), other, 4, tmp_path / "end-2.ckpt")
 
 
+@pytest.mark.parametrize(("then", "now"), [("local", "average"), ("average", "local")])
+def test_checkpoint_of_buffers_that_lay_elsewhere(then, now, tmp_path):
+    file = tmp_path / "end-2.ckpt"
+    saved(tmp_path, 99, partial(Normed, SCAFFOLD(0.05), buffers=then), regression_data(), 2)
+    said = (
+        rf"end-2\.ckpt was trained with buffers='{then}', this run has buffers='{now}': 'net\.1\.running_mean' .*"
+        rf"Take buffers='{then}' \(--model\.buffers={then}\), or start anew without ckpt_path"
+    )
+    with pytest.raises(CheckpointError, match=said):
+        saved(tmp_path, 99, partial(Normed, SCAFFOLD(0.05), buffers=now), regression_data(), 4, file)
+    with pytest.raises(CheckpointError, match=said):
+        Normed.load_from_checkpoint(file, buffers=now)
+    assert Normed.load_from_checkpoint(file).federation_options.buffers == then
+
+
+def test_buffers_that_no_objective_changes_may_lie_anywhere(tmp_path):
+    saved(tmp_path, 99, partial(Line, SCAFFOLD(0.05), buffers="local"), regression_data(), 2)
+    saved(tmp_path, 99, partial(Line, SCAFFOLD(0.05)), regression_data(), 4, tmp_path / "end-2.ckpt")
+    saved(tmp_path, 99, partial(PersonallyNormed, FedAvg(0.05), buffers="local"), regression_data(), 2)
+    saved(tmp_path, 99, partial(PersonallyNormed, FedAvg(0.05)), regression_data(), 4, tmp_path / "end-2.ckpt")
+
+
+class PersonallyNormed(Normed):
+    """BatchNorm stays on the clients either way."""
+
+    personal_parameters = ("net.1",)
+
+
 def test_checkpoint_of_another_model(tmp_path):
     end = saved(tmp_path, 99, partial(Line, SCAFFOLD(0.05)), regression_data(), 2)
     task = Personal(SCAFFOLD(0.05))
@@ -233,6 +261,34 @@ def test_hyper_parameters_that_cannot_be_stored_are_named(tmp_path):
     fit.fit(task, regression_data())
     with pytest.warns(UserWarning, match="'thing' .*give it again to load_from_checkpoint"):
         fit.save_checkpoint(tmp_path / "odd.ckpt")
+
+
+def test_a_task_that_saves_no_hyper_parameters_needs_them_again(tmp_path):
+    class Forgetful(FederatedLightningModule):
+        def __init__(self, algorithm, features):
+            super().__init__(algorithm)
+            self.line = torch.nn.Linear(features, 1)
+
+        def objective(self, batch):
+            return (self.line(batch[0]).squeeze(1) - batch[1]).square().mean()
+
+    file = tmp_path / "one.ckpt"
+    fitted(Forgetful(FedAvg(0.05), 6), max_steps=1).save_checkpoint(file)
+    for given, names in (({}, "algorithm=..., features=..."), ({"algorithm": FedAvg(0.05)}, "features=...")):
+        with pytest.raises(CheckpointError) as error:
+            Forgetful.load_from_checkpoint(file, **given)
+        assert str(error.value) == (
+            f"Forgetful cannot be made from {file}: hyper_parameters: none are stored, because Forgetful.__init__ does "
+            f"not call self.save_hyperparameters(). Give {'it' if given else 'them'} here, "
+            f"Forgetful.load_from_checkpoint(path, {names}), and call save_hyperparameters() for checkpoints to come."
+        )
+    assert Forgetful.load_from_checkpoint(file, algorithm=FedAvg(0.05), features=6).line.in_features == 6
+
+
+def test_an_error_of_the_task_ends_with_a_full_stop(tmp_path):
+    fitted(Line(), max_steps=1).save_checkpoint(tmp_path / "one.ckpt")
+    with pytest.raises(CheckpointError, match=r"argument 'speed'\. Values that are missing"):
+        Line.load_from_checkpoint(tmp_path / "one.ckpt", speed=3)
 
 
 def test_numpy_hyper_parameters_are_stored_as_numbers(tmp_path):

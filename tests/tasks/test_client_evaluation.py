@@ -35,7 +35,7 @@ def test_numbers_are_averaged_over_the_samples_of_a_client():
     record.add(4.0, 2)
     record.close(2)
     found = record.values_of({7, 8, 2}, None)
-    assert (found.clients, found.values.tolist(), found.samples.tolist()) == ([7, 2], [2.0, 4.0], [4.0, 2.0])
+    assert (found.client_ids, found.values.tolist(), found.samples.tolist()) == ([7, 2], [2.0, 4.0], [4.0, 2.0])
     assert (found.higher_is_better, found.nan_is_undefined, found.prog_bar) == (None, False, True)
     assert record.values_of({8}, None) is None
     assert record.values_of({2}, True).higher_is_better is True

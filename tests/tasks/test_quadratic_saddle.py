@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from fedlightning.algorithms import FedAvg, FedMM
 from fedlightning.oracle import Vectorized
-from fedlightning.tasks import ClientNumbers, QuadraticSaddle
+from fedlightning.tasks import ClientNumbers, PersonalQuadratic, QuadraticSaddle
 from tests.support.small import trainer
 
 
@@ -43,6 +44,17 @@ def test_fed_avg_gda_ends_at_its_drift_point_and_fed_mm_at_the_saddle():
     assert (drifted.server_state.z - drifted.solution).norm() > 0.1
     exact = end(FedMM(0.05, mu=3.0, eta3=1.0), 65, 5)
     assert (exact.server_state.z - exact.solution).norm() < 1e-9
+
+
+@pytest.mark.parametrize("kind", [QuadraticSaddle, PersonalQuadratic])
+@pytest.mark.parametrize(("mine", "theirs"), [(4, 6), (6, 4)])
+def test_data_of_another_number_of_clients_are_refused(kind, mine, theirs):
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        trainer(max_steps=1).fit(kind(FedAvg(0.05), num_clients=mine), ClientNumbers(theirs))
+    assert str(error.value) == (
+        f"{kind.__name__}(num_clients={mine}): the data have {theirs} clients. Give the task num_clients={theirs} "
+        f"(--model.num_clients={theirs}), or the data num_clients={mine} (--data.num_clients={mine})."
+    )
 
 
 def test_the_quadratic_task_logs_its_distance():

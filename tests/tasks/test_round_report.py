@@ -146,6 +146,29 @@ def test_a_loss_that_grows_a_million_fold_is_reported_once():
     assert not [text for text in messages(lambda: two_rounds(Line(), max_steps=4)) if "million" in text]
 
 
+@pytest.mark.parametrize("oracle", [None, Sequential()], ids=str)
+def test_a_loss_that_grows_within_the_first_round_is_reported_once(oracle):
+    class Linear(Line):
+        def objective(self, batch):
+            return {"loss": (self.head(batch[0][:, :5]).squeeze(1) * batch[1]).mean()}  # its gradient stays finite
+
+    found = messages(lambda: two_rounds(Linear(FedAvg(1e30), oracle=oracle), max_steps=3))
+    (message,) = [text for text in found if "million" in text]
+    assert "in round 1: the run diverges. Lower lr (--model.algorithm.lr=...), or set local_clip" in message
+    assert not [text for text in messages(lambda: two_rounds(Linear(FedAvg(1.0)), max_steps=3)) if "million" in text]
+
+
+@pytest.mark.parametrize(("value", "word"), [("nan", "NaN"), ("inf", "infinite")])
+def test_a_loss_that_is_not_finite_from_the_start_is_reported_once(value, word):
+    class Undefined(Line):
+        def objective(self, batch):
+            return {"loss": super().objective(batch)["loss"] + float(value)}  # a constant, of finite gradient
+
+    found = messages(lambda: two_rounds(Undefined(oracle=Sequential()), max_steps=3, num_sanity_val_steps=0))
+    (message,) = [text for text in found if "train_loss is" in text]
+    assert message.startswith(f"train_loss is {word} in round 1, though the gradients of the clients that count are fi")
+
+
 def test_a_fit_that_ends_before_its_first_validation_says_so(caplog):
     def said(caplog, **options):
         caplog.clear()
@@ -163,6 +186,9 @@ def test_a_fit_that_ends_before_its_first_validation_says_so(caplog):
     assert said(caplog, max_steps=4, limit_val_batches=0) == []
     assert said(caplog, fast_dev_run=2, max_steps=-1) == []
     (message,) = said(caplog, max_steps=4, val_check_interval=7, check_val_every_n_epoch=None)
-    assert "due at round 7. Set val_check_interval=4 with check_val_every_n_epoch=None of the Trainer." in message
+    assert (
+        "due at round 7. Set val_check_interval=4 and check_val_every_n_epoch=None "
+        "(--trainer.val_check_interval=4 --trainer.check_val_every_n_epoch=null) of the Trainer." in message
+    )
     (message,) = said(caplog, max_steps=-1, max_epochs=1, check_val_every_n_epoch=2)
     assert "due at round 20" in message

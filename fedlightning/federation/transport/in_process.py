@@ -24,7 +24,7 @@ from fedlightning.oracle import Autocast
 class Evaluator(Protocol):
     """Measures clients' models on evaluation data that reach this process by a way of their own."""
 
-    def answers(self, request: EvaluationRequest, clients: Sequence[int]) -> Iterator[EvaluationAnswer]:
+    def answers(self, request: EvaluationRequest, client_ids: Sequence[int]) -> Iterator[EvaluationAnswer]:
         """Yield what the clients of this process measured for a request."""
 
 
@@ -86,14 +86,14 @@ class InProcess:
             self.runner.join(cohort, self._round.samples)
         return self.runner.train(request, cohort, self._precision)
 
-    def evaluate(self, request: EvaluationRequest, clients: Sequence[int]) -> Iterator[EvaluationAnswer]:
+    def evaluate(self, request: EvaluationRequest, client_ids: Sequence[int]) -> Iterator[EvaluationAnswer]:
         """Yield what the clients of this process measured.
 
         Evaluation data come from a data loader, as training data do: the evaluator has seen them before it is asked.
         """
         if self._evaluator is None:
             raise UsageError("These clients were made without an evaluator, so they have nothing to measure with.")
-        return self._evaluator.answers(request, clients)
+        return self._evaluator.answers(request, client_ids)
 
     def settle(self, accepted: Mapping[int, Stamp]) -> bool:
         """Keep the new states of accepted clients and drop all others; return whether any state has changed."""

@@ -97,8 +97,8 @@ def test_a_round_that_is_given_up_leaves_all_states(undo_overflow):
             assert loop.server.traffic == held[0]
         assert torch.equal(loop.point, before)
     for client in range(CLIENTS):
-        mine = here.clients.rows([client])["state.c"]
-        theirs = there.clients[client].clients.rows([client])["state.c"]
+        mine = here.clients.of([client])["state.c"]
+        theirs = there.clients[client].clients.of([client])["state.c"]
         assert torch.equal(mine, theirs)
 
 
@@ -106,5 +106,5 @@ def spoil(loop):
     """From now on every client's gradient is NaN."""
     simulations = loop.clients.values() if isinstance(loop, FederationOverTheWire) else [loop]
     for simulation in simulations:
-        task = simulation.runner.clients.task
+        task = simulation.runner.clients.table.task
         task.objective = lambda batch, original=task.objective: original(batch) * torch.nan

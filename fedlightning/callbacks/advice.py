@@ -9,6 +9,7 @@ _INAPPLICABLE = (
     "Using ModelCheckpoint with manual optimization",  # a training step is a round: checkpoints hold whole ones
     r"`isinstance\(treespec, LeafSpec\)` is deprecated",  # by Lightning's own code, beside a newer torch
     "Total length of `list` across ranks is zero",  # no validation data: the list of their loaders is empty
+    "You passed in a `val_dataloader` but have no `validation_step`",  # every data module has one; fit_checks says it
     "There is a performance drop because we have not yet implemented the batching rule",  # oracle.Auto measures it
     re.escape("It is recommended to use `self.log('step', ..., sync_dist=True)`"),  # the round is one for all ranks
 )

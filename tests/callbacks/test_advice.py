@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 
 import lightning
@@ -15,8 +16,8 @@ from torch.utils.data import TensorDataset
 
 from fedlightning import FederatedDataModule, FederatedLightningModule
 from fedlightning.algorithms import FedAvg
+from fedlightning.callbacks.advice import leave_out_advice_to_synchronise, leave_out_inapplicable_advice
 from fedlightning.oracle import Vectorized
-from fedlightning.tasks.advice import leave_out_advice_to_synchronise, leave_out_inapplicable_advice
 
 
 class Recurrent(FederatedLightningModule):
@@ -30,6 +31,17 @@ class Recurrent(FederatedLightningModule):
 
     def validation_step(self, batch, batch_idx):
         self.log("val_loss", self.objective(batch), batch_size=len(batch[1]))
+
+
+class Silent(FederatedLightningModule):
+    """Has no ``validation_step``."""
+
+    def __init__(self, algorithm, **federation):
+        super().__init__(algorithm, **federation)
+        self.head = nn.Linear(4, 3)
+
+    def objective(self, batch):
+        return cross_entropy(self.head(batch[0][:, -1]), batch[1])
 
 
 class Personal(Recurrent):
@@ -69,6 +81,15 @@ def _distributed(monkeypatch):
 def test_no_warning_nobody_can_act_on(task, val):
     messages = warned(task(FedAvg(lr=0.1), oracle=Vectorized()), val)
     assert not [message for message in messages if any(word in message for word in SILENT)]
+
+
+@pytest.mark.parametrize("val", ["none", "pooled"])
+def test_a_task_without_validation_step_hears_of_it_where_there_is_something_to_validate(val, caplog):
+    with caplog.at_level(logging.INFO):
+        messages = warned(Silent(FedAvg(lr=0.1), oracle=Vectorized()), val)
+    assert not [message for message in messages if "val_dataloader" in message]
+    said = [line for line in caplog.messages if line.startswith("Silent has no validation_step, so the fit validates")]
+    assert len(said) == (val == "pooled")
 
 
 @pytest.mark.usefixtures("_distributed")

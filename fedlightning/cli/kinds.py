@@ -1,0 +1,51 @@
+"""The kinds of classes that arguments take: how users call them, and classes of each kind as examples."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "Algorithm": ("an algorithm", ("fedlightning.algorithms.FedAvg", "fedlightning.algorithms.SCAFFOLD")),
+    "FederatedLightningModule": ("a task", ("fedlightning.tasks.Classification", "fedlightning.tasks.QuadraticSaddle")),
+    "FederatedDataModule": ("a data module", ("fedlightning.data.Digits", "fedlightning.data.MNIST")),
+    "Partitioner": ("a partitioner", ("fedlightning.data.IID", "fedlightning.data.Dirichlet")),
+    "Participation": ("a participation", ("fedlightning.participation.Full", "fedlightning.participation.Uniform")),
+    "Regularizer": ("a regularizer", ("fedlightning.proximal.L1", "fedlightning.proximal.L2Ball")),
+    "ClientBatching": ("an oracle", ("fedlightning.oracle.Vectorized", "fedlightning.oracle.Sequential")),
+    "LocalSolver": ("a local solver", ("fedlightning.local.GradientDescent", "fedlightning.local.SVRG")),
+    "StoppingRule": ("a stopping rule", ("fedlightning.local.FixedSteps", "fedlightning.local.GradientTolerance")),
+    "Storage": (
+        "a storage",
+        ("fedlightning.federation.client_states.OnHost", "fedlightning.federation.client_states.MemoryMapped"),
+    ),
+    "Adversary": ("an adversary", ("fedlightning.tasks.DANN", "fedlightning.tasks.CDAN")),
+    "Optimizer": ("an optimizer", ("torch.optim.SGD", "torch.optim.Adam")),
+    "LRScheduler": ("a schedule", ("torch.optim.lr_scheduler.StepLR", "torch.optim.lr_scheduler.CosineAnnealingLR")),
+    "Callback": ("a callback", ("fedlightning.callbacks.History", "lightning.pytorch.callbacks.EarlyStopping")),
+    "Logger": ("a logger", ("lightning.pytorch.loggers.TensorBoardLogger", "lightning.pytorch.loggers.CSVLogger")),
+    "Module": ("a network", ("fedlightning.models.MLP", "fedlightning.models.LeNet5")),
+}
+"""By the name of the base class: the words for one of the kind, and paths of classes."""
+
+
+def wrong_kind(where: str, path: str | None, expected: str) -> str:
+    """Return the message about a class of another kind than its argument takes.
+
+    Args:
+        where: Key and value, as on the command line.
+        path: The class that was given; None if it is not known.
+        expected: Name of the base class of those that the argument takes.
+    """
+    words, examples = _KINDS.get(expected, (f"a subclass of {expected}", ()))
+    such = f" such as {' or '.join(examples)}" if examples else ""
+    given = "" if path is None else _described(path)
+    return f"{where}: {given}expected {words}{such}."
+
+
+def _described(path: str) -> str:
+    """Return what a class is, or nothing if it is of no known kind."""
+    module, _, name = path.rpartition(".")
+    cls: Any = getattr(import_module(module), name, None) if module else None
+    kind = next((_KINDS[base.__name__][0] for base in getattr(cls, "__mro__", ()) if base.__name__ in _KINDS), None)
+    return "" if kind is None else f"{name} is {kind}, "

@@ -1,0 +1,112 @@
+"""The rounds of a fit, each of which is one training step of the task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
+from torch import Tensor, nn
+
+from fedlightning.federation.cohort import RoundBatch
+from fedlightning.federation.loop import RoundResult
+from fedlightning.federation.server import RoundRejectedError
+from fedlightning.tasks.checkpoint import rescue
+from fedlightning.tasks.fit_checks import check_fit, require_round
+from fedlightning.tasks.precision import RoundPrecision
+from fedlightning.tasks.round_report import RoundReport, client_step_sizes
+from fedlightning.tasks.server_step import ServerStep
+
+if TYPE_CHECKING:
+    from fedlightning.tasks.base import FederatedLightningModule
+
+
+class TrainingRounds:
+    """Carries out rounds between the server and the clients of a task, and moves the task's global model after each."""
+
+    def __init__(self, task: FederatedLightningModule, server_step: ServerStep) -> None:
+        """Start before a fit.
+
+        Args:
+            task: The task that is trained.
+            server_step: Moves the global model.
+        """
+        self._task = task
+        self._server_step = server_step
+        self._report = RoundReport()
+        self._running = False
+
+    @property
+    def running(self) -> bool:
+        """Return whether clients compute at the moment, so that whoever calls the task is its own objective."""
+        return self._running
+
+    def begin_fit(self) -> OptimizerLRScheduler:
+        """Check what the fit trains, and return the server's optimizer of the shared parameters.
+
+        Raises:
+            TypeError: If the fit would leave out what the task needs.
+            ValueError: If a name prefix or a shape of the algorithm's or the regularizer's does not fit the task.
+        """
+        self._report = RoundReport()
+        task = self._task
+        space, options = task.parameter_space(), task.federation_options
+        task.algorithm.bind(space, _trained(task), options.composite(space))  # names wrong prefixes and shapes now
+        space.shared.columns(options.drift_parameters, "drift_parameters")
+        check_fit(task, space)
+        named = dict(task.named_parameters())
+        return self._server_step.configure([named[name] for name in space.shared.names])
+
+    def carry_out(self, batch: Any) -> RoundResult:
+        """Carry out one communication round, and move the task's global model.
+
+        Args:
+            batch: A round of the data module.
+
+        Returns:
+            The outcome, with the clients' step sizes among the metrics.
+
+        Raises:
+            RoundRejectedError: If no client returned finite numbers; the state before the round is saved.
+            TypeError: If the data are no rounds of a federation.
+        """
+        task = self._task
+        require_round(batch)
+        simulation = task.run.simulation
+        task.run.release_loaded()
+        step_sizes = client_step_sizes(task.algorithm, simulation.server.state)
+        precision = RoundPrecision.of(task)
+        with self._computing(batch), torch.autocast(task.device.type, enabled=False):
+            placed = batch.place(task.device, _trained(task).dtype)
+            result = simulation.run(placed, precision.autocast, precision.undoes_overflow)
+        self._server_step.take(task, simulation, precision.scaler, result.undone)
+        simulation.loop.finish_round()
+        return replace(result, metrics={**result.metrics, **step_sizes})
+
+    def report(self, result: RoundResult, seconds: float) -> None:
+        """Pass the metrics of a round on to callbacks and loggers.
+
+        Args:
+            result: Outcome of the round.
+            seconds: How long the round took.
+        """
+        self._report.publish(self._task, result, {**result.metrics, "round_time": seconds})
+
+    @contextmanager
+    def _computing(self, batch: RoundBatch) -> Iterator[None]:
+        """Say that clients compute, and save the state before a round that is rejected."""
+        self._running = True
+        try:
+            yield
+        except RoundRejectedError as error:
+            raise RoundRejectedError(f"Round {batch.index + 1}: {error}{rescue(self._task.trainer)}") from None
+        finally:
+            self._running = False
+
+
+def _trained(task: nn.Module) -> Tensor:
+    """Return the first parameter that is trained; frozen ones may be of another dtype."""
+    return next((p for p in task.parameters() if p.requires_grad), next(task.parameters()))

@@ -1,0 +1,62 @@
+"""A task is saved and restored together with the states of its server and clients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedlightning.algorithms import SCAFFOLD, FedAvg
+from fedlightning.core.serialisation import CheckpointError
+from tests.support.small import Line, fitted
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A fitted task, and its checkpoint."""
+    task = Line(SCAFFOLD(0.05))
+    fitted(task, tmp_path=tmp_path, max_steps=2).save_checkpoint(tmp_path / "end.ckpt")
+    return task, tmp_path / "end.ckpt"
+
+
+def test_everything_is_there_again(saved):
+    task, path = saved
+    loaded = Line.load_from_checkpoint(path)
+    assert repr(loaded.algorithm) == repr(task.algorithm)
+    assert loaded.traffic == task.traffic
+    assert torch.equal(loaded.server_state.c, task.server_state.c)
+    assert torch.equal(loaded.client_states.c, task.client_states.c)
+    for one, other in zip(loaded.parameters(), task.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_hyper_parameters_given_win_over_those_stored(saved):
+    _, path = saved
+    assert Line.load_from_checkpoint(path, dropout=0.5).body[2].p == 0.5
+
+
+def test_weights_alone_bring_no_states(saved):
+    task, _ = saved
+    other = Line(SCAFFOLD(0.05))
+    other.load_state_dict(task.state_dict())
+    assert other.run.holds_weights_alone
+    with pytest.raises(RuntimeError, match=r"load_state_dict brought the global model alone\. Fit the task, or load"):
+        other.personalize(0)
+
+
+def test_a_task_without_a_trainer_takes_the_states_of_its_own_algorithm_only(saved):
+    _, path = saved
+    checkpoint = torch.load(path, weights_only=True)
+    Line(SCAFFOLD(0.1)).on_load_checkpoint(checkpoint)
+    said = r"was written by .*SCAFFOLD, this run uses .*FedAvg: their states do not fit"
+    with pytest.raises(CheckpointError, match=said):
+        Line(FedAvg(0.05)).on_load_checkpoint(checkpoint)
+
+
+def test_a_checkpoint_without_a_federation_is_refused_to_go_on_from():
+    with pytest.raises(CheckpointError, match="written by no federated algorithm"):
+        Line().on_load_checkpoint({"state_dict": {}})
+
+
+def test_loading_is_asked_of_the_class():
+    with pytest.raises(TypeError, match="cannot be called on an instance"):
+        Line().load_from_checkpoint("end.ckpt")

@@ -1,0 +1,58 @@
+"""What a fit would pass over in silence is said or refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedlightning.algorithms import FedAlt, FedAvg, FedPD
+from fedlightning.callbacks import EvaluateClients
+from fedlightning.participation import Full, Uniform
+from fedlightning.tasks.fit_checks import evaluates_clients, require_round
+from tests.support.evaluated import Own, held_out_data
+from tests.support.small import Line, regression_data, trainer
+
+
+def test_a_training_batch_is_a_round():
+    require_round(next(iter(regression_data().train_dataloader())))
+    with pytest.raises(TypeError, match="training_step got a list instead of a round of cohorts: train with"):
+        require_round([torch.zeros(2)])
+
+
+def test_the_callback_that_evaluates_clients_is_found():
+    task = Line()
+    task.trainer = trainer(callbacks=[EvaluateClients()])
+    assert evaluates_clients(task)
+    task.trainer = trainer()
+    assert not evaluates_clients(task)
+
+
+class WithoutCallback(Own):
+    def configure_callbacks(self):
+        return []
+
+
+def test_models_that_nobody_would_validate_are_refused_before_the_first_round():
+    task = WithoutCallback(FedAvg(0.05))
+    with pytest.raises(TypeError, match=r"WithoutCallback\.configure_callbacks leaves out EvaluateClients"):
+        trainer(max_steps=1).fit(task, held_out_data())
+    assert not task.run.exists
+
+
+def test_a_method_for_personal_parameters_says_what_it_is_without_them():
+    with pytest.warns(UserWarning, match="FedAlt is a method for personal parameters, and Line has none: it runs"):
+        trainer(max_steps=1).fit(Line(FedAlt(0.05)), regression_data())
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "participation", "told"),
+    [(FedPD(0.05), Uniform(2), 1), (FedPD(0.05), Full(), 0), (FedAvg(0.05), Uniform(2), 0)],
+    ids=["partial", "all", "needs no advice"],
+)
+def test_the_price_of_partial_cohorts_is_said_where_it_is_paid(algorithm, participation, told, monkeypatch):
+    said = []
+    monkeypatch.setattr("fedlightning.tasks.fit_checks.rank_zero_info", said.append)
+    trainer(max_steps=1).fit(Line(algorithm), regression_data(participation=participation))
+    assert said == told * [
+        "FedPD: with some of the clients a round it does not converge to the minimiser; FedADMM does."
+    ]
