@@ -287,11 +287,10 @@ class _Attention(_Rule):
     def vmap(
         _: Any, in_dims: Any, query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float | None
     ) -> tuple[Tensor, int]:
-        q, k, v = (t.movedim(dim, 0) for t, dim in zip((query, key, value), in_dims, strict=False))
-        merged = (t.flatten(0, 1) for t in (q, k, v))  # [S * batch, heads, length, width]
+        q, k, v = (t.movedim(dim, 0).flatten(0, 1) for t, dim in zip((query, key, value), in_dims, strict=False))
         with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):
-            y = F.scaled_dot_product_attention(*merged, is_causal=is_causal, scale=scale)
-        return y.unflatten(0, q.shape[:2]), 0
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=is_causal, scale=scale)
+        return y.unflatten(0, (query.shape[in_dims[0]], -1)), 0  # [S, batch, heads, length, width]
 
 
 class _Conv2d(_Rule):

@@ -39,6 +39,11 @@ class Recording:
         self._noise = ClientNoise() if noise is None else noise
         self._replays: dict[Any, tuple[Callable[..., list[Tensor]], Any] | None] = {}
 
+    @property
+    def replays(self) -> bool:
+        """Whether everything called so far is replayed when it is called again."""
+        return all(known is not None for known in self._replays.values())
+
     def __call__(self, *inputs: Tensor) -> tuple[Sequence[Tensor], Any]:
         """Return what the function returns."""
         key = tuple([(t.shape, t.stride() if t.numel() else (), t.dtype) for t in inputs])
@@ -93,7 +98,7 @@ class _Recorder(TorchDispatchMode):
         if not (random or writes) and _changes_nothing(args, output):
             self._call(output, self._name_of(args[0]))
             return output
-        function, arguments = (self._noise, (func, *args)) if random else (func, args)
+        function, arguments = (self._noise, (func, *args)) if random else (_AS_RECORDED.get(func, func), args)
         makes = self._program.add(function, arguments, kwargs, self._name_of, output, acts=random or writes)
         if self._held:
             self._follow_views(func, args, kwargs, makes)
@@ -141,6 +146,16 @@ class _Recorder(TorchDispatchMode):
             self._held.add(name)
             self._call(tensor, name)
         return name
+
+
+def _recurrent_layer(*args: Any, **kwargs: Any) -> Any:
+    """Keep what the backward pass needs, which oneDNN's recurrent layer leaves out where no gradients are recorded."""
+    with torch.enable_grad():
+        return aten.mkldnn_rnn_layer.default(*args, **kwargs)
+
+
+_AS_RECORDED = {aten.mkldnn_rnn_layer.default: _recurrent_layer}
+"""Operations that compute something else below ``no_grad``, under which programs run."""
 
 
 def _results(output: Any) -> Sequence[Any]:
