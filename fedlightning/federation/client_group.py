@@ -230,6 +230,7 @@ class ClientGroup:
             moved = reply.point - request.point
             metrics["drift"] = (moved if self._drift is None else moved[:, self._drift]).norm(dim=1)
         answer = Answer(
+            request.stamp,
             chunk.ids,
             reply.update,
             self.table.buffers.changes(oracle.buffers, request.buffers),

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from fedlightning.algorithms.base import Algorithm, Reply
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError
+from fedlightning.core.settings import settings
+from fedlightning.federation.protocol import Request, Roster
 
 _NAMED_CLIENTS = 10
 
@@ -68,6 +70,12 @@ def require_reply(algorithm: Algorithm, reply: Any, num_clients: int, personal: 
                     f"{name} returned {part}.{field_name} of shape {list(tensor.shape)}; expected "
                     f"[{num_clients}, ...], one row for each of the S={num_clients} clients."
                 )
+    if not is_last and (reply.state is not None or reply.personal is not None):
+        what = "client states" if reply.state is not None else "personal blocks"
+        raise InvalidValueError(
+            f"{name} returned {what} before the last phase of a round. Return them in the last phase: if that is given "
+            "up, the server undoes the round, and clients that had already kept something could not."
+        )
     gathers = not is_last and reply.state is None and reply.point is None
     if personal and reply.personal is None and not gathers:
         raise InvalidTypeError(
@@ -77,6 +85,25 @@ def require_reply(algorithm: Algorithm, reply: Any, num_clients: int, personal: 
     if reply.personal is not None and reply.personal.shape != (num_clients, personal):
         raise InvalidValueError(
             f"{name} returned personal of shape {list(reply.personal.shape)}; expected [{num_clients}, {personal}]."
+        )
+
+
+def require_same_buffers(request: Request, roster: Roster) -> None:
+    """Check that the objective of clients that join late changes the buffers that the federation has agreed on.
+
+    Args:
+        request: What the server sends.
+        roster: What the clients found when they joined.
+
+    Raises:
+        ValueError: If the names differ.
+    """
+    different = sorted(set(request.buffer_names).symmetric_difference(roster.buffers))
+    if different or request.buffer_names != roster.buffers:
+        raise InvalidValueError(
+            f"The objective changes buffer '{(different or roster.buffers)[0]}' for some clients and not for others, "
+            "so it cannot be averaged. Write into it in every call, or set "
+            f"{settings({'model.buffers': 'local'})}."
         )
 
 
