@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
+import torch
 from torch import Tensor
 
 from fedlightning import FederatedDataModule
 from fedlightning.algorithms import LocalGradientAlgorithm, Reply
-from fedlightning.algorithms.base import Algorithm
+from fedlightning.algorithms.base import Algorithm, of_any_length
+from fedlightning.federation.validation import shapes_of
 from fedlightning.oracle import Sequential
 from tests.support.small import Line, clients, trainer
 
@@ -169,3 +171,16 @@ def test_a_slip_in_a_new_algorithm_is_named(mistake):
 
 def test_an_algorithm_that_is_no_dataclass_of_its_own_runs():
     fit(Undecorated(0.1))
+
+
+def test_shapes_of_states():
+    @dataclass(frozen=True)
+    class State:
+        z: Tensor
+        models: Tensor = of_any_length()
+        turn: int = 0
+
+    state = State(torch.zeros(3), torch.zeros(5, 2), 7)
+    assert shapes_of(None) == {}
+    assert shapes_of(state) == {"z": (3,), "models": ("any", 2), "turn": "int"}
+    assert shapes_of(state, {"z": torch.zeros(4), "models": None}) == {"z": (4,), "models": "NoneType"}
