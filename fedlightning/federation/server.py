@@ -19,7 +19,7 @@ from fedlightning.federation.buffers import finite_or_zero
 from fedlightning.federation.processes import Processes
 from fedlightning.federation.protocol import Answer, EvaluationRequest, Request, Roster, Stamp
 from fedlightning.federation.traffic import Traffic, floats
-from fedlightning.federation.validation import LeftOutWarnings, require_server_state
+from fedlightning.federation.validation import LeftOutWarnings, require_server_state, shapes_of
 
 Weighting = Literal["uniform", "samples"]
 
@@ -211,9 +211,7 @@ class FederatedServer:
         Raises:
             ValueError: If fields or shapes differ.
         """
-        expected = {each.name: getattr(start, each.name) for each in fields(start)}
-        metadata = {each.name: each.metadata for each in fields(start)}
-        shapes, found = _shapes(metadata, expected), _shapes(metadata, stored["server"])
+        shapes, found = shapes_of(start), shapes_of(start, stored["server"])
         if shapes != found:
             raise InvalidValueError(
                 f"The checkpoint's server state has {found}, this task and algorithm have {shapes}. "
@@ -276,19 +274,3 @@ def _placed(value: Any, like: Tensor) -> Any:
     if not isinstance(value, Tensor):
         return value
     return value.to(like.device, like.dtype if value.is_floating_point() else None)
-
-
-def _shapes(metadata: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what two states must have in common: the shapes of tensors, and the types of all other fields.
-
-    Args:
-        metadata: Metadata of the state's fields, by name.
-        values: Values of the fields, by name.
-    """
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        if not isinstance(value, Tensor):
-            found[name] = type(value).__name__
-        else:
-            found[name] = ("any", *value.shape[1:]) if metadata.get(name, {}).get("any_length") else tuple(value.shape)
-    return found

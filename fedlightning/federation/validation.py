@@ -1,9 +1,9 @@
-"""Checks that an algorithm returns what the contract promises."""
+"""Checks that an algorithm returns what the contract promises, and that states are alike."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from linecache import getline
@@ -204,6 +204,26 @@ def require_server_state(before: Any, after: Any, update: Callable[..., Any], al
                 f"{name} returned {field_name} of shape {list(tensor.shape)}; expected "
                 f"{list(old[field_name].shape)} as before the round."
             )
+
+
+def shapes_of(state: Any, values: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return what two states must have in common: the shapes of tensors, and the types of all other fields.
+
+    Args:
+        state: A dataclass, whose fields may be declared to have any length; None for a stateless algorithm.
+        values: Values of the fields by name, if not those of ``state`` itself.
+    """
+    if state is None:
+        return {}
+    any_length = {each.name for each in fields(state) if each.metadata.get("any_length")}
+    values = {each.name: getattr(state, each.name) for each in fields(state)} if values is None else values
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if not isinstance(value, Tensor):
+            found[name] = type(value).__name__
+        else:
+            found[name] = ("any", *value.shape[1:]) if name in any_length else tuple(value.shape)
+    return found
 
 
 class LeftOutWarnings:

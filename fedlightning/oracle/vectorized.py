@@ -57,7 +57,7 @@ class Vectorized(ClientBatching):
             the same bits, faster for small models. Null: on CPUs only.
         compile: Compile the gradient with ``torch.compile`` (seconds to minutes once; needs a C++ compiler). Worth it
             for small models without convolutions. Not for objectives that draw random numbers (dropout, noise): a
-            compiled gradient cannot draw each client's own, so they fall back to the next way, with a line.
+            compiled gradient cannot draw each client's own, so they fall back to the next slower oracle, with a line.
         backward: ``autograd`` batches the forward pass alone and differentiates it as usual, ``vmap`` batches the
             gradient, which takes recurrent layers and attention apart. Null tries the first, which is faster.
         threads: Threads that compute; null for as many as PyTorch takes.
@@ -91,7 +91,7 @@ class Vectorized(ClientBatching):
         return not self.compile and (on_cpu if self.replay is None else self.replay)
 
     def fallbacks(self, on_cpu: bool) -> Iterator[Vectorized]:
-        """Yield this way to compute and the slower ones to fall back to, each named in full, the fastest first."""
+        """Yield this oracle and the slower ones to fall back to, each named in full, the fastest first."""
         if self.compile:
             yield self
         plain = replace(self, compile=False)

@@ -23,7 +23,7 @@ from fedlightning.oracle import Autocast
 
 
 class Evaluator(Protocol):
-    """Measures clients' models on evaluation data that reach this process by a way of their own."""
+    """Measures clients' models on evaluation data that do not reach this process through the transport."""
 
     def answers(self, request: EvaluationRequest, client_ids: Sequence[int]) -> Iterator[EvaluationAnswer]:
         """Yield what the clients of this process measured for a request."""
