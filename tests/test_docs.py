@@ -168,6 +168,7 @@ def test_table_names_every_algorithm():
     bases = {algorithms.Algorithm, algorithms.LocalGradientAlgorithm, algorithms.SplittingAlgorithm}
     for cls in classes - bases:
         assert f"| `{cls.__name__}` |" in table
+    assert f"All {len(classes - bases)} algorithms" in README
 
 
 def test_links_lead_somewhere():

@@ -83,8 +83,8 @@ class Point:
 class PerClient:
     """Holds a tensor for each of some clients, and a default for all other clients.
 
-    In a message, every client receives its own tensor alone: ``client_update`` sees the tensors ``[S, ...]`` of its S
-    clients.
+    In a message, every client receives its own tensor alone (see :meth:`only`): ``client_update`` sees the tensors
+    ``[S, ...]`` of its S clients.
 
     Attributes:
         default: The tensor of clients that are not among ``client_ids``, ``[...]``.
@@ -101,6 +101,10 @@ class PerClient:
         place = {client: number for number, client in enumerate(self.client_ids.tolist())}
         return torch.stack([self.values[place[each]] if each in place else self.default for each in client_ids])
 
+    def only(self, client: int) -> PerClient:
+        """Return what one client may see: its own tensor, as the default of an object without others."""
+        return PerClient(self.of([client])[0], self.client_ids[:0], self.values[:0])
+
 
 @dataclass(frozen=True)
 class Phase:
@@ -108,8 +112,8 @@ class Phase:
 
     Attributes:
         broadcast: Server state to message.
-        client_update: Message, client states and oracle to reply. Only a round's last phase should change client
-            states: if a later phase is given up, the server's state is restored, but client states are not.
+        client_update: Message, client states and oracle to reply. Only a round's last phase may return client states
+            or personal blocks: if a later phase is given up, the server undoes the round, which clients could not.
         server_update: Server state and averaged update to new server state.
         data: ``minibatches`` (``oracle.batches``), ``full`` if the clients need all their data at once
             (``oracle.full``), or ``both``.

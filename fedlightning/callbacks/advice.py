@@ -1,4 +1,4 @@
-"""Advice of Lightning and torch that nobody can follow here, and that is therefore not shown."""
+"""Filters for warnings of Lightning and torch whose advice does not apply to federated training."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _INAPPLICABLE = (
 
 
 def leave_out_inapplicable_advice() -> None:
-    """Called at the beginning of every fit, validation, test and prediction; other warnings stay."""
+    """Hide inapplicable warnings at the beginning of every fit, validation, test and prediction."""
     for message in _INAPPLICABLE:
         warnings.filterwarnings("ignore", message=message)
 
 
 def leave_out_advice_to_synchronise(name: str) -> None:
-    """Of a value that every process has computed from all clients, so that it is the same everywhere already.
+    """Hide the advice to synchronise a value that every process has computed from all clients.
 
     Args:
-        name: It is logged under.
+        name: Name under which the value is logged.
     """
     advice = f"It is recommended to use `self.log({name!r}, ..., sync_dist=True)`"
     warnings.filterwarnings("ignore", message=re.escape(advice))

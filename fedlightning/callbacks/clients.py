@@ -98,7 +98,7 @@ class EvaluateClients(Callback):
         pl_module.evaluation_session.restore()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Leave the global model in the task."""
+        """Put the global model back into the task."""
         module: Any = pl_module
         module.evaluation_session.close()
 
@@ -109,7 +109,7 @@ def _loaders(trainer: Trainer) -> list[Any]:
 
 
 def _several(loaders: Any) -> list[Any]:
-    """Return data loaders as a list, also a single one."""
+    """Return data loaders as a list, even if there is only one."""
     return loaders if isinstance(loaders, list) else [loaders]
 
 

@@ -78,7 +78,7 @@ def main(args: Sequence[str] | None = None) -> None:
 
 
 def _import_command_line() -> None:
-    """Import Lightning and all it needs; nothing of that is garbage, so none is looked for meanwhile."""
+    """Import Lightning with the garbage collector paused, because imports leave next to no garbage."""
     collects = gc.isenabled()
     gc.disable()
     try:

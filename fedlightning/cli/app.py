@@ -28,7 +28,7 @@ class TaskParser(ComparisonParser, LightningArgumentParser):
     """Parses the arguments of tasks, data and trainer, and reports errors in a line or two."""
 
     def add_method_arguments(self, class_type: type, method_name: str, *args: Any, **kwargs: Any) -> list[str]:
-        """Add a method's arguments under a heading of our own: Lightning's sentences are cut where their lines end."""
+        """Add a method's arguments under a short heading, because Lightning would cut off the docstring it shows."""
         before = len(self._action_groups)
         added: list[str] = super().add_method_arguments(class_type, method_name, *args, **kwargs)
         for group in self._action_groups[before:]:

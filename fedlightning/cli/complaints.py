@@ -1,4 +1,4 @@
-"""What is said about misspelt options and class paths: the name, what was perhaps meant, what there is."""
+"""Messages about misspelt options and class paths: the wrong name, a similar name, the names that exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mistakes on the command line that show before anything heavy is imported.
+"""Checks that find mistakes on the command line before anything heavy is imported.
 
 The parser knows the names of options and arguments from classes, and to import Lightning and what it imports takes
 several seconds. Their source files are read in a fraction of one. What is not certain from sources is left to the

@@ -1,4 +1,4 @@
-"""Which errors are for the user, and how they are shown."""
+"""The choice of errors that are meant for the user, and how they are shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Command-line parsers whose complaints take a line or two: what, the value, the remedy."""
+"""Command-line parsers whose error messages take a line or two: the mistake, the value, the remedy."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def names(module: str) -> list[str]:
 
 
 def missing_module(path: str) -> str | None:
-    """Return the outermost module on the way to a class that does not exist; None if sources show none missing."""
+    """Return the first missing module on the path to a class; None if sources show none missing."""
     parts = path.split(".")[:-1]
     for end in range(1, len(parts) + 1):
         try:

@@ -1,4 +1,4 @@
-"""How jsonargparse words its messages: the only module that knows, and the one to mend if a version words them anew.
+"""The wording of jsonargparse's messages, which no other module knows: new wording needs changes here alone.
 
 For a class within a class a message is a tree: keys and class paths on the way, all members of every union that do not
 fit, and dumps of what was given. :func:`deepest_complaints` reads the tree and says of its leaves what they are about,

@@ -1,4 +1,4 @@
-"""What Ctrl-C does to a comparison: runs stop between two rounds, never in the middle of something."""
+"""Handling of Ctrl-C in a comparison: runs stop between two rounds, never in the middle of something."""
 
 from __future__ import annotations
 

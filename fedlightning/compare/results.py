@@ -1,4 +1,4 @@
-"""What a comparison found: numbers by algorithm, as CSV and as a Markdown table."""
+"""Results of a comparison by algorithm, as CSV and as a Markdown table."""
 
 from __future__ import annotations
 

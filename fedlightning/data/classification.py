@@ -59,7 +59,7 @@ class Digits(FederatedDataModule):
 
 
 class LabelledPictures(FederatedDataModule):
-    """Base class: distributes the official training part, and halves the test part for validation and test."""
+    """Distributes the official training part, and halves the test part for validation and test (base class)."""
 
     read: ClassVar[Reader]
     shuffle: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""Which loader a task gets for evaluation: pooled data, or each client's data for the client's own model."""
+"""The choice of a task's evaluation loaders: pooled data, or each client's data for the client's own model."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from fedlightning.data.tensors import TensorData
 
 
 class _Features(PersonalData):
-    """Base class: joins the features and labels of all subjects; a sample is ({modality: features}, label)."""
+    """Joins the features and labels of all subjects (base class); a sample is ({modality: features}, label)."""
 
     def __init__(self, root: str, partitioner: Partitioner | None, classes: int | None, **options: Any) -> None:
         super().__init__(ByGroup() if partitioner is None else partitioner, **options)

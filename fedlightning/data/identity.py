@@ -1,4 +1,4 @@
-"""Telling federations apart: what a checkpoint stores of its data, and how other data differ from that.
+"""Identities of federations: what a checkpoint stores of its data, and how other data differ from that.
 
 Client i of one federation is not client i of another. What client i of a checkpoint keeps may have been trained on what
 are test samples of a different client now.

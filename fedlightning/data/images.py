@@ -1,4 +1,4 @@
-"""Images: reading them, scaling them, blending digits with photographs."""
+"""Reading of images, scaling of pixels, and blending of digits with photographs."""
 
 from __future__ import annotations
 

@@ -155,12 +155,18 @@ class FederatedDataModule(LightningDataModule):
         """Return the data sets, built on first use."""
         if self._federation is None:
             try:
-                self._federation = self.build()
+                built = self.build()
             except FileNotFoundError as error:
                 root = getattr(self, "root", None)
                 if len(error.args) == 1 and root is not None and not Path(root).is_absolute():
                     error.args = (f"{error} Looked in {Path(root).absolute()}.",)
                 raise
+            if not isinstance(built, Federation):
+                raise InvalidTypeError(
+                    f"{type(self).__name__}.build returned a {type(built).__name__}; expected a "
+                    "fedlightning.data.Federation, e.g. Federation(data, partition)."
+                )
+            self._federation = built
         return self._federation
 
     @property

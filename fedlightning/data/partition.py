@@ -1,4 +1,4 @@
-"""Which client holds which samples of a data set."""
+"""The assignment of a data set's samples to clients."""
 
 from __future__ import annotations
 

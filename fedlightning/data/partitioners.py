@@ -1,4 +1,4 @@
-"""Ways to share a data set out among clients."""
+"""Methods that split a data set among clients."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from fedlightning.data.tensors import TensorData
 
 
 class PersonalData(FederatedDataModule):
-    """Base class: splits all samples among clients, then each client's into training, validation and test.
+    """Splits all samples among clients, then each client's into training, validation and test (base class).
 
     Every sample belongs to one client and to one of the three, so nothing leaks from one client's test data into
     another's training data. By default 20 % are for testing, and of the other 80 % a tenth for validation: 72 % train.
@@ -159,7 +159,7 @@ class PersonalDigits(PersonalData):
 
 
 class PersonalPictures(PersonalData):
-    """Base class: pools both official parts of a picture data set, then gives each client few classes.
+    """Pools both official parts of a picture data set, then gives each client few classes (base class).
 
     FedAPM shares CIFAR-10 out to 20 clients by Dirichlet draws, 80 % of a client's pictures to train and 20 % to test
     on. It gives no concentration, alpha = 0.5 is our choice, and does not say what it validates on: here a tenth of the

@@ -1,4 +1,4 @@
-"""Joins the data sets of many clients into one."""
+"""Functions that join the data sets of many clients into one."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.parameter_space import Layout, ParameterSpace, read
 
 Buffers = Literal["average", "local"]
@@ -38,6 +39,7 @@ class ClientBuffers:
         """
         held = dict(task.named_buffers())
         changing = {name: held[name] for name in space.buffers.names}
+        self._names = [name for name, tensor in changing.items() if not tensor.is_floating_point()]
         self.start = read(space.buffers, task, like=like.new_empty(0, dtype=_precise(changing, like)))
         self.averaged_names = () if policy == "local" else space.travelling_buffers
         self.averaged = (~(space.stay() | (policy == "local"))).nonzero().flatten().to(like.device)
@@ -62,11 +64,21 @@ class ClientBuffers:
         Args:
             averaged: The server's values for every client, ``[S, a]``.
             own: The clients' own values, ``[S, b]``, where they keep any.
+
+        Raises:
+            ValueError: If whole numbers have grown beyond what a flat vector holds.
         """
         whole = averaged.to(self.start.dtype)
         if own is not None:
             whole = own.index_copy(1, self.averaged, whole) if len(self.averaged) else own
-        return whole if self._whole is None else torch.where(self._whole, whole.round(), whole)
+        if self._whole is None:
+            return whole
+        if whole.dtype == torch.float64 and bool((whole.abs().masked_fill(~self._whole, 0.0) >= 2**53).any()):
+            raise InvalidValueError(
+                f"One of the buffers {', '.join(self._names)} has grown beyond 2^53, where float64 rounds whole "
+                "numbers. Keep it smaller, or as a real number."
+            )
+        return torch.where(self._whole, whole.round(), whole)
 
     def finite_at_first(self, own: Tensor) -> Tensor:
         """Return those elements of the clients' buffers ``[S, b]`` that were finite at the start."""

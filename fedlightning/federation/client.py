@@ -159,10 +159,10 @@ class ClientRunner:
         Raises:
             ObjectiveError: If the objective has begun to write into one that it did not write before.
         """
-        held = {name: (id(tensor), tensor._version) for name, tensor in self._constants()}
+        held = {name: _trace(tensor) for name, tensor in self._constants()}
         yield
         for name, tensor in self._constants():
-            if name in held and held[name] != (id(tensor), tensor._version):
+            if name in held and held[name] != _trace(tensor):
                 what = "frozen parameter" if isinstance(tensor, nn.Parameter) else "buffer"
                 raise ObjectiveError(
                     f"{type(self._task).__name__}.objective has begun to write into the {what} '{name}', which it left "
@@ -178,3 +178,11 @@ class ClientRunner:
         for name, tensor in (*self._task.named_buffers(), *frozen):
             if name not in known and not tensor.is_inference():
                 yield name, tensor
+
+
+def _trace(tensor: Tensor) -> tuple[Any, ...]:
+    """Return what tells whether a constant was written into; ``.data`` is written without a new version."""
+    if not isinstance(tensor, nn.Parameter) or not tensor.numel():
+        return id(tensor), tensor._version
+    some = tensor.detach().reshape(-1)[:: max(1, tensor.numel() // 64)]
+    return id(tensor), tensor._version, tensor.data_ptr(), some.nan_to_num().tolist()

@@ -107,7 +107,7 @@ class ClientGroup:
         """Yield the answers of a cohort's clients, chunk by chunk; new client states are pending.
 
         Raises:
-            ObjectiveError: If the objective fails for a client in every way of computing it.
+            ObjectiveError: If the objective fails for a client with every oracle.
         """
         if not self.has_joined and len(cohort):  # this process had no client in the first cohort
             self.join(cohort.preview(1), self.table.states.num_clients)
@@ -158,7 +158,7 @@ class ClientGroup:
     def _answers_of(
         self, chunk: Chunk, phase: Phase, request: Request, steps: int, selection: OracleSelection
     ) -> Iterator[Answer]:
-        """Yield the answers of a chunk's clients, in parts if the chunk has become too large for the present way."""
+        """Yield the answers of a chunk's clients, in parts if the chunk has become too large for the present oracle."""
         waiting = deque([chunk])
         while waiting:
             part = waiting.popleft()
@@ -174,7 +174,7 @@ class ClientGroup:
     def _attempt(
         self, chunk: Chunk, phase: Phase, request: Request, steps: int, selection: OracleSelection
     ) -> Answer | None:
-        """Return the answer of a chunk's clients; None if the attempt failed and another way was chosen.
+        """Return the answer of a chunk's clients; None if the attempt failed and another oracle was chosen.
 
         Nothing of a failed attempt is left after the return, because its error would hold all that filled the memory.
         """
@@ -230,6 +230,7 @@ class ClientGroup:
             moved = reply.point - request.point
             metrics["drift"] = (moved if self._drift is None else moved[:, self._drift]).norm(dim=1)
         answer = Answer(
+            request.stamp,
             chunk.ids,
             reply.update,
             self.table.buffers.changes(oracle.buffers, request.buffers),

@@ -101,7 +101,7 @@ class RoundLoop:
                 return RoundResult({"skipped": 1.0}, undone=True)
             answers = transport.ask(request, invitation.client_ids)
             outcome = server.aggregate(
-                request, answers, transport.processes, invitation.contacted, undo_overflow, invitation.client_ids
+                request, answers, transport.processes, invitation.client_ids, invitation.contacted, undo_overflow
             )
             self._settle(outcome.accepted)
             if outcome.overflow:

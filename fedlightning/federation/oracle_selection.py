@@ -1,4 +1,4 @@
-"""Choice of the way to compute clients' operators: fixed in the first round, replaced where it fails or is wrong."""
+"""The choice of the oracle: fixed in the first round, replaced where it fails or is wrong."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ _NO_LIMIT = 2**30
 
 
 class OracleSelection:
-    """Keeps the way to compute operators, and falls back to the next slower way where necessary.
+    """Keeps the oracle that computes operators, and falls back to the next slower one where necessary.
 
-    The ways form a ladder: compiled, replayed, not replayed, ``vmap`` of the gradient, one client after the other.
-    Processes agree on a way between rounds; no operation is collective while clients are computed.
+    The oracles form a ladder: compiled, replayed, not replayed, ``vmap`` of the gradient, one client after the other.
+    Processes agree on an oracle between rounds; no operation is collective while clients are computed.
 
     Attributes:
-        oracle: The present way; the first round replaces an open choice by a fixed one.
+        oracle: The present oracle; the first round replaces an open choice by a fixed one.
     """
 
     def __init__(
         self, oracle: ClientBatching, processes: Processes, report: Callable[[str], None], self_check: When
     ) -> None:
-        """Start with the way that the user asked for.
+        """Start with the oracle that the user asked for.
 
         Args:
             oracle: As given, possibly an open choice.
-            processes: Processes that must agree on one way.
-            report: Receives one line for the user whenever a way is chosen or given up.
+            processes: Processes that must agree on one oracle.
+            report: Receives one line for the user whenever an oracle is chosen or given up.
             self_check: When the oracle is compared with evaluation client by client.
         """
         self.oracle = oracle
@@ -58,16 +58,16 @@ class OracleSelection:
         self._self_check = self_check
         self._ladder: list[ClientBatching] = [oracle]
         self._cost: Cost | None = None
-        self._given_up: tuple[ClientBatching, str] | None = None  # the first way that failed, and why; not yet reported
+        self._given_up: tuple[ClientBatching, str] | None = None  # the first that failed, and why; not yet reported
 
     @property
     def is_made(self) -> bool:
-        """True once the first round has fixed the choice."""
+        """Return whether the first round has fixed the choice."""
         return self._cost is not None
 
     @property
     def chunk_size(self) -> int:
-        """The number of clients that are computed together."""
+        """Return the number of clients that are computed together."""
         assert self._cost is not None
         return self.oracle.chunk(self._cost)
 
@@ -88,7 +88,7 @@ class OracleSelection:
         self._ladder = ladder(self.oracle, request.point.device.type == "cpu")
 
     def agree(self) -> None:
-        """Take the slowest of the processes' present ways; every process must call this between rounds."""
+        """Take the slowest of the processes' present oracles; every process must call this between rounds."""
         self.oracle = self._ladder[self._processes.largest(self._ladder.index(self.oracle))]
 
     def is_due(self, round_index: int) -> bool:
@@ -119,15 +119,15 @@ class OracleSelection:
             self.oracle = self._agreeing(group, chunk, self.oracle, request)
 
     def fall_back(self, error: Exception, num_clients: int, on_cpu: bool) -> bool:
-        """Continue with fewer clients at once, or with the next slower way.
+        """Continue with fewer clients at once, or with the next slower oracle.
 
         Args:
-            error: The error of the present way.
+            error: The error of the present oracle.
             num_clients: Number of clients that were computed together.
             on_cpu: Whether the objective runs on a CPU.
 
         Returns:
-            True if there is another way to try; False if this was the last, or the error is the objective's own.
+            True if there is another oracle to try; False if this was the last, or the error is the objective's own.
         """
         if self.oracle == self._ladder[-1]:
             return False
@@ -142,11 +142,11 @@ class OracleSelection:
         return True
 
     def report_given_up(self, on_cpu: bool) -> None:
-        """Report in one line where :meth:`give_way` has ended, with the first cause; called when an attempt is good."""
+        """Report in one line where :meth:`fall_back` has ended, and the first cause, after an attempt that is good."""
         if self._given_up is None:
             return
         (former, why), self._given_up = self._given_up, None
-        fewer = in_words(former, on_cpu) == in_words(self.oracle, on_cpu)  # the same way, but smaller chunks
+        fewer = in_words(former, on_cpu) == in_words(self.oracle, on_cpu)  # the same oracle, but smaller chunks
         self._report(f"oracle: took {_chunks(self.chunk_size) if fewer else in_words(self.oracle, on_cpu)}: {why}")
 
     def _note(self, why: str) -> None:
@@ -154,7 +154,7 @@ class OracleSelection:
         self._given_up = self._given_up or (self.oracle, why)
 
     def _take_fewer_than(self, clients: int) -> None:
-        """Compute half as many clients together from now on, in this way and in all slower ones."""
+        """Compute half as many clients together from now on, by this oracle and by all slower ones."""
         place = self._ladder.index(self.oracle)
         fewer = _half(clients)
         self._ladder = [replace(way, chunk_size=fewer) if isinstance(way, Vectorized) else way for way in self._ladder]
@@ -205,7 +205,7 @@ class OracleSelection:
         return chosen
 
     def _trial(self, group: ClientGroup, cohort: Cohort, batched: ClientBatching | None, request: Request) -> Trial:
-        """Time the ways on the first clients of a cohort, with as many at once as fit into memory."""
+        """Time the oracles on the first clients of a cohort, with as many at once as fit into memory."""
         wanted = first = batched if isinstance(batched, Vectorized) else None
         while True:
             try:
@@ -233,7 +233,7 @@ class OracleSelection:
             return self.oracle.choose(group.objective, cohort.steps(), arguments, batched)
 
     def _agreeing(self, group: ClientGroup, chunk: Chunk, oracle: Vectorized, request: Request) -> ClientBatching:
-        """Return the oracle or, if it disagrees with plain evaluation, the fastest slower way that agrees."""
+        """Return the oracle or, if it disagrees with plain evaluation, the fastest slower one that agrees."""
         on_cpu = request.point.device.type == "cpu"
         found: ClientBatching = oracle
         why = None if self._self_check == "off" else group.alone
@@ -250,7 +250,7 @@ class OracleSelection:
         return found
 
     def _agreed(self, oracle: ClientBatching, request: Request) -> ClientBatching:
-        """Return the slowest of the processes' ways; every process must call this."""
+        """Return the slowest of the processes' oracles; every process must call this."""
         agreed = self._ladder[self._processes.largest(self._ladder.index(oracle))]
         if agreed != oracle:
             words = in_words(agreed, request.point.device.type == "cpu")
@@ -259,7 +259,7 @@ class OracleSelection:
 
 
 def _smaller(oracle: Vectorized) -> Vectorized | None:
-    """Return the way with half as many clients at once; None if it is down to one already."""
+    """Return the oracle with half as many clients at once; None if it is down to one already."""
     assert oracle.chunk_size is not None
     return replace(oracle, chunk_size=_half(oracle.chunk_size)) if oracle.chunk_size > 1 else None
 

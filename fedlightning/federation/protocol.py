@@ -9,12 +9,13 @@ in this process, in several processes, or on machines of their own.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from fedlightning.algorithms.base import PerClient
 from fedlightning.federation.processes import Processes
 
 
@@ -52,6 +53,7 @@ class Request:
         message: The algorithm's broadcast, a dataclass.
         point: The global model ``[d]``, from which clients measure their drift.
         buffers: The server's values of the averaged buffers, ``[b]``.
+        buffer_names: Names of these buffers, which a client that joins late must find to be its own.
     """
 
     stamp: Stamp
@@ -59,6 +61,15 @@ class Request:
     message: Any
     point: Tensor
     buffers: Tensor
+    buffer_names: tuple[str, ...] = ()
+
+    def to(self, client: int) -> Request:
+        """Return the request as it is sent to one client, without what belongs to other clients."""
+        if self.message is None:
+            return self
+        values = {each.name: getattr(self.message, each.name) for each in fields(self.message)}
+        own = {name: value.only(client) for name, value in values.items() if isinstance(value, PerClient)}
+        return replace(self, message=replace(self.message, **own)) if own else self
 
 
 @dataclass(frozen=True)
@@ -66,6 +77,7 @@ class Answer:
     """Carries what S clients send back: one client on a machine of its own, a chunk of the cohort in a simulation.
 
     Attributes:
+        stamp: Round and phase of the request that is answered.
         client_ids: Ids of the clients.
         update: The algorithm's update, a dataclass with fields ``[S, ...]``; None if nothing is sent.
         buffers: Changes of the averaged buffers, ``[S, b]``.
@@ -76,6 +88,7 @@ class Answer:
         sound: Which clients' new states are finite, ``[S]`` bool; None if all are.
     """
 
+    stamp: Stamp
     client_ids: list[int]
     update: Any
     buffers: Tensor
@@ -197,7 +210,8 @@ class Transport(Protocol):
     def ask(self, request: Request, invited: Sequence[int]) -> Iterator[Answer]:
         """Yield the answers of the invited clients as they come; the server adds them up in the order of ``invited``.
 
-        Answers of clients that are dead or late are missing.
+        Answers of clients that are dead or late are missing. The server discards answers to other requests, repeated
+        answers and those of clients that were not invited. What leaves the server's machine is :meth:`Request.to`.
         """
 
     def evaluate(self, request: EvaluationRequest, client_ids: Sequence[int]) -> Iterator[EvaluationAnswer]:

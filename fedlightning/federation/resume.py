@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.serialisation import NotPlainError, to_config
+from fedlightning.federation.validation import shapes_of
 
 START_ANEW = (
     "start anew without ckpt_path (from Python also from the weights alone, "
@@ -69,7 +70,7 @@ class Dependencies:
         before = bind(replace(self.given, **differing))  # type: ignore[type-var]
         if all(_alike(getattr(before, name), getattr(self.bound, name)) for name in differing):
             return self.bound  # one value, spelt in two ways
-        if _shapes(before.init_client(z)) != _shapes(self.bound.init_client(z)):
+        if shapes_of(before.init_client(z)) != shapes_of(self.bound.init_client(z)):
             raise self.refusal(stored)
         return before
 
@@ -93,10 +94,6 @@ class Dependencies:
 
     def _differing(self, stored: Mapping[str, Any]) -> dict[str, Any]:
         return {name: stored[name] for name, value in self.values.items() if stored.get(name, value) != value}
-
-
-def _shapes(state: Any) -> dict[str, torch.Size]:
-    return {} if state is None else {field.name: getattr(state, field.name).shape for field in fields(state)}
 
 
 def _alike(one: Any, other: Any) -> bool:

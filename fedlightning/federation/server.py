@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, fields
@@ -18,7 +19,7 @@ from fedlightning.federation.buffers import finite_or_zero
 from fedlightning.federation.processes import Processes
 from fedlightning.federation.protocol import Answer, EvaluationRequest, Request, Roster, Stamp
 from fedlightning.federation.traffic import Traffic, floats
-from fedlightning.federation.validation import LeftOutWarnings, require_server_state
+from fedlightning.federation.validation import LeftOutWarnings, require_server_state, shapes_of
 
 Weighting = Literal["uniform", "samples"]
 
@@ -105,7 +106,8 @@ class FederatedServer:
         """Build the request that is sent to every client of a cohort."""
         message = self.algorithm.phases[stamp.phase].broadcast(self.state)
         buffers = self.point.new_empty(0) if self.buffers is None else self.buffers
-        return Request(stamp, seed, message, self.point, buffers)
+        names = () if self.roster is None else self.roster.buffers
+        return Request(stamp, seed, message, self.point, buffers, names)
 
     def evaluation_request(self, stage: str) -> EvaluationRequest:
         """Return what clients are sent to measure the present model, on their ``val`` or ``test`` data."""
@@ -120,9 +122,9 @@ class FederatedServer:
         request: Request,
         answers: Iterable[Answer],
         processes: Processes,
+        invited: Sequence[int],
         contacted: int = 0,
         undo_overflow: bool = False,
-        invited: Sequence[int] = (),
     ) -> Outcome:
         """Turn the answers of a cohort into a new server state.
 
@@ -130,9 +132,9 @@ class FederatedServer:
             request: What the clients were asked.
             answers: Answers of this process's clients, as they arrive.
             processes: All processes that share the cohort; each has the answers of its own clients.
+            invited: The invited clients of this process, in the order in which their answers are added up.
             contacted: Number of clients the request was sent to; if smaller, the number that answered counts.
             undo_overflow: Change nothing if any client returned a non-finite number (loss scaling).
-            invited: The invited clients of this process, in the order in which their answers are added up.
 
         Raises:
             RoundRejectedError: If no client returned finite numbers.
@@ -142,7 +144,7 @@ class FederatedServer:
         assert self.roster is not None
         cohort = CohortMean(self.roster, self._by_samples, request.buffers)
         with closing(iter(answers)) as stream:  # type: ignore[type-var]
-            for answer in in_order(stream, invited):
+            for answer in in_order(expected(stream, request.stamp, invited), invited):
                 cohort.add(answer)
         cohort.gather(processes, self.point.device)
         self.count_download(request, max(contacted, cohort.answered))
@@ -209,9 +211,7 @@ class FederatedServer:
         Raises:
             ValueError: If fields or shapes differ.
         """
-        expected = {each.name: getattr(start, each.name) for each in fields(start)}
-        metadata = {each.name: each.metadata for each in fields(start)}
-        shapes, found = _shapes(metadata, expected), _shapes(metadata, stored["server"])
+        shapes, found = shapes_of(start), shapes_of(start, stored["server"])
         if shapes != found:
             raise InvalidValueError(
                 f"The checkpoint's server state has {found}, this task and algorithm have {shapes}. "
@@ -219,6 +219,32 @@ class FederatedServer:
             )
         like = self.point
         return type(start)(**{name: _placed(value, like) for name, value in stored["server"].items()})
+
+
+def expected(answers: Iterable[Answer], stamp: Stamp, invited: Sequence[int]) -> Iterator[Answer]:
+    """Yield the answers that count, and warn of all others, which a network may bring.
+
+    Args:
+        answers: As they come in.
+        stamp: Round and phase of the request.
+        invited: The clients that were asked; each may answer once.
+    """
+    awaited = set(invited)
+    for answer in answers:
+        if answer.stamp != stamp:
+            why = f"it answers phase {answer.stamp.phase + 1} of round {answer.stamp.round + 1}"
+        elif awaited.issuperset(answer.client_ids):
+            awaited.difference_update(answer.client_ids)
+            yield answer
+            continue
+        else:
+            why = "it came twice" if set(invited).issuperset(answer.client_ids) else "the client was not invited"
+        warnings.warn(
+            f"Round {stamp.round + 1}, phase {stamp.phase + 1}: an answer of client {answer.client_ids[0]} was "
+            f"discarded, because {why}.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
 
 def in_order(answers: Iterable[Answer], invited: Sequence[int]) -> Iterator[Answer]:
@@ -248,19 +274,3 @@ def _placed(value: Any, like: Tensor) -> Any:
     if not isinstance(value, Tensor):
         return value
     return value.to(like.device, like.dtype if value.is_floating_point() else None)
-
-
-def _shapes(metadata: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what two states must have in common: the shapes of tensors, and the types of all other fields.
-
-    Args:
-        metadata: Metadata of the state's fields, by name.
-        values: Values of the fields, by name.
-    """
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        if not isinstance(value, Tensor):
-            found[name] = type(value).__name__
-        else:
-            found[name] = ("any", *value.shape[1:]) if metadata.get(name, {}).get("any_length") else tuple(value.shape)
-    return found

@@ -1,9 +1,9 @@
-"""Checks that an algorithm returns what the contract promises."""
+"""Checks that an algorithm returns what the contract promises, and that states are alike."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from linecache import getline
@@ -14,6 +14,8 @@ from torch import Tensor
 
 from fedlightning.algorithms.base import Algorithm, Reply
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError
+from fedlightning.core.settings import settings
+from fedlightning.federation.protocol import Request, Roster
 
 _NAMED_CLIENTS = 10
 
@@ -68,6 +70,12 @@ def require_reply(algorithm: Algorithm, reply: Any, num_clients: int, personal: 
                     f"{name} returned {part}.{field_name} of shape {list(tensor.shape)}; expected "
                     f"[{num_clients}, ...], one row for each of the S={num_clients} clients."
                 )
+    if not is_last and (reply.state is not None or reply.personal is not None):
+        what = "client states" if reply.state is not None else "personal blocks"
+        raise InvalidValueError(
+            f"{name} returned {what} before the last phase of a round. Return them in the last phase: if that is given "
+            "up, the server undoes the round, and clients that had already kept something could not."
+        )
     gathers = not is_last and reply.state is None and reply.point is None
     if personal and reply.personal is None and not gathers:
         raise InvalidTypeError(
@@ -77,6 +85,25 @@ def require_reply(algorithm: Algorithm, reply: Any, num_clients: int, personal: 
     if reply.personal is not None and reply.personal.shape != (num_clients, personal):
         raise InvalidValueError(
             f"{name} returned personal of shape {list(reply.personal.shape)}; expected [{num_clients}, {personal}]."
+        )
+
+
+def require_same_buffers(request: Request, roster: Roster) -> None:
+    """Check that the objective of clients that join late changes the buffers that the federation has agreed on.
+
+    Args:
+        request: What the server sends.
+        roster: What the clients found when they joined.
+
+    Raises:
+        ValueError: If the names differ.
+    """
+    different = sorted(set(request.buffer_names).symmetric_difference(roster.buffers))
+    if different or request.buffer_names != roster.buffers:
+        raise InvalidValueError(
+            f"The objective changes buffer '{(different or roster.buffers)[0]}' for some clients and not for others, "
+            "so it cannot be averaged. Write into it in every call, or set "
+            f"{settings({'model.buffers': 'local'})}."
         )
 
 
@@ -177,6 +204,26 @@ def require_server_state(before: Any, after: Any, update: Callable[..., Any], al
                 f"{name} returned {field_name} of shape {list(tensor.shape)}; expected "
                 f"{list(old[field_name].shape)} as before the round."
             )
+
+
+def shapes_of(state: Any, values: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return what two states must have in common: the shapes of tensors, and the types of all other fields.
+
+    Args:
+        state: A dataclass, whose fields may be declared to have any length; None for a stateless algorithm.
+        values: Values of the fields by name, if not those of ``state`` itself.
+    """
+    if state is None:
+        return {}
+    any_length = {each.name for each in fields(state) if each.metadata.get("any_length")}
+    values = {each.name: getattr(state, each.name) for each in fields(state)} if values is None else values
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if not isinstance(value, Tensor):
+            found[name] = type(value).__name__
+        else:
+            found[name] = ("any", *value.shape[1:]) if name in any_length else tuple(value.shape)
+    return found
 
 
 class LeftOutWarnings:

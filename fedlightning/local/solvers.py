@@ -50,7 +50,7 @@ class Solution:
 
     @property
     def log(self) -> dict[str, Tensor]:
-        """Values that an algorithm logs of a solution, ``[S]`` each."""
+        """Return the values that an algorithm logs of a solution, ``[S]`` each."""
         return {"inner_steps": self.steps} | ({} if self.solved is None else {"solved": self.solved})
 
 
@@ -71,7 +71,7 @@ class LocalSolver(ABC):
 
     @property
     def steps(self) -> int | None:
-        """Number of minibatches the solver needs in a round; None for as many as the data module gives."""
+        """Return the number of minibatches needed in a round; None for as many as the data module gives."""
         return None
 
     @abstractmethod
@@ -235,7 +235,7 @@ class SVRG(LocalSolver):
 
     @property
     def steps(self) -> int:
-        """Number of minibatches in a round, one for each inner step."""
+        """Return the number of minibatches in a round, one for each inner step."""
         return self.inner_steps * self.epochs
 
     def step_size(self, problem: Subproblem, operator: Callable[[Tensor], Tensor], w: Tensor) -> float | Tensor:
@@ -289,7 +289,7 @@ class _Run:
         return Solution(self.w.detach(), self.steps, solved, self.v)
 
     def test(self, operator: Tensor) -> None:
-        """Show the stopping rule the operator ``[S, d]`` at the present points."""
+        """Apply the stopping rule to the operator ``[S, d]`` at the present points."""
         if not self._stop.needs_norms:
             return
         squared_norm = operator.square().sum(1)

@@ -1,4 +1,4 @@
-"""How well features hide their domain."""
+"""A metric of how well features hide their domain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Area under the ROC curve over the classes that are there."""
+"""Area under the ROC curve, averaged over the classes that are present."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The structure regularisers are for: how many numbers are not zero, what rank a matrix has."""
+"""Measures of the structure that regularisers bring about: share of non-zeros, rank of a matrix."""
 
 from __future__ import annotations
 

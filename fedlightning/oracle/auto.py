@@ -1,4 +1,4 @@
-"""Choice among the ways to compute operators, by measurement."""
+"""The choice among oracles, by measurement."""
 
 from __future__ import annotations
 

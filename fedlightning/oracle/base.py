@@ -1,4 +1,4 @@
-"""The contract of every way to compute the operators of a cohort."""
+"""The contract of oracles, which compute the operators of a cohort."""
 
 from __future__ import annotations
 
@@ -79,9 +79,9 @@ class Cost:
 
 
 class ClientBatching(ABC):
-    """Computes the operators of a cohort in one of several ways.
+    """Computes the operators of a cohort, all at once or client by client.
 
-    All ways agree up to rounding. They differ in speed, in memory and in what they allow the objective to do.
+    All oracles agree up to rounding. They differ in speed, in memory and in what they allow the objective to do.
 
     Attributes:
         threads: Number of threads of this process that compute a round; None for as many as PyTorch takes.

@@ -1,11 +1,11 @@
-"""What is fast is checked against what is plain: a batched oracle beside evaluation client by client.
+"""The check of a batched oracle against plain evaluation, client by client.
 
-The check takes a few consecutive steps of two clients that lie apart in their cohort, on the real model and data and
+It takes a few consecutive steps of two clients that lie apart in their cohort, on the real model and data and
 with equal random numbers, and compares gradients, losses, buffers and logged scalars. The tolerance follows from the
 precision of the computation: ``sqrt(eps)`` of a quantity and some ``eps`` of the numbers it was summed from, at most
 two per cent. Whatever differs by more is excused only if plain evaluation itself moves about as far when its point is
-rounded differently. A way that passes is compared once more in float64 where the objective allows it, for terms that
-are smaller than the rounding of training (see :mod:`fedlightning.oracle.double`).
+rounded differently. An oracle that passes is compared once more in float64 where the objective allows it, for terms
+that are smaller than the rounding of training (see :mod:`fedlightning.oracle.double`).
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ TF32_EPS = 2.0**-10
 
 
 class Checked(Protocol):
-    """A function that returns None if a way to compute agrees with plain evaluation, else one line of what differs."""
+    """Describes a function that says in one line what differs between an oracle and plain evaluation."""
 
     def __call__(self, oracle: ClientBatching) -> str | None:
         """Return one line of what differs; None if nothing does."""
 
 
 class SelfCheck:
-    """Compares ways to compute the operators of two clients with plain evaluation one by one."""
+    """Compares oracles with plain evaluation, by the operators of two clients."""
 
     def __init__(self, objective: Objective, sample: Sample) -> None:
         """Evaluate the sample plainly, once for all comparisons.
@@ -62,7 +62,7 @@ class SelfCheck:
 
     @property
     def eps(self) -> float:
-        """Gives the relative rounding error of the precision in which the task trains."""
+        """Return the relative rounding error of the precision in which the task trains."""
         dtype = self._objective.autocast.dtype or self._objective.dtype
         eps = torch.finfo(dtype).eps
         if self._sample.w.device.type == "cuda" and dtype == torch.float32:
@@ -72,22 +72,22 @@ class SelfCheck:
 
     @cached_property
     def _in_double(self) -> DoubleComparison | None:
-        """The comparison in float64, made once a way has passed that in the precision of training."""
+        """Return the comparison in float64, made once an oracle has passed in the precision of training."""
         if self.eps <= torch.finfo(torch.float64).eps:
             return None
         return in_double(self._objective, self._sample)
 
 
 def fastest_that_agrees(oracle: Vectorized, on_cpu: bool, check: Checked) -> tuple[Vectorized | Sequential, str | None]:
-    """Return the first of the oracle's ways that agrees with plain evaluation, else plain evaluation itself.
+    """Return the fastest form of the oracle that agrees with plain evaluation, else plain evaluation itself.
 
     Args:
-        oracle: Where to begin.
+        oracle: The fastest form, checked first.
         on_cpu: Whether the objective runs on a CPU.
-        check: What is wrong with a way.
+        check: Says what is wrong with an oracle; None if nothing is.
 
     Returns:
-        The way, and one line that says what was wrong with the fastest if that was given up.
+        The oracle that was found, and one line that says what was wrong with the fastest if that was given up.
     """
     first: str | None = None
     for way in oracle.fallbacks(on_cpu):
@@ -107,7 +107,7 @@ def ladder(oracle: ClientBatching, on_cpu: bool) -> list[ClientBatching]:
 
 
 def in_words(oracle: ClientBatching, on_cpu: bool) -> str:
-    """Describe a way to compute, for reports."""
+    """Describe an oracle, for reports."""
     if not isinstance(oracle, Vectorized):
         return type(oracle).__name__
     options = {"compile": True} if oracle.compile else {"backward": oracle.backward, "replay": oracle.replays(on_cpu)}

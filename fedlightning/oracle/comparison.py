@@ -1,4 +1,4 @@
-"""A way to compute beside plain evaluation: the same steps of the same clients, quantity by quantity."""
+"""The comparison of an oracle with plain evaluation: the same steps of the same clients, by quantity."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """Says how far two ways may differ by rounding alone.
+    """Says how far two oracles may differ by rounding alone.
 
     Attributes:
         eps: Relative precision of the numbers that are computed with.
@@ -80,7 +80,7 @@ class Tolerance:
 
 
 class Comparison:
-    """Evaluates a sample plainly, and compares other ways with the result."""
+    """Evaluates a sample plainly, and compares oracles with the result."""
 
     def __init__(self, objective: Objective, sample: Sample, steps: int = STEPS) -> None:
         """Evaluate the sample plainly, once for all comparisons.
@@ -118,7 +118,7 @@ class Comparison:
             _at(Sequential().evaluator(self._objective, 1), (w[:1], v[:1], b[:1], own, randomness.of(first)))
 
     def difference(self, oracle: ClientBatching, tolerance: Tolerance) -> str | None:
-        """Describe in one line what differs between a way and plain evaluation; None if nothing does but by rounding.
+        """Describe in one line what differs between an oracle and plain evaluation, beyond rounding; None if nothing.
 
         Raises:
             BatchedError: If the objective cannot be evaluated for many clients at once.
@@ -139,7 +139,7 @@ class Comparison:
     def _points(self, steps: int | None = None) -> Iterator[_Point]:
         """Yield the points of the sample, step after step; each follows from the gradient at its predecessor.
 
-        They are made anew for every way, as those of a large model would fill the memory.
+        They are made anew for every oracle, as those of a large model would fill the memory.
         """
         w, v, b = self._sample.w, self._sample.v, self._sample.b
         for step in range(len(self._expected) if steps is None else steps):

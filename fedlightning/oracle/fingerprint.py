@@ -11,14 +11,15 @@ import pickle
 import random
 import sys
 import threading
+from argparse import Namespace
 from array import array
-from collections import deque
+from collections import UserDict, UserList, deque
 from collections.abc import Iterator
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
 from io import IOBase
-from types import FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ _GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.Ra
 _BYTES = (array, bytearray, np.ndarray)
 _HOLDERS = (list, tuple, dict, set, deque, partial, MethodType, ContextVar, threading.local)
 _STATE = (*_PLAIN, *_GENERATORS, *_BYTES, *_HOLDERS, np.generic, Iterator, Tensor)
+_PLAIN_OBJECTS = (SimpleNamespace, Namespace, UserDict, UserList, threading.local)
 _TORCH = ("_parameters", "_buffers", "_modules")
 _LOOKS = itertools.count()
 
@@ -57,8 +59,8 @@ def fingerprint(task: nn.Module) -> Fingerprint:
     search.note("objective", getattr(task.objective, "__func__", task.objective))
     for cls in _own_classes(task):
         for name, value in vars(cls).items():
-            if isinstance(value, (*_STATE, FunctionType)):
-                search.note(f"{cls.__name__}.{name}", value)
+            for part in _functions(value):
+                search.note(f"{cls.__name__}.{name}", part)
     return search.found
 
 
@@ -130,20 +132,27 @@ class _Search:
             yield from ((f".{name}", inner) for name, inner in vars(value).items() if not callable(inner))
         elif isinstance(value, nn.Module) and value not in self._registered:
             yield from ((f".{name}", inner) for name, inner in vars(value).items() if name != "_parameters")
-        elif isinstance(value, threading.local) or not (
-            isinstance(value, nn.Module | type | ModuleType) or _is_foreign(type(value).__module__)
-        ):
-            yield from ((f".{name}", inner) for name, inner in _fields(value))
+        elif has_fields(value):
+            yield from ((f".{name}", inner) for name, inner in fields_of(value).items())
 
 
-def _fields(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the attributes of an object, in its ``__dict__`` and in the slots of its classes."""
-    yield from list(getattr(value, "__dict__", {}).items())
+def has_fields(value: Any) -> bool:
+    """Return whether a value is an object of the user's, or one of Python's that are made to hold attributes."""
+    if isinstance(value, _PLAIN_OBJECTS):
+        return True
+    return not isinstance(value, nn.Module | type | ModuleType | Tensor) and not _is_foreign(type(value).__module__)
+
+
+def fields_of(value: Any) -> dict[str, Any]:
+    """Return the attributes of an object, in its ``__dict__`` and in the slots of its classes."""
+    found = dict(getattr(value, "__dict__", {}))
     for cls in type(value).__mro__:
         slots = vars(cls).get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else slots:
-            with suppress(AttributeError):  # not set, or named otherwise inside its class
-                yield name, getattr(value, name)
+            if name not in ("__dict__", "__weakref__"):
+                with suppress(AttributeError):  # not set, or named otherwise inside its class
+                    found[name] = getattr(value, name)
+    return found
 
 
 def _parts_of_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
@@ -154,14 +163,29 @@ def _parts_of_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
     yield " defaults", function.__defaults__ or ()
     yield " keyword defaults", function.__kwdefaults__ or {}
     yield from ((f".{name}", inner) for name, inner in vars(function).items())
-    names = function.__code__.co_names
+    names = _names(function.__code__)
     for name in names:
-        held = function.__globals__.get(name)
+        held = function.__globals__.get(name, sys.modules.get(name))  # a module may be imported by the function
         if isinstance(held, ModuleType) and not _is_foreign(held.__name__):
             inside = ((other, vars(held).get(other)) for other in names)
             yield from ((f" {name}.{other}", each) for other, each in inside if _is_users(each))
         elif _is_users(held):
             yield f" {name}", held
+
+
+def _names(code: CodeType) -> list[str]:
+    """Return the globals and attributes that a function names, and those of the functions within it."""
+    inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
+    return list(dict.fromkeys((*code.co_names, *(name for each in inner for name in _names(each)))))
+
+
+def _functions(member: Any) -> tuple[Any, ...]:
+    """Return the state or the functions behind a member of a class; nothing for other members."""
+    if isinstance(member, staticmethod | classmethod):
+        return (member.__func__,)
+    if isinstance(member, property):
+        return tuple(each for each in (member.fget, member.fset) if each is not None)
+    return (member,) if isinstance(member, (*_STATE, FunctionType)) else ()
 
 
 def _own_classes(task: nn.Module) -> dict[type, None]:
@@ -178,7 +202,7 @@ def _is_users(value: Any) -> bool:
         return not _is_foreign(value.__module__)
     if isinstance(value, type):
         return _is_users_class(value)
-    return not isinstance(value, nn.Module | ModuleType) and not _is_foreign(type(value).__module__)
+    return has_fields(value)
 
 
 def _is_users_class(value: Any) -> bool:
@@ -188,7 +212,7 @@ def _is_users_class(value: Any) -> bool:
 def _is_foreign(module: str | None) -> bool:
     """Return whether a module belongs to a library or to this package, which keep no state to be watched."""
     package = (module or "").partition(".")[0]
-    return package in _LIBRARIES or package in sys.stdlib_module_names - {"__main__", "types"}
+    return package in _LIBRARIES or package in sys.stdlib_module_names - {"__main__"}
 
 
 def state_of(generator: Any) -> bytes:

@@ -32,6 +32,8 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
+from fedlightning.core.errors import UsageError
+
 
 class CohortLayers(TorchFunctionMode):
     """Computes the functions above for all clients at once, below one ``vmap``, while active."""
@@ -225,10 +227,17 @@ def _view_as_complex(input: Tensor) -> Tensor:
     return torch.view_as_complex(_compact(input))
 
 
+def _set_data(x: Tensor, value: Tensor) -> None:
+    """Refuse what would outlive the ``vmap`` that it belongs to; anything else goes its usual way."""
+    if is_functorch_wrapped_tensor(value):
+        raise UsageError("a tensor's .data is set to what differs by client")
+
+
 _NEEDED: dict[Callable[..., Any], Callable[..., Any]] = {
     F.embedding: _embedding,
     Tensor.requires_grad.__get__: _requires_grad,  # type: ignore[attr-defined]
     torch.view_as_complex: _view_as_complex,
+    Tensor.data.__set__: _set_data,  # type: ignore[attr-defined]
 }
 
 RULES: dict[Callable[..., Any], Callable[..., Any]] = {

@@ -8,17 +8,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.tree import flatten, map_tensors
 from fedlightning.oracle.fingerprint import changed, fingerprint
 from fedlightning.oracle.layers import LoneLayers
-from fedlightning.oracle.objective import Named, Objective, ObjectiveError, writes_into
+from fedlightning.oracle.objective import Named, Objective, ObjectiveError
 from fedlightning.oracle.randomness import python_generators_restored, python_state
 from fedlightning.oracle.side_effects import Memory, undone, versions
+from fedlightning.oracle.watch import ParameterWatch
 
 _MOST = 2**53  # float64 holds all whole numbers up to here
 _GUESS = 4
@@ -70,36 +71,32 @@ class Look:
         """
         task, space = objective.task, objective.space
         buffers = {name: buffer.detach() for name, buffer in task.named_buffers() if name in space.buffers.names}
-        fixed = {name: p for name, p in task.named_parameters() if not p.requires_grad}
-        held = {name: p._version for name, p in fixed.items()}
-        writes = _Writes(dict(task.named_parameters()))
-        with undone(task), python_generators_restored(), _Hooks() as hooks:
+        watch = ParameterWatch(task)
+        with undone(task), watch.restored(), python_generators_restored(), _Hooks() as hooks:
             state = torch.get_rng_state()
             once = map_tensors(torch.clone, data)
             batch, drawn = versions(once), python_state()
-            loss, after, size = _evaluated(objective, z, personal, buffers, once, writes)
+            loss, after, size = _evaluated(objective, z, personal, buffers, once, watch)
             made = _buffers(task)
             changes_batch, draws_in_python = versions(once) != batch, python_state() != drawn
             between = fingerprint(task)
             torch.set_rng_state(state)
-            _evaluated(objective, z, personal, buffers, map_tensors(torch.clone, data), writes)
+            _evaluated(objective, z, personal, buffers, map_tensors(torch.clone, data), watch)
             attribute = changed(between, fingerprint(task))
             _require_constant(objective, made, dict(task.named_buffers()))
-            late = _after_another_point(objective, z, personal, buffers, data)
-        with undone(task), python_generators_restored():
+            late = _after_another_point(objective, z, personal, buffers, data, watch)
+        with undone(task), watch.restored(), python_generators_restored():
             memory = Memory(task)
-            fresh = _after_another_point(objective, z, personal, buffers, data)
+            fresh = _after_another_point(objective, z, personal, buffers, data, watch)
             rewritten = frozenset(() if fresh is None else memory.changes())
             if late is not None and fresh is not None:
                 attribute = attribute or changed(late, fresh)
-        moved = next((name for name in writes.found if name not in fixed), None)
-        if moved is not None:
-            raise writes_into(objective.name, moved, by_embedding=writes.found[moved])
+        watch.require_present(objective.name)
         changed_buffers = {name: new for name, new in after.items() if _written(buffers[name], new)}
         for name, new in changed_buffers.items():
+            _require_same_kind(name, buffers[name], new)
             _require_real(name, buffers[name])
             _require_real(name, new)
-        parameter = next((name for name, p in fixed.items() if p._version != held[name] or name in writes.found), None)
         return cls(
             tuple(changed_buffers),
             loss,
@@ -107,7 +104,7 @@ class Look:
             changes_batch,
             draws_in_python,
             hooks.registered,
-            _why_alone(objective.name, task, attribute, parameter, draws_in_python, writes.are_hidden),
+            _why_alone(objective.name, task, attribute, watch.frozen_written, draws_in_python, watch.are_hidden),
             rewritten,
         )
 
@@ -124,66 +121,8 @@ class _Hooks(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class _Writes(TorchDispatchMode):
-    """Notes which parameters are written into, even if their values stay the same.
-
-    Attributes:
-        found: Names of the parameters, and whether an embedding renormalised the parameter as its table.
-        are_hidden: Whether operations are inside one that compiles them by itself (``torch.cond``).
-    """
-
-    def __init__(self, parameters: Named) -> None:
-        super().__init__()
-        self.found: dict[str, bool] = {}
-        self.are_hidden = False
-        self._names: dict[int, str] = {}
-        self._followed: list[tuple[str, Tensor, int, Tensor]] = []
-        self._name(parameters)
-
-    def follow(self, parameters: Named) -> None:
-        """Note writes into further parameters."""
-        self._name(parameters)
-        self._followed += [(name, p, p.data_ptr(), p.detach().clone()) for name, p in parameters.items()]
-
-    def _name(self, parameters: Named) -> None:
-        places = {p.untyped_storage().data_ptr(): name for name, p in parameters.items() if p.numel()}
-        self._names.update(places)
-
-    def hide(self) -> None:
-        """Leave operations alone from now on, and let those be compiled again that failed below this mode."""
-        self.are_hidden = True
-        torch.compiler.reset()
-
-    def compare(self) -> None:
-        """Note parameters with another storage or other values, because ``.data = ...`` is no operation."""
-        for name, p, place, before in self._followed:
-            moved = p.data_ptr() != place or p.shape != before.shape
-            if moved or not torch.equal(p.nan_to_num(), before.nan_to_num()):
-                self.found.setdefault(name, False)
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func._schema.is_mutable:
-            for argument, value in zip(func._schema.arguments, args, strict=False):
-                self._note(argument, value, func)
-            for argument in func._schema.arguments:
-                self._note(argument, kwargs.get(argument.name), func)
-        return func(*args, **kwargs)
-
-    def _note(self, argument: Any, value: Any, func: Any) -> None:
-        if argument.alias_info is None or not argument.alias_info.is_write:
-            return
-        for tensor in value if isinstance(value, list | tuple) else (value,):
-            if isinstance(tensor, Tensor) and tensor.layout == torch.strided and tensor.numel():
-                name = self._names.get(tensor.untyped_storage().data_ptr())
-                if name is not None:
-                    self.found.setdefault(name, func is torch.ops.aten.embedding_renorm_.default)
-
-
 def _evaluated(
-    objective: Objective, z: Tensor, own_block: Tensor, buffers: Named, data: Any, writes: _Writes
+    objective: Objective, z: Tensor, own_block: Tensor, buffers: Named, data: Any, watch: ParameterWatch
 ) -> tuple[float, dict[str, Tensor], int]:
     """Evaluate the objective, and return the loss, the new buffers and the bytes that autograd keeps."""
     space = objective.space
@@ -193,7 +132,7 @@ def _evaluated(
     )
     for parameter in shared.values():
         parameter.requires_grad_()
-    writes.follow({**shared, **personal})
+    watch.follow({**shared, **personal})
     own = {parameter.untyped_storage().data_ptr() for parameter in shared.values()}
     saved: dict[int, int] = {}
     on_cpu = objective.autocast.on_cpu
@@ -206,26 +145,30 @@ def _evaluated(
         try:
             with (
                 torch.enable_grad(),
-                nullcontext() if writes.are_hidden else saved_tensors_hooks(note, lambda tensor: tensor),
+                nullcontext() if watch.are_hidden else saved_tensors_hooks(note, lambda tensor: tensor),
                 objective.autocast(),
                 LoneLayers(on_cpu),
-                nullcontext() if writes.are_hidden else writes,
+                nullcontext() if watch.are_hidden else watch,
             ):
                 loss, _, after = objective(shared, personal, buffers, data)
+                if not watch.are_hidden:
+                    _differentiate_own_functions(loss, list(shared.values()))
             size = sum(nbytes for pointer, nbytes in saved.items() if pointer not in own)
         except ObjectiveError:
             raise
         except RuntimeError as error:  # hooks do not work with transformations of torch.func inside the objective
             if "HigherOrderOperator" in str(error):
-                writes.hide()
+                watch.hide()
             with torch.enable_grad(), objective.autocast(), LoneLayers(on_cpu):
                 loss, _, after = objective(shared, personal, buffers, data)
+                if not watch.are_hidden:
+                    _differentiate_own_functions(loss, list(shared.values()))
             size = _GUESS * sum(t.numel() * t.element_size() for t in (*shared.values(), *flatten(data)[0]))
     except ObjectiveError:
         raise
     except Exception as error:
         raise ObjectiveError(f"{type(error).__name__}: {error}", place=0) from error
-    writes.compare()
+    watch.compare()
     return float(loss.detach()), dict(zip(objective.space.buffers.names, after, strict=True)), size
 
 
@@ -253,7 +196,7 @@ def _buffers(task: nn.Module) -> Named:
 
 
 def _after_another_point(
-    objective: Objective, z: Tensor, personal: Tensor, buffers: Named, data: Any
+    objective: Objective, z: Tensor, personal: Tensor, buffers: Named, data: Any, watch: ParameterWatch
 ) -> dict[str, Any] | None:
     """Return what the task remembers after an evaluation near ``z``, where every parameter differs from ``z``.
 
@@ -261,9 +204,8 @@ def _after_another_point(
     """
     torch.manual_seed(0)
     point = z + 0.01 * (z.abs() + 0.01)
-    writes = _Writes(dict(objective.task.named_parameters()))
     try:
-        _evaluated(objective, point, personal, buffers, map_tensors(torch.clone, data), writes)
+        _evaluated(objective, point, personal, buffers, map_tensors(torch.clone, data), watch)
     except ObjectiveError:
         return None
     return fingerprint(objective.task)
@@ -276,6 +218,37 @@ def _written(before: Tensor, after: Tensor) -> bool:
 
 def _equal(one: Tensor | None, other: Tensor) -> bool:
     return one is not None and torch.equal(one.to_dense(), other.to_dense())
+
+
+def _differentiate_own_functions(loss: Tensor, points: list[Tensor]) -> None:
+    """Run the backward pass if the user has written part of it, so that what it remembers is found, too."""
+    waiting, seen = [loss.grad_fn], set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        if isinstance(node, BackwardCFunction):
+            torch.autograd.grad(loss, points, allow_unused=True, retain_graph=True)
+            return
+        seen.add(node)
+        waiting += [following for following, _ in node.next_functions]
+
+
+def _require_same_kind(name: str, before: Tensor, after: Tensor) -> None:
+    """Refuse to replace a buffer by a tensor of another kind or shape, which a client could not keep.
+
+    Raises:
+        ValueError: If it is.
+    """
+    if _kind(before) != _kind(after) or before.shape != after.shape:
+        raise InvalidValueError(
+            f"The objective replaces buffer '{name}', {before.dtype} of shape {list(before.shape)}, by {after.dtype} "
+            f"of shape {list(after.shape)}. Register it as it is to become."
+        )
+
+
+def _kind(tensor: Tensor) -> tuple[bool, ...]:
+    return tensor.dtype == torch.bool, tensor.is_floating_point(), tensor.is_complex()
 
 
 def _require_real(name: str, buffer: Tensor) -> None:

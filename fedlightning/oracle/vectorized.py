@@ -58,7 +58,7 @@ class Vectorized(ClientBatching):
             the same bits, faster for small models. Null: on CPUs only.
         compile: Compile the gradient with ``torch.compile`` (seconds to minutes once; needs a C++ compiler). Worth it
             for small models without convolutions. Not for objectives that draw random numbers (dropout, noise): a
-            compiled gradient cannot draw each client's own, so they fall back to the next way, with a line.
+            compiled gradient cannot draw each client's own, so they fall back to the next slower oracle, with a line.
         backward: ``autograd`` batches the forward pass alone and differentiates it as usual, ``vmap`` batches the
             gradient, which takes recurrent layers and attention apart; ``each`` records the gradient of one client
             and replays it for all, with as many clients side by side as there are threads, which suits networks that
@@ -102,7 +102,7 @@ class Vectorized(ClientBatching):
         return not self.compile and (on_cpu if self.replay is None else self.replay)
 
     def fallbacks(self, on_cpu: bool) -> Iterator[Vectorized]:
-        """Yield this way to compute and the slower ones to fall back to, each named in full, the fastest first."""
+        """Yield this oracle and the slower ones to fall back to, each named in full, the fastest first."""
         if self.compile:
             yield self
         if self.backward == "each":

@@ -1,4 +1,4 @@
-"""Pictures of what a model sees and does."""
+"""Pictures of a model's inputs, predictions and features, of attacks, and of generated images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Regularizers: what is added to the mean of the clients' objectives without being differentiable.
+"""The base class of regularizers, convex terms that are added to the mean of the clients' objectives.
 
 The package has one convention: it minimises over x and maximises over y
 

@@ -19,7 +19,7 @@ from fedlightning.models.extractors import init_truncated_normal
 
 @dataclass(frozen=True)
 class Adversary(ABC):
-    """What plays against the features.
+    """Defines the network that is maximised over, and its risk.
 
     Args:
         nu: Trade-off nu > 0 between class loss and the adversary's risk.
@@ -35,7 +35,7 @@ class Adversary(ABC):
 
     @abstractmethod
     def head(self, features: int, classes: int) -> nn.Module:
-        """The network that is maximised over.
+        """Build the network that is maximised over.
 
         Args:
             features: Length of a feature vector.
@@ -44,7 +44,7 @@ class Adversary(ABC):
 
     @abstractmethod
     def risk(self, head: nn.Module, features: Tensor, logits: Tensor, domain: Tensor) -> Tensor:
-        """The head's risk on every sample, ``[B]``.
+        """Return the head's risk on every sample, ``[B]``.
 
         Args:
             head: As made by :meth:`head`.
@@ -55,12 +55,12 @@ class Adversary(ABC):
 
     @abstractmethod
     def source_probability(self, head: nn.Module, features: Tensor, logits: Tensor) -> Tensor:
-        """How likely the head takes each sample for a source sample, ``[B]``, for measuring domain confusion."""
+        """Return the probability that the head gives to the source domain, ``[B]``, to measure domain confusion."""
 
 
 @dataclass(frozen=True)
 class DANN(Adversary):
-    """Domain-adversarial network (Ganin and Lempitsky, 2015): a domain classifier on the features.
+    """Plays a domain classifier against the features (domain-adversarial network, Ganin and Lempitsky, 2015).
 
     risk = CE(h(features), domain)
 
@@ -70,15 +70,15 @@ class DANN(Adversary):
     """
 
     def head(self, features: int, classes: int) -> nn.Module:
-        """F - hidden - 2."""
+        """Build a domain classifier with one hidden layer and two outputs."""
         return two_layers(features, self.hidden, 2)
 
     def risk(self, head: nn.Module, features: Tensor, logits: Tensor, domain: Tensor) -> Tensor:
-        """Cross entropy of the domain."""
+        """Return the cross entropy of the domain, ``[B]``."""
         return F.cross_entropy(head(self._input(features, logits)), domain, reduction="none")
 
     def source_probability(self, head: nn.Module, features: Tensor, logits: Tensor) -> Tensor:
-        """The domain classifier's own probability."""
+        """Return the domain classifier's probability of the source domain, ``[B]``."""
         probabilities: Tensor = head(self._input(features, logits)).softmax(1)
         return probabilities[:, 0]
 
@@ -88,7 +88,7 @@ class DANN(Adversary):
 
 @dataclass(frozen=True)
 class CDAN(DANN):
-    """Conditional adversarial network (Long et al., 2018): the domain classifier sees softmax x features.
+    """Shows the domain classifier products of predictions and features (conditional adversary, Long et al., 2018).
 
     The gradient flows through the predictions too.
 
@@ -98,7 +98,7 @@ class CDAN(DANN):
     """
 
     def head(self, features: int, classes: int) -> nn.Module:
-        """(C F) - hidden - 2."""
+        """Build a domain classifier of C F inputs, with one hidden layer and two outputs."""
         return two_layers(features * classes, self.hidden, 2)
 
     def _input(self, features: Tensor, logits: Tensor) -> Tensor:
@@ -107,7 +107,7 @@ class CDAN(DANN):
 
 @dataclass(frozen=True)
 class MDD(Adversary):
-    """Margin disparity discrepancy (Zhang et al., 2019): a second classifier f' that agrees on the source only.
+    """Trains f' to agree with the classifier f on the source only (margin disparity discrepancy, Zhang et al., 2019).
 
     With the pseudo-label k = argmax f(x), detached:
     source risk  = gamma * CE(f'(x), k),   target risk = -log(1 - softmax(f'(x))_k)
@@ -122,11 +122,11 @@ class MDD(Adversary):
     gamma: float = 1.0
 
     def head(self, features: int, classes: int) -> nn.Module:
-        """F - hidden - C."""
+        """Build a second classifier f' with one hidden layer and C outputs."""
         return two_layers(features, self.hidden, classes)
 
     def risk(self, head: nn.Module, features: Tensor, logits: Tensor, domain: Tensor) -> Tensor:
-        """Disagree on the target, agree on the source."""
+        """Return a risk ``[B]`` that is low where f' agrees with f on the source and disagrees on the target."""
         other: Tensor = head(features)
         chosen = torch.arange(logits.shape[1], device=logits.device) == logits.argmax(1, keepdim=True)
         total = other.logsumexp(1)
@@ -135,11 +135,11 @@ class MDD(Adversary):
         return torch.where(domain == 0, self.gamma * agree, disagree)
 
     def source_probability(self, head: nn.Module, features: Tensor, logits: Tensor) -> Tensor:
-        """Probability that f' gives to the class f predicts."""
+        """Return the probability that f' gives to the class that f predicts, ``[B]``."""
         probabilities: Tensor = head(features).softmax(1)
         return probabilities.gather(1, logits.argmax(1, keepdim=True)).squeeze(1)
 
 
 def two_layers(width: int, hidden: int, out: int) -> nn.Sequential:
-    """Width - hidden - out with ReLU, truncated normal weights."""
+    """Build a network with one hidden layer, ReLU and truncated normal weights."""
     return nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, out)).apply(init_truncated_normal)

@@ -72,7 +72,7 @@ def require_server_step(owner: object, step: ServerStep) -> None:
 
 
 def require_compatible(algorithm: Algorithm, options: FederationOptions, step: ServerStep) -> None:
-    """Make sure that an algorithm can do with the regularizers and the server step of a task.
+    """Make sure that an algorithm supports the regularizers and the server step of a task.
 
     Raises:
         ValueError: If the algorithm takes no regularizer, or if something besides the algorithm would move the model

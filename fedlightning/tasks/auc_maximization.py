@@ -28,7 +28,7 @@ Batch = tuple[Tensor, Tensor]
 
 
 class AUCMaximization(FederatedLightningModule):
-    """Any scoring network against the dual variable of the pairwise square loss."""
+    """Trains any scoring network against the dual variable of the pairwise square loss."""
 
     max_parameters = ("alpha",)
 
@@ -40,7 +40,7 @@ class AUCMaximization(FederatedLightningModule):
         prior: float | None = None,
         **federation: Any,
     ) -> None:
-        """Take a network.
+        """Store the network, or build the default one, and set up the metrics.
 
         Args:
             algorithm: What clients and server do.
@@ -67,7 +67,7 @@ class AUCMaximization(FederatedLightningModule):
         self.auc = nn.ModuleDict({stage: BinaryAUROC() for stage in ("val", "test", "global_train")})
 
     def on_fit_start(self) -> None:
-        """Count positive samples, unless the prior is known.
+        """Set the prior to the share of positive samples in the training data, unless it is known.
 
         Raises:
             ValueError: If the training data are not tensors, so that it must be given.
@@ -88,17 +88,17 @@ class AUCMaximization(FederatedLightningModule):
         self.prior.copy_(share)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scores ``[B]`` in [0, 1]."""
+        """Return the scores ``[B]``, in [0, 1]."""
         logits: Tensor = self.network(x)
         return logits.softmax(1)[:, 1] if logits.shape[1] == 2 else logits.sigmoid().squeeze(1)
 
     def objective(self, batch: Batch) -> Tensor:
-        """Mean of F over the minibatch."""
+        """Return the mean of F over the minibatch."""
         x, y = batch
         return self.saddle_value(self(x), y == self.positive)
 
     def saddle_value(self, score: Tensor, is_positive: Tensor) -> Tensor:
-        """Mean of F at the present a, b and alpha.
+        """Return the mean of F at the present a, b and alpha.
 
         Args:
             score: ``[B]``.
@@ -112,7 +112,7 @@ class AUCMaximization(FederatedLightningModule):
 
     @staticmethod
     def best_scalars(score: Tensor, is_positive: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The saddle in a, b and alpha at fixed scores: the classes' mean scores and their difference.
+        """Return the saddle in a, b and alpha at fixed scores: mean scores by class, and the difference of both.
 
         Args:
             score: ``[n]``.
@@ -122,15 +122,15 @@ class AUCMaximization(FederatedLightningModule):
         return a, b, b - a
 
     def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """AUC of the global model, on training data too if the data module gives them."""
+        """Log AUC and loss of the global model, on training data too if the data module gives them."""
         self._evaluate(("val", "global_train")[dataloader_idx], batch)
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
-        """As in validation, on the test data."""
+        """Log the same metrics as in validation, on the test data."""
         self._evaluate("test", batch)
 
     def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Scores ``[B]``."""
+        """Return the scores ``[B]``."""
         return self(batch[0])  # type: ignore[no-any-return]
 
     def _evaluate(self, stage: str, batch: Batch) -> None:

@@ -111,7 +111,7 @@ class FederatedLightningModule(CheckpointedTask):
             regularizer: ψ₁, added to the mean of the objectives: one regularizer for every shared tensor of the min
                 block, or one by name prefix (None for none there). Personal parameters have none.
             max_regularizer: ψ₂, subtracted from the mean of the objectives: the same for the max block.
-            oracle: How operators are computed; null measures in the first round which way is faster.
+            oracle: How operators are computed; null measures in the first round which oracle is faster.
             server_optimizer: Moves the global model along the algorithm's proposal (FedAvg with Adam is FedAdam);
                 null takes the proposal as it is.
             server_scheduler: Schedule of the server optimizer's learning rate, stepped once a round.

@@ -22,7 +22,7 @@ from fedlightning.tasks.base import FederatedLightningModule
 
 
 class Bilinear(FederatedLightningModule):
-    """min_x max_y <A x - b, y> + ψ(x) - ψ(y); :class:`ClientNumbers` are its data."""
+    """Solves min_x max_y <A x - b, y> + ψ(x) - ψ(y); the data are :class:`ClientNumbers`."""
 
     max_parameters = ("y",)
 
@@ -50,7 +50,7 @@ class Bilinear(FederatedLightningModule):
         self.y: nn.Parameter
 
     def objective(self, batch: Tensor) -> Tensor:
-        """<A x - b, y>, with noise of the given deviation on every element of the operator."""
+        """Return <A x - b, y>, with noise of the given deviation on every element of the operator."""
         value = ((self.matrix @ self.x - self.offset) * self.y).sum()
         if self.noise:
             value = value + self.noise * (torch.randn_like(self.x) * self.x).sum()
@@ -59,18 +59,18 @@ class Bilinear(FederatedLightningModule):
 
     @abstractmethod
     def duality_gap(self, x: Tensor, y: Tensor) -> Tensor:
-        """Max over y' of phi(x, y') minus min over x' of phi(x', y), a scalar >= 0 for feasible points."""
+        """Return max over y' of phi(x, y') minus min over x' of phi(x', y), a scalar >= 0 for feasible points."""
 
     @abstractmethod
     def structure(self) -> dict[str, Tensor]:
-        """What the regulariser is for, by name."""
+        """Return by name what the regulariser is meant to bring about, such as shares of non-zeros."""
 
     def validation_step(self, batch: Tensor, batch_idx: int) -> None:
-        """Log gap and structure."""
+        """Log the duality gap and the structure."""
         self._evaluate("")
 
     def test_step(self, batch: Tensor, batch_idx: int) -> None:
-        """As in validation."""
+        """Log the same values as in validation."""
         self._evaluate("test_")
 
     def _evaluate(self, prefix: str) -> None:
@@ -80,7 +80,7 @@ class Bilinear(FederatedLightningModule):
 
 
 class BilinearL1(Bilinear):
-    """Vectors, l1 norm within an l-infinity ball (FeDualEx, equation in A.1, Figure 4)."""
+    """Solves the problem for vectors, with the l1 norm in an l-infinity ball (FeDualEx, equation in A.1, Figure 4)."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class BilinearL1(Bilinear):
         problem_seed: int = 0,
         **federation: Any,
     ) -> None:
-        """Draw A and b from U[-1, 1], the start from U[-radius, radius].
+        """Draw A and b from U[-1, 1], and the start from U[-radius, radius].
 
         Args:
             algorithm: What clients and server do; one that takes regularisers.
@@ -113,7 +113,7 @@ class BilinearL1(Bilinear):
         self.y = nn.Parameter(torch.empty(dim_y).uniform_(-radius, radius))
 
     def duality_gap(self, x: Tensor, y: Tensor) -> Tensor:
-        """D ||(|Ax - b| - lambda)+||_1 + lambda ||x||_1 + D ||(|A'y| - lambda)+||_1 + <b, y> + lambda ||y||_1."""
+        """Return D ||(|Ax-b| - lambda)+||_1 + lambda ||x||_1 + D ||(|A'y| - lambda)+||_1 + <b,y> + lambda ||y||_1."""
         matrix, offset = self.matrix.to(x), self.offset.to(x)
         against_y = ((matrix @ x - offset).abs() - self.weight).clamp(min=0).sum()
         against_x = ((matrix.mT @ y).abs() - self.weight).clamp(min=0).sum()
@@ -121,7 +121,7 @@ class BilinearL1(Bilinear):
         return self.radius * (against_y + against_x) + norms + offset @ y
 
     def structure(self) -> dict[str, Tensor]:
-        """Shares of non-zeros, of both blocks and of each."""
+        """Return the shares of non-zeros in both blocks together and in each."""
         return {
             "nonzeros": share_of_nonzeros(torch.cat([self.x, self.y])),
             "nonzeros_x": share_of_nonzeros(self.x),
@@ -130,7 +130,7 @@ class BilinearL1(Bilinear):
 
 
 class BilinearNuclear(Bilinear):
-    """Matrices, nuclear norm within a spectral ball (FeDualEx, equation in A.2, Figure 5)."""
+    """Solves the problem for matrices, with the nuclear norm in a spectral ball (FeDualEx, A.2, Figure 5)."""
 
     def __init__(
         self,
@@ -167,7 +167,7 @@ class BilinearNuclear(Bilinear):
         self.y = nn.Parameter(self.ball.project(torch.empty(dim_y, columns).uniform_(-1, 1)))
 
     def duality_gap(self, x: Tensor, y: Tensor) -> Tensor:
-        """As for vectors, with singular values for absolute values and the trace of B'Y for <b, y>."""
+        """Return the gap as for vectors, with singular values for absolute values and trace(B'Y) for <b, y>."""
         matrix, offset = self.matrix.to(x), self.offset.to(x)
         against_y = (torch.linalg.svdvals(matrix @ x - offset) - self.weight).clamp(min=0).sum()
         against_x = (torch.linalg.svdvals(matrix.mT @ y) - self.weight).clamp(min=0).sum()
@@ -176,7 +176,7 @@ class BilinearNuclear(Bilinear):
         return gap
 
     def structure(self) -> dict[str, Tensor]:
-        """Numerical ranks."""
+        """Return the numerical ranks of X and Y."""
         return {"rank_x": numerical_rank(self.x), "rank_y": numerical_rank(self.y)}
 
 

@@ -18,14 +18,14 @@ Batch = tuple[Tensor, Tensor]
 
 
 class Classification(FederatedLightningModule):
-    """Any network of logits, cross entropy, accuracy and macro F1."""
+    """Trains any network of logits by cross entropy, and measures accuracy and macro F1."""
 
     higher_is_better: ClassVar[dict[str, bool]] = {"loss": False, "objective": False}
 
     def __init__(
         self, algorithm: Algorithm, network: nn.Module | None = None, classes: int = 10, **federation: Any
     ) -> None:
-        """Take a network.
+        """Store the network, or build the default one, and set up the metrics.
 
         Args:
             algorithm: What clients and server do.
@@ -51,28 +51,28 @@ class Classification(FederatedLightningModule):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits ``[B, C]``."""
+        """Return the logits ``[B, C]``."""
         return self.network(x)  # type: ignore[no-any-return]
 
     def on_fit_start(self) -> None:
-        """Refuse labels without an output."""
+        """Make sure that the classifier has an output for every label."""
         require_labels(self, self._classes)
 
     def objective(self, batch: Batch) -> Tensor:
-        """Cross entropy."""
+        """Return the cross entropy, averaged over the minibatch."""
         x, y = batch
         return F.cross_entropy(self(x), y)
 
     def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Accuracy, F1 and loss of the global model, on training data too if the data module gives them."""
+        """Log accuracy, F1 and loss of the global model, on training data too if the data module gives them."""
         self._evaluate(("val", "global_train")[dataloader_idx], batch)
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
-        """As in validation, on the test data."""
+        """Log the same metrics as in validation, on the test data."""
         self._evaluate("test", batch)
 
     def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Predicted classes ``[B]``."""
+        """Return the predicted classes ``[B]``."""
         return self(batch[0]).argmax(1)  # type: ignore[no-any-return]
 
     def _evaluate(self, stage: str, batch: Batch) -> None:

@@ -1,4 +1,4 @@
-"""What clients measure of their models while Lightning's evaluation loop runs over their data."""
+"""Measurements of clients' models while Lightning's evaluation loop runs over the clients' data."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class MetricRecord:
         self._by_client: dict[int, tuple[float, float]] = {}  # value and number of samples
 
     def add(self, value: Any, samples: float) -> None:
-        """Take a value that was logged for a batch of the present client."""
+        """Record a value that was logged for a batch of the present client."""
         self._samples += samples
         if isinstance(value, Metric):
             self._metric = value
@@ -85,7 +85,7 @@ class MetricRecord:
             self._total += float(value) * samples
 
     def close(self, client: int) -> None:
-        """Settle the value of a client whose batches are all through."""
+        """Compute the value of a client whose batches have all been evaluated."""
         if self._metric is not None:
             synchronises, self._metric.sync_on_compute = self._metric.sync_on_compute, False
             self._by_client[client] = float(self._metric.compute()), self._samples  # other processes, other clients
@@ -119,7 +119,7 @@ class MetricRecord:
 
 
 class ClientEvaluation:
-    """Measures clients' models in the steps of an evaluation loop that is somebody else's.
+    """Measures clients' models in the steps of Lightning's evaluation loop.
 
     Before a batch of one client, the client's model is put into the task; what the step logs is then heard as the
     client's. A batch of several clients is evaluated side by side if the task allows it.
@@ -164,7 +164,7 @@ class ClientEvaluation:
     def hears(
         self, name: str, value: Any, prog_bar: bool = False, *_: Any, batch_size: int | None = None, **__: Any
     ) -> bool:
-        """Take what the task logs, as ``self.log`` does; return False if no client is measured at the moment."""
+        """Record what the task logs, as ``self.log`` does; return False if no client is measured at the moment."""
         if self._measured is None:
             return False
         part, dataloader_idx = self._measured
@@ -181,7 +181,7 @@ class ClientEvaluation:
         return True
 
     def answers(self, client_ids: Sequence[int]) -> Iterator[EvaluationAnswer]:
-        """Yield what these clients measured, in one answer; nothing if no client is through with its data."""
+        """Yield what these clients measured, in one answer; nothing if no client has finished its data."""
         asked, metrics = set(client_ids), {}
         for logged, record in self._records.items():
             values = record.values_of(asked, _higher_is_better(self._task.higher_is_better, logged.name))
@@ -210,7 +210,7 @@ class ClientEvaluation:
         task.evaluation_session.restore()
 
     def _stop_measuring(self, part: EvaluationPart, dataloader_idx: int) -> None:
-        """Settle the values of a client whose last batch is through."""
+        """Compute the values of a client whose last batch has been evaluated."""
         self._measured = None
         if part.last:
             for logged, record in self._records.items():

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class ClientModels:
-    """Knows what the clients of a task keep, and refuses or warns of uses that need models which are not there."""
+    """Knows what the clients of a task keep, and refuses or warns of uses that need missing models."""
 
     def __init__(self, task: FederatedLightningModule) -> None:
-        """Look at a task, whose algorithm and personal parameters may still change."""
+        """Store the task, whose algorithm and personal parameters may still change."""
         self._task = task
         self._has_warned_of_the_start = False
 

@@ -25,7 +25,7 @@ Batch = dict[str, Tensor]
 
 
 class DomainAdaptation(FederatedLightningModule):
-    """Learn classes from labelled source samples, for unlabelled target samples, with an adversary in between.
+    """Learns classes from labelled source samples, for unlabelled target samples, against an adversary.
 
     The objective of a sample is CE(label) - nu * risk if it is from the source and -nu * risk if it is from the
     target; f_i is its mean over the client's samples. A client without source samples simply has no class term, and the
@@ -44,13 +44,13 @@ class DomainAdaptation(FederatedLightningModule):
         hidden: int = 100,
         **federation: Any,
     ) -> None:
-        """Put the networks together.
+        """Store the networks, or build the default ones, and set up the metrics.
 
         Args:
             algorithm: What clients and server do.
             features: Maps images ``[B, ...]`` to features ``[B, F]``; null for :class:`DigitFeatures`.
             feature_dim: F; null to read it from ``features.out_features``.
-            adversary: What plays against the features; null for :class:`DANN`.
+            adversary: Defines the network that is maximised over, and its risk; null for :class:`DANN`.
             classes: Number C of classes.
             hidden: Width of the classifier's two hidden layers; 0 makes it linear.
             federation: Arguments of :class:`FederatedLightningModule`.
@@ -91,11 +91,11 @@ class DomainAdaptation(FederatedLightningModule):
         self._shown: list[Batch] = []
 
     def forward(self, image: Tensor) -> Tensor:
-        """Class logits ``[B, C]``."""
+        """Return the class logits ``[B, C]``."""
         return self.classifier(self.features(image))  # type: ignore[no-any-return]
 
     def objective(self, batch: Batch) -> dict[str, Tensor]:
-        """Mean over the minibatch of class loss (source samples only) minus nu times the adversary's risk."""
+        """Return the mean of class loss (source samples only) minus nu times the adversary's risk."""
         label, domain = batch["label"], batch["domain"]
         features = self.features(batch["image"])
         logits = self.classifier(features)
@@ -105,7 +105,7 @@ class DomainAdaptation(FederatedLightningModule):
         return {"loss": class_loss - self.game.nu * risk, "class_loss": class_loss, "adversary_risk": risk}
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        """Accuracy in both domains, and how well the domain is hidden."""
+        """Log the accuracy in both domains, and how well the features hide the domain."""
         self._evaluate("val", batch)
         if len(self._shown) < 1 or batch_idx == 0:
             self._shown = [batch]
@@ -113,11 +113,11 @@ class DomainAdaptation(FederatedLightningModule):
             self._shown.append(batch)
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
-        """As in validation, on the test data."""
+        """Log the same metrics as in validation, on the test data."""
         self._evaluate("test", batch)
 
     def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Predicted classes ``[B]``."""
+        """Return the predicted classes ``[B]``."""
         return self(batch["image"]).argmax(1)  # type: ignore[no-any-return]
 
     def _evaluate(self, stage: str, batch: Batch) -> None:
@@ -132,7 +132,7 @@ class DomainAdaptation(FederatedLightningModule):
         self.log_dict(dict(metrics.items()), prog_bar=stage == "val", batch_size=len(label))
 
     def pictures(self) -> dict[str, Figure]:
-        """Predictions on source and target samples, and the features' first two principal components."""
+        """Draw predictions on source and target samples, and the features' first two principal components."""
         if not self._shown:
             return {}
         joined = {name: torch.cat([shown[name] for shown in self._shown]) for name in self._shown[0]}

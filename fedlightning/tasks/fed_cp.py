@@ -1,4 +1,4 @@
-"""FedCP (Zhang et al., KDD 2023): the features of every sample are shared out between a global and a personal head.
+"""FedCP (Zhang et al., KDD 2023): the features of every sample are split between a global and a personal head.
 
     minimise over body, policy and every client's own_head:
     mean_i  CE(own_head(r * f) + head((1 - r) * f), y)  +  lam * MMD^2(f, f0),    f = body(x),  r = policy(f, own_head)
@@ -33,7 +33,7 @@ from fedlightning.tasks.two_heads import TwoHeadClassification
 
 
 class FedCP(TwoHeadClassification):
-    """Classification with features shared out between a global, a personal head; batches are (input, label)."""
+    """Classifies by features split between a global and a personal head; batches are (input, label)."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class FedCP(TwoHeadClassification):
         lam: float = 1.0,
         **federation: Any,
     ) -> None:
-        """Take a network.
+        """Store the network, or build the default one, and add the policy and the received body.
 
         Args:
             algorithm: What clients and server do; :class:`~fedlightning.algorithms.FedCP` in the paper.
@@ -65,16 +65,16 @@ class FedCP(TwoHeadClassification):
         self.received_body = self.below_head().requires_grad_(False)
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        """Clients receive the global body."""
+        """Copy the global body, as clients receive it, before a round."""
         self.run.put_in(None)  # a checkpoint's weights may have been rounded to the module's dtype of that moment
         self.received_body.load_state_dict(self.below_head_state())
 
     def forward(self, x: Any) -> Tensor:
-        """Logits ``[B, C]`` of the personal model."""
+        """Return the logits ``[B, C]`` of the personal model."""
         return self._logits(self.features(x))
 
     def objective(self, batch: Any) -> dict[str, Tensor]:
-        """Cross entropy of the personal model, and how far its features went from those of the received body."""
+        """Return the personal model's cross entropy plus the weighted discrepancy from the received body's features."""
         x, y = self.unpack(batch)
         features = self.features(x)
         fit = F.cross_entropy(self._logits(features), y)
@@ -82,7 +82,7 @@ class FedCP(TwoHeadClassification):
         return {"loss": fit + self.lam * discrepancy, "personal_loss": fit, "discrepancy": discrepancy}
 
     def personal_head(self) -> nn.Module:
-        """Both heads and the policy."""
+        """Return both heads and the policy as one module."""
         network: Any = self.network
         return PolicyHeads(network.head, self.own_head, self.policy)
 
@@ -94,7 +94,7 @@ class FedCP(TwoHeadClassification):
 
 
 def squared_mmd(x: Tensor, y: Tensor, bandwidths: Sequence[float] = (10.0, 15.0, 20.0, 50.0)) -> Tensor:
-    """Squared maximum mean discrepancy of two samples (Gretton et al., JMLR 2012), the biased estimate.
+    """Estimate the squared maximum mean discrepancy of two samples, with bias (Gretton et al., JMLR 2012).
 
     Args:
         x: ``[B, K]``.

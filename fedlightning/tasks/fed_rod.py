@@ -27,7 +27,7 @@ from fedlightning.tasks.two_heads import TwoHeadClassification
 
 
 class FedRoD(TwoHeadClassification):
-    """Classification with a generic and a personal head; batches are (input, label, client's class counts).
+    """Classifies by a generic and a personal head; batches are (input, label, client's class counts).
 
     The algorithm of the paper is :class:`~fedlightning.algorithms.FedSim`.
     """
@@ -35,13 +35,13 @@ class FedRoD(TwoHeadClassification):
     class_counts = True
 
     def forward(self, x: Any) -> Tensor:
-        """Logits ``[B, C]`` of the personal model."""
+        """Return the logits ``[B, C]`` of the personal model."""
         network: Any = self.network
         features = self.features(x)
         return network.head(features) + self.own_head(features)  # type: ignore[no-any-return]
 
     def objective(self, batch: Any) -> dict[str, Tensor]:
-        """Balanced softmax of the generic head, cross entropy of the personal one."""
+        """Return the balanced softmax loss of the generic head plus the cross entropy of the personal one."""
         x, y, counts = self.unpack(batch)
         network: Any = self.network
         features = self.features(x)
@@ -58,7 +58,7 @@ class FedRoD(TwoHeadClassification):
 
     @torch.no_grad()
     def personal_head(self) -> nn.Module:
-        """The sum of both heads; of two linear layers it is one."""
+        """Return the sum of both heads, as one linear layer if both are linear."""
         network: Any = self.network
         head, own = network.head, self.own_head
         if not isinstance(head, nn.Linear) or not isinstance(own, nn.Linear):

@@ -1,4 +1,4 @@
-"""What a fit would pass over in silence, said or refused once its parameters and its data are known."""
+"""Checks of a fit, made once its parameters and data are known, for mistakes that would go unnoticed."""
 
 from __future__ import annotations
 

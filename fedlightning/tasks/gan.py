@@ -27,7 +27,7 @@ Batch = tuple[Tensor, ...]
 
 
 class GAN(FederatedLightningModule):
-    """Any generator against any discriminator; images are the first entry of a sample, in [-1, 1]."""
+    """Trains any generator against any discriminator; images are the first entry of a sample, in [-1, 1]."""
 
     max_parameters = ("discriminator",)
 
@@ -44,7 +44,7 @@ class GAN(FederatedLightningModule):
         samples: int = 1000,
         **federation: Any,
     ) -> None:
-        """Put the networks together.
+        """Store the networks, or build the default ones, and set up the scores.
 
         Args:
             algorithm: What clients and server do.
@@ -82,16 +82,16 @@ class GAN(FederatedLightningModule):
         self.fid = None if features is None else self._frechet_distance(_frozen(features, None))
 
     def noise(self, count: int) -> Tensor:
-        """``[count, latent]`` from U[-1, 1]."""
+        """Draw noise ``[count, latent]`` from U[-1, 1]."""
         like = next(self.generator.parameters())
         return torch.rand(count, self.latent, dtype=like.dtype, device=like.device) * 2 - 1
 
     def forward(self, noise: Tensor) -> Tensor:
-        """Images."""
+        """Return the images generated from noise."""
         return self.generator(noise)  # type: ignore[no-any-return]
 
     def objective(self, batch: Batch) -> dict[str, Tensor]:
-        """Log D(image) + log(1 - D(G(noise))), with D as logits."""
+        """Return the mean of log D(image) + log(1 - D(G(noise))); the discriminator gives the logits of D."""
         real = batch[0]
         fake = self(self.noise(len(real)))
         on_real = F.logsigmoid(self.discriminator(real)).mean()
@@ -104,14 +104,14 @@ class GAN(FederatedLightningModule):
         return {"loss": on_real + on_fake - fooled, "on_real": on_real, "on_fake": on_fake}
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        """How the discriminator judges real images; real features for the Frechet distance."""
+        """Log how the discriminator judges real images, and collect their features for the Frechet distance."""
         judged = self.discriminator(batch[0]).sigmoid()
         self.log("val_real", judged.mean(), batch_size=len(judged))
         if self.fid is not None:
             self.fid.update(batch[0], real=True)
 
     def on_validation_epoch_end(self) -> None:
-        """Scores of generated images, from noise that is the same every time."""
+        """Log scores of generated images, from the same noise every time."""
         images = self.sample(self.samples)
         self.log("val_fake", self.discriminator(images).sigmoid().mean(), prog_bar=True)
         if self.inception is not None:
@@ -125,16 +125,16 @@ class GAN(FederatedLightningModule):
         super().on_validation_epoch_end()
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
-        """How the discriminator judges real images."""
+        """Log how the discriminator judges real images."""
         judged = self.discriminator(batch[0]).sigmoid()
         self.log("test_real", judged.mean(), batch_size=len(judged))
 
     def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """As many images as the batch has samples."""
+        """Generate as many images as the batch has samples."""
         return self(self.noise(len(batch[0])))  # type: ignore[no-any-return]
 
     def sample(self, count: int, seed: int = 0) -> Tensor:
-        """Images of noise that is a function of the seed."""
+        """Generate images from noise that depends on the seed alone."""
         with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
             torch.manual_seed(seed)
             parts = self.noise(count).split(250)
@@ -142,7 +142,7 @@ class GAN(FederatedLightningModule):
             return torch.cat([self(part) for part in parts])
 
     def pictures(self) -> dict[str, Figure]:
-        """A grid of generated images, from the same noise every time."""
+        """Draw a grid of generated images, from the same noise every time."""
         return {"samples": image_grid(self.sample(64))}
 
     def _frechet_distance(self, features: nn.Module) -> FrechetInceptionDistance:
@@ -160,7 +160,7 @@ def _inception_score(classifier: nn.Module) -> InceptionScore:
 
 
 def _frozen(network: nn.Module, weights: str | None) -> nn.Module:
-    """A judge: its parameters are constants of the game."""
+    """Freeze a network that only judges images."""
     if weights is not None:
         stored = torch.load(weights, map_location="cpu", weights_only=True)
         stored = stored.get("state_dict", stored)

@@ -58,7 +58,7 @@ class GuardedModule(LightningModule):
 
     @property
     def trainer(self) -> Trainer:
-        """Return the trainer. Lightning sets it before anything else, and a fit that cannot work is refused then.
+        """Return the trainer; Lightning sets it before anything else, so this is where impossible fits are refused.
 
         Raises:
             RuntimeError: If the task is not attached to a trainer.

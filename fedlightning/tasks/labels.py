@@ -40,7 +40,7 @@ def require_labels(task: FederatedLightningModule, classes: int) -> None:
 
 
 def _labels(data: FederatedDataModule) -> Tensor | None:
-    """Return the labels of the clients' samples; None if they are not one whole number a sample, held as tensors."""
+    """Return the labels of the clients' samples; None unless they are tensors with one whole number per sample."""
     train = data.federation.train
     parts = train.parts if isinstance(train, MixedTensorData) else [as_tensor_data(train)]
     found = []

@@ -127,7 +127,7 @@ def require_a_federated_fit(task: LightningModule, base: type[LightningModule], 
 
 
 def never_made(task: object) -> str:
-    """Return the message for a task whose ``__init__`` does not call that of its base class."""
+    """Return the message for a task whose ``__init__`` does not call the base class's ``__init__``."""
     return (
         f"{type(task).__name__}.__init__ does not call super().__init__(algorithm, ...) of FederatedLightningModule. "
         "Call it first of all."

@@ -1,4 +1,4 @@
-"""How a task is trained over many clients, beside its algorithm."""
+"""Options that say, beside the algorithm, how a task is trained over many clients."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from fedlightning.tasks.quadratic_saddle import gram
 
 
 class PersonalQuadratic(FederatedLightningModule):
-    """Quadratic problem over clients, part shared, part personal; a client's one sample is its number."""
+    """Solves a quadratic problem with a shared and a personal block; a client's one sample is its number."""
 
     personal_parameters = ("v",)
     higher_is_better: ClassVar[dict[str, bool]] = {"distance": False, "personal_distance": False}
@@ -37,7 +37,7 @@ class PersonalQuadratic(FederatedLightningModule):
         problem_seed: int = 0,
         **federation: Any,
     ) -> None:
-        """Draw a problem.
+        """Draw the clients' matrices and offsets, and the start.
 
         Args:
             algorithm: What clients and server do.
@@ -69,18 +69,18 @@ class PersonalQuadratic(FederatedLightningModule):
         self.offset: Tensor
 
     def on_fit_start(self) -> None:
-        """Refuse data with another number of clients."""
+        """Make sure that the data have the same number of clients."""
         require_its_number_of_clients(self, len(self.matrix))
 
     def objective(self, batch: Tensor) -> Tensor:
-        """f_i; ``batch [B]`` repeats the client's number."""
+        """Return f_i; ``batch [B]`` repeats the client's number."""
         w = torch.cat([self.u, self.v])
         matrix = self.matrix.index_select(0, batch).mean(0)
         return w @ matrix @ w / 2 + self.offset.index_select(0, batch).mean(0) @ w
 
     @property
     def solution(self) -> tuple[Tensor, Tensor]:
-        """The minimiser: u ``[dim_shared]`` and all v_i ``[N, dim_personal]``, float64."""
+        """Return the minimiser: u ``[dim_shared]`` and all v_i ``[N, dim_personal]``, float64."""
         n = len(self.u)
         matrix, offset = self.matrix.double(), self.offset.double().unsqueeze(2)
         a, b, d = matrix[:, :n, :n], matrix[:, :n, n:], matrix[:, n:, n:]

@@ -22,7 +22,7 @@ Batch = tuple[Any, Tensor]
 
 
 class PersonalizedClassification(BatchedEvaluationTask):
-    """Any network of logits, cross entropy; every client is evaluated by itself.
+    """Trains any network of logits by cross entropy, and evaluates every client by itself.
 
     Which part is personal is a choice of names: lower layers (input personalisation), upper layers (output), or one of
     several streams (split input). With none the task is ordinary classification, still evaluated client by client, for
@@ -43,7 +43,7 @@ class PersonalizedClassification(BatchedEvaluationTask):
         classes: int = 10,
         **federation: Any,
     ) -> None:
-        """Take a network.
+        """Store the network, or build the default one, and set up the metrics.
 
         Args:
             algorithm: What clients and server do.
@@ -75,20 +75,20 @@ class PersonalizedClassification(BatchedEvaluationTask):
         )
 
     def forward(self, x: Any) -> Tensor:
-        """Logits ``[B, C]``."""
+        """Return the logits ``[B, C]``."""
         return self.network(x)  # type: ignore[no-any-return]
 
     def on_fit_start(self) -> None:
-        """Refuse labels without an output."""
+        """Make sure that the classifier has an output for every label."""
         require_labels(self, self._classes)
 
     def objective(self, batch: Any) -> Tensor | dict[str, Tensor]:
-        """Cross entropy."""
+        """Return the cross entropy, averaged over the minibatch."""
         x, y = self.unpack(batch)
         return F.cross_entropy(self(x), y)
 
     def unpack(self, batch: Any) -> Sequence[Any]:
-        """The parts of a batch.
+        """Return the parts of a batch, after a check of their number.
 
         Raises:
             ValueError: If it has others than the task takes.
@@ -103,11 +103,11 @@ class PersonalizedClassification(BatchedEvaluationTask):
         return batch  # type: ignore[no-any-return]
 
     def predictions(self, batch: Batch) -> Tensor:
-        """Logits ``[B, C]``."""
+        """Return the logits ``[B, C]``."""
         return self(batch[0])  # type: ignore[no-any-return]
 
     def evaluate(self, stage: str, batch: Batch, predictions: Tensor) -> None:
-        """Accuracy, macro F1, AUC and loss; classes a client's own head does not have get probability 0.
+        """Log accuracy, macro F1, AUC and loss; classes that a client's own head lacks get probability 0.
 
         Raises:
             ValueError: If the network has more outputs than ``classes``, or a label is beyond its outputs.
@@ -129,11 +129,11 @@ class PersonalizedClassification(BatchedEvaluationTask):
         self.log_dict(self.measured(stage, predictions, y), prog_bar=stage == "val", batch_size=len(y))
 
     def measured(self, name: str, predictions: Tensor, y: Tensor) -> dict[str, Any]:
-        """The metrics of that name, with these samples."""
+        """Add these samples to the metrics of a stage, and return the metrics by name."""
         metrics: Any = self.metrics[name]
         metrics.update(F.pad(predictions.softmax(1), (0, self._classes - predictions.shape[1])), y)
         return dict(metrics.items())
 
     def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Predicted classes ``[B]``."""
+        """Return the predicted classes ``[B]``."""
         return self(batch[0]).argmax(1)  # type: ignore[no-any-return]

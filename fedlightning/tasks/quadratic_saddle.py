@@ -25,13 +25,13 @@ from fedlightning.tasks.fit_checks import require_its_number_of_clients
 
 
 def gram(factor: Tensor) -> Tensor:
-    """F F' / n of factors ``[..., n, n]``, symmetric to the last digit, as products are not on every processor."""
+    """Return F F' / n of factors ``[..., n, n]``, symmetric to the last digit even where products are not."""
     product = factor @ factor.mT / max(1, factor.shape[-1])
     return (product + product.mT) / 2
 
 
 class QuadraticSaddle(FederatedLightningModule):
-    """Quadratic saddle point problem over clients; a client's one sample is its number (:class:`ClientNumbers`)."""
+    """Solves a quadratic saddle point problem; a client's one sample is its number (:class:`ClientNumbers`)."""
 
     max_parameters = ("y",)
 
@@ -46,7 +46,7 @@ class QuadraticSaddle(FederatedLightningModule):
         problem_seed: int = 0,
         **federation: Any,
     ) -> None:
-        """Draw a problem.
+        """Draw the clients' matrices and offsets, and the start.
 
         Args:
             algorithm: What clients and server do.
@@ -88,11 +88,11 @@ class QuadraticSaddle(FederatedLightningModule):
         self.offset: Tensor
 
     def on_fit_start(self) -> None:
-        """Refuse data with another number of clients."""
+        """Make sure that the data have the same number of clients."""
         require_its_number_of_clients(self, len(self.matrix))
 
     def objective(self, batch: Tensor) -> Tensor:
-        """f_i; ``batch [B]`` repeats the client's number."""
+        """Return f_i; ``batch [B]`` repeats the client's number."""
         g = self.matrix.index_select(0, batch).mean(0)
         q = self.offset.index_select(0, batch).mean(0)
         if self.noise:
@@ -103,12 +103,12 @@ class QuadraticSaddle(FederatedLightningModule):
 
     @property
     def solution(self) -> Tensor:
-        """The saddle point of mean_i f_i as ``[dim_x + dim_y]``, float64."""
+        """Return the saddle point of mean_i f_i, ``[dim_x + dim_y]``, float64."""
         saddle: Tensor = torch.linalg.solve(self.matrix.double().mean(0), -self.offset.double().mean(0))
         return saddle
 
     def drift_fixed_point(self, lr: float, local_steps: int) -> Tensor:
-        """Where FedAvg (FedAvgGDA) with full participation stands still, ``[dim_x + dim_y]``, float64.
+        """Return the fixed point of FedAvg (FedAvgGDA) with full participation, ``[dim_x + dim_y]``, float64.
 
         K steps of client i map z to z_i* + (I - lr G_i)^K (z - z_i*) with z_i* its own saddle; with
         P_i = I - (I - lr G_i)^K the mean of these maps has the fixed point (sum P_i)^-1 sum P_i z_i*.
@@ -129,7 +129,7 @@ class QuadraticSaddle(FederatedLightningModule):
         self._evaluate("")
 
     def test_step(self, batch: Tensor, batch_idx: int) -> None:
-        """As in validation."""
+        """Log the same values as in validation."""
         self._evaluate("test_")
 
     def _evaluate(self, prefix: str) -> None:
@@ -140,12 +140,12 @@ class QuadraticSaddle(FederatedLightningModule):
 
 
 class ClientNumbers(FederatedDataModule):
-    """Data for problems that live in the task: every client holds one sample, its own number."""
+    """Gives every client one sample, its own number, for problems that live in the task."""
 
     def __init__(
         self, num_clients: int = 8, batch_size: int | None = None, local_steps: int = 10, **options: Any
     ) -> None:
-        """Number the clients.
+        """Set the number of clients and how rounds are made.
 
         Args:
             num_clients: Number N of clients.
@@ -157,7 +157,7 @@ class ClientNumbers(FederatedDataModule):
         self._num_clients = num_clients
 
     def build(self) -> Federation:
-        """One number a client; validation looks at the problem once."""
+        """Give each client its number, for training and evaluation alike."""
         numbers = torch.arange(self._num_clients)
         data = TensorData(numbers)
         partition = Partition(numbers, torch.arange(self._num_clients + 1))

@@ -28,7 +28,7 @@ Batch = tuple[Tensor, Tensor]
 
 
 class RobustClassification(FederatedLightningModule):
-    """A classifier against one perturbation of all its inputs, priced by its squared norm."""
+    """Trains a classifier against one perturbation of all inputs, whose squared norm is penalised."""
 
     max_parameters = ("perturbation",)
 
@@ -43,7 +43,7 @@ class RobustClassification(FederatedLightningModule):
         ascent_lr: float = 1.0,
         **federation: Any,
     ) -> None:
-        """Take a network.
+        """Store the network, or build the default one, and set up the metrics.
 
         Args:
             algorithm: What clients and server do.
@@ -74,24 +74,24 @@ class RobustClassification(FederatedLightningModule):
         self._seen: dict[str, list[Batch]] = {}
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits ``[B, C]`` of inputs as they are."""
+        """Return the logits ``[B, C]`` of unperturbed inputs."""
         return self.network(x)  # type: ignore[no-any-return]
 
     def on_fit_start(self) -> None:
-        """Refuse labels without an output."""
+        """Make sure that the classifier has an output for every label."""
         require_labels(self, self._classes)
 
     def objective(self, batch: Batch) -> Tensor:
-        """Cross entropy of perturbed inputs, less the perturbation's price."""
+        """Return the cross entropy of perturbed inputs minus the perturbation's penalty."""
         x, label = batch
         price = self.penalty / 2 * self.perturbation.square().sum()
         return F.cross_entropy(self(x + self.perturbation), label) - price
 
     def worst_perturbation(self, batches: Sequence[Batch]) -> tuple[Tensor, Tensor]:
-        """The perturbation that full-batch gradient ascent finds for the present network, and the robust loss there.
+        """Search for the worst perturbation of the present network by full-batch ascent, and return it with its loss.
 
-        It starts at the trained perturbation. ``ascent_steps`` are few: the loss there is the paper's measure, not the
-        maximum, and where two trained perturbations differ, so does the start.
+        The ascent starts at the trained perturbation. ``ascent_steps`` are few: the loss found is the paper's measure,
+        not the maximum, and where two trained perturbations differ, so does the start.
 
         Args:
             batches: All data.
@@ -114,28 +114,28 @@ class RobustClassification(FederatedLightningModule):
         return torch.stack(losses).sum() / samples - self.penalty / 2 * perturbation.square().sum()
 
     def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Accuracy on inputs as they are, of training data too if the data module gives them."""
+        """Log the accuracy on unperturbed inputs, of training data too if the data module gives them."""
         self._evaluate(("val", "global_train")[dataloader_idx], batch)
 
     def on_validation_epoch_end(self) -> None:
-        """Loss and accuracy under the perturbation that ascent finds."""
+        """Log loss and accuracy under the perturbation that ascent finds."""
         self._attack()
         super().on_validation_epoch_end()
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
-        """As in validation, on the test data."""
+        """Log the same metrics as in validation, on the test data."""
         self._evaluate("test", batch)
 
     def on_test_epoch_end(self) -> None:
-        """Loss and accuracy under the perturbation that ascent finds."""
+        """Log loss and accuracy under the perturbation that ascent finds."""
         self._attack()
 
     def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Predicted classes ``[B]``."""
+        """Return the predicted classes ``[B]``."""
         return self(batch[0]).argmax(1)  # type: ignore[no-any-return]
 
     def pictures(self) -> dict[str, Figure]:
-        """The perturbation: blue lowers, red raises a pixel."""
+        """Draw the perturbation: blue lowers a pixel, red raises it."""
         flat = self.perturbation.detach()
         return {"perturbation": attack_figure(flat if flat.dim() == 3 else flat.reshape(1, 1, -1))}
 

@@ -28,7 +28,7 @@ class TrainingRounds:
     """Carries out rounds between the server and the clients of a task, and moves the task's global model after each."""
 
     def __init__(self, task: FederatedLightningModule, server_step: ServerStep) -> None:
-        """Start before a fit.
+        """Store the task and its server step; no fit has begun yet.
 
         Args:
             task: The task that is trained.
@@ -41,7 +41,7 @@ class TrainingRounds:
 
     @property
     def running(self) -> bool:
-        """Return whether clients compute at the moment, so that whoever calls the task is its own objective."""
+        """Return whether clients compute at the moment, so that calls of the task come from its own objective."""
         return self._running
 
     def begin_fit(self) -> OptimizerLRScheduler:
@@ -97,7 +97,7 @@ class TrainingRounds:
 
     @contextmanager
     def _computing(self, batch: RoundBatch) -> Iterator[None]:
-        """Say that clients compute, and save the state before a round that is rejected."""
+        """Mark the time in which clients compute, and save the state before a round that is rejected."""
         self._running = True
         try:
             yield

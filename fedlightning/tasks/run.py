@@ -37,7 +37,7 @@ class FederationRun:
         make: Callable[[FederatedLightningModule], Simulation],
         of_one_client: bool = False,
     ) -> None:
-        """Start before the first round.
+        """Store the task; the simulation is made later, when it is needed.
 
         Args:
             task: The task that is trained.
@@ -86,7 +86,7 @@ class FederationRun:
         return (self.simulation if self.exists else self._make(self._task)).loop
 
     def evaluation_request(self, stage: str) -> EvaluationRequest:
-        """Return what asks clients to measure the present models.
+        """Return the request that asks clients to measure the present models.
 
         Before the first round clients evaluate the task as it is, whose lazy layers may have no shape yet.
 
@@ -236,7 +236,7 @@ def _put_into(
 
 
 def _write(task: FederatedLightningModule, simulation: Simulation, architecture: str, models: Models) -> None:
-    """Write the first of the models, one of the architecture that is active."""
+    """Write the first of the models, which has the active architecture, into a task."""
     points, personal, buffers = models
     space: ParameterSpace = simulation.space_of(architecture)
     write(space.shared, task, points[0])

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class EvaluationSession:
-    """Puts clients' models into the task one after the other, and hears what is logged meanwhile.
+    """Puts clients' models into the task one after the other, and records what is logged meanwhile.
 
     It is the :class:`~fedlightning.federation.transport.Evaluator` of clients in this process. They measure while the
     evaluation loop runs, and the server asks for their answers afterwards.
@@ -30,7 +30,7 @@ class EvaluationSession:
 
     @property
     def evaluation(self) -> ClientEvaluation | None:
-        """The evaluation client by client that runs now; None while none does."""
+        """Return the client-by-client evaluation that runs now; None if none does."""
         return self._evaluation
 
     def begin(self, request: EvaluationRequest) -> ClientEvaluation:
@@ -66,7 +66,7 @@ class EvaluationSession:
             self._task.run.put_in(None)
 
     def hears(self, name: str, value: Any, *args: Any, **options: Any) -> bool:
-        """Take what the task logs, as ``self.log`` does, while a client is measured.
+        """Record what the task logs, as ``self.log`` does, while a client is measured.
 
         Returns:
             Whether a client is measured; otherwise the value is Lightning's to log.

@@ -16,7 +16,7 @@ from fedlightning.tasks.personalized_classification import PersonalizedClassific
 
 
 class TwoHeadClassification(PersonalizedClassification):
-    """Base: the network with its ``head`` is shared, ``own_head`` starts as the head's copy and is personal.
+    """Shares a network with its ``head``, and gives every client an ``own_head``, at first a copy of ``head``.
 
     What the heads see are the network's features: of its method ``features``, or of its part ``body``.
 
@@ -28,7 +28,7 @@ class TwoHeadClassification(PersonalizedClassification):
     def __init__(
         self, algorithm: Algorithm, network: nn.Module | None = None, classes: int = 10, **federation: Any
     ) -> None:
-        """Take a network.
+        """Store the network, or build the default one, and copy its head as the personal one.
 
         Args:
             algorithm: What clients and server do; none that keeps personal models beside the global one.
@@ -69,12 +69,12 @@ class TwoHeadClassification(PersonalizedClassification):
             self.metrics[f"{stage}_global"] = metrics.clone(prefix=f"{stage}_global_")
 
     def features(self, x: Any) -> Tensor:
-        """What both heads see, ``[B, K]``."""
+        """Return the features that both heads see, ``[B, K]``."""
         network: Any = self.network
         return network.features(x) if hasattr(network, "features") else network.body(x)  # type: ignore[no-any-return]
 
     def below_head(self) -> nn.Module:
-        """A copy of what gives the features."""
+        """Return a copy of the part of the network that computes the features."""
         network: Any = self.network
         if not hasattr(network, "features"):
             return deepcopy(network.body)  # type: ignore[no-any-return]
@@ -83,7 +83,7 @@ class TwoHeadClassification(PersonalizedClassification):
         return below  # type: ignore[no-any-return]
 
     def below_head_state(self) -> dict[str, Tensor]:
-        """The state of :meth:`below_head`, not copied."""
+        """Return the state of :meth:`below_head` without copying it."""
         network: Any = self.network
         if not hasattr(network, "features"):
             return network.body.state_dict()  # type: ignore[no-any-return]
@@ -91,10 +91,10 @@ class TwoHeadClassification(PersonalizedClassification):
 
     @abstractmethod
     def personal_head(self) -> nn.Module:
-        """Features to the personal model's logits ``[B, C]``, as one module."""
+        """Return one module that maps features to the personal model's logits ``[B, C]``."""
 
     def personal_network(self) -> nn.Module:
-        """The personal model as a plain module: a copy of the network with :meth:`personal_head` as its ``head``.
+        """Return the personal model: a copy of the network with :meth:`personal_head` as its ``head``.
 
         One client's: ``torch.save(task.personalize(3).personal_network().state_dict(), path)``.
         """
@@ -103,12 +103,12 @@ class TwoHeadClassification(PersonalizedClassification):
         return network  # type: ignore[no-any-return]
 
     def predictions(self, batch: Any) -> dict[str, Tensor]:  # type: ignore[override]
-        """Logits ``[B, C]`` of the personal and of the global model."""
+        """Return the logits ``[B, C]`` of the personal and of the global model."""
         x = batch[0]
         return {"own": self(x), "global": self.network(x)}
 
     def evaluate(self, stage: str, batch: Any, predictions: dict[str, Tensor]) -> None:  # type: ignore[override]
-        """As the base class for the personal model; accuracy, macro F1 and AUC for the global one."""
+        """Log the base class's metrics for the personal model; accuracy, macro F1 and AUC for the global one."""
         super().evaluate(stage, batch, predictions["own"])
         y = batch[1]
         self.log_dict(self.measured(f"{stage}_global", predictions["global"], y), batch_size=len(y))

@@ -29,7 +29,7 @@ Batch = tuple[Tensor, Tensor]
 
 
 class UniversalPerturbation(FederatedLightningModule):
-    """A classifier against one perturbation of all its inputs."""
+    """Trains a classifier against one perturbation of all inputs."""
 
     max_parameters = ("attack",)
 
@@ -44,7 +44,7 @@ class UniversalPerturbation(FederatedLightningModule):
         max_regularizer: Regularizer | None = None,
         **federation: Any,
     ) -> None:
-        """Take a network.
+        """Store the network, or build the default one, and set up the metrics.
 
         Args:
             algorithm: What clients and server do; one that takes regularisers.
@@ -78,28 +78,28 @@ class UniversalPerturbation(FederatedLightningModule):
         )
 
     def forward(self, image: Tensor) -> Tensor:
-        """Logits ``[B, C]`` of images as they are."""
+        """Return the logits ``[B, C]`` of images that are not attacked."""
         return self.network(image)  # type: ignore[no-any-return]
 
     def objective(self, batch: Batch) -> Tensor:
-        """Cross entropy on attacked images."""
+        """Return the cross entropy on attacked images."""
         image, label = batch
         return F.cross_entropy(self(image + self.attack), label)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        """Accuracy on clean and attacked images, loss under attack, density of the attack."""
+        """Log the accuracy on clean and attacked images, the loss under attack, and the density of the attack."""
         self._evaluate("val", batch)
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
-        """As in validation, on the test data."""
+        """Log the same metrics as in validation, on the test data."""
         self._evaluate("test", batch)
 
     def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Predicted classes ``[B]`` of images as they are."""
+        """Return the predicted classes ``[B]`` of images that are not attacked."""
         return self(batch[0]).argmax(1)  # type: ignore[no-any-return]
 
     def pictures(self) -> dict[str, Figure]:
-        """The attack: blue lowers, red raises a pixel."""
+        """Draw the attack: blue lowers a pixel, red raises it."""
         return {"attack": attack_figure(self.attack.detach())}
 
     def _evaluate(self, stage: str, batch: Batch) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedlightning.algorithms import FedAvg, over_all_clients
 from fedlightning.federation.aggregation import CohortMean, WeightedMean, finite_clients
-from fedlightning.federation.protocol import Answer, Roster
+from fedlightning.federation.protocol import Answer, Roster, Stamp
 from tests.support.small import Line, clients, fitted, regression_data
 
 
@@ -24,7 +24,7 @@ class Up:
 
 def answer(clients, w, c, sound=None):
     buffers = torch.empty(len(clients), 0)
-    return Answer(clients, Up(w, c), buffers, {"norm": w.norm(dim=1)}, per_client=("norm",), sound=sound)
+    return Answer(Stamp(0, 0), clients, Up(w, c), buffers, {"norm": w.norm(dim=1)}, per_client=("norm",), sound=sound)
 
 
 @pytest.mark.parametrize("by_samples", [False, True])

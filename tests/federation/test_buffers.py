@@ -164,3 +164,30 @@ def test_constant_buffers_may_be_anything():
     task = Constants()
     fitted(task, regression_data(local_steps=STEPS), max_steps=1)
     assert task.memory == STEPS
+
+
+@pytest.mark.parametrize(
+    ("start", "new"),
+    [
+        (torch.tensor(0), torch.tensor(0.5)),
+        (torch.tensor(True), torch.tensor(2)),
+        (torch.zeros(2, 3), torch.ones(3, 2)),
+    ],
+    ids=["whole to real", "flag to number", "shape"],
+)
+def test_a_buffer_of_another_kind_is_refused(start, new):
+    class Replacing(Remembering):
+        def objective(self, batch):
+            self.memory = new
+            return (self.line(batch[0]).squeeze(1) - batch[1].float()).square().mean()
+
+    with pytest.raises(ValueError, match="replaces buffer 'memory'"):
+        fitted(Replacing(start, None))
+
+
+def test_whole_numbers_that_outgrow_float64_in_a_later_round_are_refused():
+    def double(memory, x):
+        return memory * 2**5
+
+    with pytest.raises(ValueError, match="buffers memory has grown beyond 2\\^53"):
+        trained(torch.tensor(1), double)

@@ -35,7 +35,7 @@ def test_nan_is_a_result_unless_the_metric_is_undefined():
 def test_answers_belong_to_a_round_and_a_phase():
     assert Stamp(2, 0) == (2, 0)
     assert Stamp(2, 0) != Stamp(2, 1)
-    answer = Answer([4], None, torch.zeros(1, 0))
+    answer = Answer(Stamp(0, 0), [4], None, torch.zeros(1, 0))
     assert (answer.client_ids, answer.metrics, answer.tally, answer.evaluated, answer.sound) == (
         [4],
         {},

@@ -9,7 +9,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from fedlightning import FederatedDataModule
 from fedlightning.algorithms import SCAFFOLD, FedAvg, FedMM
 from fedlightning.callbacks import LastCheckpoint
-from fedlightning.federation.protocol import Answer
+from fedlightning.federation.protocol import Answer, Stamp
 from fedlightning.federation.server import RoundRejectedError, in_order
 from fedlightning.oracle import Sequential, Vectorized
 from fedlightning.participation import Uniform
@@ -88,7 +88,7 @@ def test_an_interrupt_in_the_middle_of_a_round_saves_the_rounds_before(tmp_path)
 
 def test_answers_are_added_up_in_the_order_of_the_invitations():
     """Whoever was first: an answer waits for those invited before it, clients that never answer for the end."""
-    answers = [Answer([client], None, torch.empty(1, 0)) for client in (7, 3, 9, 5)]
+    answers = [Answer(Stamp(0, 0), [client], None, torch.empty(1, 0)) for client in (7, 3, 9, 5)]
     for arrival in ([0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]):
         came = in_order([answers[place] for place in arrival], invited=[5, 3, 4, 9, 7])
         assert [answer.client_ids[0] for answer in came] == [5, 3, 9, 7]
@@ -100,7 +100,7 @@ def test_answers_in_order_do_not_wait():
     def stream():
         for client in (2, 0, 1):
             taken.append(client)
-            yield Answer([client], None, torch.empty(1, 0))
+            yield Answer(Stamp(0, 0), [client], None, torch.empty(1, 0))
 
     first = next(in_order(stream(), invited=[2, 0, 1]))
     assert first.client_ids == [2]

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
+import torch
 from torch import Tensor
 
 from fedlightning import FederatedDataModule
-from fedlightning.algorithms import LocalGradientAlgorithm, Reply
-from fedlightning.algorithms.base import Algorithm
+from fedlightning.algorithms import FedAvg, LocalGradientAlgorithm, Reply
+from fedlightning.algorithms.base import Algorithm, Point, of_any_length
+from fedlightning.federation.validation import require_reply, shapes_of
 from fedlightning.oracle import Sequential
 from tests.support.small import Line, clients, trainer
 
@@ -169,3 +171,23 @@ def test_a_slip_in_a_new_algorithm_is_named(mistake):
 
 def test_an_algorithm_that_is_no_dataclass_of_its_own_runs():
     fit(Undecorated(0.1))
+
+
+@pytest.mark.parametrize("kept", [{"state": Point(torch.zeros(2, 3))}, {"personal": torch.zeros(2, 3)}])
+def test_only_the_last_phase_may_return_what_clients_keep(kept):
+    reply = Reply(Point(torch.zeros(2, 3)), **kept)
+    with pytest.raises(ValueError, match="before the last phase of a round"):
+        require_reply(FedAvg(0.1), reply, 2, 3, is_last=False)
+
+
+def test_shapes_of_states():
+    @dataclass(frozen=True)
+    class State:
+        z: Tensor
+        models: Tensor = of_any_length()
+        turn: int = 0
+
+    state = State(torch.zeros(3), torch.zeros(5, 2), 7)
+    assert shapes_of(None) == {}
+    assert shapes_of(state) == {"z": (3,), "models": ("any", 2), "turn": "int"}
+    assert shapes_of(state, {"z": torch.zeros(4), "models": None}) == {"z": (4,), "models": "NoneType"}

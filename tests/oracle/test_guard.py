@@ -12,7 +12,8 @@ from torch import nn
 from fedlightning import FederatedDataModule, FederatedLightningModule
 from fedlightning.algorithms import FedAvg
 from fedlightning.oracle import ObjectiveError, Sequential, Vectorized
-from tests.support.small import clients, trainer
+from tests.support.small import Line as Regression
+from tests.support.small import clients, fitted, regression_data, trainer
 
 LATE = 2
 
@@ -255,3 +256,39 @@ def test_an_objective_that_fails_at_another_point_is_trained_nonetheless():
     data = FederatedDataModule.from_datasets(clients(), batch_size=4, local_steps=1, rounds_per_epoch=2)
     trainer(max_steps=2, precision="64-true").fit(task, data)
     assert task.global_step == 2
+
+
+class Annealed(Regression):
+    """Weighs a penalty by an object's count, from the second epoch on."""
+
+    def __init__(self, oracle):
+        super().__init__(FedAvg(0.02), dropout=0.0, oracle=oracle)
+        self.schedule = Schedule()
+
+    def objective(self, batch):
+        loss = super().objective(batch)["loss"]
+        weight = self.schedule.step() if self.current_epoch >= 1 else 0.0
+        return {"loss": loss + weight * self.head.weight.square().sum()}
+
+
+class Schedule:
+    def __init__(self):
+        self.calls = [[0]]
+
+    def step(self):
+        self.calls[0][0] += 1
+        return min(1.0, self.calls[0][0] / 200)
+
+
+@pytest.mark.parametrize("oracle", [Vectorized(), Vectorized(replay=False), None], ids=repr)
+def test_an_object_that_begins_to_count_in_a_later_round_counts_every_client(oracle):
+    ends = []
+    for each in (Sequential(), oracle):
+        torch.manual_seed(0)
+        data = regression_data(local_steps=25)
+        data.rounds_per_epoch = 1
+        task = Annealed(each)
+        fitted(task, data, max_steps=3, limit_val_batches=0)
+        ends.append((task.head.weight.detach(), task.schedule.calls[0][0]))
+    torch.testing.assert_close(ends[1][0], ends[0][0])
+    assert ends[0][1] == ends[1][1] == 200

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import torch
 
@@ -18,10 +18,13 @@ from tests.support.federations import loop_for
 class OverTheWire:
     """Every client has a task, a runner and states of its own; nothing but bytes passes between it and the server."""
 
-    def __init__(self, processes, runners):
+    def __init__(self, processes, runners, hostile=False):
+        """Connect the runners; a hostile wire repeats answers, and brings old ones and those of nobody's invitation."""
         self.processes = processes
         self.runners = runners
+        self.hostile = hostile
         self.bytes = 0
+        self.former = None
 
     def receive(self, batch, autocast):
         for client, transport in self.runners.items():
@@ -43,8 +46,21 @@ class OverTheWire:
 
     def ask(self, request, invited):
         for client in reversed(invited):  # the last is the fastest
-            for answer in self.runners[client].ask(self.travel(request), [client]):
+            for answer in self.runners[client].ask(self.travel(request.to(client)), [client]):
+                yield from self.noise(answer)
                 yield self.travel(answer)
+
+    def noise(self, answer):
+        """What comes before an answer on a hostile wire: an old one, somebody else's, and the same once before."""
+        if not self.hostile:
+            return
+        wrong = replace(answer, update=map_fields(answer.update))
+        former, self.former = self.former, wrong
+        if former is not None and former.stamp != answer.stamp:
+            yield self.travel(former)
+            yield self.travel(replace(former, client_ids=answer.client_ids))
+        yield self.travel(replace(wrong, client_ids=[1000 + answer.client_ids[0]]))
+        yield self.travel(answer)
 
     def evaluate(self, request, clients):
         for client in clients:
@@ -63,10 +79,17 @@ class OverTheWire:
         return torch.load(buffer, weights_only=False)
 
 
+def map_fields(update):
+    """The update with other numbers."""
+    if update is None:
+        return None
+    return replace(update, **{each.name: getattr(update, each.name) + 1 for each in fields(update)})
+
+
 class FederationOverTheWire:
     """A server, and each client on the other end of a wire with a copy of the task."""
 
-    def __init__(self, task, num_clients, oracle, evaluators=None, **options):
+    def __init__(self, task, num_clients, oracle, evaluators=None, hostile=False, **options):
         evaluators = {} if evaluators is None else evaluators
         self.clients = {
             client: loop_for(deepcopy(task), oracle, evaluator=evaluators.get(client), **options)
@@ -74,7 +97,8 @@ class FederationOverTheWire:
         }
         simulation = loop_for(task, oracle, **options)  # for its server alone
         self.server = simulation.server
-        self.wire = OverTheWire(OneProcess(), {i: each.loop.transport for i, each in self.clients.items()})
+        transports = {i: each.loop.transport for i, each in self.clients.items()}
+        self.wire = OverTheWire(OneProcess(), transports, hostile)
         self.loop = RoundLoop(self.server, self.wire)
 
     def run(self, batch, autocast, undo_overflow=False):

@@ -1,4 +1,4 @@
-"""Transports, the ways in which a server reaches clients."""
+"""Transports, by which a server reaches clients."""
 
 from fedlightning.federation.transport.in_process import Evaluator, InProcess
 

@@ -18,11 +18,12 @@ from fedlightning.federation.protocol import (
     Roster,
     Stamp,
 )
+from fedlightning.federation.validation import require_same_buffers
 from fedlightning.oracle import Autocast
 
 
 class Evaluator(Protocol):
-    """Measures clients' models on evaluation data that reach this process by a way of their own."""
+    """Measures clients' models on evaluation data that do not reach this process through the transport."""
 
     def answers(self, request: EvaluationRequest, client_ids: Sequence[int]) -> Iterator[EvaluationAnswer]:
         """Yield what the clients of this process measured for a request."""
@@ -83,7 +84,7 @@ class InProcess:
         cohort = self._round.cohorts[request.stamp.phase]
         if not self.runner.has_joined:  # a runner for one client, which the first cohort left out
             self.runner.clients.use(self._precision)
-            self.runner.join(cohort, self._round.samples)
+            require_same_buffers(request, self.runner.join(cohort, self._round.samples))
         return self.runner.train(request, cohort, self._precision)
 
     def evaluate(self, request: EvaluationRequest, client_ids: Sequence[int]) -> Iterator[EvaluationAnswer]:

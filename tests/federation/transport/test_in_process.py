@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from fedlightning import algorithms as fl
+from fedlightning.federation.protocol import Request
 from fedlightning.federation.server import RoundRejectedError
 from fedlightning.oracle import Autocast, Sequential, Vectorized
 from fedlightning.participation import Uniform
@@ -15,7 +16,7 @@ from tests.support.cases import CASES
 from tests.support.federations import CLIENTS, loop_for, personal_quadratic, quadratic, rounds_of
 from tests.support.over_the_wire import FederationOverTheWire
 from tests.support.situations import ROUNDS, SITUATIONS, batches_of, seeded
-from tests.support.small import regression_data
+from tests.support.small import Line, regression_data
 
 
 def both(make, batches, num_clients, oracle=None, **options):
@@ -74,6 +75,67 @@ def test_situations_are_alike_over_the_wire(situation, oracle):
         here, there, results = both(task, batches_of(data, task()), 4, oracle, **options)
     exactly = isinstance(oracle, Sequential)
     assert_same(here, there, results, 4, torch.equal if exactly else torch.allclose)
+
+
+@pytest.mark.parametrize("name", ["SCAFFOLD", "FedSkip", "CDMA_ADA", "FedMM"])
+def test_old_repeated_and_uninvited_answers_change_nothing(name):
+    algorithm = next(case.algorithm() for key, case in CASES.items() if type(case.algorithm()).__name__ == name)
+    here = loop_for(quadratic(algorithm), Sequential())
+    there = FederationOverTheWire(quadratic(algorithm), CLIENTS, Sequential(), hostile=True)
+    results, said = [], set()
+    for batch in rounds_of(algorithm, ROUNDS, size=4):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            results.append([loop.run(batch, Autocast("cpu")) for loop in (here, there)])
+        said |= {str(warning.message).partition("because ")[2].rstrip(".") for warning in caught}
+    assert_same(here, there, results, CLIENTS)
+    assert {"it came twice", "the client was not invited"} < said
+    assert any("it answers phase" in why for why in said)
+
+
+def test_a_client_receives_nothing_that_belongs_to_another():
+    algorithm = next(case.algorithm() for case in CASES.values() if isinstance(case.algorithm(), fl.FedSkip))
+    there, seen = FederationOverTheWire(quadratic(algorithm), CLIENTS, Sequential()), []
+    travel = there.wire.travel
+    there.wire.travel = lambda message: seen.append(message) or travel(message)
+    for batch in rounds_of(algorithm, 3):
+        there.run(batch, Autocast("cpu"))
+    received = [each.message for each in seen if isinstance(each, Request)]
+    assert len(received) == 3 * CLIENTS
+    for message in received:
+        (values,) = vars(message).values()
+        assert values.values.numel() == values.client_ids.numel() == 0
+    d = len(there.point)
+    assert there.server.traffic.download == 3 * CLIENTS * d
+
+
+class Counting(Line):
+    """Counts its batches in one of two buffers, as an option of the client says."""
+
+    def __init__(self, which="a"):
+        super().__init__(fl.FedAvg(0.05), dropout=0.0)
+        self.which = which
+        self.register_buffer("a", torch.zeros(()))
+        self.register_buffer("b", torch.zeros(()))
+
+    def objective(self, batch):
+        getattr(self, self.which).add_(1)
+        return super().objective(batch)
+
+
+def test_a_client_that_joins_late_must_change_the_same_buffers():
+    data = regression_data(participation=Uniform(2))
+    task = seeded(Counting)
+    batches = batches_of(data, task())
+    there = FederationOverTheWire(task(), 4, Sequential())
+    asked = {member.id for member in batches[0].cohorts[0].members}
+    late = next(member.id for batch in batches for member in batch.cohorts[0].members if member.id not in asked)
+    there.clients[late].runner.clients.table.task.which = "b"
+    until = next(i for i, batch in enumerate(batches) if any(m.id == late for m in batch.cohorts[0].members))
+    for batch in batches[:until]:
+        there.run(batch, Autocast("cpu"))
+    with pytest.raises(ValueError, match="changes buffer 'a' for some clients and not for others"):
+        there.run(batches[until], Autocast("cpu"))
 
 
 @pytest.mark.parametrize("undo_overflow", [False, True])

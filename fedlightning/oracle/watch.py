@@ -1,0 +1,137 @@
+"""What an objective does with the task's own parameters while it is evaluated at other points."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fedlightning.core.errors import InvalidValueError
+from fedlightning.oracle.objective import Named, writes_into
+
+
+class ParameterWatch(TorchDispatchMode):
+    """Notes which parameters an objective writes into, and which of the task's own it reads past its attributes.
+
+    An evaluation replaces the task's trainable parameters by the tensors of a client. A reference to a parameter that
+    the task has kept elsewhere still leads to the task's own.
+
+    Attributes:
+        are_hidden: Whether operations are inside one that compiles them by itself (``torch.cond``).
+    """
+
+    def __init__(self, task: nn.Module) -> None:
+        """Watch the parameters of a task."""
+        super().__init__()
+        self.are_hidden = False
+        parameters = dict(task.named_parameters())
+        self._frozen = {name: p for name, p in parameters.items() if not p.requires_grad}
+        self._own = _by_place({name: p for name, p in parameters.items() if p.requires_grad})
+        self._names = _by_place(parameters)
+        self._written: dict[str, bool] = {}  # and whether an embedding renormalised it as its table
+        self._read: str | None = None
+        self._before: dict[str, Tensor] = {}
+        self._followed: list[tuple[str, Tensor, int, Tensor]] = []
+
+    @property
+    def frozen_written(self) -> str | None:
+        """The name of a frozen parameter that was written into; None if there is none."""
+        return next((name for name in self._written if name in self._frozen), None)
+
+    def follow(self, parameters: Named) -> None:
+        """Note writes into further parameters."""
+        self._names |= _by_place(parameters)
+        self._followed += [(name, p, p.data_ptr(), p.detach().clone()) for name, p in parameters.items()]
+
+    def hide(self) -> None:
+        """Leave operations alone from now on, and let those be compiled again that failed below this mode."""
+        self.are_hidden = True
+        torch.compiler.reset()
+
+    def compare(self) -> None:
+        """Note parameters with another storage or other values, because ``.data = ...`` is no operation."""
+        for name, p, place, before in self._followed:
+            moved = p.data_ptr() != place or p.shape != before.shape
+            if moved or not torch.equal(p.nan_to_num(), before.nan_to_num()):
+                self._written.setdefault(name, False)
+
+    @contextmanager
+    def restored(self) -> Iterator[None]:
+        """Put frozen parameters back when the context ends."""
+        held = {name: p.data for name, p in self._frozen.items()}
+        versions = {name: p._version for name, p in self._frozen.items()}
+        try:
+            yield
+        finally:
+            for name, p in self._frozen.items():
+                if p.data_ptr() != held[name].data_ptr() or p._version != versions[name]:
+                    self._written.setdefault(name, False)
+                p.data = held[name]
+                if name in self._before:
+                    p.data.copy_(self._before[name])
+
+    def require_present(self, name: str) -> None:
+        """Make sure that the objective takes parameters from the task's attributes, and changes none that is trained.
+
+        Args:
+            name: Class of the task, for messages.
+
+        Raises:
+            ObjectiveError: If it writes into a trained parameter.
+            ValueError: If it reads one past the attributes.
+        """
+        moved = next((each for each in self._written if each not in self._frozen), None)
+        if moved is not None:
+            raise writes_into(name, moved, by_embedding=self._written[moved])
+        if self._read is not None:
+            raise InvalidValueError(
+                f"{name}.objective reads parameter '{self._read}' through a reference that was kept elsewhere (in a "
+                "list, a closure or another object). That is the task's own tensor, not the client's, so it would stay "
+                f"as it is and have no gradient. Read self.{self._read}, or self.named_parameters(), in the objective."
+            )
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        for tensor in _tensors((*args, *kwargs.values())):
+            self._read = self._own.get(_place(tensor), self._read)
+        if func._schema.is_mutable:
+            for argument, value in zip(func._schema.arguments, args, strict=False):
+                self._note(argument, value, func)
+            for argument in func._schema.arguments:
+                self._note(argument, kwargs.get(argument.name), func)
+        return func(*args, **kwargs)
+
+    def _note(self, argument: Any, value: Any, func: Any) -> None:
+        if argument.alias_info is None or not argument.alias_info.is_write:
+            return
+        for tensor in _tensors((value,)):
+            name = self._names.get(_place(tensor))
+            if name is None:
+                continue
+            if name in self._frozen and name not in self._before:
+                self._before[name] = self._frozen[name].data.clone()
+            self._written.setdefault(name, func is torch.ops.aten.embedding_renorm_.default)
+
+
+def _by_place(parameters: Named) -> dict[int, str]:
+    return {_place(p): name for name, p in parameters.items() if p.numel()}
+
+
+def _place(tensor: Tensor) -> int:
+    """Return where a tensor's storage lies, which all its views share."""
+    return tensor.untyped_storage().data_ptr()
+
+
+def _tensors(values: Any) -> Iterator[Tensor]:
+    """Yield the tensors with a storage among the arguments of an operation."""
+    for value in values:
+        if isinstance(value, list | tuple):
+            yield from _tensors(value)
+        elif isinstance(value, Tensor) and value.layout == torch.strided and value.numel():
+            yield value
