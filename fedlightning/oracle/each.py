@@ -15,7 +15,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
+from fedlightning.core.errors import UsageError
 from fedlightning.core.tree import flatten, unflatten
 from fedlightning.oracle.base import Blocks, Evaluate, Evaluation, differentiate
 from fedlightning.oracle.layers import LoneLayers
@@ -68,7 +70,7 @@ class _OneClient:
         """
 
         def forward(*arguments: Any) -> Any:
-            with LoneLayers(channels_last=objective.autocast.on_cpu):
+            with _NoReading(), LoneLayers(channels_last=objective.autocast.on_cpu):
                 return objective(*arguments)
 
         def function(w: Tensor, v: Tensor, b: Tensor, *leaves: Tensor) -> tuple[list[Tensor], list[str]]:
@@ -83,9 +85,9 @@ class _OneClient:
         results, self.names = self._recording(*inputs)
         self._results = [result[0].clone() for result in results]
         if not self._recording.replays:
-            raise RuntimeError("the operations of one client cannot be recorded for the others")
+            raise UsageError("the operations of one client cannot be recorded for the others")
         if not torch.equal(state, generator_state(inputs[0].device)):
-            raise RuntimeError("a recording of one client would draw the same random numbers for all")
+            raise UsageError("a recording of one client would draw the same random numbers for all")
 
     def empty(self, num_clients: int) -> list[Tensor]:
         """Return room for the results of S clients, ``[S, ...]`` each."""
@@ -96,6 +98,37 @@ class _OneClient:
         found, _ = self._recording(*inputs)
         for result, value in zip(results, found, strict=True):
             result.copy_(value[0])
+
+
+class _NoReading(TorchFunctionMode):
+    """Refuses to read numbers of tensors in Python, which would be those of the recorded client for all."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func in _READING:
+            raise UsageError(f"Tensor.{func.__name__} reads numbers in Python")
+        return func(*args, **(kwargs or {}))
+
+
+_READING = frozenset(
+    getattr(Tensor, name)
+    for name in (
+        "__array__",
+        "__bool__",
+        "__complex__",
+        "__contains__",
+        "__dlpack__",
+        "__float__",
+        "__index__",
+        "__int__",
+        "data_ptr",
+        "item",
+        "numpy",
+        "tolist",
+        "untyped_storage",
+    )
+)
 
 
 def _first(leaves: Sequence[Tensor]) -> list[Tensor]:

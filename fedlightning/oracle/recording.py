@@ -85,7 +85,7 @@ class _Recorder(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         random = is_random(func)
-        self._given_up = self._given_up or func is aten._local_scalar_dense.default or _own_generator(kwargs)
+        self._given_up = self._given_up or _depends_on_values(func, args) or _own_generator(kwargs)
         if self._given_up:
             return self._noise(func, *args, **kwargs) if random else func(*args, **kwargs)
         if func in (aten.lift_fresh.default, aten.lift_fresh_copy.default):
@@ -176,6 +176,18 @@ def _changes_nothing(args: Sequence[Any], output: Any) -> bool:
         and (output.shape, output.stride(), output.dtype) == (value.shape, value.stride(), value.dtype)
         and (output.is_conj(), output.is_neg()) == (value.is_conj(), value.is_neg())
         and output.numel() > 0
+    )
+
+
+def _depends_on_values(func: Any, args: Sequence[Any]) -> bool:
+    """Return whether what runs next may depend on the numbers in a tensor: on one read in Python, or on a shape."""
+    if func in (aten.index.Tensor, aten.index_put.default, aten.index_put_.default):
+        return any(isinstance(each, Tensor) and each.dtype in (torch.bool, torch.uint8) for each in args[1])
+    return (
+        func is aten._local_scalar_dense.default
+        or torch.Tag.dynamic_output_shape in func.tags
+        or torch.Tag.data_dependent_output in func.tags
+        or "pack" in func.name()  # packed sequences are as long as their lengths say
     )
 
 
