@@ -17,9 +17,9 @@ from fedlightning.federation.oracle_selection import OracleSelection
 from fedlightning.federation.processes import Processes
 from fedlightning.federation.protocol import Answer, Request, Roster, Stamp
 from fedlightning.oracle import Autocast, Cost, ObjectiveError, Vectorized
-from fedlightning.oracle.auto import limited
 from fedlightning.oracle.randomness import python_generators_restored
 from fedlightning.oracle.side_effects import released
+from fedlightning.oracle.threads import limited
 
 
 class Clients(Protocol):

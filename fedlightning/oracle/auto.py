@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +15,7 @@ from fedlightning.oracle.base import ClientBatching, Cost, Evaluate
 from fedlightning.oracle.objective import Objective
 from fedlightning.oracle.randomness import Randomness
 from fedlightning.oracle.sequential import Sequential
+from fedlightning.oracle.threads import limited
 from fedlightning.oracle.vectorized import MIN_CALLS_TO_RECORD, Vectorized
 
 WORTH_A_THREAD = 0.9
@@ -141,20 +141,6 @@ class Auto(ClientBatching):
             if trial or calls < MIN_CALLS_TO_RECORD:  # a recorded oracle's first call records
                 best = min(best, time.perf_counter() - start)
         return best
-
-
-@contextmanager
-def limited(threads: int | None) -> Iterator[None]:
-    """Limit PyTorch to a number of threads, at most its present number; None leaves the number unchanged."""
-    present = torch.get_num_threads()
-    if threads is None or threads >= present:
-        yield
-        return
-    torch.set_num_threads(threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(present)
 
 
 def _doubling(most: int) -> Sequence[int]:

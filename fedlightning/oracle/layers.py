@@ -16,6 +16,7 @@ seen as complex numbers is copied first, because views into a flat vector may li
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ from torch._C._functorch import (
     maybe_get_level,
 )
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from fedlightning.core.errors import UsageError
@@ -55,6 +57,9 @@ class CohortLayers(TorchFunctionMode):
             result = rule(*args, **kwargs)
             if result is not None:
                 return result
+        if func is F.multi_head_attention_forward:
+            with self:  # PyTorch takes a mode off while it handles a call
+                return _OPEN_ATTENTION(*args, **kwargs)
         return func(*args, **kwargs)
 
 
@@ -124,10 +129,34 @@ _FILL = frozenset(
 )
 
 
+_OPEN_ATTENTION = FunctionType(
+    F.multi_head_attention_forward.__code__,
+    {**vars(F), "has_torch_function": lambda _: False},
+    argdefs=F.multi_head_attention_forward.__defaults__,
+)
+"""Multi-head attention that does not look for modes itself, so that the calls inside meet the mode that is active."""
+
+
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
-    if bias is None or not _are_batched(input, weight, bias) or input.dim() != 2:
+    if not _are_batched(input, weight, *(() if bias is None else (bias,))) or input.dim() < 2:
         return None
     return _Linear.apply(input, weight, bias)  # type: ignore[no-any-return]
+
+
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor | None:
+    plain = attn_mask is None and dropout_p == 0.0 and not enable_gqa
+    if not plain or not _are_batched(query, key, value) or not query.dim() == key.dim() == value.dim() == 4:
+        return None
+    return _Attention.apply(query, key, value, is_causal, scale)  # type: ignore[no-any-return]
 
 
 def _conv2d(
@@ -214,6 +243,7 @@ _NEEDED: dict[Callable[..., Any], Callable[..., Any]] = {
 RULES: dict[Callable[..., Any], Callable[..., Any]] = {
     **_NEEDED,
     F.linear: _linear,
+    F.scaled_dot_product_attention: _attention,
     torch.conv2d: _conv2d,
     F.max_pool2d: _max_pool2d,
     F.cross_entropy: _cross_entropy,
@@ -235,9 +265,41 @@ class _Rule(torch.autograd.Function):
 
 class _Linear(_Rule):
     @staticmethod
-    def vmap(_: Any, in_dims: Any, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, int]:
-        x, weight, bias = (t.movedim(dim, 0) for t, dim in zip((x, weight, bias), in_dims, strict=True))
-        return torch.baddbmm(bias.unsqueeze(2), weight, x.mT).mT, 0  # [S, batch, out]
+    def vmap(_: Any, in_dims: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, int]:
+        x, weight = x.movedim(in_dims[0], 0), weight.movedim(in_dims[1], 0)
+        bias = None if bias is None else bias.movedim(in_dims[2], 0)
+        y = _CohortLinear.apply(x.flatten(1, -2), weight, bias)  # [S, rows, out]
+        return y.unflatten(1, x.shape[1:-1]), 0
+
+
+class _CohortLinear(torch.autograd.Function):
+    """Products for all clients at once, with gradients in the layout of what they belong to."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return torch.bmm(x, weight.mT) if bias is None else torch.baddbmm(bias.unsqueeze(1), x, weight.mT)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        for_x, for_weight, for_bias = ctx.needs_input_grad
+        return (
+            torch.bmm(gradient, weight) if for_x else None,
+            torch.bmm(gradient.mT, x) if for_weight else None,
+            gradient.sum(1) if for_bias else None,
+        )
+
+
+class _Attention(_Rule):
+    @staticmethod
+    def vmap(
+        _: Any, in_dims: Any, query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float | None
+    ) -> tuple[Tensor, int]:
+        q, k, v = (t.movedim(dim, 0).flatten(0, 1) for t, dim in zip((query, key, value), in_dims, strict=False))
+        with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=is_causal, scale=scale)
+        return y.unflatten(0, (query.shape[in_dims[0]], -1)), 0  # [S, batch, heads, length, width]
 
 
 class _Conv2d(_Rule):

@@ -39,6 +39,11 @@ class Recording:
         self._noise = ClientNoise() if noise is None else noise
         self._replays: dict[Any, tuple[Callable[..., list[Tensor]], Any] | None] = {}
 
+    @property
+    def replays(self) -> bool:
+        """Whether everything called so far is replayed when it is called again."""
+        return all(known is not None for known in self._replays.values())
+
     def __call__(self, *inputs: Tensor) -> tuple[Sequence[Tensor], Any]:
         """Return what the function returns."""
         key = tuple([(t.shape, t.stride() if t.numel() else (), t.dtype) for t in inputs])
@@ -80,7 +85,7 @@ class _Recorder(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         random = is_random(func)
-        self._given_up = self._given_up or func is aten._local_scalar_dense.default or _own_generator(kwargs)
+        self._given_up = self._given_up or _depends_on_values(func, args) or _own_generator(kwargs)
         if self._given_up:
             return self._noise(func, *args, **kwargs) if random else func(*args, **kwargs)
         if func in (aten.lift_fresh.default, aten.lift_fresh_copy.default):
@@ -93,7 +98,7 @@ class _Recorder(TorchDispatchMode):
         if not (random or writes) and _changes_nothing(args, output):
             self._call(output, self._name_of(args[0]))
             return output
-        function, arguments = (self._noise, (func, *args)) if random else (func, args)
+        function, arguments = (self._noise, (func, *args)) if random else (_AS_RECORDED.get(func, func), args)
         makes = self._program.add(function, arguments, kwargs, self._name_of, output, acts=random or writes)
         if self._held:
             self._follow_views(func, args, kwargs, makes)
@@ -143,6 +148,16 @@ class _Recorder(TorchDispatchMode):
         return name
 
 
+def _recurrent_layer(*args: Any, **kwargs: Any) -> Any:
+    """Keep what the backward pass needs, which oneDNN's recurrent layer leaves out where no gradients are recorded."""
+    with torch.enable_grad():
+        return aten.mkldnn_rnn_layer.default(*args, **kwargs)
+
+
+_AS_RECORDED = {aten.mkldnn_rnn_layer.default: _recurrent_layer}
+"""Operations that compute something else below ``no_grad``, under which programs run."""
+
+
 def _results(output: Any) -> Sequence[Any]:
     """Return the results of an operation as a sequence."""
     return output if isinstance(output, list | tuple) else () if output is None else (output,)
@@ -161,6 +176,18 @@ def _changes_nothing(args: Sequence[Any], output: Any) -> bool:
         and (output.shape, output.stride(), output.dtype) == (value.shape, value.stride(), value.dtype)
         and (output.is_conj(), output.is_neg()) == (value.is_conj(), value.is_neg())
         and output.numel() > 0
+    )
+
+
+def _depends_on_values(func: Any, args: Sequence[Any]) -> bool:
+    """Return whether what runs next may depend on the numbers in a tensor: on one read in Python, or on a shape."""
+    if func in (aten.index.Tensor, aten.index_put.default, aten.index_put_.default):
+        return any(isinstance(each, Tensor) and each.dtype in (torch.bool, torch.uint8) for each in args[1])
+    return (
+        func is aten._local_scalar_dense.default
+        or torch.Tag.dynamic_output_shape in func.tags
+        or torch.Tag.data_dependent_output in func.tags
+        or "pack" in func.name()  # packed sequences are as long as their lengths say
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from fedlightning.core.errors import InvalidTypeError, InvalidValueError
 from fedlightning.core.tree import flatten, unflatten
 from fedlightning.core.validation import require
 from fedlightning.oracle.base import Blocks, ClientBatching, Cost, Evaluate, Evaluation, collected, differentiate
+from fedlightning.oracle.each import each
 from fedlightning.oracle.layers import CohortLayers
 from fedlightning.oracle.objective import (
     BatchedError,
@@ -39,7 +40,7 @@ MIN_CALLS_TO_RECORD = 20
 BATCHABLE_ATTENTION = partial(sdpa_kernel, SDPBackend.MATH)
 """The fused attention kernels have no batching rule: vmap would run them client by client."""
 
-Backward = Literal["autograd", "vmap"]
+Backward = Literal["autograd", "vmap", "each"]
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,9 @@ class Vectorized(ClientBatching):
             for small models without convolutions. Not for objectives that draw random numbers (dropout, noise): a
             compiled gradient cannot draw each client's own, so they fall back to the next slower oracle, with a line.
         backward: ``autograd`` batches the forward pass alone and differentiates it as usual, ``vmap`` batches the
-            gradient, which takes recurrent layers and attention apart. Null tries the first, which is faster.
+            gradient, which takes recurrent layers and attention apart; ``each`` records the gradient of one client
+            and replays it for all, with as many clients side by side as there are threads, which suits networks that
+            keep a processor busy with one client. Null tries the first, which is fastest for small networks.
         threads: Threads that compute; null for as many as PyTorch takes.
     """
 
@@ -74,26 +77,37 @@ class Vectorized(ClientBatching):
         for name in ("replay", "compile"):
             if getattr(self, name) not in (True, False, None):
                 raise InvalidTypeError(f"Vectorized({name}={getattr(self, name)!r}): expected true or false.")
-        if self.backward not in ("autograd", "vmap", None):
-            raise InvalidValueError(f"Vectorized(backward={self.backward!r}): expected 'autograd', 'vmap' or null.")
+        if self.backward not in (*get_args(Backward), None):
+            raise InvalidValueError(
+                f"Vectorized(backward={self.backward!r}): expected 'autograd', 'vmap', 'each' or null."
+            )
+        if self.backward == "each" and (self.compile or self.replay is False):
+            raise InvalidValueError("Vectorized(backward='each') replays: leave out compile=True and replay=False.")
 
     def chunk(self, cost: Cost) -> int:
         """Clients that fit: point, operator, a few temporaries and the activations of each."""
         if self.chunk_size is not None:
             return self.chunk_size
         client = 8 * cost.dim * cost.itemsize + 2 * cost.activation_bytes
+        if self.backward == "each":  # more at once would save nothing but recordings
+            return max(self.threads or torch.get_num_threads(), min(8, CACHE_BYTES // client))
         if cost.free_bytes is not None:
             return max(1, cost.free_bytes // (2 * client))
         return max(8, CACHE_BYTES // client)
 
     def replays(self, on_cpu: bool) -> bool:
         """Whether rounds of many steps are replayed."""
+        if self.backward == "each":
+            return True
         return not self.compile and (on_cpu if self.replay is None else self.replay)
 
     def fallbacks(self, on_cpu: bool) -> Iterator[Vectorized]:
         """Yield this oracle and the slower ones to fall back to, each named in full, the fastest first."""
         if self.compile:
             yield self
+        if self.backward == "each":
+            yield self
+            return
         plain = replace(self, compile=False)
         backwards: tuple[Backward, ...] = ("vmap",) if self.backward == "vmap" else ("autograd", "vmap")
         for backward in backwards:
@@ -104,7 +118,9 @@ class Vectorized(ClientBatching):
     def evaluator(self, objective: Objective, calls: int) -> Evaluate:
         """Batched forward and backward pass; recorded or compiled if so chosen."""
         noise = ClientNoise()
-        if self.compile:
+        if self.backward == "each":
+            compute = each(objective, self.threads or torch.get_num_threads())
+        elif self.compile:
             compute = _compiled(objective)
         elif calls >= MIN_CALLS_TO_RECORD and self.replays(objective.autocast.on_cpu):
             compute = _recorded(objective, self.backward, noise)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import nn
@@ -12,6 +13,21 @@ from fedlightning.core.parameter_space import ParameterSpace, read
 from fedlightning.oracle import Autocast, Evaluation, Objective, Sequential, Vectorized
 
 S, B = 3, 4
+
+
+class Encoder(nn.Module):
+    """A transformer's layer, whose linear layers take sequences, and attention of its own."""
+
+    def __init__(self, causal):
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(8, 2, 12, dropout=0.0, batch_first=True)
+        self.mix, self.head, self.causal = nn.Linear(8, 8, bias=False), nn.Linear(8, 3), causal
+
+    def forward(self, x):
+        x = self.layer(x)
+        heads = self.mix(x).unflatten(-1, (2, 4)).transpose(1, 2)
+        mixed = F.scaled_dot_product_attention(heads, heads, heads, is_causal=self.causal, scale=0.3)
+        return self.head((x + mixed.transpose(1, 2).flatten(2)).mean(1))
 
 
 class Task(nn.Module):
@@ -75,6 +91,8 @@ NETS = {
     "avg-pool": (lambda: conv(nn.AvgPool2d(1)), (2, 8, 8)),
     "embedding-free-gru": (Recurrent, (7, 5)),
     "attention": (Attention, (7, 8)),
+    "transformer": (partial(Encoder, causal=False), (7, 8)),
+    "causal transformer": (partial(Encoder, causal=True), (7, 8)),
 }
 
 

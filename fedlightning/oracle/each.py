@@ -1,0 +1,151 @@
+"""One client after the other from a recording, several side by side on threads of their own.
+
+Where a client's gradient keeps a processor busy by itself (recurrent and large networks), a batch of clients saves
+nothing. What is left to save is the bookkeeping of Python and autograd: the operations of the first client's gradient
+are recorded, and the gradients of all others are replays. Replays share nothing that they write, so that threads can
+run them side by side, each on one processor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from fedlightning.core.errors import UsageError
+from fedlightning.core.tree import flatten, unflatten
+from fedlightning.oracle.base import Blocks, Evaluate, Evaluation, differentiate
+from fedlightning.oracle.layers import LoneLayers
+from fedlightning.oracle.objective import Objective
+from fedlightning.oracle.randomness import Randomness, generator_state
+from fedlightning.oracle.recording import Recording
+from fedlightning.oracle.threads import limited
+
+
+def each(objective: Objective, threads: int) -> Evaluate:
+    """Return a function that computes the operators of a chunk's clients from a recording of the first.
+
+    Args:
+        objective: The objective, which draws no random numbers.
+        threads: Clients that are computed side by side.
+    """
+    known: dict[Any, _OneClient] = {}
+
+    def evaluate(
+        w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks = "both", randomness: Randomness | None = None
+    ) -> Evaluation:
+        leaves, structure = flatten(data)
+        if (structure, blocks) not in known:
+            known[structure, blocks] = _OneClient(objective, structure, blocks, (w[0], v[0], b[0], *_first(leaves)))
+        one = known[structure, blocks]
+        results = one.empty(len(w))
+
+        def compute(i: int) -> None:
+            one.compute((w[i], v[i], b[i], *(leaf[i] for leaf in leaves)), [result[i] for result in results])
+
+        _run(compute, len(w), threads)
+        g, g_personal, buffers, loss, *scalars = results
+        return Evaluation(g, g_personal, buffers, loss, dict(zip(one.names, scalars, strict=True)))
+
+    return evaluate
+
+
+class _OneClient:
+    """Replays the evaluation of one client.
+
+    Attributes:
+        names: Of the scalars to log.
+    """
+
+    def __init__(self, objective: Objective, structure: Any, blocks: Blocks, inputs: Sequence[Tensor]) -> None:
+        """Record the evaluation.
+
+        Raises:
+            RuntimeError: If a replay would be wrong.
+        """
+
+        def forward(*arguments: Any) -> Any:
+            with _NoReading(), LoneLayers(channels_last=objective.autocast.on_cpu):
+                return objective(*arguments)
+
+        def function(w: Tensor, v: Tensor, b: Tensor, *leaves: Tensor) -> tuple[list[Tensor], list[str]]:
+            data = unflatten(list(leaves), structure)
+            result = differentiate(objective, forward, w, v, b, data, blocks)
+            return [result.g, result.g_personal, result.buffers, result.loss, *result.scalars.values()], [
+                *result.scalars
+            ]
+
+        self._recording = Recording(function)
+        state = generator_state(inputs[0].device)
+        results, self.names = self._recording(*inputs)
+        self._results = [result[0].clone() for result in results]
+        if not self._recording.replays:
+            raise UsageError("the operations of one client cannot be recorded for the others")
+        if not torch.equal(state, generator_state(inputs[0].device)):
+            raise UsageError("a recording of one client would draw the same random numbers for all")
+
+    def empty(self, num_clients: int) -> list[Tensor]:
+        """Return room for the results of S clients, ``[S, ...]`` each."""
+        return [result.new_empty((num_clients, *result.shape)) for result in self._results]
+
+    def compute(self, inputs: Sequence[Tensor], results: Sequence[Tensor]) -> None:
+        """Evaluate one client, and write its results into ``results``."""
+        found, _ = self._recording(*inputs)
+        for result, value in zip(results, found, strict=True):
+            result.copy_(value[0])
+
+
+class _NoReading(TorchFunctionMode):
+    """Refuses to read numbers of tensors in Python, which would be those of the recorded client for all."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func in _READING:
+            raise UsageError(f"Tensor.{func.__name__} reads numbers in Python")
+        return func(*args, **(kwargs or {}))
+
+
+_READING = frozenset(
+    getattr(Tensor, name)
+    for name in (
+        "__array__",
+        "__bool__",
+        "__complex__",
+        "__contains__",
+        "__dlpack__",
+        "__float__",
+        "__index__",
+        "__int__",
+        "data_ptr",
+        "item",
+        "numpy",
+        "tolist",
+        "untyped_storage",
+    )
+)
+
+
+def _first(leaves: Sequence[Tensor]) -> list[Tensor]:
+    return [leaf[0] for leaf in leaves]
+
+
+def _run(compute: Callable[[int], None], num_clients: int, threads: int) -> None:
+    """Compute the clients, on threads with one processor each."""
+    if threads == 1:
+        for i in range(num_clients):
+            compute(i)
+        return
+    with limited(1):
+        for _ in _pool(threads).map(compute, range(num_clients)):
+            pass
+
+
+@lru_cache(maxsize=4)
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, "fedlightning", initializer=torch.set_num_threads, initargs=(1,))

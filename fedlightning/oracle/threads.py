@@ -1,0 +1,22 @@
+"""Number of threads on which PyTorch computes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+@contextmanager
+def limited(threads: int | None) -> Iterator[None]:
+    """Limit PyTorch to a number of threads, at most its present number; None leaves the number unchanged."""
+    present = torch.get_num_threads()
+    if threads is None or threads >= present:
+        yield
+        return
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(present)

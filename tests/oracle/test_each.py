@@ -1,0 +1,106 @@
+"""Replays of one client's gradient are every client's own gradient, on any number of threads."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from fedlightning.algorithms import SCAFFOLD
+from fedlightning.oracle import Cost, Sequential, Vectorized
+from fedlightning.oracle.objective import BatchedError
+from tests.support.cohorts import NETS, assert_equal_evaluations, classify, conv, setting
+from tests.support.small import Line, Normed, fitted, regression_data
+
+
+class Characters(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(5, 4, num_layers=2, batch_first=True)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.head(self.lstm(x)[0][:, -1])
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", [*NETS, "lstm"])
+def test_every_network_equals_plain_evaluation(name, threads):
+    make, shape = (Characters, (7, 5)) if name == "lstm" else NETS[name]
+    objective, w, v, b, data = setting(make(), shape, torch.float64)
+    plain, each = (
+        Sequential().evaluator(objective, 1),
+        Vectorized(backward="each", threads=threads).evaluator(objective, 100),
+    )
+    for _ in range(3):
+        assert_equal_evaluations(each(w, v, b, data), plain(w, v, b, data))
+        w = w + 0.1 * torch.randn_like(w)
+        data = (torch.randn_like(data[0]), data[1].flip(1))
+
+
+def test_an_lstm_in_float32_keeps_what_its_backward_pass_needs():
+    objective, *arguments = setting(Characters(), (7, 5), torch.float32)
+    plain, each = Sequential().evaluator(objective, 1), Vectorized(backward="each").evaluator(objective, 100)
+    for _ in range(2):
+        assert_equal_evaluations(each(*arguments), plain(*arguments), 1e-6)
+
+
+def read(value):
+    def loss(net, batch):
+        x, y = batch
+        error = F.cross_entropy(net(x), y)
+        return error * (2.0 if value(error, x) else 1.0)
+
+    return loss
+
+
+READING = {
+    "item": read(lambda error, x: error.item() > 1),
+    "a branch": read(lambda error, x: error > 1),
+    "a number": read(lambda error, x: float(error.detach()) > 1),
+    "a list": read(lambda error, x: x.tolist()),
+    "an array": read(lambda error, x: x.numpy().sum() > 0),
+    "numpy": read(lambda error, x: np.asarray(x).sum() > 0),
+    "noise": lambda net, batch: classify(net, batch) * torch.rand(()),
+    "a mask": lambda net, batch: net(batch[0])[batch[1] > 0].square().mean(),
+    "places": lambda net, batch: net(batch[0])[(batch[1] > 0).nonzero().flatten()].square().mean(),
+}
+
+
+@pytest.mark.parametrize("what", READING)
+def test_what_depends_on_numbers_is_not_replayed(what):
+    objective, *arguments = setting(conv(), (2, 8, 8), loss=READING[what])
+    with pytest.raises(BatchedError):
+        Vectorized(backward="each").evaluator(objective, 100)(*arguments)
+
+
+@pytest.mark.parametrize("make", [lambda **how: Line(SCAFFOLD(0.05), dropout=0.0, **how), Normed])
+def test_a_fit_is_that_of_plain_evaluation(make):
+    tasks = []
+    for oracle in (Sequential(), Vectorized(backward="each", threads=2), Vectorized(backward="each", chunk_size=3)):
+        torch.manual_seed(0)
+        tasks.append(make(oracle=oracle))
+        fitted(tasks[-1], regression_data(local_steps=25), limit_val_batches=0)
+    assert tasks[1].run.simulation.runner.oracle_selection.oracle.backward == "each"
+    for task in tasks[1:]:
+        for name, value in task.state_dict().items():
+            torch.testing.assert_close(value, tasks[0].state_dict()[name])
+
+
+def test_dropout_is_computed_plainly():
+    task = Line(oracle=Vectorized(backward="each"))
+    fitted(task, regression_data(local_steps=25))
+    assert isinstance(task.run.simulation.runner.oracle_selection.oracle, Sequential)
+
+
+@pytest.mark.parametrize("options", [{"compile": True}, {"replay": False}])
+def test_options_that_exclude_replays_are_refused(options):
+    with pytest.raises(ValueError, match="backward='each'"):
+        Vectorized(backward="each", **options)
+
+
+def test_chunks_are_small_where_clients_are_large():
+    assert Vectorized(backward="each", threads=2).chunk(Cost(10**7, 4, 10**6)) == 2
+    assert Vectorized(backward="each", threads=2).chunk(Cost(100, 4, 1000)) == 8
