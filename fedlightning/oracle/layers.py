@@ -268,8 +268,17 @@ class _Linear(_Rule):
     def vmap(_: Any, in_dims: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, int]:
         x, weight = x.movedim(in_dims[0], 0), weight.movedim(in_dims[1], 0)
         bias = None if bias is None else bias.movedim(in_dims[2], 0)
-        y = _CohortLinear.apply(x.flatten(1, -2), weight, bias)  # [S, rows, out]
+        y = _CohortLinear.apply(*_autocast(x.flatten(1, -2), weight, bias))  # [S, rows, out]
         return y.unflatten(1, x.shape[1:-1]), 0
+
+
+def _autocast(*tensors: Tensor | None) -> list[Tensor | None]:
+    """Convert tensors as autocast would before a product, so that the backward pass meets what the product met."""
+    device = next(t.device.type for t in tensors if t is not None)
+    if not torch.is_autocast_enabled(device):
+        return list(tensors)
+    dtype = torch.get_autocast_dtype(device)
+    return [t if t is None or t.dtype == torch.float64 else t.to(dtype) for t in tensors]
 
 
 class _CohortLinear(torch.autograd.Function):

@@ -44,8 +44,9 @@ def noted(value: Any, whole: bool = False, depth: int = _DEPTH) -> Note:
     if isinstance(value, _GENERATORS):
         return state_of(value)
     if isinstance(value, Tensor):
-        copied = not is_functorch_wrapped_tensor(value) and (whole or value.numel() <= _SMALL)
-        return version(value), value.detach().clone() if copied else value
+        if is_functorch_wrapped_tensor(value):
+            return None
+        return version(value), value.detach().clone() if whole or value.numel() <= _SMALL else value
     if isinstance(value, np.ndarray):
         return value.copy() if whole or value.size <= _SMALL else None
     if isinstance(value, itertools.count):
