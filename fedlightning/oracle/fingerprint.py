@@ -132,15 +132,15 @@ class _Search:
             yield from ((f".{name}", inner) for name, inner in vars(value).items() if not callable(inner))
         elif isinstance(value, nn.Module) and value not in self._registered:
             yield from ((f".{name}", inner) for name, inner in vars(value).items() if name != "_parameters")
-        elif has_fields(value):
+        elif holds_fields(type(value)):
             yield from ((f".{name}", inner) for name, inner in fields_of(value).items())
 
 
-def has_fields(value: Any) -> bool:
-    """Return whether a value is an object of the user's, or one of Python's that are made to hold attributes."""
-    if isinstance(value, _PLAIN_OBJECTS):
+def holds_fields(kind: type) -> bool:
+    """Return whether objects of a class are the user's own, or one of Python's that are made to hold attributes."""
+    if issubclass(kind, _PLAIN_OBJECTS):
         return True
-    return not isinstance(value, nn.Module | type | ModuleType | Tensor) and not _is_foreign(type(value).__module__)
+    return not issubclass(kind, nn.Module | type | ModuleType | Tensor) and not _is_foreign(kind.__module__)
 
 
 def fields_of(value: Any) -> dict[str, Any]:
@@ -202,7 +202,7 @@ def _is_users(value: Any) -> bool:
         return not _is_foreign(value.__module__)
     if isinstance(value, type):
         return _is_users_class(value)
-    return has_fields(value)
+    return holds_fields(type(value))
 
 
 def _is_users_class(value: Any) -> bool:

@@ -8,6 +8,7 @@ import random
 from collections import deque
 from collections.abc import Iterable
 from copy import copy
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -15,15 +16,20 @@ import torch
 from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 
-from fedlightning.oracle.fingerprint import fields_of, has_fields, state_of
+from fedlightning.oracle.fingerprint import fields_of, holds_fields, state_of
 
 _DEPTH = 5
 _MANY = 100
 _SMALL = 10_000
-_PLAIN = (bool, int, float, complex, str, bytes, type(None))
-_CONTAINERS = (list, dict, set, deque)
-_GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
-_NOTED = (*_PLAIN, *_CONTAINERS, tuple, np.generic, np.ndarray, itertools.count, Tensor)
+_NUMBERS = (bool, int, float, complex, str, bytes, type(None))
+_KINDS: dict[str, tuple[type, ...]] = {
+    "number": _NUMBERS,
+    "generator": (torch.Generator, random.Random, np.random.Generator, np.random.RandomState),
+    "tensor": (Tensor,),
+    "array": (np.ndarray,),
+    "count": (itertools.count,),
+    "fixed": (np.generic, tuple),
+}
 
 Note = Any
 """What tells later whether a value has changed in place; None for values that are not looked into."""
@@ -39,47 +45,47 @@ def noted(value: Any, whole: bool = False, depth: int = _DEPTH) -> Note:
         whole: Whether large tensors are copied, too, so that they can be put back.
         depth: How far into what it holds.
     """
-    if isinstance(value, _PLAIN):
+    kind = _kind(value)
+    if kind in ("number", "fixed", "other"):
         return None
-    if isinstance(value, _GENERATORS):
+    if kind == "container":
+        if not value:
+            return value.copy(), ()
+        inside = value.values() if isinstance(value, dict) else value
+        return (value.copy(), _inside(inside, whole, depth)) if len(value) <= _SMALL else None
+    if kind == "generator":
         return state_of(value)
-    if isinstance(value, Tensor):
+    if kind == "tensor":
         if is_functorch_wrapped_tensor(value):
             return None
         return version(value), value.detach().clone() if whole or value.numel() <= _SMALL else value
-    if isinstance(value, np.ndarray):
+    if kind == "array":
         return value.copy() if whole or value.size <= _SMALL else None
-    if isinstance(value, itertools.count):
+    if kind == "count":
         return copy(value)
-    if type(value) in _CONTAINERS:
-        if len(value) > _SMALL:
-            return None
-        inside = value.values() if isinstance(value, dict) else value
-        return value.copy(), _inside(inside, whole, depth) if value else ()
-    if depth and has_fields(value):
-        fields = fields_of(value)
-        return fields, _inside(fields.values(), whole, depth)
-    return None
+    fields = fields_of(value)
+    return (fields, _inside(fields.values(), whole, depth)) if depth else None
 
 
 def differs(now: Any, before: Any, note: Note) -> bool:
     """Return whether an attribute is another value than before, or the same that has changed in place."""
-    if isinstance(before, _PLAIN):
-        return type(now) is not type(before) or (now != before and before == before)
+    kind = _kind(before)
+    if kind == "number":
+        return type(now) is not type(before) or bool(now != before and before == before)
     if now is not before:
-        return (isinstance(now, _NOTED) or has_fields(now)) and not _equal_numbers(now, before)
+        return _kind(now) != "other" and not _equal_numbers(now, before)
     if note is None:
         return False
-    if isinstance(before, _GENERATORS):
+    if kind == "generator":
         return bool(state_of(before) != note)
-    if isinstance(before, Tensor):
+    if kind == "tensor":
         return bool(version(before) != note[0])
-    if isinstance(before, np.ndarray):
+    if kind == "array":
         return bool(before.tobytes() != note.tobytes())
-    if isinstance(before, itertools.count):
+    if kind == "count":
         return repr(before) != repr(note)
     held, inside = note
-    return not _same_parts(now if type(now) in _CONTAINERS else fields_of(now), held) or any(
+    return not _same_parts(now if kind == "container" else fields_of(now), held) or any(
         differs(child, child, its_note) for child, its_note in inside
     )
 
@@ -88,30 +94,47 @@ def put_back(value: Any, note: Note) -> Any:
     """Return a value as it was when it was noted, changed in place where that is possible."""
     if note is None:
         return value
-    if isinstance(value, _GENERATORS):
+    kind = _kind(value)
+    if kind == "generator":
         _set_state(value, note)
         return value
-    if isinstance(value, Tensor):
+    if kind == "tensor":
         known, content = note
         unchanged = version(value) == known and (known >= 0 or value.equal(content))
         return value if unchanged else content.requires_grad_(value.requires_grad)
-    if isinstance(value, np.ndarray):
+    if kind == "array":
         np.copyto(value, note)
         return value
-    if isinstance(value, itertools.count):
+    if kind == "count":
         return copy(note)
     held, inside = note
-    if type(value) not in _CONTAINERS:
+    if kind == "container":
+        value.clear()
+        value.extend(held) if isinstance(value, list | deque) else value.update(held)
+    else:
         for name in fields_of(value).keys() - held.keys():
             delattr(value, name)
         for name, part in held.items():
             object.__setattr__(value, name, part)
-    else:
-        value.clear()
-        value.extend(held) if isinstance(value, list | deque) else value.update(held)
     for child, its_note in inside:
         put_back(child, its_note)
     return value
+
+
+def _kind(value: Any) -> str:
+    kind: Any = type(value)
+    return _kind_of(kind)
+
+
+@lru_cache(maxsize=1024)
+def _kind_of(kind: Any) -> str:
+    """Return how values of a type are noted; ``other`` for those that are not looked into."""
+    for name, classes in _KINDS.items():
+        if issubclass(kind, classes):
+            return name
+    if kind in (list, dict, set, deque):
+        return "container"
+    return "object" if holds_fields(kind) else "other"
 
 
 def version(tensor: Tensor) -> int:
@@ -136,7 +159,7 @@ def _same_parts(now: Any, held: Any) -> bool:
 
 
 def _same(now: Any, before: Any) -> bool:
-    return now is before or (isinstance(before, _PLAIN) and not differs(now, before, None))
+    return now is before or (isinstance(before, _NUMBERS) and not differs(now, before, None))
 
 
 def _equal_numbers(now: Any, before: Any) -> bool:
