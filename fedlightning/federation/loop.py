@@ -1,4 +1,4 @@
-"""The round loop: invite, ask, aggregate, settle."""
+"""The round loop: ask the invited clients, aggregate their answers, settle."""
 
 from __future__ import annotations
 

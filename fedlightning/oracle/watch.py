@@ -32,6 +32,8 @@ class ParameterWatch(TorchDispatchMode):
         self._frozen = {name: p for name, p in parameters.items() if not p.requires_grad}
         self._own = _by_place({name: p for name, p in parameters.items() if p.requires_grad})
         self._names = _by_place(parameters)
+        owners = ((name, _owner(b, self._own)) for name, b in task.named_buffers() if _has_place(b))
+        self._shared_with = next(((name, owner) for name, owner in owners if owner is not None), None)
         self._written: dict[str, bool] = {}  # and whether an embedding renormalised it as its table
         self._read: str | None = None
         self._before: dict[str, Tensor] = {}
@@ -44,7 +46,8 @@ class ParameterWatch(TorchDispatchMode):
 
     def follow(self, parameters: Named) -> None:
         """Note writes into further parameters."""
-        self._names |= _by_place(parameters)
+        for place, ranges in _by_place(parameters).items():
+            self._names.setdefault(place, []).extend(ranges)
         self._followed += [(name, p, p.data_ptr(), p.detach().clone()) for name, p in parameters.items()]
 
     def hide(self) -> None:
@@ -82,11 +85,17 @@ class ParameterWatch(TorchDispatchMode):
 
         Raises:
             ObjectiveError: If it writes into a trained parameter.
-            ValueError: If it reads one past the attributes.
+            ValueError: If it reads one past the attributes, or a buffer is another name for one.
         """
         moved = next((each for each in self._written if each not in self._frozen), None)
         if moved is not None:
             raise writes_into(name, moved, by_embedding=self._written[moved])
+        if self._shared_with is not None:
+            buffer, parameter = self._shared_with
+            raise InvalidValueError(
+                f"{name}: buffer '{buffer}' shares its memory with parameter '{parameter}', so it would follow the "
+                "task's own tensor, not the client's. Register a copy: parameter.detach().clone()."
+            )
         if self._read is not None:
             raise InvalidValueError(
                 f"{name}.objective reads parameter '{self._read}' through a reference that was kept elsewhere (in a "
@@ -99,7 +108,7 @@ class ParameterWatch(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         for tensor in _tensors((*args, *kwargs.values())):
-            self._read = self._own.get(_place(tensor), self._read)
+            self._read = _owner(tensor, self._own) or self._read
         if func._schema.is_mutable:
             for argument, value in zip(func._schema.arguments, args, strict=False):
                 self._note(argument, value, func)
@@ -111,7 +120,7 @@ class ParameterWatch(TorchDispatchMode):
         if argument.alias_info is None or not argument.alias_info.is_write:
             return
         for tensor in _tensors((value,)):
-            name = self._names.get(_place(tensor))
+            name = _owner(tensor, self._names)
             if name is None:
                 continue
             if name in self._frozen and name not in self._before:
@@ -119,13 +128,24 @@ class ParameterWatch(TorchDispatchMode):
             self._written.setdefault(name, func is torch.ops.aten.embedding_renorm_.default)
 
 
-def _by_place(parameters: Named) -> dict[int, str]:
-    return {_place(p): name for name, p in parameters.items() if p.numel()}
+_Places = dict[int, list[tuple[int, int, str]]]
+"""Where parameters begin and end, with their names, by storage: several may lie in one."""
 
 
-def _place(tensor: Tensor) -> int:
-    """Return where a tensor's storage lies, which all its views share."""
-    return tensor.untyped_storage().data_ptr()
+def _by_place(parameters: Named) -> _Places:
+    found: _Places = {}
+    for name, p in parameters.items():
+        if _has_place(p):
+            span = sum((size - 1) * stride for size, stride in zip(p.shape, p.stride(), strict=True)) + 1
+            end = p.data_ptr() + span * p.element_size()
+            found.setdefault(p.untyped_storage().data_ptr(), []).append((p.data_ptr(), end, name))
+    return found
+
+
+def _owner(tensor: Tensor, places: _Places) -> str | None:
+    """Return the name of the parameter in whose memory a tensor begins, as all its views do; None if there is none."""
+    ranges = places.get(tensor.untyped_storage().data_ptr(), ())
+    return next((name for start, end, name in ranges if start <= tensor.data_ptr() < end), None)
 
 
 def _tensors(values: Any) -> Iterator[Tensor]:
@@ -133,5 +153,9 @@ def _tensors(values: Any) -> Iterator[Tensor]:
     for value in values:
         if isinstance(value, list | tuple):
             yield from _tensors(value)
-        elif isinstance(value, Tensor) and value.layout == torch.strided and value.numel():
+        elif isinstance(value, Tensor) and _has_place(value):
             yield value
+
+
+def _has_place(tensor: Tensor) -> bool:
+    return tensor.layout == torch.strided and tensor.numel() > 0

@@ -124,3 +124,21 @@ def test_writes_past_autograd_that_begin_late_are_right_or_refused():
         torch.testing.assert_close(end, ends[0])
     with pytest.raises(RuntimeError, match="begun to write into the frozen parameter 'teacher"):
         fitted(Teacher(moved, since=2, oracle=Vectorized()), data, max_steps=4)
+
+
+def test_a_buffer_in_the_memory_of_a_parameter_is_refused():
+    task = Cached(lambda task: None, lambda task: 0.0)
+    task.register_buffer("start", task.line.weight.detach())
+    with pytest.raises(ValueError, match=r"buffer 'start' shares its memory with parameter 'line\.weight'"):
+        fitted(task)
+    task.start = task.line.weight.detach().clone()
+    fitted(task)
+
+
+def test_parameters_in_one_storage_are_told_apart():
+    task = Cached(lambda task: None, lambda task: task.fixed.square().sum())
+    both = torch.randn(7)
+    task.line.weight = nn.Parameter(both[:6].view(1, 6))
+    task.fixed = nn.Parameter(both[6:], requires_grad=False)
+    fitted(task)
+    assert torch.equal(task.fixed, both[6:])
