@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import pickle
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -175,12 +175,18 @@ class PerClient(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Run random operations through the noise, and all other operations as they are."""
-        return (self._noise if is_random(func) else _plain)(func, *args, **(kwargs or {}))
+        return (self._noise if is_random(func, args, kwargs) else _plain)(func, *args, **(kwargs or {}))
 
 
-def is_random(func: Any) -> bool:
-    """Return whether an ATen operation draws random numbers."""
-    return torch.Tag.nondeterministic_seeded in func.tags
+def is_random(func: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> bool:
+    """Return whether an ATen operation draws random numbers; attention does only with dropout."""
+    if torch.Tag.nondeterministic_seeded not in func.tags:
+        return False
+    for place, argument in enumerate(func._schema.arguments):
+        if argument.name == "dropout_p":
+            given = args[place] if place < len(args) else argument.default_value
+            return bool((kwargs or {}).get("dropout_p", given))
+    return True
 
 
 def generator_state(device: torch.device) -> Tensor:

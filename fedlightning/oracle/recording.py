@@ -84,7 +84,7 @@ class _Recorder(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        random = is_random(func)
+        random = is_random(func, args, kwargs)
         self._given_up = self._given_up or _depends_on_values(func, args) or _own_generator(kwargs)
         if self._given_up:
             return self._noise(func, *args, **kwargs) if random else func(*args, **kwargs)

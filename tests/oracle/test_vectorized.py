@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.utils import parameters_to_vector
 
 from fedlightning.algorithms import FedAvg
 from fedlightning.oracle import Sequential, Vectorized
 from tests.support.cohorts import NETS, assert_equal_evaluations, conv, setting
 from tests.support.federations import loop_for, quadratic, rounds_of, run
 from tests.support.objectives_in_python import trained
+from tests.support.small import Line, fitted, regression_data
 
 
 @pytest.mark.parametrize("name", NETS)
@@ -91,3 +95,25 @@ def test_hooks_behind_a_guard_are_put_on_tensors():
 
     _, loop, _ = trained(Vectorized(), guarded)
     assert loop.oracle.backward == "vmap"
+
+
+class Encoded(Line):
+    """A transformer's layer over the features, whose attention has no dropout."""
+
+    def __init__(self, **federation):
+        super().__init__(dropout=0.0, **federation)
+        self.body = nn.Sequential(nn.Unflatten(1, (3, 2)), nn.TransformerEncoderLayer(2, 1, 4, 0.0, batch_first=True))
+        self.head = nn.Sequential(nn.Flatten(), nn.Linear(6, 1))
+
+
+def test_a_fit_with_attention_is_replayed(caplog):
+    caplog.set_level(logging.INFO)
+    ends = []
+    for oracle in (Sequential(), Vectorized()):
+        torch.manual_seed(0)
+        task = Encoded(oracle=oracle).double()
+        fitted(task, regression_data(local_steps=25), max_steps=1, precision="64-true", limit_val_batches=0)
+        ends.append(parameters_to_vector(task.parameters()))
+    torch.testing.assert_close(*ends, rtol=1e-9, atol=1e-9)
+    assert "oracle: took" not in caplog.text
+    assert task.run.simulation.runner.oracle_selection.oracle.replays(on_cpu=True)
