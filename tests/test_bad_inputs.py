@@ -239,7 +239,7 @@ OPTIONS: list[tuple[str, Callable[[Any], Any], list[tuple[Any, type[BaseExceptio
         [(0, V, ">= 1, or null"), (2.5, T, WHOLE), ([1], T, WHOLE)],
     ),
     ("Vectorized.compile", lambda v: Vectorized(compile=v), [("abc", T, "true or false")]),
-    ("Vectorized.backward", lambda v: Vectorized(backward=v), [("x", V, "'autograd', 'vmap' or null")]),
+    ("Vectorized.backward", lambda v: Vectorized(backward=v), [("x", V, "'autograd', 'vmap', 'each' or null")]),
     ("Sequential.threads", Sequential, [(-1, V, ">= 1"), (2.5, T, WHOLE)]),
     ("Auto.trials", Auto, [(2.5, T, WHOLE), ("a", T, WHOLE)]),
     (

@@ -398,7 +398,7 @@ def test_worst_is_never_the_best_client():
     class Judged(Own):
         higher_is_better: ClassVar = {"r": True, "val_loss": False}
 
-    plain, judged = Own(FedAlt(0.05)), Judged(FedAlt(0.05))
+    plain, judged = (make(FedAlt(0.05), oracle=Vectorized()) for make in (Own, Judged))  # one oracle, whose bits repeat
     judged.load_state_dict(plain.state_dict())
     logged = two_rounds(plain, held_out_data()).callback_metrics
     known = two_rounds(judged, held_out_data()).callback_metrics

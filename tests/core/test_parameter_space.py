@@ -9,6 +9,7 @@ from torch import nn
 from fedlightning import FederatedLightningModule
 from fedlightning.algorithms import FedAvg
 from fedlightning.core.parameter_space import ParameterSpace, read, write
+from fedlightning.oracle import Vectorized
 from tests.support.small import Line, Personal, fitted
 
 
@@ -175,7 +176,7 @@ def test_tied_weights_are_one_parameter():
 def test_lr_by_prefix_covers_shared_and_personal_parameters():
     def moved(lr):
         torch.manual_seed(0)
-        task = Personal(FedAvg(lr))
+        task = Personal(FedAvg(lr), oracle=Vectorized())  # one oracle, whose bits repeat
         before = task.line.weight.detach().clone()
         fitted(task, max_steps=1)
         return (task.line.weight.detach() - before).norm(), task.personalize(0).offset.detach().abs().sum()
