@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,8 @@ from fedlightning.oracle.objective import Named, Objective, ObjectiveError
 from fedlightning.oracle.randomness import python_generators_restored, python_state
 from fedlightning.oracle.side_effects import Memory, undone, versions
 from fedlightning.oracle.watch import ParameterWatch
+
+_Result = TypeVar("_Result")
 
 _MOST = 2**53  # float64 holds all whole numbers up to here
 _GUESS = 4
@@ -141,35 +144,44 @@ def _evaluated(
         saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor
 
+    def evaluate(*observers: AbstractContextManager[Any]) -> tuple[Tensor, Sequence[Tensor]]:
+        saved.clear()
+        with ExitStack() as contexts:
+            for context in (torch.enable_grad(), objective.autocast(), LoneLayers(on_cpu), *observers):
+                contexts.enter_context(context)
+            loss, _, after = objective(shared, personal, buffers, data)
+            if observers:
+                _differentiate_own_functions(loss, list(shared.values()))
+        return loss, after
+
     try:
-        try:
-            with (
-                torch.enable_grad(),
-                nullcontext() if watch.are_hidden else saved_tensors_hooks(note, lambda tensor: tensor),
-                objective.autocast(),
-                LoneLayers(on_cpu),
-                nullcontext() if watch.are_hidden else watch,
-            ):
-                loss, _, after = objective(shared, personal, buffers, data)
-                if not watch.are_hidden:
-                    _differentiate_own_functions(loss, list(shared.values()))
-            size = sum(nbytes for pointer, nbytes in saved.items() if pointer not in own)
-        except ObjectiveError:
-            raise
-        except RuntimeError as error:  # hooks do not work with transformations of torch.func inside the objective
-            if "HigherOrderOperator" in str(error):
-                watch.hide()
-            with torch.enable_grad(), objective.autocast(), LoneLayers(on_cpu):
-                loss, _, after = objective(shared, personal, buffers, data)
-                if not watch.are_hidden:
-                    _differentiate_own_functions(loss, list(shared.values()))
-            size = _GUESS * sum(t.numel() * t.element_size() for t in (*shared.values(), *flatten(data)[0]))
+        loss, after = _observed(evaluate, watch, saved_tensors_hooks(note, lambda tensor: tensor))
     except ObjectiveError:
         raise
     except Exception as error:
         raise ObjectiveError(f"{type(error).__name__}: {error}", place=0) from error
+    if saved:
+        size = sum(nbytes for pointer, nbytes in saved.items() if pointer not in own)
+    else:
+        size = _GUESS * sum(t.numel() * t.element_size() for t in (*shared.values(), *flatten(data)[0]))
     watch.compare()
     return float(loss.detach()), dict(zip(objective.space.buffers.names, after, strict=True)), size
+
+
+def _observed(evaluate: Callable[..., _Result], watch: ParameterWatch, hooks: AbstractContextManager[Any]) -> _Result:
+    """Evaluate with all observers, or with those that operations inside the objective tolerate."""
+    ways = [(watch, hooks), (watch,)]  # hooks do not work with transformations of torch.func
+    while not watch.are_hidden and ways:
+        try:
+            return evaluate(*ways.pop(0))
+        except ObjectiveError:
+            raise
+        except RuntimeError as error:
+            if "HigherOrderOperator" in str(error):  # nor a watch with torch.cond
+                watch.hide()
+            elif not ways:
+                raise
+    return evaluate()
 
 
 def _require_constant(objective: Objective, made: Named, now: Named) -> None:

@@ -142,3 +142,15 @@ def test_parameters_in_one_storage_are_told_apart():
     task.fixed = nn.Parameter(both[6:], requires_grad=False)
     fitted(task)
     assert torch.equal(task.fixed, both[6:])
+
+
+def test_a_kept_parameter_is_found_beside_transformations_of_functions():
+    def penalty(task):
+        grad = torch.func.grad(lambda x: x.square().sum())(task.line.weight)
+        return 0.1 * grad.square().sum() + 0.1 * task.kept[0].square().sum()
+
+    def keep(task):
+        task.kept = [task.line.weight]
+
+    with pytest.raises(ValueError, match=r"reads parameter 'line\.weight' through a reference"):
+        fitted(Cached(keep, penalty))
