@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from fedlightning.core.errors import UsageError
@@ -40,13 +41,19 @@ def each(objective: Objective, threads: int) -> Evaluate:
         w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks = "both", randomness: Randomness | None = None
     ) -> Evaluation:
         leaves, structure = flatten(data)
-        if (structure, blocks) not in known:
-            known[structure, blocks] = _OneClient(objective, structure, blocks, (w[0], v[0], b[0], *_first(leaves)))
-        one = known[structure, blocks]
+
+        def inputs(i: int) -> list[Tensor]:
+            return [tensor[i] for tensor in (w, v, b, *leaves)]
+
+        alike = tuple((t.shape, t.stride(), t.dtype) for t in inputs(0))  # threads only replay what is recorded here
+        key = structure, blocks, alike
+        if key not in known:
+            known[key] = _OneClient(objective, structure, blocks, inputs(0))
+        one = known[key]
         results = one.empty(len(w))
 
         def compute(i: int) -> None:
-            one.compute((w[i], v[i], b[i], *(leaf[i] for leaf in leaves)), [result[i] for result in results])
+            one.compute(inputs(i), [result[i] for result in results])
 
         _run(compute, len(w), threads)
         g, g_personal, buffers, loss, *scalars = results
@@ -101,17 +108,17 @@ class _OneClient:
 
 
 class _NoReading(TorchFunctionMode):
-    """Refuses to read numbers of tensors in Python, which would be those of the recorded client for all."""
+    """Refuses to read numbers outside tensors, which would be those of the recorded client for all."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if func in _READING:
-            raise UsageError(f"Tensor.{func.__name__} reads numbers in Python")
+            raise UsageError(f"{func.__name__} reads numbers of a tensor")
         return func(*args, **(kwargs or {}))
 
 
-_READING = frozenset(
+_READING = {torch.ctc_loss, F.ctc_loss, torch.tensor_split, Tensor.tensor_split}.union(
     getattr(Tensor, name)
     for name in (
         "__array__",
@@ -129,10 +136,6 @@ _READING = frozenset(
         "untyped_storage",
     )
 )
-
-
-def _first(leaves: Sequence[Tensor]) -> list[Tensor]:
-    return [leaf[0] for leaf in leaves]
 
 
 def _run(compute: Callable[[int], None], num_clients: int, threads: int) -> None:

@@ -119,7 +119,7 @@ class Vectorized(ClientBatching):
         """Batched forward and backward pass; recorded or compiled if so chosen."""
         noise = ClientNoise()
         if self.backward == "each":
-            compute = each(objective, self.threads or torch.get_num_threads())
+            compute = each(objective, (self.threads or torch.get_num_threads()) if objective.autocast.on_cpu else 1)
         elif self.compile:
             compute = _compiled(objective)
         elif calls >= MIN_CALLS_TO_RECORD and self.replays(objective.autocast.on_cpu):
@@ -142,7 +142,7 @@ class Vectorized(ClientBatching):
                     objective.forward_only = _forward_alone_can_be_batched(objective, w, v, b, data)
                 result = compute(w, v, b, data, blocks, randomness)
             except Exception as error:
-                raise _explain(error, objective.name) from error
+                raise _explain(error, objective.name, self.backward) from error
             if (w._version, v._version) != version:
                 raise writes_into(objective.name, None)
             return result
@@ -272,12 +272,14 @@ def _compiled(objective: Objective) -> Evaluate:
     return evaluate
 
 
-def _explain(error: Exception, name: str) -> BatchedError:
+def _explain(error: Exception, name: str, backward: Backward | None) -> BatchedError:
     if is_out_of_memory(error):
         return ChunkTooLargeError(
             f"{name}.objective does not fit into memory for a chunk of clients. Lower chunk_size."
         )
     text = f"{type(error).__name__}: {error}".splitlines()[0]
+    if backward == "each":
+        return BatchedError(f"{name}.objective cannot be replayed from one client to the next: {text}")
     return BatchedError(
         f"{name}.objective cannot run for all clients at once (torch.func.vmap): {text}\n"
         "Typical causes: .item() or float(tensor), `if` on a tensor, indexing by a boolean mask, writing into a tensor "

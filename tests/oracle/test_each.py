@@ -104,3 +104,11 @@ def test_options_that_exclude_replays_are_refused(options):
 def test_chunks_are_small_where_clients_are_large():
     assert Vectorized(backward="each", threads=2).chunk(Cost(10**7, 4, 10**6)) == 2
     assert Vectorized(backward="each", threads=2).chunk(Cost(100, 4, 1000)) == 8
+
+
+def test_clients_with_batches_of_other_shapes_are_recorded_anew():
+    objective, w, v, b, data = setting(Characters(), (7, 5), torch.float64)
+    plain, each = Sequential().evaluator(objective, 1), Vectorized(backward="each", threads=2).evaluator(objective, 100)
+    for cut in (7, 4, 7, 2):
+        shorter = (data[0][:, :, :cut], data[1])
+        assert_equal_evaluations(each(w, v, b, shorter), plain(w, v, b, shorter))
