@@ -169,18 +169,17 @@ def _evaluated(
 
 
 def _observed(evaluate: Callable[..., _Result], watch: ParameterWatch, hooks: AbstractContextManager[Any]) -> _Result:
-    """Evaluate with all observers, or with those that operations inside the objective tolerate."""
-    ways = [(watch, hooks), (watch,)]  # hooks do not work with transformations of torch.func
-    while not watch.are_hidden and ways:
+    """Evaluate with the observers that the operations inside the objective tolerate; an error is that of none."""
+    for observers in ((watch, hooks), (watch,)):  # hooks do not work with transformations of torch.func
+        if watch.are_hidden:
+            break
         try:
-            return evaluate(*ways.pop(0))
+            return evaluate(*observers)
         except ObjectiveError:
             raise
         except RuntimeError as error:
             if "HigherOrderOperator" in str(error):  # nor a watch with torch.cond
                 watch.hide()
-            elif not ways:
-                raise
     return evaluate()
 
 
