@@ -197,19 +197,22 @@ class OracleSelection:
             return self._ladder[-1]  # trials would change what the objective remembers
         trial = None
         if group is not None:
-            trial = self._trial(group, cohort, batched if size > 1 else None, request)
+            assert cost is not None
+            trial = self._trial(group, cohort, batched if size > 1 else None, cost, request)
             if isinstance(batched, Vectorized):  # otherwise a report has already said what was taken and why
                 self._report(f"oracle: {trial.report}")
         chosen = self._processes.agree(None if trial is None else trial.oracle)
         assert chosen is not None
         return chosen
 
-    def _trial(self, group: ClientGroup, cohort: Cohort, batched: ClientBatching | None, request: Request) -> Trial:
+    def _trial(
+        self, group: ClientGroup, cohort: Cohort, batched: ClientBatching | None, cost: Cost, request: Request
+    ) -> Trial:
         """Time the oracles on the first clients of a cohort, with as many at once as fit into memory."""
         wanted = first = batched if isinstance(batched, Vectorized) else None
         while True:
             try:
-                trial = self._timed(group, cohort, wanted, request)
+                trial = self._timed(group, cohort, wanted, cost, request)
                 break
             except (RuntimeError, MemoryError) as error:
                 if wanted is None or not is_out_of_memory(error):
@@ -220,7 +223,9 @@ class OracleSelection:
             self._report(f"oracle: took {_chunks(fewer)}: {_too_many(first.chunk_size)}")
         return trial
 
-    def _timed(self, group: ClientGroup, cohort: Cohort, batched: Vectorized | None, request: Request) -> Trial:
+    def _timed(
+        self, group: ClientGroup, cohort: Cohort, batched: Vectorized | None, cost: Cost, request: Request
+    ) -> Trial:
         assert isinstance(self.oracle, Auto)
 
         def arguments(num_clients: int) -> tuple[Tensor, Tensor, Tensor, Any]:
@@ -230,7 +235,25 @@ class OracleSelection:
             return *group.table.start(request.point, request.buffers, num_clients), data
 
         with group.errors_named([member.id for member in cohort.members]), undone(group.table.task):
-            return self.oracle.choose(group.objective, cohort.steps(), arguments, batched)
+            return self.oracle.choose(
+                group.objective,
+                cohort.steps(),
+                arguments,
+                batched,
+                lambda: self._side_by_side(group, cohort, cost, request),
+            )
+
+    def _side_by_side(self, group: ClientGroup, cohort: Cohort, cost: Cost, request: Request) -> Vectorized | None:
+        """Return the way that replays one client's gradient for all, on all threads; None if it is not to be taken.
+
+        Several processes have a processor each already, and without a check nobody knows whether it is right.
+        """
+        if self._self_check == "off" or self._processes.count > 1:
+            return None
+        way = Vectorized(backward="each", threads=torch.get_num_threads())
+        way = replace(way, chunk_size=min(way.chunk(cost), len(cohort)))
+        check = SelfCheck(group.objective, _sample(group, cohort.apart(0, way.chunk(cost)), request))
+        return way if check(way) is None else None
 
     def _agreeing(self, group: ClientGroup, chunk: Chunk, oracle: Vectorized, request: Request) -> ClientBatching:
         """Return the oracle or, if it disagrees with plain evaluation, the fastest slower one that agrees."""
@@ -242,7 +265,8 @@ class OracleSelection:
         elif self._self_check != "off":
             with group.errors_named(chunk.ids):
                 check = SelfCheck(group.objective, _sample(group, chunk, request))
-            hooked = group.objective.hooks_tensors and not oracle.compile  # a compiled gradient is below vmap already
+            forward_alone = oracle.backward in (None, "autograd") and not oracle.compile
+            hooked = group.objective.hooks_tensors and forward_alone
             begin = replace(oracle, backward="vmap") if hooked else oracle
             found, why = fastest_that_agrees(begin, on_cpu, check)
         if why is not None:

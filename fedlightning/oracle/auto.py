@@ -44,7 +44,8 @@ class Auto(ClientBatching):
     Each way computes a few gradients of the first round's first cohort. The choice is logged and stored in checkpoints,
     so that a resumed run goes on with the same way. The ways agree up to rounding, not in every bit: for runs that must
     repeat bit for bit from their start, name one way and its threads. Of the batched ways, only the fastest that agrees
-    with plain evaluation is timed; if none agrees, clients are computed one after the other.
+    with plain evaluation is timed. Where it gains little, because a single client keeps a processor busy, and there are
+    several, replays of one client's gradient side by side (``Vectorized(backward="each")``) are tried as well.
 
     Args:
         trials: Number of timed gradients for each way, at least 1.
@@ -69,6 +70,7 @@ class Auto(ClientBatching):
         calls: int,
         load: Callable[[int], Arguments],
         batched: Vectorized | None,
+        side_by_side: Callable[[], Vectorized | None] = lambda: None,
     ) -> Trial:
         """Time clients one after the other and, if there is a batched way, many at once.
 
@@ -77,22 +79,30 @@ class Auto(ClientBatching):
             calls: Number of gradients that a client takes in a round.
             load: Maps a number of clients to an evaluator's arguments (w, v, buffers, data) for that many clients.
             batched: The fastest batched way that is right, with a fixed chunk size; None if there is none.
+            side_by_side: Returns a way that replays every client on a thread of its own, with a fixed chunk size and
+                its threads; None if that is wrong for this objective.
         """
-        ways: list[tuple[ClientBatching, int]] = [(Sequential(), 1)]
+        alone, alone_time = self._threaded(Sequential(), objective, calls, load(1), 1)
+        found: list[tuple[ClientBatching, float]] = [(alone, alone_time)]
+        times = f"{alone_time * 1e3:.3g} ms alone"
         if batched is not None:
             assert batched.chunk_size is not None
-            ways.append((batched, batched.chunk_size))
-        found = [self._threaded(way, objective, calls, load(clients), clients) for way, clients in ways]
-        (alone, alone_time), *rest = found
-        threads = "" if alone.threads is None else f" on {alone.threads} of {torch.get_num_threads()} threads"
-        if not rest:
-            return Trial(alone, f"took Sequential{threads}: {alone_time * 1e3:.3g} ms a client's gradient")
-        (batch, batch_time), chunk = rest[0], ways[1][1]
-        times = f"{batch_time * 1e3:.3g} ms a client's gradient in chunks of {chunk}, {alone_time * 1e3:.3g} ms alone"
-        if batch_time < alone_time:
-            threads = "" if batch.threads is None else f" on {batch.threads} of {torch.get_num_threads()} threads"
-            return Trial(batch, f"took Vectorized{threads}: {times}")
-        return Trial(alone, f"took Sequential{threads}: {times}")
+            size = batched.chunk_size
+            found.append(self._threaded(batched, objective, calls, load(size), size))
+            times = f"{found[-1][1] * 1e3:.3g} ms a client's gradient in chunks of {size}, {times}"
+        else:
+            times = times.replace("alone", "a client's gradient")
+        most = torch.get_num_threads()
+        if most > 1 and objective.autocast.on_cpu and min(time for _, time in found) * 2 * most > alone_time:
+            each = side_by_side()
+            if each is not None:
+                assert each.chunk_size is not None
+                taken = self.seconds(each, objective, calls, load(each.chunk_size)) / each.chunk_size
+                found.append((each, taken))
+                times += f", {taken * 1e3:.3g} ms side by side"
+        chosen, _ = min(found, key=lambda way: way[1])
+        threads = "" if chosen.threads is None else f" on {chosen.threads} of {most} threads"
+        return Trial(chosen, f"took {type(chosen).__name__}{threads}: {times}")
 
     def _threaded(
         self,

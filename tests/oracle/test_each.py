@@ -89,6 +89,23 @@ def test_a_fit_is_that_of_plain_evaluation(make):
             torch.testing.assert_close(value, tasks[0].state_dict()[name])
 
 
+def test_hooks_on_tensors_are_replayed():
+    class Reversed(Line):
+        def objective(self, batch):
+            x, y = batch
+            output = self.head(self.body(x))
+            output.register_hook(lambda gradient: 0.5 * gradient)
+            return F.mse_loss(output.squeeze(1), y)
+
+    tasks = []
+    for oracle in (Sequential(), Vectorized(backward="each", threads=2)):
+        torch.manual_seed(0)
+        tasks.append(Reversed(dropout=0.0, oracle=oracle))
+        fitted(tasks[-1], regression_data(local_steps=25), limit_val_batches=0)
+    assert tasks[1].run.simulation.runner.oracle_selection.oracle.backward == "each"
+    torch.testing.assert_close(tasks[1].body[0].weight, tasks[0].body[0].weight)
+
+
 def test_dropout_is_computed_plainly():
     task = Line(oracle=Vectorized(backward="each"))
     fitted(task, regression_data(local_steps=25))

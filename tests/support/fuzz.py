@@ -71,6 +71,7 @@ SPEEDS = ("replayed", "batched", "one by one")
 WAYS: dict[str, tuple[Callable[[], ClientBatching], str]] = {
     "batched": (lambda: Vectorized(replay=False), "batched"),
     "replayed": (lambda: Vectorized(replay=True), "replayed"),
+    "each replayed": (lambda: Vectorized(backward="each", threads=2), "replayed"),
     "default": (Auto, "replayed"),
 }
 """Name of a way to its oracle and to how it runs if nothing stands against it."""
