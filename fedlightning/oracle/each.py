@@ -23,7 +23,7 @@ from fedlightning.core.tree import flatten, unflatten
 from fedlightning.oracle.base import Blocks, Evaluate, Evaluation, differentiate
 from fedlightning.oracle.layers import LoneLayers
 from fedlightning.oracle.objective import Objective
-from fedlightning.oracle.randomness import Randomness, generator_state
+from fedlightning.oracle.randomness import NoiseOfOne, Randomness, generator_state
 from fedlightning.oracle.recording import Recording
 from fedlightning.oracle.threads import limited
 
@@ -32,10 +32,11 @@ def each(objective: Objective, threads: int) -> Evaluate:
     """Return a function that computes the operators of a chunk's clients from a recording of the first.
 
     Args:
-        objective: The objective, which draws no random numbers.
+        objective: The objective.
         threads: Clients that are computed side by side.
     """
     known: dict[Any, _OneClient] = {}
+    noise = NoiseOfOne()
 
     def evaluate(
         w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks = "both", randomness: Randomness | None = None
@@ -48,11 +49,13 @@ def each(objective: Objective, threads: int) -> Evaluate:
         alike = tuple((t.shape, t.stride(), t.dtype) for t in inputs(0))  # threads only replay what is recorded here
         key = structure, blocks, alike
         if key not in known:
-            known[key] = _OneClient(objective, structure, blocks, inputs(0))
+            noise.begin(randomness, 0)
+            known[key] = _OneClient(objective, structure, blocks, inputs(0), noise)
         one = known[key]
         results = one.empty(len(w))
 
         def compute(i: int) -> None:
+            noise.begin(randomness, i)
             one.compute(inputs(i), [result[i] for result in results])
 
         _run(compute, len(w), threads)
@@ -69,8 +72,10 @@ class _OneClient:
         names: Of the scalars to log.
     """
 
-    def __init__(self, objective: Objective, structure: Any, blocks: Blocks, inputs: Sequence[Tensor]) -> None:
-        """Record the evaluation.
+    def __init__(
+        self, objective: Objective, structure: Any, blocks: Blocks, inputs: Sequence[Tensor], noise: NoiseOfOne
+    ) -> None:
+        """Record the evaluation, whose random numbers come from ``noise``.
 
         Raises:
             RuntimeError: If a replay would be wrong.
@@ -87,14 +92,14 @@ class _OneClient:
                 *result.scalars
             ]
 
-        self._recording = Recording(function)
+        self._recording = Recording(function, noise)
         state = generator_state(inputs[0].device)
         results, self.names = self._recording(*inputs)
         self._results = [result[0].clone() for result in results]
         if not self._recording.replays:
             raise UsageError("the operations of one client cannot be recorded for the others")
         if not torch.equal(state, generator_state(inputs[0].device)):
-            raise UsageError("a recording of one client would draw the same random numbers for all")
+            raise UsageError("it draws random numbers that no replay would draw anew")
 
     def empty(self, num_clients: int) -> list[Tensor]:
         """Return room for the results of S clients, ``[S, ...]`` each."""

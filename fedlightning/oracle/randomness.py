@@ -3,13 +3,15 @@
 Each evaluation of each client has a seed of its own, a function of (seed, round, phase, client, step). When clients are
 computed one after the other, the default generators are seeded before each evaluation. When many clients are computed
 at once, :class:`ClientNoise` gives every client's part of a random operation the numbers that the client would have
-drawn alone. So dropout and noise are the same for every oracle, in every chunk and on any number of processes.
+drawn alone; where one client's operations are replayed for others, :class:`NoiseOfOne` does. So dropout and noise are
+the same for every oracle, in every chunk and on any number of processes.
 """
 
 from __future__ import annotations
 
 import pickle
 import random
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -24,6 +26,9 @@ from fedlightning.core.errors import FedlightningError
 from fedlightning.core.seeding import derive_seed
 
 aten = torch.ops.aten
+
+_DEFAULT_GENERATORS = threading.Lock()
+"""Held while a default generator stands in for a client's own."""
 
 
 class UnsplittableDrawError(FedlightningError, RuntimeError):
@@ -163,10 +168,46 @@ class ClientNoise:
         return self._generators
 
 
+class NoiseOfOne(threading.local):
+    """Runs random operations of one client with the client's own generator, of another client on every thread."""
+
+    def __init__(self) -> None:
+        """Start without seeds: nothing can be drawn before :meth:`begin`."""
+        self._randomness: Randomness | None = None
+        self._place = 0
+        self._generator: torch.Generator | None = None
+        self._seeded = False
+
+    def begin(self, randomness: Randomness | None, place: int) -> None:
+        """Use the random numbers of the client at a place of its chunk, on this thread."""
+        self._randomness = randomness
+        self._place = place
+        self._seeded = False
+
+    def __call__(self, func: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run a random ATen operation.
+
+        Raises:
+            UnsplittableDrawError: If the operation draws from the objective's own generator, or no seeds are given.
+        """
+        if kwargs.get("generator") is not None:
+            raise UnsplittableDrawError(f"{func} draws from a torch.Generator of the objective's own")
+        if self._randomness is None:
+            raise UnsplittableDrawError(f"{func} draws random numbers, which would be the same for all clients")
+        device = _device_of(args, kwargs)
+        if self._generator is None or self._generator.device != device:
+            self._generator, self._seeded = torch.Generator(device), False
+        if not self._seeded:
+            (seed,) = self._randomness.of(torch.tensor([self._place])).seeds()
+            self._generator.manual_seed(seed)
+            self._seeded = True
+        return _drawing(func)(args, kwargs, self._generator)
+
+
 class PerClient(TorchDispatchMode):
     """Makes random operations below one ``vmap`` draw through a :class:`ClientNoise` while active."""
 
-    def __init__(self, noise: ClientNoise) -> None:
+    def __init__(self, noise: Noise) -> None:
         """Draw random numbers through ``noise``."""
         super().__init__()
         self._noise = noise
@@ -176,6 +217,9 @@ class PerClient(TorchDispatchMode):
     ) -> Any:
         """Run random operations through the noise, and all other operations as they are."""
         return (self._noise if is_random(func, args, kwargs) else _plain)(func, *args, **(kwargs or {}))
+
+
+Noise = ClientNoise | NoiseOfOne
 
 
 def is_random(func: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> bool:
@@ -268,13 +312,14 @@ def _drawing(func: Any) -> Callable[[tuple[Any, ...], dict[str, Any], torch.Gene
 
     def as_default(args: tuple[Any, ...], kwargs: dict[str, Any], generator: torch.Generator) -> Any:
         default = _default_generator(generator.device)
-        before = default.get_state()
-        default.set_state(generator.get_state())
-        try:
-            return func(*args, **kwargs)
-        finally:
-            generator.set_state(default.get_state())
-            default.set_state(before)
+        with _DEFAULT_GENERATORS:
+            before = default.get_state()
+            default.set_state(generator.get_state())
+            try:
+                return func(*args, **kwargs)
+            finally:
+                generator.set_state(default.get_state())
+                default.set_state(before)
 
     return as_default
 

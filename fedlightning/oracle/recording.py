@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedlightning.oracle.program import Name, Program
-from fedlightning.oracle.randomness import ClientNoise, PerClient, is_random
+from fedlightning.oracle.randomness import ClientNoise, Noise, PerClient, is_random
 
 Recordable = Callable[..., tuple[Sequence[Tensor], Any]]
 """A function of tensors without side effects. The first result is a sequence of tensors; the second result is the same
@@ -33,10 +33,10 @@ aten = torch.ops.aten
 class Recording:
     """Calls a function of tensors, and replays the function from the second call with the same shapes on."""
 
-    def __init__(self, function: Recordable, noise: ClientNoise | None = None) -> None:
+    def __init__(self, function: Recordable, noise: Noise | None = None) -> None:
         """Wrap ``function``, whose random numbers come from ``noise``."""
         self._function = function
-        self._noise = ClientNoise() if noise is None else noise
+        self._noise: Noise = ClientNoise() if noise is None else noise
         self._replays: dict[Any, tuple[Callable[..., list[Tensor]], Any] | None] = {}
 
     @property
@@ -69,7 +69,7 @@ class Recording:
 class _Recorder(TorchDispatchMode):
     """Writes every operation that reaches the device into a program, as long as replays would be right."""
 
-    def __init__(self, inputs: Sequence[Tensor], noise: ClientNoise) -> None:
+    def __init__(self, inputs: Sequence[Tensor], noise: Noise) -> None:
         super().__init__()
         self._noise = noise
         self._given_up = False

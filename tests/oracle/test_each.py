@@ -106,8 +106,24 @@ def test_hooks_on_tensors_are_replayed():
     torch.testing.assert_close(tasks[1].body[0].weight, tasks[0].body[0].weight)
 
 
-def test_dropout_is_computed_plainly():
-    task = Line(oracle=Vectorized(backward="each"))
+def test_a_fit_with_dropout_is_that_of_plain_evaluation():
+    tasks = []
+    for oracle in (Sequential(), Vectorized(backward="each", threads=2), Vectorized(backward="each", chunk_size=3)):
+        torch.manual_seed(0)
+        tasks.append(Line(oracle=oracle))
+        fitted(tasks[-1], regression_data(local_steps=25), limit_val_batches=0)
+    for task in tasks[1:]:
+        assert task.run.simulation.runner.oracle_selection.oracle.backward == "each"
+        torch.testing.assert_close(task.head.weight, tasks[0].head.weight)
+
+
+def test_numbers_from_a_generator_of_the_objectives_own_are_drawn_plainly():
+    class Own(Line):
+        def objective(self, batch):
+            x, y = batch
+            return super().objective((x + torch.randn(x.shape, generator=torch.Generator().manual_seed(3)), y))
+
+    task = Own(oracle=Vectorized(backward="each"))
     fitted(task, regression_data(local_steps=25))
     assert isinstance(task.run.simulation.runner.oracle_selection.oracle, Sequential)
 

@@ -21,6 +21,8 @@ WAYS = [
     Vectorized(replay=True, backward="autograd"),
     Vectorized(replay=False, backward="vmap"),
     Vectorized(replay=True, backward="vmap"),
+    Vectorized(backward="each", threads=1),
+    Vectorized(backward="each", threads=2),
 ]
 
 
@@ -52,6 +54,9 @@ DRAWS = {
     "in place": lambda x: torch.empty_like(x).normal_() + torch.empty_like(x).exponential_(),
     "in place, transposed": lambda x: torch.empty_like(x.T).uniform_().T,
     "categorical": lambda x: torch.distributions.Categorical(logits=x).sample().to(x)[:, None],
+    "categorical, unchecked": lambda x: (
+        torch.distributions.Categorical(logits=x, validate_args=False).sample().to(x)[:, None]
+    ),
     "multinomial": lambda x: torch.multinomial(x[0].exp(), 3).to(x).sum(),
     "poisson": lambda x: torch.poisson(x.exp()),
     "attention": lambda x: F.scaled_dot_product_attention(x[None], x[None], x[None], dropout_p=0.2)[0],
@@ -65,6 +70,10 @@ DRAWS = {
 def test_every_draw_is_the_clients_own(name, way):
     objective, w, v, b, data = setting(nn.Linear(6, 3), (6,), loss=drawing(DRAWS[name]))
     alone, together = (oracle.evaluator(objective, 100) for oracle in (Sequential(), way))
+    if name == "categorical" and way.backward == "each":  # checks its arguments
+        with pytest.raises(BatchedError, match="__bool__ reads numbers of a tensor"):
+            together(w, v, b, data, "both", Randomness(SEEDS, 0))
+        return
     losses = []
     for step in range(3):
         randomness = Randomness(SEEDS, step)
