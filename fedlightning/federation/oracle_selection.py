@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Literal
 
 from fedlightning.core.errors import InvalidValueError
-from fedlightning.core.tree import map_tensors
 from fedlightning.federation.cohort import Chunk, Cohort
+from fedlightning.federation.oracle_trial import FirstClients, half, in_chunks, sample_of, too_many
 from fedlightning.federation.processes import Processes
 from fedlightning.federation.protocol import Request
 from fedlightning.oracle import Auto, BatchedError, ClientBatching, Cost, Vectorized
-from fedlightning.oracle.auto import Trial
 from fedlightning.oracle.check import SelfCheck, fastest_that_agrees, in_words, ladder
-from fedlightning.oracle.comparison import STEPS, Sample
 from fedlightning.oracle.objective import is_out_of_memory
-from fedlightning.oracle.side_effects import undone
 
 if TYPE_CHECKING:
     from fedlightning.federation.client_group import ClientGroup
@@ -119,7 +112,9 @@ class OracleSelection:
             self.oracle = self._agreeing(group, chunk, self.oracle, request)
 
     def fall_back(self, error: Exception, num_clients: int, on_cpu: bool) -> bool:
-        """Continue with fewer clients at once, or with the next slower oracle.
+        """Continue with fewer clients at once, or with plain evaluation: the objective has begun to do something else.
+
+        Without self-checks, continue with the next slower oracle instead.
 
         Args:
             error: The error of the present oracle.
@@ -132,13 +127,14 @@ class OracleSelection:
         if self.oracle == self._ladder[-1]:
             return False
         if is_out_of_memory(error) and num_clients > 1:
-            self._note(_too_many(num_clients))
+            self._note(too_many(num_clients))
             self._take_fewer_than(num_clients)
             return True
         if not isinstance(error, BatchedError):
             return False
         self._note(f"with {in_words(self.oracle, on_cpu)} {str(error).splitlines()[0]}")
-        self.oracle = self._ladder[self._ladder.index(self.oracle) + 1]
+        unchecked = self._ladder[self._ladder.index(self.oracle) + 1]
+        self.oracle = unchecked if self._self_check == "off" else self._ladder[-1]
         return True
 
     def report_given_up(self, on_cpu: bool) -> None:
@@ -147,7 +143,7 @@ class OracleSelection:
             return
         (former, why), self._given_up = self._given_up, None
         fewer = in_words(former, on_cpu) == in_words(self.oracle, on_cpu)  # the same oracle, but smaller chunks
-        self._report(f"oracle: took {_chunks(self.chunk_size) if fewer else in_words(self.oracle, on_cpu)}: {why}")
+        self._report(f"oracle: took {in_chunks(self.chunk_size) if fewer else in_words(self.oracle, on_cpu)}: {why}")
 
     def _note(self, why: str) -> None:
         """Keep the cause of the first failure until an attempt is good."""
@@ -156,7 +152,7 @@ class OracleSelection:
     def _take_fewer_than(self, clients: int) -> None:
         """Compute half as many clients together from now on, by this oracle and by all slower ones."""
         place = self._ladder.index(self.oracle)
-        fewer = _half(clients)
+        fewer = half(clients)
         self._ladder = [replace(way, chunk_size=fewer) if isinstance(way, Vectorized) else way for way in self._ladder]
         self.oracle = self._ladder[place]
 
@@ -198,62 +194,15 @@ class OracleSelection:
         trial = None
         if group is not None:
             assert cost is not None
-            trial = self._trial(group, cohort, batched if size > 1 else None, cost, request)
+            first_clients = FirstClients(group, cohort, cost, request)
+            may_replay = self._self_check != "off" and self._processes.count == 1  # processes have a processor each
+            together = batched if size > 1 and isinstance(batched, Vectorized) else None
+            trial = first_clients.trial(self.oracle, together, may_replay, self._report)
             if isinstance(batched, Vectorized):  # otherwise a report has already said what was taken and why
                 self._report(f"oracle: {trial.report}")
         chosen = self._processes.agree(None if trial is None else trial.oracle)
         assert chosen is not None
         return chosen
-
-    def _trial(
-        self, group: ClientGroup, cohort: Cohort, batched: ClientBatching | None, cost: Cost, request: Request
-    ) -> Trial:
-        """Time the oracles on the first clients of a cohort, with as many at once as fit into memory."""
-        wanted = first = batched if isinstance(batched, Vectorized) else None
-        while True:
-            try:
-                trial = self._timed(group, cohort, wanted, cost, request)
-                break
-            except (RuntimeError, MemoryError) as error:
-                if wanted is None or not is_out_of_memory(error):
-                    raise
-            wanted = _smaller(wanted)  # outside the handler, where the error would hold what fills the memory
-        if first is not None and wanted != first:
-            fewer = 1 if wanted is None else wanted.chunk_size
-            self._report(f"oracle: took {_chunks(fewer)}: {_too_many(first.chunk_size)}")
-        return trial
-
-    def _timed(
-        self, group: ClientGroup, cohort: Cohort, batched: Vectorized | None, cost: Cost, request: Request
-    ) -> Trial:
-        assert isinstance(self.oracle, Auto)
-
-        def arguments(num_clients: int) -> tuple[Tensor, Tensor, Tensor, Any]:
-            chunk = cohort.preview(num_clients)  # its last client is repeated if too few share one architecture
-            places = torch.arange(num_clients, device=request.point.device).clamp(max=len(chunk) - 1)
-            data = map_tensors(lambda leaf: leaf[places], next(chunk.minibatches()).data)
-            return *group.table.start(request.point, request.buffers, num_clients), data
-
-        with group.errors_named([member.id for member in cohort.members]), undone(group.table.task):
-            return self.oracle.choose(
-                group.objective,
-                cohort.steps(),
-                arguments,
-                batched,
-                lambda: self._side_by_side(group, cohort, cost, request),
-            )
-
-    def _side_by_side(self, group: ClientGroup, cohort: Cohort, cost: Cost, request: Request) -> Vectorized | None:
-        """Return the way that replays one client's gradient for all, on all threads; None if it is not to be taken.
-
-        Several processes have a processor each already, and without a check nobody knows whether it is right.
-        """
-        if self._self_check == "off" or self._processes.count > 1:
-            return None
-        way = Vectorized(backward="each", threads=torch.get_num_threads())
-        way = replace(way, chunk_size=min(way.chunk(cost), len(cohort)))
-        check = SelfCheck(group.objective, _sample(group, cohort.apart(0, way.chunk(cost)), request))
-        return way if check(way) is None else None
 
     def _agreeing(self, group: ClientGroup, chunk: Chunk, oracle: Vectorized, request: Request) -> ClientBatching:
         """Return the oracle or, if it disagrees with plain evaluation, the fastest slower one that agrees."""
@@ -264,7 +213,7 @@ class OracleSelection:
             found = self._ladder[-1]
         elif self._self_check != "off":
             with group.errors_named(chunk.ids):
-                check = SelfCheck(group.objective, _sample(group, chunk, request))
+                check = SelfCheck(group.objective, sample_of(group, chunk, request))
             forward_alone = oracle.backward in (None, "autograd") and not oracle.compile
             hooked = group.objective.hooks_tensors and forward_alone
             begin = replace(oracle, backward="vmap") if hooked else oracle
@@ -280,36 +229,6 @@ class OracleSelection:
             words = in_words(agreed, request.point.device.type == "cpu")
             self._report(f"oracle: took {words}, as another process must")
         return agreed
-
-
-def _smaller(oracle: Vectorized) -> Vectorized | None:
-    """Return the oracle with half as many clients at once; None if it is down to one already."""
-    assert oracle.chunk_size is not None
-    return replace(oracle, chunk_size=_half(oracle.chunk_size)) if oracle.chunk_size > 1 else None
-
-
-def _half(clients: int) -> int:
-    return (clients + 1) // 2
-
-
-def _chunks(clients: int | None) -> str:
-    return f"chunks of {clients} client{'s' if clients != 1 else ''}"
-
-
-def _too_many(clients: int | None) -> str:
-    return f"{clients} at once do not fit into memory"
-
-
-def _sample(group: ClientGroup, chunk: Chunk, request: Request) -> Sample:
-    """Return the first steps of a chunk's first and last client, or of its only client."""
-    ends = sorted({0, len(chunk) - 1})
-    places = torch.tensor(ends, device=request.point.device)
-    data: Sequence[Any] = [
-        map_tensors(lambda leaf: leaf[places], batch.data) for batch in islice(chunk.minibatches(), STEPS)
-    ]
-    return Sample(
-        *group.table.start(request.point, request.buffers, len(places)), data, [chunk.ids[place] for place in ends]
-    )
 
 
 def _require_one_choice(oracle: ClientBatching, processes: Processes) -> None:

@@ -55,51 +55,6 @@ def test_auto_with_one_client_is_sequential():
     assert loop.oracle == Sequential()
 
 
-@pytest.fixture
-def two_threads():
-    present = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(present)
-
-
-def with_times(monkeypatch, alone, batched, each):
-    """Auto measures these milliseconds for a client's gradient, on any number of threads."""
-
-    def seconds(self, oracle, *arguments):
-        if isinstance(oracle, Sequential):
-            return alone * 1e-3
-        return (each if oracle.backward == "each" else batched) * 1e-3 * oracle.chunk_size
-
-    monkeypatch.setattr(Auto, "seconds", seconds)
-
-
-@pytest.mark.parametrize(
-    ("batched", "each", "taken"), [(2.5, 1.5, "each"), (1.5, 2.5, "autograd"), (0.5, 0.1, "autograd")]
-)
-def test_clients_side_by_side_are_tried_where_batches_gain_little(batched, each, taken, monkeypatch, two_threads):
-    with_times(monkeypatch, 3.0, batched, each)
-    found, loop, said = trained(Auto())
-    assert loop.oracle.backward == taken
-    assert loop.oracle.threads == (2 if taken == "each" else 1)
-    torch.testing.assert_close(found, trained(Sequential())[0], rtol=1e-12, atol=1e-12)
-    times = f"{batched} ms a client's gradient in chunks of 6, 3 ms alone"
-    tried = f", {each} ms side by side" if batched > 3 / 4 else ""
-    assert said == [f"oracle: took Vectorized on {loop.oracle.threads} of 2 threads: {times}{tried}"]
-
-
-@pytest.mark.parametrize(
-    ("change", "options"),
-    [(None, {"self_check": "off"}), (draws_from_its_own, {})],
-    ids=["unchecked", "wrong"],
-)
-def test_clients_are_not_computed_side_by_side_where_that_is_unchecked_or_wrong(
-    change, options, monkeypatch, two_threads
-):
-    with_times(monkeypatch, 3.0, 2.5, 0.1)
-    assert getattr(trained(Auto(), change, **options)[1].oracle, "backward", None) != "each"
-
-
 @pytest.mark.parametrize("change", ALONE + TOGETHER)
 @pytest.mark.parametrize("oracle", [Auto(), Vectorized(), Vectorized(replay=False)], ids=str)
 def test_every_oracle_gives_what_plain_evaluation_gives(change, oracle, monkeypatch):

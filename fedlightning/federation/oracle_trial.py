@@ -1,0 +1,122 @@
+"""The measurement of oracles on the first clients of a cohort."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from fedlightning.core.tree import map_tensors
+from fedlightning.federation.cohort import Chunk, Cohort
+from fedlightning.federation.protocol import Request
+from fedlightning.oracle import Auto, Cost, Vectorized
+from fedlightning.oracle.auto import Trial
+from fedlightning.oracle.check import SelfCheck
+from fedlightning.oracle.comparison import STEPS, Sample
+from fedlightning.oracle.objective import is_out_of_memory
+from fedlightning.oracle.side_effects import undone
+
+if TYPE_CHECKING:
+    from fedlightning.federation.client_group import ClientGroup
+
+
+@dataclass(frozen=True)
+class FirstClients:
+    """Times oracles on the clients that a process meets first.
+
+    Attributes:
+        group: Group of the first client, its architecture active.
+        cohort: This process's part of the first cohort.
+        cost: Cost of one client's gradient.
+        request: What the server asks of the clients.
+    """
+
+    group: ClientGroup
+    cohort: Cohort
+    cost: Cost
+    request: Request
+
+    def trial(self, auto: Auto, batched: Vectorized | None, may_replay: bool, report: Callable[[str], None]) -> Trial:
+        """Time the oracles, with as many clients at once as fit into memory.
+
+        Args:
+            auto: The open choice.
+            batched: The fastest batched oracle that agrees with plain evaluation; None if there is none.
+            may_replay: Whether one client's gradient may be replayed for all, side by side on all threads.
+            report: Receives a line if fewer clients fit than ``batched`` computes at once.
+        """
+        wanted = batched
+        while True:
+            try:
+                trial = self._timed(auto, wanted, may_replay)
+                break
+            except (RuntimeError, MemoryError) as error:
+                if wanted is None or not is_out_of_memory(error):
+                    raise
+            wanted = _smaller(wanted)  # outside the handler, where the error would hold what fills the memory
+        if batched is not None and wanted != batched:
+            fewer = 1 if wanted is None else wanted.chunk_size
+            report(f"oracle: took {in_chunks(fewer)}: {too_many(batched.chunk_size)}")
+        return trial
+
+    def _timed(self, auto: Auto, batched: Vectorized | None, may_replay: bool) -> Trial:
+        group, request = self.group, self.request
+
+        def arguments(num_clients: int) -> tuple[Tensor, Tensor, Tensor, Any]:
+            chunk = self.cohort.preview(num_clients)  # its last client is repeated if too few share one architecture
+            places = torch.arange(num_clients, device=request.point.device).clamp(max=len(chunk) - 1)
+            data = map_tensors(lambda leaf: leaf[places], next(chunk.minibatches()).data)
+            return *group.table.start(request.point, request.buffers, num_clients), data
+
+        with group.errors_named([member.id for member in self.cohort.members]), undone(group.table.task):
+            return auto.choose(
+                group.objective,
+                self.cohort.steps(),
+                arguments,
+                batched,
+                self._side_by_side if may_replay else lambda: None,
+            )
+
+    def _side_by_side(self) -> Vectorized | None:
+        """Return the oracle that replays one client's gradient for all on all threads; None if it is wrong here."""
+        oracle = Vectorized(backward="each", threads=torch.get_num_threads())
+        size = min(oracle.chunk(self.cost), len(self.cohort))
+        check = SelfCheck(self.group.objective, sample_of(self.group, self.cohort.apart(0, size), self.request))
+        return replace(oracle, chunk_size=size) if check(oracle) is None else None
+
+
+def sample_of(group: ClientGroup, chunk: Chunk, request: Request) -> Sample:
+    """Return the first steps of a chunk's first and last client, or of its only client."""
+    ends = sorted({0, len(chunk) - 1})
+    places = torch.tensor(ends, device=request.point.device)
+    data: Sequence[Any] = [
+        map_tensors(lambda leaf: leaf[places], batch.data) for batch in islice(chunk.minibatches(), STEPS)
+    ]
+    return Sample(
+        *group.table.start(request.point, request.buffers, len(places)), data, [chunk.ids[place] for place in ends]
+    )
+
+
+def half(clients: int) -> int:
+    """Return half of a number of clients, at least 1."""
+    return (clients + 1) // 2
+
+
+def in_chunks(clients: int | None) -> str:
+    """Describe the size of chunks, for reports."""
+    return f"chunks of {clients} client{'s' if clients != 1 else ''}"
+
+
+def too_many(clients: int | None) -> str:
+    """Report that a chunk has been too large."""
+    return f"{clients} at once do not fit into memory"
+
+
+def _smaller(oracle: Vectorized) -> Vectorized | None:
+    """Return the oracle with half as many clients at once; None if it is down to one already."""
+    assert oracle.chunk_size is not None
+    return replace(oracle, chunk_size=half(oracle.chunk_size)) if oracle.chunk_size > 1 else None
