@@ -74,7 +74,7 @@ class Uniform(Participation):
 
     Args:
         size: Number S of clients in a round. Give either this or ``fraction``.
-        fraction: Share 0 < S/N <= 1 of the clients, rounded, at least one.
+        fraction: Share 0 < S/N <= 1 of the clients, rounded (halves up), at least one.
     """
 
     size: int | None = None
@@ -105,7 +105,7 @@ class Uniform(Participation):
         if self.size is not None:
             return self.size
         assert self.fraction is not None
-        return max(1, round(self.fraction * num_clients))
+        return max(1, int(self.fraction * num_clients + 0.5))
 
 
 class Responses(ABC):

@@ -48,6 +48,13 @@ def test_wrong_arguments_are_named(wrong):
         Uniform(**wrong)
 
 
+@pytest.mark.parametrize(
+    ("fraction", "clients", "size"), [(0.5, 5, 3), (0.5, 7, 4), (0.1, 25, 3), (0.3, 5, 2), (1.0, 5, 5)]
+)
+def test_halves_are_rounded_up(fraction, clients, size):
+    assert len(Uniform(fraction=fraction).cohort(clients, 0, 0, 0)) == size
+
+
 def test_a_small_fraction_is_one_client():
     assert len(Uniform(fraction=0.01).cohort(5, 0, 0, 0)) == 1
 

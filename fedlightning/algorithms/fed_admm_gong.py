@@ -77,6 +77,13 @@ class FedADMMGong(SplittingAlgorithm):
         require(self, "rho", "lr_server", above=0.0)
 
     @property
+    def partial_cohorts(self) -> str | None:
+        """Return advice if the server takes whole steps, which are exact with all clients only."""
+        if not (isinstance(self.lr_server, int | float) and self.lr_server == 1):
+            return None
+        return "with some of the clients a round it may diverge; lr_server: S/N, their share of all clients, is exact."
+
+    @property
     def accumulates(self) -> bool:
         """Return True, because the point itself is a sum of increments."""
         return True

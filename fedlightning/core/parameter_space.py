@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from fedlightning.core.errors import InvalidTypeError, InvalidValueError
+from fedlightning.core.errors import InvalidTypeError, InvalidValueError, UsageError
 from fedlightning.core.per_architecture import TaskArchitectures
 from fedlightning.core.per_block import PerBlock as PerBlock
 
@@ -168,8 +168,9 @@ class ParameterSpace:
                 f"Parameter '{lazy[0]}' of a lazy module has no shape yet. Pass one sample through the module in "
                 "__init__, or give the layer its sizes."
             )
-        maximised = _match(max_parameters, trainable, "max_parameters")
-        personal = _match(personal_parameters, trainable, "personal_parameters")
+        tied = _other_names(module, trainable)
+        maximised = _match(max_parameters, trainable, tied, "max_parameters")
+        personal = _match(personal_parameters, trainable, tied, "personal_parameters")
         if both := sorted(maximised & personal):
             raise InvalidValueError(
                 f"Parameter '{both[0]}' is named by max_parameters and by personal_parameters; "
@@ -268,6 +269,11 @@ def write(layout: Layout, module: nn.Module, vector: Tensor) -> None:
 
 def _tensors(layout: Layout, module: nn.Module) -> list[Tensor]:
     known = dict(module.named_parameters()) | dict(module.named_buffers())
+    if gone := [name for name in layout.names if name not in known]:
+        raise UsageError(
+            f"{type(module).__name__} has no '{gone[0]}' any more, which the fit began with: what is trained cannot be "
+            "replaced during a fit. Replace it before, and fit anew."
+        )
     return [known[name] for name in layout.names]
 
 
@@ -309,12 +315,27 @@ def names_under(prefix: str, names: Iterable[str], argument: str) -> set[str]:
     return found
 
 
-def _match(prefixes: Iterable[str], parameters: Mapping[str, nn.Parameter], argument: str) -> set[str]:
+def _other_names(module: nn.Module, trainable: Mapping[str, nn.Parameter]) -> dict[str, str]:
+    """Return the further names of tied parameters, each with the name that counts."""
+    first = {id(p): name for name, p in trainable.items()}
+    every = module.named_parameters(remove_duplicate=False)
+    return {name: first[id(p)] for name, p in every if name not in trainable and id(p) in first}
+
+
+def _match(
+    prefixes: Iterable[str], parameters: Mapping[str, nn.Parameter], tied: Mapping[str, str], argument: str
+) -> set[str]:
     if isinstance(prefixes, str):
         raise InvalidValueError(f"{argument}={prefixes!r}: expected a sequence of name prefixes, e.g. ({prefixes!r},).")
     if not isinstance(prefixes, Iterable):
         raise InvalidValueError(f"{argument}={prefixes!r}: expected a sequence of name prefixes; () for none.")
     found: set[str] = set()
     for prefix in prefixes:
+        others = [name for name in tied if isinstance(prefix, str) and is_under(name, prefix)]
+        if others and not any(is_under(name, prefix) for name in parameters):
+            raise InvalidValueError(
+                f"{argument}: '{prefix}' names no parameter of its own: '{others[0]}' is tied to '{tied[others[0]]}'. "
+                "Give that name."
+            )
         found |= names_under(prefix, parameters, argument)
     return found

@@ -16,7 +16,8 @@ from fedlightning.federation.cohort import Chunk, Cohort
 from fedlightning.federation.oracle_selection import OracleSelection
 from fedlightning.federation.processes import Processes
 from fedlightning.federation.protocol import Answer, Request, Roster, Stamp
-from fedlightning.oracle import Autocast, Cost, ObjectiveError, Vectorized
+from fedlightning.oracle import Autocast, Cost, Vectorized
+from fedlightning.oracle.objective import begins_to_write
 from fedlightning.oracle.randomness import python_generators_restored
 from fedlightning.oracle.side_effects import released
 from fedlightning.oracle.threads import limited
@@ -163,12 +164,8 @@ class ClientRunner:
         yield
         for name, tensor in self._constants():
             if name in held and held[name] != _trace(tensor):
-                what = "frozen parameter" if isinstance(tensor, nn.Parameter) else "buffer"
-                raise ObjectiveError(
-                    f"{type(self._task).__name__}.objective has begun to write into the {what} '{name}', which it left "
-                    "alone in the first round, so that it counts as a constant of all clients. Use a buffer and write "
-                    "into it in every call, from the first on (its own value, while nothing changes)."
-                )
+                kind = "frozen parameter" if isinstance(tensor, nn.Parameter) else "buffer"
+                raise begins_to_write(type(self._task).__name__, kind, name)
 
     def _constants(self) -> Iterator[tuple[str, Tensor]]:
         """Yield buffers and frozen parameters that the objective is not known to write into."""

@@ -87,6 +87,7 @@ class ClientGroup:
         table.begin(look.buffers, num_clients)
         self.objective = Objective(table.task, table.space, autocast)
         self.objective.changes_batch = look.changes_batch
+        self.objective.draws = look.draws
         self.objective.draws_in_python = look.draws_in_python
         self.objective.hooks_tensors = look.hooks_tensors
         self.alone = look.alone

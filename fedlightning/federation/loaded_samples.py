@@ -81,11 +81,14 @@ def _positions(requests: Iterable[SampleRequest], handed_out: deque[SampleReques
         yield request.positions
 
 
+_PADDING = "Samples of different lengths need padding in the data set (torch.nn.functional.pad). "
+
+
 def _sample_error(request: SampleRequest, error: Exception) -> SampleError:
     lines = str(error).strip().splitlines() or [""]
     of_worker = "in DataLoader worker process" in lines[0]  # the cause is the last line of its traceback
     said = lines[-1] if of_worker else f"{type(error).__name__}: {lines[0]}"
     return SampleError(
-        f"Round {request.round_index + 1}: the samples of client {request.client} could not be loaded: {said}. Model "
-        "and states are those before this round."
+        f"Round {request.round_index + 1}: the samples of client {request.client} could not be loaded: {said}. "
+        f"{_PADDING if 'stack expects each tensor' in said else ''}Model and states are those before this round."
     )

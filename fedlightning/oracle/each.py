@@ -36,7 +36,7 @@ def each(objective: Objective, threads: int) -> Evaluate:
         threads: Clients that are computed side by side.
     """
     known: dict[Any, _OneClient] = {}
-    noise = NoiseOfOne()
+    noise = NoiseOfOne(expected=objective.draws is not False)
 
     def evaluate(
         w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks = "both", randomness: Randomness | None = None

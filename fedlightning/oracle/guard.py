@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from fedlightning.oracle.objective import Objective
+from fedlightning.oracle.objective import Objective, begins_to_write
 from fedlightning.oracle.randomness import python_state, restore_python_state
-from fedlightning.oracle.side_effects import Memory
+from fedlightning.oracle.side_effects import Memory, hooked_module
 
 
 class Guard:
@@ -27,6 +27,7 @@ class Guard:
         self._rewritten = rewritten
         self._memory = Memory(objective.task)
         self._drawn = python_state()
+        self._frozen = _frozen_versions(objective)
 
     def objection(self, batched: bool) -> str | None:
         """Return why the evaluations do not count, with everything put back; None if they do.
@@ -40,6 +41,10 @@ class Guard:
         if kept and batched:
             self.restore()
             return f"{name}.objective has begun to change {kept[0]} in Python, once for every client"
+        hooked = hooked_module(self._objective.task) if batched else None
+        if hooked is not None:
+            self.restore()
+            return f"'{hooked}' now has a backward hook, which does not run for clients side by side"
         if python_state() != self._drawn and not self._objective.draws_in_python:
             self.restore()
             self._objective.draws_in_python = True
@@ -50,6 +55,17 @@ class Guard:
         return None
 
     def restore(self) -> None:
-        """Put attributes and Python's random generators back."""
+        """Put attributes and Python's random generators back.
+
+        Raises:
+            ObjectiveError: If the evaluations wrote into a frozen parameter, which cannot be put back.
+        """
         self._memory.restore()
         restore_python_state(self._drawn)
+        for name, version in _frozen_versions(self._objective).items():
+            if self._frozen.get(name, version) != version:
+                raise begins_to_write(self._objective.name, "frozen parameter", name)
+
+
+def _frozen_versions(objective: Objective) -> dict[str, int]:
+    return {name: p._version for name, p in objective.task.named_parameters() if not p.requires_grad}

@@ -9,8 +9,9 @@ by ordinary autograd. All other calls go their usual way.
 
 Some functions need a correction on every device. The padding row of an embedding has no gradient in any client (below
 vmap it would have one in all clients but the first), and an index beyond the table gives NaN (below vmap, another
-client's row). A parameter says that it requires a gradient just as when clients are computed one by one. A parameter
-seen as complex numbers is copied first, because views into a flat vector may lie at odd places.
+client's row). Counts of indices among all clients (``scale_grad_by_freq``) are refused. A parameter says that it
+requires a gradient just as when clients are computed one by one. A parameter seen as complex numbers is copied first,
+because views into a flat vector may lie at odd places.
 """
 
 from __future__ import annotations
@@ -205,8 +206,10 @@ def _embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Tensor | None:
-    if max_norm is not None or scale_grad_by_freq or sparse or not is_batchedtensor(weight):
+    if max_norm is not None or sparse or not is_batchedtensor(weight):
         return None
+    if scale_grad_by_freq:
+        raise UsageError("below vmap, an embedding's scale_grad_by_freq counts the indices of all clients")
     last = weight.shape[0] - 1
     rows = F.embedding(input.clamp(0, last), weight)
     if padding_idx is not None:

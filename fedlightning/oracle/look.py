@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -17,9 +17,9 @@ from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.tree import flatten, map_tensors
 from fedlightning.oracle.fingerprint import changed, fingerprint
 from fedlightning.oracle.layers import LoneLayers
-from fedlightning.oracle.objective import Named, Objective, ObjectiveError
-from fedlightning.oracle.randomness import python_generators_restored, python_state
-from fedlightning.oracle.side_effects import Memory, undone, versions
+from fedlightning.oracle.objective import Named, Objective, ObjectiveError, begins_to_write
+from fedlightning.oracle.randomness import generator_state, python_generators_restored, python_state
+from fedlightning.oracle.side_effects import Memory, hooked_module, undone, versions
 from fedlightning.oracle.watch import ParameterWatch
 
 _Result = TypeVar("_Result")
@@ -35,6 +35,7 @@ class Look:
 
     Attributes:
         buffers: Names of the buffers that the objective writes.
+        draws: Whether the objective draws random numbers.
         loss: The client's loss, at the point and with the random numbers of the first evaluation.
         activation_bytes: Bytes that autograd keeps between forward and backward pass.
         changes_batch: Whether the objective writes into its batch.
@@ -46,6 +47,7 @@ class Look:
     """
 
     buffers: tuple[str, ...]
+    draws: bool
     loss: float
     activation_bytes: int
     changes_batch: bool
@@ -73,20 +75,22 @@ class Look:
             ValueError: If it changes a buffer that cannot be kept for every client.
         """
         task, space = objective.task, objective.space
+        registered = {name for name, _ in task.named_buffers()}
         buffers = {name: buffer.detach() for name, buffer in task.named_buffers() if name in space.buffers.names}
         watch = ParameterWatch(task)
         with undone(task), watch.restored(), python_generators_restored(), _Hooks() as hooks:
-            state = torch.get_rng_state()
+            state, here = torch.get_rng_state(), generator_state(z.device)
             once = map_tensors(torch.clone, data)
             batch, drawn = versions(once), python_state()
             loss, after, size = _evaluated(objective, z, personal, buffers, once, watch)
+            draws = not torch.equal(here, generator_state(z.device))
             made = _buffers(task)
             changes_batch, draws_in_python = versions(once) != batch, python_state() != drawn
             between = fingerprint(task)
             torch.set_rng_state(state)
             _evaluated(objective, z, personal, buffers, map_tensors(torch.clone, data), watch)
             attribute = changed(between, fingerprint(task))
-            _require_constant(objective, made, dict(task.named_buffers()))
+            _require_constant(objective, registered, made, dict(task.named_buffers()))
             late = _after_another_point(objective, z, personal, buffers, data, watch)
         with undone(task), watch.restored(), python_generators_restored():
             memory = Memory(task)
@@ -102,6 +106,7 @@ class Look:
             _require_real(name, new)
         return cls(
             tuple(changed_buffers),
+            watch.draws or draws,
             loss,
             size,
             changes_batch,
@@ -183,19 +188,23 @@ def _observed(evaluate: Callable[..., _Result], watch: ParameterWatch, hooks: Ab
     return evaluate()
 
 
-def _require_constant(objective: Objective, made: Named, now: Named) -> None:
-    """Refuse an objective that goes on changing a buffer which it has made itself, and which clients then share.
+def _require_constant(objective: Objective, registered: Collection[str], made: Named, now: Named) -> None:
+    """Refuse an objective that goes on changing a buffer which clients share.
 
     Args:
         objective: The objective.
+        registered: Names of the buffers that it did not make itself.
         made: Copies of all buffers after the first evaluation.
         now: All buffers after a further one.
 
     Raises:
         ValueError: If a buffer that was registered as None, or not at all, has changed.
+        ObjectiveError: If a buffer has changed that was constant in the first round.
     """
     for name, value in now.items():
         if name not in objective.space.buffers.names and not _equal(made.get(name), value):
+            if name in registered:
+                raise begins_to_write(objective.name, "buffer", name)
             raise InvalidValueError(
                 f"The objective makes the buffer '{name}', which was registered as None or not at all, and changes it "
                 "from call to call. Register it in __init__ with a tensor of its shape, so that clients have one each."
@@ -299,9 +308,7 @@ def _why_alone(
         return (
             f"{name}.objective draws random numbers from Python or NumPy, which are the same for clients side by side"
         )
-    hooked = next(
-        (each for each, module in task.named_modules() if module._backward_hooks or module._backward_pre_hooks), None
-    )
+    hooked = hooked_module(task)
     if hooked is not None:
         return f"'{hooked}' has a backward hook, which does not run for clients side by side"
     return None

@@ -47,6 +47,21 @@ def is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in str(error)
 
 
+def begins_to_write(name: str, kind: str, constant: str) -> ObjectiveError:
+    """Build the error for an objective that begins after the first round to write into what all clients share.
+
+    Args:
+        name: Class of the task.
+        kind: What is written into, a buffer or a frozen parameter.
+        constant: Its name.
+    """
+    return ObjectiveError(
+        f"{name}.objective has begun to write into the {kind} '{constant}', which it left alone in the first round, so "
+        "that it counts as a constant of all clients. Use a buffer and write into it in every call, from the first on "
+        "(its own value, while nothing changes)."
+    )
+
+
 def writes_into(
     name: str, parameter: str | None, by_embedding: bool = False, place: int | None = None
 ) -> ObjectiveError:
@@ -122,7 +137,7 @@ class Objective:
         dtype: Dtype of the task's trainable parameters.
         forward_only: Whether vmap can run the forward pass by itself; None until tried.
         compiled: A compiled gradient, kept here because it outlives rounds; None if there is none.
-        draws: Whether the objective was seen to draw random numbers.
+        draws: Whether the objective draws random numbers; None if nobody has looked.
         draws_in_python: Whether the objective was seen to draw random numbers from ``random`` or NumPy.
         changes_batch: Whether the objective was seen to write into its batch, so that it needs a copy.
         hooks_tensors: Whether the objective was seen to put hooks on tensors, which must then require gradients below
@@ -137,7 +152,7 @@ class Objective:
         self.name = type(task).__name__
         self.forward_only: bool | None = None
         self.compiled: Any = None
-        self.draws = False
+        self.draws: bool | None = None
         self.draws_in_python = False
         self.changes_batch = False
         self.hooks_tensors = False

@@ -35,6 +35,10 @@ class UnsplittableDrawError(FedlightningError, RuntimeError):
     """A random operation draws numbers that cannot be shared out among clients."""
 
 
+class LateDrawError(FedlightningError, RuntimeError):
+    """An objective draws random numbers that did not when it was looked at."""
+
+
 class Randomness:
     """Gives the seeds of the random numbers of S clients in one evaluation."""
 
@@ -171,8 +175,13 @@ class ClientNoise:
 class NoiseOfOne(threading.local):
     """Runs random operations of one client with the client's own generator, of another client on every thread."""
 
-    def __init__(self) -> None:
-        """Start without seeds: nothing can be drawn before :meth:`begin`."""
+    def __init__(self, expected: bool = True) -> None:
+        """Start without seeds: nothing can be drawn before :meth:`begin`.
+
+        Args:
+            expected: Whether the objective may draw at all.
+        """
+        self._expected = expected
         self._randomness: Randomness | None = None
         self._place = 0
         self._generator: torch.Generator | None = None
@@ -188,8 +197,11 @@ class NoiseOfOne(threading.local):
         """Run a random ATen operation.
 
         Raises:
+            LateDrawError: If the objective was not to draw.
             UnsplittableDrawError: If the operation draws from the objective's own generator, or no seeds are given.
         """
+        if not self._expected:
+            raise LateDrawError(f"{func} draws random numbers")
         if kwargs.get("generator") is not None:
             raise UnsplittableDrawError(f"{func} draws from a torch.Generator of the objective's own")
         if self._randomness is None:

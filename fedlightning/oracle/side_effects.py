@@ -12,7 +12,7 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 from fedlightning.core.tree import flatten
 from fedlightning.oracle.notes import differs, noted, put_back, version
 
-_OWN = ("_parameters", "_buffers", "_modules")
+_OWN = ("_parameters", "_buffers", "_modules", "_is_full_backward_hook")
 
 
 def _attributes(task: nn.Module) -> Iterator[tuple[nn.Module, str, Any]]:
@@ -118,3 +118,8 @@ class Memory:
 def versions(data: Any) -> list[int]:
     """Return how often each tensor of a batch has been written into."""
     return [version(leaf) for leaf in flatten(data)[0]]
+
+
+def hooked_module(task: nn.Module) -> str | None:
+    """Return the name of a module with a backward hook, which does not run below ``vmap``; None if there is none."""
+    return next((name for name, each in task.named_modules() if each._backward_hooks or each._backward_pre_hooks), None)

@@ -28,7 +28,7 @@ from fedlightning.oracle.objective import (
     is_out_of_memory,
     writes_into,
 )
-from fedlightning.oracle.randomness import ClientNoise, PerClient, Randomness, generator_state
+from fedlightning.oracle.randomness import ClientNoise, LateDrawError, PerClient, Randomness, generator_state
 from fedlightning.oracle.recording import Recording
 
 CACHE_BYTES = 32 * 2**20
@@ -39,6 +39,8 @@ MIN_CALLS_TO_RECORD = 20
 
 BATCHABLE_ATTENTION = partial(sdpa_kernel, SDPBackend.MATH)
 """The fused attention kernels have no batching rule: vmap would run them client by client."""
+
+_LATE_DRAW = "called random operation while in randomness error mode"
 
 Backward = Literal["autograd", "vmap", "each"]
 
@@ -162,7 +164,7 @@ def _forward_batched(
     objective: Objective, w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks = "both"
 ) -> Evaluation:
     """The backward pass is ordinary autograd on batched tensors: less bookkeeping, and layers laid out by our rules."""
-    forward = vmap(objective, in_dims=0, randomness="different")
+    forward = vmap(objective, in_dims=0, randomness=_randomness(objective))
     with BATCHABLE_ATTENTION(), CohortLayers(fast=objective.autocast.on_cpu):
         return differentiate(objective, forward, w, v, b, data, blocks)
 
@@ -179,7 +181,7 @@ def _gradient_batched(
             loss, scalars, new_buffers = objective(shared, personal, buffers, data)
         return loss * scale, (loss, scalars, new_buffers)
 
-    gradient = vmap(grad(scaled, argnums=wanted, has_aux=True), in_dims=0, randomness="different")
+    gradient = vmap(grad(scaled, argnums=wanted, has_aux=True), in_dims=0, randomness=_randomness(objective))
     views = (space.shared.views(w), space.personal.views(v), space.buffers.views(b))
     with BATCHABLE_ATTENTION(), nullcontext() if torch.compiler.is_compiling() else CohortLayers(fast=False):
         gradients, (loss, scalars, buffers) = gradient(*views, data)
@@ -191,6 +193,11 @@ def _gradient_batched(
         loss,
         scalars,
     )
+
+
+def _randomness(objective: Objective) -> str:
+    """Return vmap's mode: who begins to draw in a later round may begin to seed, too, which nobody sees."""
+    return "error" if objective.draws is False else "different"
 
 
 def _forward_alone_can_be_batched(objective: Objective, w: Tensor, v: Tensor, b: Tensor, data: Any) -> bool:
@@ -278,6 +285,8 @@ def _explain(error: Exception, name: str, backward: Backward | None) -> BatchedE
             f"{name}.objective does not fit into memory for a chunk of clients. Lower chunk_size."
         )
     text = f"{type(error).__name__}: {error}".splitlines()[0]
+    if _LATE_DRAW in text or isinstance(error, LateDrawError):
+        return BatchedError(f"{name}.objective has begun to draw random numbers, which it did not at first")
     if backward == "each":
         return BatchedError(f"{name}.objective cannot be replayed from one client to the next: {text}")
     return BatchedError(

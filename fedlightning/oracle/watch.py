@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.oracle.objective import Named, writes_into
+from fedlightning.oracle.randomness import is_random
 
 
 class ParameterWatch(TorchDispatchMode):
@@ -21,12 +22,14 @@ class ParameterWatch(TorchDispatchMode):
     the task has kept elsewhere still leads to the task's own.
 
     Attributes:
+        draws: Whether random numbers were drawn.
         are_hidden: Whether operations are inside one that compiles them by itself (``torch.cond``).
     """
 
     def __init__(self, task: nn.Module) -> None:
         """Watch the parameters of a task."""
         super().__init__()
+        self.draws = False
         self.are_hidden = False
         parameters = dict(task.named_parameters())
         self._frozen = {name: p for name, p in parameters.items() if not p.requires_grad}
@@ -107,6 +110,7 @@ class ParameterWatch(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        self.draws = self.draws or is_random(func, args, kwargs)
         for tensor in _tensors((*args, *kwargs.values())):
             self._read = _owner(tensor, self._own) or self._read
         if func._schema.is_mutable:

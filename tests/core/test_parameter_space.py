@@ -186,3 +186,21 @@ def test_lr_by_prefix_covers_shared_and_personal_parameters():
     assert moved({"line": 0.05, "offset": 1e-9})[1] < 1e-6
     with pytest.raises(ValueError, match=r"lr: 'ofset' matches no trainable parameter\. Did you mean 'offset'"):
         moved({"line": 0.05, "ofset": 0.05})
+
+
+def test_a_second_name_of_tied_parameters_is_said_to_be_one():
+    net = nn.ModuleDict({"a": nn.Linear(3, 3), "b": nn.Linear(3, 3, bias=False), "c": nn.Linear(3, 3)})
+    net["b"].weight = net["a"].weight
+    with pytest.raises(
+        ValueError, match=r"personal_parameters: 'b' names no parameter of its own: 'b.weight' is tied to"
+    ):
+        ParameterSpace(net, personal_parameters=("b",))
+    assert ParameterSpace(net, personal_parameters=("a.weight",)).personal.names == ("a.weight",)
+
+
+def test_what_was_replaced_is_named():
+    net = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    space = ParameterSpace(net)
+    net[1] = nn.Sequential(nn.Linear(3, 3))
+    with pytest.raises(RuntimeError, match=r"Sequential has no '1.weight' any more, which the fit began with"):
+        read(space.shared, net)

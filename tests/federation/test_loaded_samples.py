@@ -58,3 +58,14 @@ def test_a_data_set_that_ends_early_is_an_error():
 
     with pytest.raises(SampleError, match="samples of client 4 could not be loaded: StopIteration: "):
         next(LoadedSamples(Ends(), REQUESTS, num_workers=0))
+
+
+def test_samples_of_different_lengths_are_told_to_be_padded():
+    class Ragged(Broken):
+        def __getitem__(self, index):
+            return torch.zeros(index + 1)
+
+    with pytest.raises(
+        SampleError, match=r"need padding in the data set \(torch.nn.functional.pad\). Model and states"
+    ):
+        next(LoadedSamples(Ragged(), REQUESTS, num_workers=0))

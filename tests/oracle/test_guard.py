@@ -139,12 +139,14 @@ class CountsInAFunction(Line):
         return scaled(self.error(batch))
 
 
-def points(make, oracle, rounds=4):
+def points(make, oracle, rounds=4, local_steps=5):
     torch.manual_seed(0)
     np.random.seed(0)
     Layer.calls = scaled.calls = 0
     task = make(oracle=oracle)
-    data = FederatedDataModule.from_datasets(clients(), batch_size=4, local_steps=5, seed=1, rounds_per_epoch=rounds)
+    data = FederatedDataModule.from_datasets(
+        clients(), batch_size=4, local_steps=local_steps, seed=1, rounds_per_epoch=rounds
+    )
     trainer(max_steps=rounds, precision="64-true").fit(task, data)
     return torch.cat([parameter.detach().flatten() for parameter in task.parameters()])
 
@@ -292,3 +294,82 @@ def test_an_object_that_begins_to_count_in_a_later_round_counts_every_client(ora
         ends.append((task.head.weight.detach(), task.schedule.calls[0][0]))
     torch.testing.assert_close(ends[1][0], ends[0][0])
     assert ends[0][1] == ends[1][1] == 200
+
+
+class LateNoise(Line):
+    """Noise from a generator of its own, the same in every call, from the third round on."""
+
+    def objective(self, batch):
+        x, y = batch
+        if self.global_step >= LATE:
+            x = x + torch.randn(x.shape, dtype=x.dtype, generator=torch.Generator().manual_seed(3))
+        return self.error((x, y))
+
+
+class LateSeed(LateNoise):
+    """The same, by a global seed."""
+
+    def objective(self, batch):
+        x, y = batch
+        if self.global_step >= LATE:
+            with torch.random.fork_rng():
+                torch.manual_seed(3)
+                x = x + torch.randn(x.shape, dtype=x.dtype)
+        return self.error((x, y))
+
+
+class LateHook(Line):
+    """Halves the gradient of its input from the third round on."""
+
+    def __init__(self, **federation):
+        super().__init__(**federation)
+        self.first = nn.Linear(6, 6).double()
+        self.turn = nn.Identity()
+
+    def objective(self, batch):
+        x, y = batch
+        if self.global_step >= LATE and not self.turn._backward_hooks:
+            self.turn.register_full_backward_hook(lambda module, inputs, outputs: (0.5 * inputs[0],))
+        return self.error((self.turn(self.first(x)), y))
+
+
+@pytest.mark.parametrize("oracle", [Vectorized, lambda: None], ids=["batched", "default"])
+@pytest.mark.parametrize("local_steps", [5, 25], ids=["as it comes", "replayed"])
+@pytest.mark.parametrize("make", [LateNoise, LateSeed, LateHook])
+def test_what_begins_in_a_later_round_goes_on_one_by_one(make, local_steps, oracle):
+    found, expected = (points(make, each, local_steps=local_steps) for each in (oracle(), Sequential()))
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+class MovesFrozenLate(WritesFrozenLate):
+    """A teacher that follows, whose first write below vmap succeeds and whose second fails."""
+
+    def objective(self, batch):
+        if self.global_step >= LATE:
+            with torch.no_grad():
+                self.scale.mul_(0.9).add_(self.line.bias.detach().sum())
+        return self.error(batch) * self.scale
+
+
+def test_a_failed_evaluation_that_has_written_into_a_frozen_parameter_is_refused():
+    with pytest.raises(ObjectiveError, match="begun to write into the frozen parameter 'scale'"):
+        points(MovesFrozenLate, Vectorized(chunk_size=3))
+    before_any_write = points(MovesFrozenLate, Vectorized(backward="vmap"))
+    torch.testing.assert_close(before_any_write, points(MovesFrozenLate, Sequential()), rtol=1e-12, atol=1e-12)
+
+
+class WritesBufferLate(Line):
+    def __init__(self, **federation):
+        super().__init__(**federation)
+        self.register_buffer("calls", torch.zeros((), dtype=torch.float64))
+
+    def objective(self, batch):
+        if self.global_step >= LATE:
+            self.calls += 1
+        return self.error(batch)
+
+
+@pytest.mark.parametrize("self_check", ["first", 1])
+def test_a_buffer_that_is_written_late_is_refused_by_name(self_check):
+    with pytest.raises(ObjectiveError, match="has begun to write into the buffer 'calls', which it left alone"):
+        points(partial(WritesBufferLate, self_check=self_check), Vectorized())

@@ -6,10 +6,14 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.data import TensorDataset
 
+from fedlightning import FederatedDataModule, FederatedLightningModule
+from fedlightning.algorithms import FedAvg
 from fedlightning.oracle import Sequential, Vectorized
 from fedlightning.oracle.layers import RULES, CohortLayers
 from tests.support.cohorts import S, assert_equal_evaluations, conv, setting
+from tests.support.small import trainer
 
 WAYS = [Vectorized(replay=False, backward="autograd"), Vectorized(replay=True), Vectorized(backward="vmap")]
 
@@ -220,3 +224,28 @@ def test_label_smoothing_and_class_weights_go_their_usual_way():
     objective, *arguments = setting(nn.Linear(6, 3), (6,), loss=loss)
     one, other = (oracle.evaluator(objective, 1)(*arguments) for oracle in (Vectorized(), Sequential()))
     assert_equal_evaluations(one, other)
+
+
+def test_an_embedding_that_counts_its_indices_late_is_computed_one_by_one():
+    class Late(FederatedLightningModule):
+        def __init__(self, oracle):
+            super().__init__(FedAvg(0.1), oracle=oracle)
+            self.embedding = nn.Embedding(3, 6, padding_idx=0, scale_grad_by_freq=True)
+            self.head = nn.Linear(6, 3)
+
+        def objective(self, batch):
+            x, y = batch
+            return F.cross_entropy(self.head(x + self.embedding(y) if self.global_step >= 2 else x), y)
+
+    draw = torch.Generator().manual_seed(0)
+    data = [
+        TensorDataset(torch.randn(20, 6, generator=draw), torch.randint(0, 3, (20,), generator=draw)) for _ in "abcd"
+    ]
+    ends = []
+    for oracle in (Sequential(), Vectorized()):
+        torch.manual_seed(0)
+        task = Late(oracle)
+        module = FederatedDataModule.from_datasets(data, batch_size=5, local_steps=25, rounds_per_epoch=4, seed=1)
+        trainer(max_steps=4).fit(task, module)
+        ends.append(torch.cat([p.detach().flatten() for p in task.parameters()]))
+    torch.testing.assert_close(ends[1], ends[0])

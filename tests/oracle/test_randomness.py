@@ -53,7 +53,7 @@ DRAWS = {
     "bernoulli": lambda x: torch.bernoulli(x.sigmoid()),
     "in place": lambda x: torch.empty_like(x).normal_() + torch.empty_like(x).exponential_(),
     "in place, transposed": lambda x: torch.empty_like(x.T).uniform_().T,
-    "categorical": lambda x: torch.distributions.Categorical(logits=x).sample().to(x)[:, None],
+    "categorical": lambda x: torch.distributions.Categorical(logits=x, validate_args=True).sample().to(x)[:, None],
     "categorical, unchecked": lambda x: (
         torch.distributions.Categorical(logits=x, validate_args=False).sample().to(x)[:, None]
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedlightning.algorithms import FedAlt, FedAvg, FedPD
+from fedlightning.algorithms import FedADMMGong, FedAlt, FedAvg, FedPD
 from fedlightning.callbacks import EvaluateClients
 from fedlightning.participation import Full, Uniform
 from fedlightning.tasks.fit_checks import evaluates_clients, require_round
@@ -56,3 +56,8 @@ def test_the_price_of_partial_cohorts_is_said_where_it_is_paid(algorithm, partic
     assert said == told * [
         "FedPD: with some of the clients a round it does not converge to the minimiser; FedADMM does."
     ]
+
+
+@pytest.mark.parametrize(("lr_server", "told"), [(1.0, True), (0.5, False), ({"body": 1.0, "head": 0.5}, False)])
+def test_whole_server_steps_on_partial_cohorts_are_advised_against(lr_server, told):
+    assert (FedADMMGong(rho=5.0, lr_server=lr_server).partial_cohorts is not None) == told
