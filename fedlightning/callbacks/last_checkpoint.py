@@ -8,6 +8,7 @@ from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from fedlightning.core.validation import require
@@ -29,6 +30,7 @@ class LastCheckpoint(Checkpoint):
         self.every_n_seconds = every_n_seconds
         require(self, "every_n_seconds", at_least=0.0)
         self._saved_at = 0.0
+        self._ended_at: int | None = None
         self.dirpath: str | None = folder
 
     @property
@@ -45,6 +47,7 @@ class LastCheckpoint(Checkpoint):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start the clock."""
         self._saved_at = time.monotonic()
+        self._ended_at = None
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -65,8 +68,12 @@ class LastCheckpoint(Checkpoint):
             self._save_if_due(trainer)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Save the end of the training."""
-        self._save(trainer)
+        """Save the end of the training, unless the last round is saved already.
+
+        By now Lightning counts the epoch as done, so that a run resumed from here would leave the rest of it out.
+        """
+        if self._ended_at != trainer.global_step:
+            self._save(trainer)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Save what was trained before the user stopped the run; an unfinished round is repeated on resume.
@@ -80,11 +87,14 @@ class LastCheckpoint(Checkpoint):
                 for count in (batches.total, batches.current):
                     count.ready = count.started = count.completed  # when to validate is counted by them
                 self._save(trainer)
+                rank_zero_info(f"Stopped after round {trainer.global_step}. Go on with --ckpt_path={self.path}")
 
     def _save_if_due(self, trainer: Trainer) -> None:
         due = time.monotonic() - self._saved_at >= self.every_n_seconds
-        if trainer.strategy.broadcast(due):
+        ends = trainer.should_stop or trainer.global_step == trainer.max_steps
+        if trainer.strategy.broadcast(due or ends):
             self._save(trainer)
+            self._ended_at = trainer.global_step if ends and not trainer.is_last_batch else None
 
     def _save(self, trainer: Trainer) -> None:
         path = self.path

@@ -58,6 +58,23 @@ def test_the_end_of_a_run_can_be_extended(tmp_path):
     assert torch.equal(fit(12, tmp_path / "last.ckpt"), whole)
 
 
+@pytest.mark.parametrize("stop", [1, 7, 10, 13])
+def test_a_run_that_ended_within_an_epoch_goes_on_in_it(stop, tmp_path):
+    def fit(ckpt_path=None, **until):
+        torch.manual_seed(0)
+        callbacks = [LastCheckpoint(str(tmp_path))]
+        run = trainer(tmp_path, callbacks=callbacks, enable_checkpointing=True, **until)
+        run.fit(Line(oracle=Vectorized()), regression_data(rounds_per_epoch=10), ckpt_path=ckpt_path)
+        return run, torch.load(tmp_path / "last.ckpt", weights_only=True)
+
+    _, whole = fit(max_steps=-1, max_epochs=2)
+    fit(max_steps=stop)
+    run, resumed = fit(tmp_path / "last.ckpt", max_steps=-1, max_epochs=2)
+    assert run.global_step == 20
+    assert run.current_epoch == 2
+    assert torch.equal(resumed["federation"]["server"]["z"], whole["federation"]["server"]["z"])
+
+
 def test_a_save_says_nothing_of_what_it_was_not_told(tmp_path, caplog):
     with caplog.at_level(logging.INFO):
         run = trainer(tmp_path, callbacks=[LastCheckpoint(str(tmp_path))], max_steps=1, enable_checkpointing=True)
