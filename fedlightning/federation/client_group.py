@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import fields, replace
 from typing import Any
@@ -190,9 +190,11 @@ class ClientGroup:
                 selection.leave_batching(self.objective.autocast.on_cpu, why)
             return None
         except ObjectiveError as error:
-            guard.restore()
             if not selection.fall_back(error, len(chunk), self.objective.autocast.on_cpu):
+                with suppress(ObjectiveError):
+                    guard.restore()
                 raise self._named(error, chunk.ids) from error.__cause__
+            guard.restore()
         except (RuntimeError, MemoryError) as error:  # memory may be short for points and states as well
             if not selection.fall_back(error, len(chunk), self.objective.autocast.on_cpu):
                 raise

@@ -10,16 +10,13 @@ import itertools
 import pickle
 import random
 import sys
-import threading
-from argparse import Namespace
-from array import array
-from collections import UserDict, UserList, deque
+from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
 from io import IOBase
-from types import CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -27,17 +24,25 @@ import torch
 from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 
+from fedlightning.oracle.places import (
+    BYTES,
+    GENERATORS,
+    PLAIN,
+    REGISTERED,
+    fields_of,
+    functions_behind,
+    holds_fields,
+    is_foreign,
+    is_users,
+    is_users_class,
+    names_in,
+    own_classes,
+)
+
 _DEPTH = 20
 _MANY = 1000
 _SMALL = 10_000
-_LIBRARIES = {"torch", "torchvision", "torchmetrics", "lightning", "numpy", "fedlightning", "transformers"}
-_PLAIN = (bool, int, float, complex, str, bytes, type(None))
-_GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
-_BYTES = (array, bytearray, np.ndarray)
-_HOLDERS = (list, tuple, dict, set, deque, partial, MethodType, ContextVar, threading.local)
-_STATE = (*_PLAIN, *_GENERATORS, *_BYTES, *_HOLDERS, np.generic, Iterator, Tensor)
-_PLAIN_OBJECTS = (SimpleNamespace, Namespace, UserDict, UserList, threading.local)
-_TORCH = ("_parameters", "_buffers", "_modules")
+_LARGE = 1_000_000
 _LOOKS = itertools.count()
 
 Fingerprint = dict[str, Any]
@@ -54,12 +59,12 @@ def fingerprint(task: nn.Module) -> Fingerprint:
     search = _Search(task)
     for place, module in task.named_modules():
         for name, value in list(vars(module).items()):
-            if name not in _TORCH:
+            if name not in REGISTERED:
                 search.note(f"self.{place}.{name}" if place else f"self.{name}", value)
     search.note("objective", getattr(task.objective, "__func__", task.objective))
-    for cls in _own_classes(task):
+    for cls in own_classes(task):
         for name, value in vars(cls).items():
-            for part in _functions(value):
+            for part in functions_behind(value):
                 search.note(f"{cls.__name__}.{name}", part)
     return search.found
 
@@ -78,6 +83,10 @@ def changed(before: Fingerprint, after: Fingerprint) -> str | None:
     return None
 
 
+class _Numbers(tuple[Any, ...]):
+    """The numbers of a long list."""
+
+
 class _Search:
     """Goes through everything that can be reached from a task.
 
@@ -87,22 +96,23 @@ class _Search:
 
     def __init__(self, task: nn.Module) -> None:
         self.found: Fingerprint = {}
-        self._registered = set(task.modules())
+        self._registered = {*task.modules(), *task.parameters()}
         self._visited: dict[int, Any] = {}
 
     def note(self, name: str, value: Any, depth: int = _DEPTH) -> None:
         """Add a value, or its parts, in a form that can be compared later."""
-        if isinstance(value, _PLAIN):
+        if isinstance(value, (*PLAIN, _Numbers)):
             self.found[name] = value
         elif isinstance(value, Tensor):
-            if not is_functorch_wrapped_tensor(value) and value.layout == torch.strided and value.numel() <= _SMALL:
-                self.found[name] = value.detach().clone()
+            if not (is_functorch_wrapped_tensor(value) or value in self._registered) and value.layout == torch.strided:
+                self._note_numbers(name, value)
         elif isinstance(value, np.generic):
             self.found[name] = value.item()
-        elif isinstance(value, _BYTES):
-            if (value.nbytes if isinstance(value, np.ndarray) else len(value)) <= 8 * _SMALL:
-                self.found[name] = bytes(value) if isinstance(value, bytearray) else value.tobytes()
-        elif isinstance(value, _GENERATORS):
+        elif isinstance(value, BYTES):
+            size = value.nbytes if isinstance(value, np.ndarray) else len(value)
+            some = value if size <= _LARGE else value[:: 1 + len(value) // _MANY]
+            self.found[name] = bytes(some) if isinstance(some, bytearray) else some.tobytes()
+        elif isinstance(value, GENERATORS):
             self.found[name] = state_of(value)
         elif isinstance(value, itertools.count):
             self.found[name] = repr(value)
@@ -113,14 +123,23 @@ class _Search:
             for part, inner in self._parts(value):
                 self.note(f"{name}{part}", inner, depth - 1)
 
+    def _note_numbers(self, name: str, tensor: Tensor) -> None:
+        """Note the numbers of a tensor; of a large one, how often it was written into, and a sample."""
+        if tensor.numel() > _LARGE and not tensor.is_inference():
+            self.found[f"{name} version"] = tensor._version
+            tensor = tensor.detach().reshape(-1)[:: tensor.numel() // _MANY]
+        self.found[name] = tensor.detach().clone()
+
     def _parts(self, value: Any) -> Iterator[tuple[str, Any]]:
         """Yield the parts of a value that are the user's own, with the suffixes of their names."""
         if isinstance(value, dict):
             yield from ((f"[{key!r}]", inner) for key, inner in itertools.islice(value.items(), _MANY))
         elif isinstance(value, list | tuple | set | deque):
             yield ".length", len(value)
+            if len(value) > _MANY:
+                yield "", _Numbers(each for each in value if isinstance(each, PLAIN))
             yield from ((f"[{k}]", inner) for k, inner in enumerate(itertools.islice(value, _MANY)))
-        elif isinstance(value, FunctionType) and not _is_foreign(value.__module__):
+        elif isinstance(value, FunctionType) and not is_foreign(value.__module__):
             yield from _parts_of_function(value)
         elif isinstance(value, partial):
             yield from ((".func", value.func), (".args", value.args), (".keywords", value.keywords))
@@ -128,31 +147,12 @@ class _Search:
             yield from ((".__func__", value.__func__), (".__self__", value.__self__))
         elif isinstance(value, ContextVar):
             yield ".get()", value.get(None)
-        elif _is_users_class(value):
+        elif is_users_class(value):
             yield from ((f".{name}", inner) for name, inner in vars(value).items() if not callable(inner))
         elif isinstance(value, nn.Module) and value not in self._registered:
-            yield from ((f".{name}", inner) for name, inner in vars(value).items() if name != "_parameters")
+            yield from ((f".{name}", inner) for name, inner in vars(value).items())
         elif holds_fields(type(value)):
             yield from ((f".{name}", inner) for name, inner in fields_of(value).items())
-
-
-def holds_fields(kind: type) -> bool:
-    """Return whether objects of a class are the user's own, or one of Python's that are made to hold attributes."""
-    if issubclass(kind, _PLAIN_OBJECTS):
-        return True
-    return not issubclass(kind, nn.Module | type | ModuleType | Tensor) and not _is_foreign(kind.__module__)
-
-
-def fields_of(value: Any) -> dict[str, Any]:
-    """Return the attributes of an object, in its ``__dict__`` and in the slots of its classes."""
-    found = dict(getattr(value, "__dict__", {}))
-    for cls in type(value).__mro__:
-        slots = vars(cls).get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            if name not in ("__dict__", "__weakref__"):
-                with suppress(AttributeError):  # not set, or named otherwise inside its class
-                    found[name] = getattr(value, name)
-    return found
 
 
 def _parts_of_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
@@ -163,56 +163,14 @@ def _parts_of_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
     yield " defaults", function.__defaults__ or ()
     yield " keyword defaults", function.__kwdefaults__ or {}
     yield from ((f".{name}", inner) for name, inner in vars(function).items())
-    names = _names(function.__code__)
+    names = names_in(function.__code__)
     for name in names:
         held = function.__globals__.get(name, sys.modules.get(name))  # a module may be imported by the function
-        if isinstance(held, ModuleType) and not _is_foreign(held.__name__):
+        if isinstance(held, ModuleType) and not is_foreign(held.__name__):
             inside = ((other, vars(held).get(other)) for other in names)
-            yield from ((f" {name}.{other}", each) for other, each in inside if _is_users(each))
-        elif _is_users(held):
+            yield from ((f" {name}.{other}", each) for other, each in inside if is_users(each))
+        elif is_users(held):
             yield f" {name}", held
-
-
-def _names(code: CodeType) -> list[str]:
-    """Return the globals and attributes that a function names, and those of the functions within it."""
-    inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
-    return list(dict.fromkeys((*code.co_names, *(name for each in inner for name in _names(each)))))
-
-
-def _functions(member: Any) -> tuple[Any, ...]:
-    """Return the state or the functions behind a member of a class; nothing for other members."""
-    if isinstance(member, staticmethod | classmethod):
-        return (member.__func__,)
-    if isinstance(member, property):
-        return tuple(each for each in (member.fget, member.fset) if each is not None)
-    return (member,) if isinstance(member, (*_STATE, FunctionType)) else ()
-
-
-def _own_classes(task: nn.Module) -> dict[type, None]:
-    """Return the user's own classes of the task and of its modules, each once."""
-    kinds = dict.fromkeys(type(module) for module in task.modules())
-    return dict.fromkeys(cls for kind in kinds for cls in kind.__mro__ if not _is_foreign(cls.__module__))
-
-
-def _is_users(value: Any) -> bool:
-    """Return whether a value is the user's own: state, a function, a class or an object, but no network."""
-    if isinstance(value, _STATE):
-        return True
-    if isinstance(value, FunctionType):
-        return not _is_foreign(value.__module__)
-    if isinstance(value, type):
-        return _is_users_class(value)
-    return holds_fields(type(value))
-
-
-def _is_users_class(value: Any) -> bool:
-    return isinstance(value, type) and not issubclass(value, nn.Module) and not _is_foreign(value.__module__)
-
-
-def _is_foreign(module: str | None) -> bool:
-    """Return whether a module belongs to a library or to this package, which keep no state to be watched."""
-    package = (module or "").partition(".")[0]
-    return package in _LIBRARIES or package in sys.stdlib_module_names - {"__main__"}
 
 
 def state_of(generator: Any) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from fedlightning.oracle.objective import Objective, begins_to_write
+from fedlightning.oracle.objective import Objective, ObjectiveError, begins_to_write
 from fedlightning.oracle.randomness import python_state, restore_python_state
 from fedlightning.oracle.side_effects import Memory, hooked_module
 
@@ -25,7 +25,7 @@ class Guard:
         """
         self._objective = objective
         self._rewritten = rewritten
-        self._memory = Memory(objective.task)
+        self._memory = Memory(objective.task, places=objective.places)
         self._drawn = python_state()
         self._frozen = _frozen_versions(objective)
 
@@ -37,7 +37,7 @@ class Guard:
                 random numbers of Python and NumPy that nobody knew of were not the clients' own.
         """
         name = self._objective.name
-        kept = [attribute for attribute in self._memory.changes() if attribute not in self._rewritten]
+        kept = self._memory.changes(self._rewritten)
         if kept and batched:
             self.restore()
             return f"{name}.objective has begun to change {kept[0]} in Python, once for every client"
@@ -55,13 +55,18 @@ class Guard:
         return None
 
     def restore(self) -> None:
-        """Put attributes and Python's random generators back.
+        """Put everything back that Python code keeps, and Python's random generators.
 
         Raises:
-            ObjectiveError: If the evaluations wrote into a frozen parameter, which cannot be put back.
+            ObjectiveError: If the evaluations wrote into what cannot be put back, a frozen parameter or a large tensor.
         """
-        self._memory.restore()
+        lost = self._memory.restore()
         restore_python_state(self._drawn)
+        if lost is not None:
+            raise ObjectiveError(
+                f"{self._objective.name}.objective has begun to change {lost}, which is too large to be put back. Name "
+                "fedlightning.oracle.Sequential as oracle, which needs nothing put back."
+            )
         for name, version in _frozen_versions(self._objective).items():
             if self._frozen.get(name, version) != version:
                 raise begins_to_write(self._objective.name, "frozen parameter", name)

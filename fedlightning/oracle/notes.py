@@ -4,121 +4,258 @@ from __future__ import annotations
 
 import itertools
 import pickle
+import queue
 import random
+import zlib
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from copy import copy
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 
-from fedlightning.oracle.fingerprint import fields_of, holds_fields, state_of
+from fedlightning.core.errors import UsageError
+from fedlightning.oracle.fingerprint import state_of
+from fedlightning.oracle.places import fields_of, holds_fields
 
-_DEPTH = 5
-_MANY = 100
-_SMALL = 10_000
+_DEPTH = 50
+_MOST = 100_000
+_MEGABYTE = 2**20
+_SMALL = 100_000
+_SAMPLE = 1000
 _NUMBERS = (bool, int, float, complex, str, bytes, type(None))
+_PLAIN_TYPES = frozenset(_NUMBERS)
+_CONTAINERS = (dict, list, set, deque)
+_OF_LIBRARIES = (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler, queue.Queue)
 _KINDS: dict[str, tuple[type, ...]] = {
     "number": _NUMBERS,
     "generator": (torch.Generator, random.Random, np.random.Generator, np.random.RandomState),
     "tensor": (Tensor,),
     "array": (np.ndarray,),
     "count": (itertools.count,),
-    "fixed": (np.generic, tuple),
+    "fixed": (np.generic,),
+    "tuple": (tuple,),
+    "container": _CONTAINERS,
+    "object": (nn.Module, *_OF_LIBRARIES),
 }
 
 Note = Any
 """What tells later whether a value has changed in place; None for values that are not looked into."""
 
 
-def noted(value: Any, whole: bool = False, depth: int = _DEPTH) -> Note:
-    """Return a note of a value.
+class LostError(UsageError):
+    """A value has changed that is too large to have been copied."""
 
-    Looked into are random generators, tensors, arrays, containers, and objects of the user's with what they hold.
 
-    Args:
-        value: An attribute.
-        whole: Whether large tensors are copied, too, so that they can be put back.
-        depth: How far into what it holds.
+@dataclass(frozen=True, eq=False)
+class _Parts:
+    """Holds what a value consisted of.
+
+    Attributes:
+        held: The parts of a container or the fields of an object; None for tuples, which do not change themselves.
+        inside: The parts that may themselves change in place, with notes of them.
     """
-    kind = _kind(value)
-    if kind in ("number", "fixed", "other"):
-        return None
-    if kind == "container":
-        if not value:
-            return value.copy(), ()
-        inside = value.values() if isinstance(value, dict) else value
-        return (value.copy(), _inside(inside, whole, depth)) if len(value) <= _SMALL else None
-    if kind == "generator":
-        return state_of(value)
-    if kind == "tensor":
-        if is_functorch_wrapped_tensor(value):
+
+    held: Any
+    inside: list[tuple[Any, Note]]
+
+
+_EMPTY = _Parts({}, []), _Parts(set(), []), _Parts([], [])
+
+
+class Notes:
+    """Takes notes of values, each value once.
+
+    Looked into are random generators, tensors, arrays, containers, networks, optimizers, and objects of the user's with
+    what they hold. Tensors and arrays above 100,000 numbers are copied only on request; arrays above a megabyte and
+    containers above 100,000 parts are compared by samples.
+    """
+
+    def __init__(self, whole: bool = False, without: Iterable[Any] = ()) -> None:
+        """Begin without notes.
+
+        Args:
+            whole: Whether large tensors and arrays are copied, so that they can be put back.
+            without: Objects to leave out, with what they hold.
+        """
+        self._whole = whole
+        self._seen: dict[int, Any] = {id(value): value for value in without}
+
+    def of(self, value: Any, depth: int = _DEPTH) -> Note:
+        """Return a note of a value, looking into so many levels of what it holds."""
+        kind = _kind(value)
+        if kind in ("number", "fixed", "other") or id(value) in self._seen or not depth:
             return None
-        return version(value), value.detach().clone() if whole or value.numel() <= _SMALL else value
-    if kind == "array":
-        return value.copy() if whole or value.size <= _SMALL else None
-    if kind == "count":
-        return copy(value)
-    fields = fields_of(value)
-    return (fields, _inside(fields.values(), whole, depth)) if depth else None
+        if kind == "container" and not value:  # the common case: a module has a dozen kinds of hooks
+            return _EMPTY[0] if isinstance(value, dict) else _EMPTY[1] if isinstance(value, set) else _EMPTY[2]
+        self._seen[id(value)] = value  # held, so that no other object gets its id
+        if kind == "container":
+            inside = self._inside(value.values() if isinstance(value, dict) else value, depth)
+            return _Parts(_copied(value), inside)
+        if kind == "tuple":
+            inside = self._inside(value, depth)
+            return _Parts(None, inside) if inside else None
+        if kind == "generator":
+            return state_of(value)
+        if kind == "tensor":
+            if is_functorch_wrapped_tensor(value):
+                return None
+            copies = self._whole or value.numel() <= _SMALL or value.is_inference()
+            return version(value), value.detach().clone() if copies else None, _sample(value)
+        if kind == "array":
+            return _checksum(value), value.copy() if self._whole or value.size <= _SMALL else None
+        if kind == "count":
+            return copy(value)
+        fields = _fields(value)
+        return _Parts(fields, self._inside(fields.values(), depth))
+
+    def _inside(self, values: Collection[Any], depth: int) -> list[tuple[Any, Note]]:
+        """Return the values that may themselves change in place, with notes of them."""
+        found = []
+        for value in values if len(values) <= _MOST else itertools.islice(values, _SAMPLE):
+            if type(value) not in _PLAIN_TYPES:
+                note = self.of(value, depth - 1)
+                if note is not None:
+                    found.append((value, note))
+        return found
 
 
 def differs(now: Any, before: Any, note: Note) -> bool:
     """Return whether an attribute is another value than before, or the same that has changed in place."""
+    if now is before and (note is None or note in _EMPTY):  # the common cases
+        return note is not None and len(now) > 0
     kind = _kind(before)
     if kind == "number":
         return type(now) is not type(before) or bool(now != before and before == before)
     if now is not before:
         return _kind(now) != "other" and not _equal_numbers(now, before)
-    if note is None:
-        return False
     if kind == "generator":
         return bool(state_of(before) != note)
     if kind == "tensor":
-        return bool(version(before) != note[0])
+        known, content, sample = note
+        if known < 0:
+            return not torch.equal(before, content)
+        return version(before) != known or not _as_in(sample, before)
     if kind == "array":
-        return bool(before.tobytes() != note.tobytes())
+        return bool(_checksum(before) != note[0])
     if kind == "count":
         return repr(before) != repr(note)
-    held, inside = note
-    return not _same_parts(now if kind == "container" else fields_of(now), held) or any(
-        differs(child, child, its_note) for child, its_note in inside
-    )
+    if note.held is not None:
+        present = now if kind == "container" else _fields(now)
+        if not _same_parts(present, note.held):
+            return True
+    return any(differs(child, child, its_note) for child, its_note in note.inside)
+
+
+def counts(now: Any, before: Any, note: Note) -> bool:
+    """Return whether numbers within a container or an object have changed in place since they were noted.
+
+    Numbers that are new, or that a new value brings along, do not count.
+    """
+    if now is not before or not isinstance(note, _Parts):
+        return False
+    if note.held is not None and not isinstance(now, set):
+        present = now if _kind(now) == "container" else _fields(now)
+        pairs = (
+            ((present[name], held) for name, held in note.held.items() if name in present)
+            if isinstance(note.held, dict)
+            else zip(present, note.held, strict=False)
+        )
+        if any(type(held) in _PLAIN_TYPES and differs(new, held, None) for new, held in pairs):
+            return True
+    return any(counts(child, child, its_note) for child, its_note in note.inside)
 
 
 def put_back(value: Any, note: Note) -> Any:
-    """Return a value as it was when it was noted, changed in place where that is possible."""
-    if note is None:
+    """Return a value as it was when it was noted, changed in place where that is possible.
+
+    Raises:
+        LostError: If it has changed and was too large to be copied.
+    """
+    if note is None or not differs(value, value, note):
         return value
     kind = _kind(value)
     if kind == "generator":
         _set_state(value, note)
         return value
-    if kind == "tensor":
-        known, content = note
-        unchanged = version(value) == known and (known >= 0 or value.equal(content))
-        return value if unchanged else content.requires_grad_(value.requires_grad)
-    if kind == "array":
-        np.copyto(value, note)
-        return value
+    if kind in ("tensor", "array"):
+        content = note[1]
+        if content is None:
+            raise LostError("it is too large to be put back")
+        return _overwritten(value, content)
     if kind == "count":
         return copy(note)
-    held, inside = note
-    if kind == "container":
-        value.clear()
-        value.extend(held) if isinstance(value, list | deque) else value.update(held)
-    else:
-        for name in fields_of(value).keys() - held.keys():
+    if note.held is not None:
+        _refill(value, note.held, kind)
+    for child, its_note in note.inside:
+        put_back(child, its_note)
+    return value
+
+
+def _overwritten(value: Any, content: Any) -> Any:
+    """Return the value with its former content; a copy of it where the value cannot be written into."""
+    if isinstance(value, np.ndarray):
+        np.copyto(value, content)
+        return value
+    try:
+        value.data.copy_(content)
+    except RuntimeError:  # of another shape by now, expanded, or of inference mode
+        return content.requires_grad_(value.requires_grad)
+    return value
+
+
+def _refill(value: Any, held: Any, kind: str) -> None:
+    if kind != "container":
+        for name in _fields(value).keys() - held.keys():
             delattr(value, name)
         for name, part in held.items():
             object.__setattr__(value, name, part)
-    for child, its_note in inside:
-        put_back(child, its_note)
-    return value
+        return
+    value.clear()
+    if isinstance(value, dict):
+        for key, part in held.items():
+            value[key] = part
+    elif isinstance(value, set):
+        value.update(held)
+    else:
+        value.extend(held)
+
+
+def _copied(container: Any) -> Any:
+    """Return what a container holds, in a plain one."""
+    if len(container) > _MOST:
+        return None
+    return (dict if isinstance(container, dict) else set if isinstance(container, set) else list)(container)
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    return dict(vars(value)) if isinstance(value, (nn.Module, *_OF_LIBRARIES)) else fields_of(value)
+
+
+def _sample(tensor: Tensor) -> Tensor | None:
+    """Return some numbers of a parameter, because ``parameter.data`` is written without a new version."""
+    if not isinstance(tensor, nn.Parameter) or not tensor.numel() or tensor.layout != torch.strided:
+        return None
+    return tensor.detach().reshape(-1)[:: 1 + tensor.numel() // _SAMPLE].clone()
+
+
+def _as_in(sample: Tensor | None, tensor: Tensor) -> bool:
+    now = None if sample is None else _sample(tensor)
+    return sample is None or (now is not None and torch.equal(now.nan_to_num(), sample.nan_to_num()))
+
+
+def _checksum(array: np.ndarray[Any, Any]) -> Any:
+    """Return what tells whether an array has changed: all of it up to a megabyte, above a sample."""
+    if array.dtype.hasobject:
+        return tuple(map(id, array.flat))
+    if array.nbytes > _MEGABYTE:
+        array = array.reshape(-1)[:: max(1, array.size // _SAMPLE)]
+    return zlib.crc32(np.ascontiguousarray(array).view(np.uint8).data) if array.size else 0
 
 
 def _kind(value: Any) -> str:
@@ -132,22 +269,12 @@ def _kind_of(kind: Any) -> str:
     for name, classes in _KINDS.items():
         if issubclass(kind, classes):
             return name
-    if kind in (list, dict, set, deque):
-        return "container"
     return "object" if holds_fields(kind) else "other"
 
 
 def version(tensor: Tensor) -> int:
     """Return how often a tensor has been written into; -1 for tensors of inference mode, which do not count."""
     return -1 if tensor.is_inference() else tensor._version
-
-
-def _inside(values: Iterable[Any], whole: bool, depth: int) -> list[tuple[Any, Note]]:
-    """Return the values that may themselves change in place, with notes of them."""
-    if not depth:
-        return []
-    found = ((value, noted(value, whole, depth - 1)) for value in itertools.islice(values, _MANY))
-    return [(value, note) for value, note in found if note is not None]
 
 
 def _same_parts(now: Any, held: Any) -> bool:
@@ -159,7 +286,9 @@ def _same_parts(now: Any, held: Any) -> bool:
 
 
 def _same(now: Any, before: Any) -> bool:
-    return now is before or (isinstance(before, _NUMBERS) and not differs(now, before, None))
+    if now is before:
+        return True
+    return not differs(now, before, None) if isinstance(before, _NUMBERS) else _equal_numbers(now, before)
 
 
 def _equal_numbers(now: Any, before: Any) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from numbers import Real
 from typing import Any, Protocol
 
@@ -15,6 +16,7 @@ from torch.func import functional_call
 from fedlightning.core.errors import FedlightningError
 from fedlightning.core.parameter_space import ParameterSpace
 from fedlightning.core.tree import map_tensors
+from fedlightning.oracle.places import Place, places_outside
 
 Named = Mapping[str, Tensor]
 
@@ -163,6 +165,11 @@ class Objective:
             for once in (False, True)
         )
         self._tied = len(every) > len(distinct)
+
+    @cached_property
+    def places(self) -> list[Place]:
+        """Where outside the task the objective may keep state."""
+        return places_outside(self.task)
 
     def __call__(
         self, shared: Named, personal: Named, buffers: Named, data: Any

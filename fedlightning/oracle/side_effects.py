@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,16 +10,10 @@ from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 
 from fedlightning.core.tree import flatten
-from fedlightning.oracle.notes import differs, noted, put_back, version
+from fedlightning.oracle.notes import LostError, Note, Notes, counts, differs, put_back, version
+from fedlightning.oracle.places import Place, places_outside
 
 _OWN = ("_parameters", "_buffers", "_modules", "_is_full_backward_hook")
-
-
-def _attributes(task: nn.Module) -> Iterator[tuple[nn.Module, str, Any]]:
-    for module in task.modules():
-        for name, value in list(vars(module).items()):
-            if name not in _OWN:
-                yield module, name, value
 
 
 def _tensors(task: nn.Module) -> list[tuple[nn.Module, str, Tensor]]:
@@ -34,22 +28,16 @@ def _tensors(task: nn.Module) -> list[tuple[nn.Module, str, Tensor]]:
 
 @contextmanager
 def undone(task: nn.Module) -> Iterator[None]:
-    """Restore the attributes of the task and its modules when the context ends.
+    """Restore what Python code keeps in the task, its modules and outside when the context ends.
 
     Numbers, texts, tensors, containers and the user's objects are put back, and new attributes are removed.
     Parameters and buffers are left out, because evaluations work on values of their own.
     """
-    kept = [(module, name, value, noted(value, whole=True)) for module, name, value in _attributes(task)]
+    memory = Memory(task, whole=True)
     try:
         yield
     finally:
-        known = {(id(module), name) for module, name, *_ in kept}
-        modules = {place for place, _ in known}
-        for module, name, _ in list(_attributes(task)):
-            if id(module) in modules and (id(module), name) not in known:
-                vars(module).pop(name)
-        for module, name, value, content in kept:
-            vars(module)[name] = put_back(value, content)
+        memory.restore()
 
 
 @contextmanager
@@ -76,22 +64,36 @@ def released(task: nn.Module) -> Iterator[None]:
 
 
 class Memory:
-    """Notes the attributes of a task's modules, to see later whether an objective has kept something in them.
+    """Notes what Python code keeps in a task and outside, to see later whether an objective has kept something.
 
-    Noted are numbers, texts, tensors, containers and the user's objects. Parameters and buffers are left out.
+    Noted are numbers, texts, tensors, containers and the user's objects. Parameters and buffers of the task are left
+    out.
     """
 
-    def __init__(self, task: nn.Module) -> None:
-        """Note the attributes as they are now."""
+    def __init__(self, task: nn.Module, whole: bool = False, places: Sequence[Place] | None = None) -> None:
+        """Note everything as it is now.
+
+        Args:
+            task: The task.
+            places: Where state may lie outside the task; by default searched for.
+            whole: Whether large tensors and arrays are copied, so that they can be put back.
+        """
         self._task = task
+        notes = Notes(whole, without=(*task.modules(), *task.parameters(), *task.buffers()))
         self._kept = {
-            id(module): {name: (value, noted(value)) for name, value in vars(module).items() if name not in _OWN}
+            id(module): {name: (value, notes.of(value)) for name, value in vars(module).items() if name not in _OWN}
             for module in task.modules()
         }
+        outside = ((place, place.get()) for place in (places_outside(task) if places is None else places))
+        self._outside = [(place, value, notes.of(value)) for place, value in outside]
 
-    def changes(self) -> list[str]:
-        """Return the names of attributes that are new or have changed since."""
-        found = []
+    def changes(self, rewritten: Collection[str] = ()) -> list[str]:
+        """Return the names of what is new or has changed since.
+
+        Args:
+            rewritten: Names that may change, but for the numbers that they hold in containers and objects.
+        """
+        found: list[tuple[str, tuple[Any, Any, Note]]] = []
         for place, module in self._task.named_modules():
             kept = self._kept.get(id(module))
             if kept is None:
@@ -99,11 +101,18 @@ class Memory:
             prefix = f"self.{place}" if place else "self"
             for name, value in vars(module).items():
                 if name not in _OWN and (name not in kept or differs(value, *kept[name])):
-                    found.append(f"{prefix}.{name}")
-        return found
+                    found.append((f"{prefix}.{name}", (value, *kept.get(name, (None, None)))))
+        for place, value, note in self._outside:
+            if differs(place.get(), value, note):
+                found.append((place.name, (place.get(), value, note)))
+        return [name for name, values in found if name not in rewritten or counts(*values)]
 
-    def restore(self) -> None:
-        """Put the attributes back as they were."""
+    def restore(self) -> str | None:
+        """Put everything back as it was; return the name of what could not be, because it was too large to be copied.
+
+        Large values are copied only if ``whole`` was chosen.
+        """
+        lost = None
         for module in self._task.modules():
             kept = self._kept.get(id(module))
             if kept is None:
@@ -112,7 +121,17 @@ class Memory:
                 del vars(module)[name]
             for name, (value, note) in kept.items():
                 if name not in vars(module) or differs(vars(module)[name], value, note):
-                    vars(module)[name] = put_back(value, note)
+                    try:
+                        vars(module)[name] = put_back(value, note)
+                    except LostError:
+                        lost = f"self.{name}"
+        for where, value, note in self._outside:
+            if differs(where.get(), value, note):
+                try:
+                    where.put(put_back(value, note))
+                except LostError:
+                    lost = where.name
+        return lost
 
 
 def versions(data: Any) -> list[int]:

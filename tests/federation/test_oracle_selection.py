@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import logging
-import weakref
+import os
+from queue import SimpleQueue
+from weakref import WeakValueDictionary
 
 import numpy as np
 import pytest
@@ -15,7 +17,6 @@ from fedlightning.algorithms import SCAFFOLD, FedAvg
 from fedlightning.federation.processes import OneProcess
 from fedlightning.oracle import Auto, Autocast, ObjectiveError, Sequential, Vectorized
 from tests.support.federations import CLIENTS, loop_for, quadratic, rounds_of, run
-from tests.support.objectives_in_python import Everywhere
 from tests.support.small import Line, fitted
 
 STEPS = 25  # enough to be replayed
@@ -137,15 +138,15 @@ def test_memory_that_the_algorithm_runs_out_of_counts_as_well(monkeypatch):
 
 @pytest.mark.parametrize("oracle", [Vectorized(), Vectorized(replay=False, backward="vmap")], ids=str)
 def test_nothing_of_a_failed_attempt_is_held_in_the_next(oracle):
-    task, made, left = quadratic(FedAvg(0.05)), [], []
+    task, made, left = quadratic(FedAvg(0.05)), WeakValueDictionary(), SimpleQueue()  # neither is put back
     original = task.objective
 
     def objective(batch):
         if at_once(batch) > 3:
             large = 4 * task.x
-            made.append(weakref.ref(large))
+            made[id(large)] = large
             raise torch.OutOfMemoryError("CUDA out of memory")
-        left.append([tensor() for tensor in made if tensor() is not None])
+        left.put(len(made))
         return original(batch)
 
     task.objective = objective
@@ -154,8 +155,8 @@ def test_nothing_of_a_failed_attempt_is_held_in_the_next(oracle):
         run(loop_for(task, oracle), rounds_of(FedAvg(0.05), 1))
     finally:
         gc.enable()
-    assert made
-    assert not any(left)
+    assert not left.empty()
+    assert not any(left.get() for _ in range(left.qsize()))
 
 
 def test_the_way_a_chunk_is_batched_does_not_depend_on_memory():
@@ -266,12 +267,13 @@ def test_what_begins_to_fail_later_falls_back_in_that_round():
     assert line.startswith("oracle: took Sequential: with Vectorized(backward='autograd', replay=True) ")
 
 
-def test_every_n_rounds_finds_what_the_first_round_does_not_show():
-    """Python state that acts from the third round on only."""
+def test_every_n_rounds_finds_what_the_first_round_does_not_show(monkeypatch):
+    """State that acts from the third round on, where nothing follows it."""
+    monkeypatch.setenv("CALLS", "0")
 
     def later(task, original, batch):
-        Everywhere.calls += task.started
-        return original(batch) * (1 + (0.1 * Everywhere.calls if task.started else 0))
+        os.environ["CALLS"] = str(int(os.environ["CALLS"]) + task.started)
+        return original(batch) * (1 + (0.1 * int(os.environ["CALLS"]) if task.started else 0))
 
     for when, sequential in (("first", False), (2, True), ("off", False)):
         algorithm = FedAvg(0.05)

@@ -145,3 +145,20 @@ def test_clients_with_batches_of_other_shapes_are_recorded_anew():
     for cut in (7, 4, 7, 2):
         shorter = (data[0][:, :, :cut], data[1])
         assert_equal_evaluations(each(w, v, b, shorter), plain(w, v, b, shorter))
+
+
+def test_a_batch_that_is_written_into_late_is_written_once():
+    class Late(Line):
+        def objective(self, batch):
+            if self.global_step >= 2:
+                batch[0].mul_(0.5)
+            return super().objective(batch)
+
+    tasks = []
+    for oracle in (Sequential(), Vectorized(backward="each", threads=2)):
+        torch.manual_seed(0)
+        tasks.append(Late(dropout=0.0, oracle=oracle))
+        data = regression_data(local_steps=25)
+        data.rounds_per_epoch = 2
+        fitted(tasks[-1], data, max_steps=4, limit_val_batches=0)
+    torch.testing.assert_close(tasks[1].head.weight, tasks[0].head.weight)

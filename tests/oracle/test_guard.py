@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from functools import partial
 
 import numpy as np
@@ -373,3 +374,75 @@ class WritesBufferLate(Line):
 def test_a_buffer_that_is_written_late_is_refused_by_name(self_check):
     with pytest.raises(ObjectiveError, match="has begun to write into the buffer 'calls', which it left alone"):
         points(partial(WritesBufferLate, self_check=self_check), Vectorized())
+
+
+class Module(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.count = nn.Parameter(torch.zeros(1, dtype=torch.float64), requires_grad=False)
+        self.register_buffer("total", torch.zeros(1, dtype=torch.float64))
+
+
+TOTAL = {"n": 0}
+KINDS = {
+    "a defaultdict": (lambda: defaultdict(float), lambda d: d.__setitem__("n", d["n"] + 1), lambda d: d["n"]),
+    "a counter": (Counter, lambda d: d.update("n"), lambda d: d["n"]),
+    "a list in a tuple": (lambda: ([0],), lambda d: d[0].__setitem__(0, d[0][0] + 1), lambda d: d[0][0]),
+    "a tensor in a tuple": (lambda: (torch.zeros(1),), lambda d: d[0].add_(1), lambda d: d[0][0]),
+    "a long list": (lambda: [0] * 10_001, lambda d: d.__setitem__(3, d[3] + 1), lambda d: d[3]),
+    "a large array": (lambda: np.zeros(20_000), lambda d: d.__iadd__(1), lambda d: d[0]),
+    "one of many": (
+        lambda: [[0] for _ in range(200)],
+        lambda d: d[150].__setitem__(0, d[150][0] + 1),
+        lambda d: d[150][0],
+    ),
+    "a parameter elsewhere": (lambda: [Module()], lambda d: d[0].count.data.add_(1), lambda d: d[0].count[0]),
+    "a buffer elsewhere": (lambda: [Module()], lambda d: d[0].total.add_(1), lambda d: d[0].total[0]),
+    "a global": (dict, lambda d: TOTAL.__setitem__("n", TOTAL["n"] + 1), lambda d: TOTAL["n"]),
+}
+
+
+class Counts(Line):
+    """Counts its calls, from a round on, and weighs the loss with the count."""
+
+    def __init__(self, kind, since, **federation):
+        super().__init__(**federation)
+        make, self.step, self.read = KINDS[kind]
+        self.held, self.since = make(), since
+        TOTAL["n"] = 0
+
+    def objective(self, batch):
+        if self.global_step >= self.since:
+            self.step(self.held)
+        return self.error(batch) * (1 + 0.005 * self.read(self.held))
+
+
+@pytest.mark.parametrize("since", [0, LATE])
+@pytest.mark.parametrize("kind", KINDS)
+def test_state_of_every_kind_counts_evaluations_of_training_alone(kind, since):
+    made = []
+
+    def make(**federation):
+        made.append(Counts(kind, since, **federation))
+        return made[-1]
+
+    found, expected = points(make, Vectorized(chunk_size=3)), points(make, Sequential())
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    evaluations = len(clients()) * 5 * (4 - since)  # clients, steps, rounds
+    assert made[-1].read(made[-1].held) == evaluations
+
+
+def test_what_is_too_large_to_be_put_back_is_refused_by_name():
+    class Large(Line):
+        def __init__(self, **federation):
+            super().__init__(**federation)
+            self.bank = torch.zeros(200_000)
+
+        def objective(self, batch):
+            if self.global_step >= LATE:
+                self.bank += 1
+            return self.error(batch) * (1 + 0.005 * self.bank[0])
+
+    points(Large, Sequential())
+    with pytest.raises(ObjectiveError, match=r"begun to change self\.bank, which is too large to be put back"):
+        points(Large, Vectorized(chunk_size=3))

@@ -1,0 +1,131 @@
+"""State outside a task is found where functions that the objective may call can keep it, and put back there."""
+
+from __future__ import annotations
+
+import math
+from contextvars import ContextVar
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from fedlightning.oracle.places import places_outside
+from fedlightning.oracle.side_effects import Memory, undone
+
+COUNT = 0
+TABLE = {"n": 0}
+CONTEXT = ContextVar("context", default=0)
+TEACHER = nn.Linear(1, 1)
+
+
+class Helper:
+    calls = 0
+
+    def step(self):
+        Helper.calls += 1
+
+
+def by_rebinding(task):
+    global COUNT
+    COUNT += 1
+
+
+def by_a_new_global(task):
+    global LATER
+    LATER = 1
+
+
+def in_a_dictionary(task):
+    TABLE["n"] += 1
+
+
+def in_a_context_variable(task):
+    CONTEXT.set(CONTEXT.get() + 1)
+
+
+def in_a_network(task):
+    with torch.no_grad():
+        TEACHER.weight += 1
+
+
+def in_a_class(task):
+    Helper().step()
+
+
+def in_defaults(task, memory=[0]):  # noqa: B006
+    memory[0] += 1
+
+
+def in_an_attribute(task):
+    in_an_attribute.calls += 1
+
+
+in_an_attribute.calls = 0
+
+
+def in_a_closure():
+    calls = 0
+
+    def step(task):
+        nonlocal calls
+        calls += 1
+
+    return step
+
+
+def through_a_helper(task):
+    by_rebinding(task)
+
+
+WAYS = [
+    by_rebinding,
+    by_a_new_global,
+    in_a_dictionary,
+    in_a_context_variable,
+    in_a_network,
+    in_a_class,
+    in_defaults,
+    in_an_attribute,
+    in_a_closure(),
+    through_a_helper,
+    partial(by_rebinding),
+]
+
+
+class Task(nn.Module):
+    def __init__(self, step):
+        super().__init__()
+        self.net = nn.Linear(1, 1)
+        self.step = step
+
+    def objective(self, batch):
+        self.step(self)
+        return math.sqrt(2) * self.net(batch).sum()
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: getattr(way, "__name__", "a partial"))
+def test_a_change_is_seen_and_put_back(way):
+    task = Task(way)
+    memory = Memory(task)
+    assert memory.changes() == []
+    with undone(task):
+        task.objective(torch.zeros(1))
+        assert memory.changes()
+    assert memory.changes() in ([], ["global TEACHER"])  # a tensor that was put back was written into once more
+    task.objective(torch.zeros(1))
+    assert memory.changes()
+    memory.restore()
+
+
+def test_libraries_and_code_are_no_places():
+    assert [place.name for place in places_outside(Task(lambda task: torch.nn.functional.relu(torch.ones(1))))] == []
+
+
+def test_a_value_is_set_and_taken_away_again():
+    (place,) = (place for place in places_outside(Task(by_a_new_global)) if place.key == "LATER")
+    before = place.get()
+    place.put(3)
+    assert place.get() == 3
+    place.put(before)
+    assert "LATER" not in globals()
