@@ -8,11 +8,13 @@ import tempfile
 import time
 from datetime import timedelta
 from functools import partial
+from inspect import isfunction
 from pathlib import Path
 
 import pytest
 import torch
-from lightning.pytorch import Callback, Trainer, callbacks
+from lightning.pytorch import Callback, LightningModule, Trainer, callbacks
+from lightning.pytorch.core.hooks import CheckpointHooks, DataHooks, ModelHooks
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.profilers import SimpleProfiler
 from lightning.pytorch.strategies import SingleDeviceStrategy
@@ -23,7 +25,7 @@ from fedlightning.algorithms import FedAlt, FedAvg
 from fedlightning.callbacks import EvaluateClients
 from fedlightning.federation.checkpoint_io import AtomicCheckpointIO
 from fedlightning.oracle import Sequential
-from fedlightning.tasks.lightning_surface import HOOKS
+from fedlightning.tasks.lightning_surface import HOOKS, TRANSFER_HOOKS
 from tests.support.paths import ROOT
 from tests.support.small import Line, Normed, clients, regression_data, trainer
 from tests.support.with_gaps import OwnLine
@@ -448,6 +450,39 @@ def test_no_option_of_the_trainer_is_missing():
 def test_no_callback_of_lightning_is_missing():
     assert set(callbacks.__all__) <= set(CALLBACKS), "a callback of the installed Lightning has no row"
     assert set(CALLBACKS) == set(LIGHTNINGS)
+
+
+USED = {"all_gather", "forward", "freeze", "log_dict", "print", "unfreeze", "to_onnx", "to_tensorrt", "to_torchscript"}
+"""Methods of a LightningModule that its user calls."""
+LOADERS = {f"{name}_dataloader" for name in ("train", "val", "test", "predict")}
+"""Replaced by those of the data module, as in any fit with one."""
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_method_of_a_task_is_called_or_refused():
+    called = set()
+
+    def noted(name):
+        def method(self, *args, **kwargs):
+            called.add(name)
+            return getattr(super(Noted, self), name)(*args, **kwargs)
+
+        return method
+
+    bases = (LightningModule, ModelHooks, DataHooks, CheckpointHooks)
+    methods = {name for base in bases for name, each in vars(base).items() if name[0] != "_" and isfunction(each)}
+    refused = {*HOOKS, *TRANSFER_HOOKS}
+    kept = methods - refused - {"configure_sharded_model"}  # Lightning refuses it beside configure_model
+    Noted = type("Noted", (Line,), {name: noted(name) for name in kept})
+    task, data = Noted(FedAvg(0.05), oracle=Sequential()), regression_data(rounds_per_epoch=1)
+    here = trainer(max_steps=2)
+    here.fit(task, data)
+    here.save_checkpoint(file := Path(folder()) / "file.ckpt")
+    here.validate(task, data, verbose=False)
+    here.test(task, own_data(), verbose=False)
+    here.predict(task, own_data())
+    trainer(max_steps=3).fit(task, data, ckpt_path=file)
+    assert kept - called <= USED | LOADERS
 
 
 def test_no_hook_is_missing():

@@ -33,8 +33,12 @@ class UntrustedClassError(CheckpointError):
     """A checkpoint asks for a class that it may not choose; nothing was imported, built or called."""
 
 
-def to_config(value: Any) -> Any:
+def to_config(value: Any, place: str = "The value") -> Any:
     """Convert ``value`` to plain types; dataclass objects, classes and partials become class paths.
+
+    Args:
+        value: What is stored.
+        place: Where the value is, for the message.
 
     Raises:
         NotPlainError: If the value (a lambda, a module, ...) has no plain form.
@@ -47,17 +51,17 @@ def to_config(value: Any) -> Any:
     if value is None:
         return None
     if isinstance(value, Mapping):
-        return {key: to_config(item) for key, item in value.items()}
+        return {key: to_config(item, f"{place}[{key!r}]") for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [to_config(item) for item in value]
+        return [to_config(item, f"{place}[{i}]") for i, item in enumerate(value)]
     if is_dataclass(value) and not isinstance(value, type):
-        arguments = {f.name: to_config(getattr(value, f.name)) for f in fields(value) if f.init}
-        return {"class_path": _path_of(type(value)), "init_args": arguments}
+        arguments = {f.name: to_config(getattr(value, f.name), f"{place}.{f.name}") for f in fields(value) if f.init}
+        return {"class_path": _path_of(type(value), place), "init_args": arguments}
     if isinstance(value, functools.partial) and not value.args:
-        return {"class_path": _path_of(value.func), "init_args": to_config(value.keywords)}
+        return {"class_path": _path_of(value.func, place), "init_args": to_config(value.keywords, place)}
     if isinstance(value, type):
-        return {"class_path": _path_of(value)}
-    raise NotPlainError(f"{type(value).__name__} {value!r} cannot be stored in a checkpoint as plain values.")
+        return {"class_path": _path_of(value, place)}
+    raise NotPlainError(f"{place} is a {type(value).__name__}, which has no plain form for checkpoints.")
 
 
 @dataclass(frozen=True)
@@ -345,8 +349,8 @@ def _is_tuple(hint: Any) -> bool:
     return tuple in origins and list not in origins
 
 
-def _path_of(function: Any) -> str:
+def _path_of(function: Any, place: str) -> str:
     path = f"{function.__module__}.{function.__qualname__}"
     if "<" in path or not (inspect.isclass(function) or inspect.isfunction(function)):
-        raise NotPlainError(f"{function!r} has no import path.")
+        raise NotPlainError(f"{place} is made by {path}, which cannot be imported by that name.")
     return path

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.core.errors import FedlightningError, InvalidValueError
-from fedlightning.core.settings import settings
 from fedlightning.federation.aggregation import CohortMean
 from fedlightning.federation.buffers import finite_or_zero
 from fedlightning.federation.processes import Processes
 from fedlightning.federation.protocol import Answer, EvaluationRequest, Request, Roster, Stamp
+from fedlightning.federation.remedies import LOOK_AT_DATA, smaller_steps
 from fedlightning.federation.traffic import Traffic, floats
 from fedlightning.federation.validation import LeftOutWarnings, require_server_state, shapes_of
 
@@ -85,7 +85,7 @@ class FederatedServer:
         self.roster: Roster | None = None
         self.traffic = Traffic()
         self._by_samples = weighting == "samples"
-        self._left_out = LeftOutWarnings()
+        self._left_out = LeftOutWarnings(algorithm)
 
     @property
     def point(self) -> Tensor:
@@ -155,8 +155,7 @@ class FederatedServer:
             raise RoundRejectedError(
                 f"All {cohort.answered} clients of the cohort returned NaN or infinite numbers. "
                 "The round was rejected: server and client states are those before it. "
-                f"Lower {settings({'model.algorithm.lr': ...})}, clip gradients with "
-                f"{settings({'model.algorithm.local_clip': ...})}, or look at the clients' data."
+                f"{smaller_steps(self.algorithm, LOOK_AT_DATA)}"
             )
         self._left_out.warn(cohort.left_out)
         server_update = self.algorithm.phases[request.stamp.phase].server_update

@@ -209,7 +209,7 @@ class Simulation:
             **self.server.state_dict(),
             "clients": clients.state_dict() if clients.has_states else None,
             "buffers": {"names": list(clients.averaged_buffers), "values": values},
-            "oracle": to_config(self.runner.oracle_selection.oracle),
+            "oracle": to_config(self.runner.oracle_selection.oracle, "oracle"),
             "depends_on": self._dependencies.values,
         }
 

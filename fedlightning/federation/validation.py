@@ -16,6 +16,7 @@ from fedlightning.algorithms.base import Algorithm, Reply
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError
 from fedlightning.core.settings import settings
 from fedlightning.federation.protocol import Request, Roster
+from fedlightning.federation.remedies import LOOK_AT_DATA, smaller_steps
 
 _NAMED_CLIENTS = 10
 
@@ -232,8 +233,13 @@ class LeftOutWarnings:
     The warning that names the tenth client is the last one.
     """
 
-    def __init__(self) -> None:
-        """Start without any client named."""
+    def __init__(self, algorithm: Algorithm) -> None:
+        """Start without any client named.
+
+        Args:
+            algorithm: The algorithm at hand, whose options the warnings advise.
+        """
+        self._algorithm = algorithm
         self._named: set[int] = set()
 
     def warn(self, client_ids: Sequence[int]) -> None:
@@ -247,8 +253,7 @@ class LeftOutWarnings:
         last = "" if len(self._named) < _NAMED_CLIENTS else " Further clients are not named."
         warnings.warn(
             f"NaN or infinite numbers came from client {', '.join(map(str, shown))}{rest}: left out of the mean "
-            "whenever they do; 'left_out' counts them. Look at their data, lower lr, or set local_clip."
-            f"{last}",
+            f"whenever they do; 'left_out' counts them. {smaller_steps(self._algorithm, LOOK_AT_DATA)}{last}",
             RuntimeWarning,
             stacklevel=2,
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ from lightning.pytorch import Trainer
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
-from fedlightning.core.serialisation import CheckpointError, NotPlainError, class_path, rebuild, to_config
+from fedlightning.core.serialisation import CheckpointError, class_path, rebuild
 from fedlightning.core.settings import settings
 from fedlightning.data.module import FederatedDataModule
 from fedlightning.federation.checkpoint_io import (
@@ -25,6 +24,7 @@ from fedlightning.federation.checkpoint_io import (
 from fedlightning.federation.client_states import MemoryMapped
 from fedlightning.federation.resume import START_ANEW
 from fedlightning.federation.shards import write_shards
+from fedlightning.tasks.hyper_parameters import plain_hyper_parameters
 
 if TYPE_CHECKING:
     from fedlightning.tasks.checkpointed import CheckpointedTask
@@ -58,7 +58,7 @@ def save(task: CheckpointedTask, checkpoint: dict[str, Any]) -> None:
     checkpoint[CHECKPOINT_KEY] = state
     for key in (task.CHECKPOINT_HYPER_PARAMS_KEY, FederatedDataModule.CHECKPOINT_HYPER_PARAMS_KEY):
         if key in checkpoint:
-            checkpoint[key] = _plain_hyper_parameters(checkpoint[key])
+            checkpoint[key] = plain_hyper_parameters(checkpoint[key])
 
 
 def load(task: CheckpointedTask, checkpoint: Mapping[str, Any], fitting: bool) -> None:
@@ -264,23 +264,3 @@ def _where_possible(storage: Any, location: str) -> Any:
     cuda = location.startswith("cuda") and not torch.cuda.is_available()
     mps = location.startswith("mps") and not torch.backends.mps.is_available()
     return storage.cpu() if cuda or mps or location.startswith("xla") else None
-
-
-def _plain_hyper_parameters(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Return hyper-parameters in plain types that ``torch.load(weights_only=True)`` reads.
-
-    Lightning's parser makes objects from them again.
-    """
-    plain: dict[str, Any] = {}
-    for name, value in stored.items():
-        try:
-            plain[name] = to_config(value)
-        except NotPlainError:
-            warnings.warn(
-                f"Hyper-parameter '{name}' ({type(value).__name__}) cannot be stored in the checkpoint as plain "
-                f"values; give it again to load_from_checkpoint(path, {name}=...).",
-                stacklevel=2,
-            )
-    if any(isinstance(value, Mapping) and "class_path" in value for value in plain.values()):
-        plain.setdefault("_instantiator", "lightning.pytorch.cli.instantiate_module")
-    return plain

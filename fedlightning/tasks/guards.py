@@ -11,6 +11,7 @@ from lightning.pytorch import LightningModule, Trainer
 
 from fedlightning.core.errors import InvalidAttributeError, InvalidTypeError, UsageError
 from fedlightning.tasks.client_models import ClientModels
+from fedlightning.tasks.hyper_parameters import leave_out_what_cannot_be_copied
 from fedlightning.tasks.lightning_surface import never_made, require_a_federated_fit
 from fedlightning.tasks.rounds import TrainingRounds
 from fedlightning.tasks.session import EvaluationSession
@@ -80,6 +81,7 @@ class GuardedModule(LightningModule):
         attach.fset(self, trainer)
         if trainer is not None:
             require_a_federated_fit(self, FederatedLightningModule, trainer)
+            leave_out_what_cannot_be_copied(self)
 
     def optimizers(self, *args: Any, **kwargs: Any) -> Any:
         """Return the optimizers as Lightning does; inside ``objective`` there is none to step.

@@ -2,7 +2,8 @@
 
 One training step is one communication round that the library carries out itself, so hooks, options and callbacks that
 reach into an ordinary training step have nothing to reach into. They are refused by name when a fit starts, before data
-are prepared: a hook that is silently never called is worse than an error. The table of all options and callbacks is
+are prepared: a hook that is silently never called is worse than an error. Hooks on gradients may come later, so
+parameters are looked at before every round as well. The table of all options and callbacks is
 ``docs/LIGHTNING.md``.
 """
 
@@ -19,10 +20,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError
 from fedlightning.core.settings import settings
+from fedlightning.tasks.step_advice import clip_options, step_advice
 
-_SERVER = "the server's with the task's arguments server_optimizer, server_scheduler and server_clip"
-_CLIENTS = "the clients' with lr, local_optimizer and local_clip of the algorithm"
 _NEVER = "clients' gradients are computed for many clients at once and never lie in parameters' .grad"
+_LOSS = "Change the loss in objective(batch), or the step in an algorithm of your own"
+_BLOCKS = (
+    "a step moves all blocks at once. Name what is maximised in max_parameters, and freeze with requires_grad_(False)"
+)
 
 TRANSFER_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
 """Hooks that would get a round of cohorts in place of a minibatch."""
@@ -30,18 +34,22 @@ TRANSFER_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_af
 HOOKS = {
     "training_step": "a training step is one communication round. Write objective(batch), the loss of one client's "
     "minibatch, and look at self.round_metrics in on_train_batch_end",
-    "configure_optimizers": f"set {_CLIENTS}, {_SERVER}",
-    "optimizer_step": f"set {_SERVER}; on_before_optimizer_step is called once a round",
-    "optimizer_zero_grad": f"set {_SERVER}",
-    "lr_scheduler_step": "server_scheduler is stepped once a round",
-    "configure_gradient_clipping": "local_clip of the algorithm (e.g. FedAvg(lr=0.1, local_clip=1.0)) clips every "
-    "client's gradients, server_clip of the task the global model's move",
-    "backward": f"{_NEVER}. Change the loss in objective(batch), or the step in an algorithm of your own",
+    "configure_optimizers": "{optimizers}",
+    "optimizer_step": "{server_optimizer}; on_before_optimizer_step is called once a round",
+    "optimizer_zero_grad": "{server_optimizer}",
+    "toggle_optimizer": _BLOCKS,
+    "untoggle_optimizer": _BLOCKS,
+    "toggled_optimizer": _BLOCKS,
+    "lr_scheduler_step": "{server_scheduler}",
+    "configure_gradient_clipping": "{clips}",
+    "clip_gradients": "{clips}",
+    "backward": f"{_NEVER}. {_LOSS}",
+    "manual_backward": f"{_NEVER}. {_LOSS}",
     "on_before_backward": f"{_NEVER}. Use on_train_batch_end",
     "on_after_backward": f"{_NEVER}. Use on_train_batch_end, or an algorithm of your own",
     "on_before_zero_grad": f"{_NEVER}. Use on_train_batch_end",
 }
-"""Hooks of a LightningModule that no round would call, and what to use instead."""
+"""Methods of a LightningModule that no round calls, and what to use instead; fields are those of `step_advice`."""
 
 CALLBACK_HOOKS = ("on_before_backward", "on_after_backward", "on_before_zero_grad")
 """Hooks of a callback that no round calls."""
@@ -60,8 +68,8 @@ CALLBACKS = {
     "a fit, and fit again with others",
     "ModelPruning": "the next round would write the unpruned global model back. Use a regularizer "
     "(fedlightning.proximal.L1, GroupLasso), or prune after the fit",
-    "SpikeDetection": "a round cannot be left out of a run afterwards. Set local_clip or server_clip; clients that "
-    "return NaN are left out by themselves, and a loss that grows a million-fold is reported",
+    "SpikeDetection": "a round cannot be left out of a run afterwards; {clips}. Clients that return NaN are left out "
+    "by themselves, and a loss that grows a million-fold is reported",
 }
 """Callbacks of Lightning that a federated fit refuses, by class name, and what to use instead."""
 
@@ -101,6 +109,7 @@ def require_a_federated_fit(task: LightningModule, base: type[LightningModule], 
         )
     for hook, remedy in HOOKS.items():
         if _differs(task, base, hook):
+            remedy = remedy.format_map(step_advice(task))
             raise InvalidTypeError(f"{name} overrides {hook}, which a federated fit never calls: {remedy}.")
     for hook in TRANSFER_HOOKS:
         if _differs(task, base, hook):
@@ -117,13 +126,23 @@ def require_a_federated_fit(task: LightningModule, base: type[LightningModule], 
         raise InvalidTypeError(
             f"{name}.automatic_optimization is True: leave it False, a round steps the optimizer itself."
         )
+    refuse_gradient_hooks(task)
+    _require_options(trainer, task)
+
+
+def refuse_gradient_hooks(task: nn.Module) -> None:
+    """Refuse hooks on parameters' gradients; objectives and callbacks may have put them there since the last round.
+
+    Raises:
+        TypeError: If there is one.
+    """
     for parameter, value in task.named_parameters():
         if value._backward_hooks or value._post_accumulate_grad_hooks:
             raise InvalidTypeError(
-                f"{name}: parameter '{parameter}' has a gradient hook, which no round would call: gradients are taken "
-                "at every client's own values. Mask or scale the parameter in the objective, or freeze it."
+                f"{type(task).__name__}: parameter '{parameter}' has a gradient hook, which no round would call: "
+                "gradients are taken at every client's own values. Mask or scale the parameter in the objective, or "
+                "freeze it."
             )
-    _require_options(trainer)
 
 
 def never_made(task: object) -> str:
@@ -136,18 +155,18 @@ def never_made(task: object) -> str:
 
 def _differs(task: LightningModule, base: type[LightningModule], hook: str) -> bool:
     """Return whether the class of a task, or an attribute of the task itself, overrides a method of the base."""
-    present = getattr(task, hook)
-    return getattr(present, "__func__", present) is not getattr(base, hook)
+    present, inherited = getattr(task, hook, None), getattr(base, hook, None)  # some are in newer Lightning alone
+    return getattr(present, "__func__", present) is not inherited
 
 
-def _require_options(trainer: Trainer) -> None:
+def _require_options(trainer: Trainer, task: Any) -> None:
     clip, algorithm = trainer.gradient_clip_val, trainer.gradient_clip_algorithm
     if clip or algorithm is not None:
         option = f"gradient_clip_val={clip}" if clip else f"gradient_clip_algorithm={str(algorithm)!r}"
-        clips = {"model.algorithm.local_clip": ..., "model.server_clip": ...}
+        clips = clip_options(task)
+        instead = f", and set {settings(dict.fromkeys(clips, ...))}" if clips else ""
         raise InvalidValueError(
-            f"Trainer({option}) clips nothing in a federated fit: {HOOKS['configure_gradient_clipping']}. "
-            f"Leave it out, and set {settings(clips)}."
+            f"Trainer({option}) clips nothing in a federated fit: {step_advice(task)['clips']}. Leave it out{instead}."
         )
     if trainer.accumulate_grad_batches != 1:
         raise InvalidValueError(
@@ -160,6 +179,7 @@ def _require_callback(callback: Callback, task: Any) -> None:
     for name, remedy in CALLBACKS.items():
         refused = getattr(callbacks, name, None)
         if refused is not None and isinstance(callback, refused):
+            remedy = remedy.format_map(step_advice(task))
             raise InvalidValueError(f"{type(callback).__name__} does not suit a federated fit: {remedy}.")
     averaging = getattr(callbacks, "WeightAveraging", None)
     if averaging is not None and isinstance(callback, averaging) and task.evaluated_models:

@@ -15,12 +15,10 @@ from fedlightning.callbacks.histograms import log_histogram
 from fedlightning.core.parameter_space import PerBlock
 from fedlightning.core.settings import settings
 from fedlightning.federation.loop import RoundResult
+from fedlightning.federation.remedies import LOOK_AT_DATA, smaller_steps
+from fedlightning.tasks.step_advice import server_moves
 
 _RUNAWAY = 1e6
-_REMEDY = (
-    f"Lower {settings({'model.algorithm.lr': ...})}, or set {settings({'model.algorithm.local_clip': ...})} of the "
-    f"algorithm or {settings({'model.server_clip': ...})} of the task."
-)
 
 
 class RoundReport:
@@ -54,7 +52,7 @@ class RoundReport:
             trainer.callback_metrics.pop("regularization", None)  # that of an earlier round
         trainer.callback_metrics.update({name: torch.as_tensor(value) for name, value in metrics.items()})
         if is_read or task.device.type == "cpu":  # elsewhere a look would wait for the device
-            self._watch(metrics, trainer.global_step, _start_loss(task))
+            self._watch(metrics, task)
         every = trainer.log_every_n_steps
         if not (trainer.should_stop or (every and (trainer.global_step % every == 0 or _is_last(trainer)))):
             return
@@ -66,23 +64,25 @@ class RoundReport:
         for name, values in result.per_client.items():
             log_histogram(trainer, f"{name}_clients", values)
 
-    def _watch(self, metrics: Mapping[str, Tensor | float], rounds: int, start: float | None) -> None:
+    def _watch(self, metrics: Mapping[str, Tensor | float], task: Any) -> None:
         """Warn once if the training loss is not finite, or has grown a million-fold since the start of the fit.
+
+        The start is the loss of a client before the first round; where it is unknown, the mean loss of the first round.
 
         Args:
             metrics: Values of the round by name.
-            rounds: The number of the round, from 1.
-            start: Loss of a client before the first round; None for the mean loss of the first round in its place.
+            task: The task, attached to a trainer.
         """
         if "train_loss" not in metrics:
             return
+        rounds, start = task.trainer.global_step, _start_loss(task)
         loss = abs(float(metrics["train_loss"]))
         if self._yardstick is None and (start is not None or isfinite(loss)):
             self._yardstick = max(loss if start is None else abs(start), 1e-3)  # a saddle point may begin near zero
         if self._yardstick is not None and loss > _RUNAWAY * self._yardstick:
             rank_zero_warn(
                 f"train_loss has grown more than a million-fold, to {loss:.3g} in round {rounds}:"
-                f" the run diverges. {_REMEDY}"
+                f" the run diverges. {_remedy(task)}"
             )
             self._yardstick = inf
         elif (isnan(loss) or self._yardstick is None) and not self._has_warned_of_nan:
@@ -99,6 +99,12 @@ def _start_loss(task: Any) -> float | None:
     roster = task.run.simulation.server.roster
     loss = None if roster is None else roster.start_loss
     return loss if loss is not None and isfinite(loss) else None
+
+
+def _remedy(task: Any) -> str:
+    """Return what helps a run that diverges: options that the algorithm and the task have."""
+    others = [f"set {settings({'model.server_clip': ...})}"] if server_moves(task) else [LOOK_AT_DATA]
+    return smaller_steps(task.algorithm, *others)
 
 
 def client_step_sizes(algorithm: Algorithm, server: Any) -> dict[str, float]:

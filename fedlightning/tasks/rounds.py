@@ -16,6 +16,7 @@ from fedlightning.federation.loop import RoundResult
 from fedlightning.federation.server import RoundRejectedError
 from fedlightning.tasks.checkpoint import rescue
 from fedlightning.tasks.fit_checks import check_fit, require_round
+from fedlightning.tasks.lightning_surface import refuse_gradient_hooks
 from fedlightning.tasks.precision import RoundPrecision
 from fedlightning.tasks.round_report import RoundReport, client_step_sizes
 from fedlightning.tasks.server_step import ServerStep
@@ -71,10 +72,11 @@ class TrainingRounds:
 
         Raises:
             RoundRejectedError: If no client returned finite numbers; the state before the round is saved.
-            TypeError: If the data are no rounds of a federation.
+            TypeError: If the data are no rounds of a federation, or a parameter has got a gradient hook.
         """
         task = self._task
         require_round(batch)
+        refuse_gradient_hooks(task)
         simulation = task.run.simulation
         task.run.release_loaded()
         step_sizes = client_step_sizes(task.algorithm, simulation.server.state)

@@ -241,6 +241,17 @@ def test_a_rejected_round_names_options():
     assert ADVISED.findall(str(exit_.value)) == ["--model.algorithm.local_clip=...", "--model.server_clip=..."]
 
 
+def test_advice_about_clipping_can_be_followed_with_every_algorithm():
+    """FedDR's solver clips, SCAFFOLD does not; FedDR's server can neither."""
+    for algorithm in ("fed_dr", "scaffold"):
+        fit = ["fit", *of("synthetic", algorithm), *SMALL]
+        with pytest.raises(SystemExit) as exit_:
+            main([*fit, "--trainer.gradient_clip_val=1"])
+        (advised,) = ADVISED.findall(str(exit_.value))
+        main([*fit, advised.replace("...", "0.5")])
+        assert advised == f"--model.{'algorithm.solver.clip' if algorithm == 'fed_dr' else 'server_clip'}=..."
+
+
 MISSING = ["--data=fedlightning.data.MNIST", "--data.init_args.root=nowhere"]
 
 

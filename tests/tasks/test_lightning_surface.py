@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 from lightning.pytorch import Callback
-from lightning.pytorch.callbacks import EMAWeightAveraging, LambdaCallback, WeightAveraging
+from lightning.pytorch.callbacks import EMAWeightAveraging, LambdaCallback, SpikeDetection, WeightAveraging
 from torch import nn
 from torch.utils.data import TensorDataset
 
 from fedlightning import FederatedDataModule
-from fedlightning.algorithms import Ditto, FedAlt, FedAPM, FedAvg
+from fedlightning.algorithms import SCAFFOLD, Ditto, FedAlt, FedAPM, FedAvg, FedDR
 from fedlightning.data import IID, Digits
 from fedlightning.tasks import Classification
 from fedlightning.tasks.lightning_surface import TRANSFER_HOOKS
@@ -24,7 +24,11 @@ HOOKS = {
     "optimizer_zero_grad": "server_optimizer",
     "lr_scheduler_step": "server_scheduler",
     "configure_gradient_clipping": "local_clip .* server_clip",
+    "clip_gradients": "local_clip .* server_clip",
+    "toggle_optimizer": "max_parameters",
+    "untoggle_optimizer": "max_parameters",
     "backward": r"objective\(batch\)",
+    "manual_backward": r"objective\(batch\)",
     "on_before_backward": "on_train_batch_end",
     "on_after_backward": "on_train_batch_end",
     "on_before_zero_grad": "on_train_batch_end",
@@ -164,3 +168,45 @@ def test_a_hook_on_a_parameter_is_refused(register):
     getattr(task.head.weight, register)(torch.zeros_like)
     with pytest.raises(TypeError, match=r"parameter 'head\.weight' has a gradient hook, which no round would call"):
         trainer(max_steps=1).fit(task, regression_data())
+
+
+@pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_a_hook_on_a_parameter_that_comes_late_is_refused_in_the_next_round(register):
+    rounds = []
+
+    class Late(Line):
+        def on_train_epoch_start(self):
+            if self.current_epoch == 1:
+                getattr(self.head.weight, register)(torch.zeros_like)
+
+        def on_train_batch_end(self, outputs, batch, batch_idx):
+            rounds.append(batch_idx)
+
+    with pytest.raises(
+        TypeError, match=r"Late: parameter 'head\.weight' has a gradient hook, which no round would call"
+    ):
+        trainer(max_steps=6).fit(Late(), regression_data(rounds_per_epoch=2))
+    assert len(rounds) == 2
+
+
+def test_a_hook_on_a_parameter_that_is_gone_is_forgiven():
+    class Once(Line):
+        def on_fit_start(self):
+            self.head.weight.register_hook(torch.zeros_like).remove()
+
+    assert two_rounds(Once()).global_step == 2
+
+
+def test_clipping_by_the_trainer_is_refused_with_options_that_the_algorithm_has():
+    with pytest.raises(
+        ValueError, match=r"SCAFFOLD has no option that clips .* set server_clip \(--model.server_clip="
+    ):
+        two_rounds(Line(SCAFFOLD(0.1)), gradient_clip_val=1.0)
+    with pytest.raises(ValueError, match=r"FedAPM has no .* FedAPM moves the global model by itself.* Leave it out\.$"):
+        two_rounds(Own(FedAPM(0.1)), held_out_data(), gradient_clip_val=1.0)
+    with pytest.raises(
+        ValueError, match=r"clip of the algorithm's solver .*set clip \(--model\.algorithm\.solver\.clip="
+    ):
+        two_rounds(Line(FedDR(0.2)), gradient_clip_val=1.0)
+    with pytest.raises(ValueError, match=r"has no option that clips .*server_clip"):
+        two_rounds(Line(SCAFFOLD(0.1)), callbacks=[SpikeDetection()])

@@ -1,0 +1,57 @@
+"""Hyper-parameters of a task in checkpoints, and a line about those that cannot be stored there."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from lightning.pytorch import LightningModule
+from lightning.pytorch.utilities import rank_zero_warn
+from lightning.pytorch.utilities.parsing import is_picklable
+
+from fedlightning.core.serialisation import NotPlainError, to_config
+
+
+def leave_out_what_cannot_be_copied(task: LightningModule) -> None:
+    """Take hyper-parameters out that Lightning would take out at the start of a run, and say what to write instead.
+
+    Lightning takes out whatever cannot be pickled, such as an algorithm with a lambda, and advises to ignore it.
+
+    Args:
+        task: The task, whose ``hparams`` are changed.
+    """
+    for name, value in list(task.hparams.items()):
+        try:
+            to_config(value, name)
+        except NotPlainError as error:
+            if not is_picklable(value):
+                del task.hparams[name]
+                rank_zero_warn(_not_stored(name, error))
+
+
+def plain_hyper_parameters(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return hyper-parameters in plain types that ``torch.load(weights_only=True)`` reads.
+
+    Lightning's parser makes objects from them again.
+
+    Args:
+        stored: By name; those without a plain form are left out, and a warning names them.
+    """
+    plain: dict[str, Any] = {}
+    for name, value in stored.items():
+        try:
+            plain[name] = to_config(value, name)
+        except NotPlainError as error:
+            warnings.warn(_not_stored(name, error), stacklevel=2)
+    if any(isinstance(value, Mapping) and "class_path" in value for value in plain.values()):
+        plain.setdefault("_instantiator", "lightning.pytorch.cli.instantiate_module")
+    return plain
+
+
+def _not_stored(name: str, error: NotPlainError) -> str:
+    return (
+        f"Hyper-parameter '{name}' is left out of checkpoints: {error} Use functools.partial of a class in place of a "
+        "function, e.g. functools.partial(torch.optim.AdamW, weight_decay=0.1), or give it again to "
+        f"load_from_checkpoint(path, {name}=...)."
+    )
