@@ -87,7 +87,7 @@ class FederatedCLI(LightningCLI):
                 origin = within
             if not is_refusal(origin) and not any(comes_from(origin, each) for each in ("jsonargparse", "lightning")):
                 raise origin from None
-            remedy = " Give --trainer.devices=auto or 1." if "`devices` selected with `CPUAcc" in str(error) else ""
+            remedy = next((remedy for part, remedy in _REMEDIES.items() if part in str(error)), "")
             print(f"fedlightning: {plain(str(error))}{remedy}", file=sys.stderr)
             raise SystemExit(2) from error
 
@@ -163,6 +163,15 @@ def _seed(given: bool | int) -> int:
     """Return the seed as Lightning reads it: the default seed for ``true``."""
     return 0 if isinstance(given, bool) else given
 
+
+_NO_ACCELERATOR = " Give --trainer.accelerator=auto or cpu."
+_REMEDIES = {
+    "`devices` selected with `CPUAcc": " Give --trainer.devices=auto or 1.",
+    "No supported gpu backend found": _NO_ACCELERATOR,
+    "the accelerator is not available": _NO_ACCELERATOR,
+    "'torch_xla": _NO_ACCELERATOR,
+}
+"""What to say after messages of Lightning's that name no option, by a part of the message."""
 
 _TRAINER_DEFAULTS: dict[str, Any] = {
     "log_every_n_steps": 1,

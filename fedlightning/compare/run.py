@@ -23,6 +23,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from fedlightning.callbacks import History, LastCheckpoint
 from fedlightning.callbacks.history import Row
 from fedlightning.cli.app import FederatedCLI
+from fedlightning.cli.complaints import did_you_mean
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.federation.server import RoundRejectedError
 
@@ -238,7 +239,8 @@ class _Expected(Callback):
         row = self._history.rows[0]
         if self._metric not in row:
             known = ", ".join(sorted(row))
-            raise InvalidValueError(f"metric={self._metric!r} is not logged by validation. Logged: {known}.")
+            hint = did_you_mean(self._metric, sorted(row))
+            raise InvalidValueError(f"metric={self._metric!r} is not logged by validation.{hint} Logged: {known}.")
 
 
 class _Report(Callback):
