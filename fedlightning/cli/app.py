@@ -18,7 +18,9 @@ from fedlightning.callbacks.history import TRAFFIC_AND_TIME
 from fedlightning.cli import DESCRIPTIONS
 from fedlightning.cli.early import DEFAULT_LOGGER, MistakeError, asks_for_help, require_checkpoint
 from fedlightning.cli.errors import comes_from, is_refusal
+from fedlightning.cli.outputs import trainer_folders, writing_to
 from fedlightning.cli.parser import ComparisonParser, plain
+from fedlightning.cli.stops import status_of_signals
 from fedlightning.data.module import FederatedDataModule
 from fedlightning.federation.checkpoint_io import AtomicCheckpointIO
 from fedlightning.tasks.base import FederatedLightningModule
@@ -109,6 +111,11 @@ class FederatedCLI(LightningCLI):
         if config.get("enable_checkpointing") is not False and not any(isinstance(c, LastCheckpoint) for c in given):
             callbacks = [*callbacks, LastCheckpoint()]
         return super()._instantiate_trainer(config, callbacks)
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        """Carry out a subcommand; outputs that cannot be written become one error, signals the exit status."""
+        with status_of_signals(), writing_to(trainer_folders(self.trainer)):
+            super()._run_subcommand(subcommand)
 
     def after_fit(self) -> None:
         """Print the metrics of the last round and validation in one line."""
