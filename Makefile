@@ -16,7 +16,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 demo: $(VENV)/ready ## FedMM beside its baselines on embedded digits: table, figure, TensorBoard; about three minutes
 	$(BIN)/fedlightning compare --config configs/demo.yaml
 
-test: $(VENV)/ready ## the test suite, on all cores
+test: $(VENV)/ready ## the test suite, on all cores; about nine minutes on two
 	$(BIN)/python -m pytest -n auto
 
 lint: $(VENV)/ready ## formatting, lint and types

@@ -13,7 +13,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from fedlightning import __version__
-from fedlightning.cli.errors import plain_refusals
+from fedlightning.cli.errors import TRACEBACKS, plain_refusals
+from fedlightning.cli.stops import interrupts_kept
 from fedlightning.core.lazy import lazily
 
 if TYPE_CHECKING:
@@ -56,6 +57,17 @@ def main(args: Sequence[str] | None = None) -> None:
     Args:
         args: Arguments; None for those of the process.
     """
+    try:
+        with plain_refusals():
+            _answer(args)
+    except KeyboardInterrupt:
+        if os.environ.get(TRACEBACKS):
+            raise
+        print("\nfedlightning: interrupted.", file=sys.stderr)
+        raise SystemExit(130) from None
+
+
+def _answer(args: Sequence[str] | None) -> None:
     given = sys.argv[1:] if args is None else list(args)
     _find_modules_of_this_folder()
     if not given or given[0] in ("-h", "--help"):
@@ -64,17 +76,17 @@ def main(args: Sequence[str] | None = None) -> None:
     if given[0] == "--version":
         print(f"fedlightning {__version__}")
         raise SystemExit(0)
-    with plain_refusals():
-        if given[0] == "compare":
-            from fedlightning.compare import main as compare
+    if given[0] == "compare":
+        from fedlightning.compare import main as compare
 
-            compare(given[1:])
-        else:
-            _refuse_mistakes(given)
+        compare(given[1:])
+    else:
+        _refuse_mistakes(given)
+        with interrupts_kept():
             _import_command_line()
-            from fedlightning.cli.app import FederatedCLI
+        from fedlightning.cli.app import FederatedCLI
 
-            FederatedCLI(args)
+        FederatedCLI(args)
 
 
 def _import_command_line() -> None:

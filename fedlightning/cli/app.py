@@ -18,7 +18,9 @@ from fedlightning.callbacks.history import TRAFFIC_AND_TIME
 from fedlightning.cli import DESCRIPTIONS
 from fedlightning.cli.early import DEFAULT_LOGGER, MistakeError, asks_for_help, require_checkpoint
 from fedlightning.cli.errors import comes_from, is_refusal
+from fedlightning.cli.outputs import trainer_folders, writing_to
 from fedlightning.cli.parser import ComparisonParser, plain
+from fedlightning.cli.stops import status_of_signals
 from fedlightning.data.module import FederatedDataModule
 from fedlightning.federation.checkpoint_io import AtomicCheckpointIO
 from fedlightning.tasks.base import FederatedLightningModule
@@ -87,7 +89,7 @@ class FederatedCLI(LightningCLI):
                 origin = within
             if not is_refusal(origin) and not any(comes_from(origin, each) for each in ("jsonargparse", "lightning")):
                 raise origin from None
-            remedy = " Give --trainer.devices=auto or 1." if "`devices` selected with `CPUAcc" in str(error) else ""
+            remedy = next((remedy for part, remedy in _REMEDIES.items() if part in str(error)), "")
             print(f"fedlightning: {plain(str(error))}{remedy}", file=sys.stderr)
             raise SystemExit(2) from error
 
@@ -109,6 +111,11 @@ class FederatedCLI(LightningCLI):
         if config.get("enable_checkpointing") is not False and not any(isinstance(c, LastCheckpoint) for c in given):
             callbacks = [*callbacks, LastCheckpoint()]
         return super()._instantiate_trainer(config, callbacks)
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        """Carry out a subcommand; outputs that cannot be written become one error, signals the exit status."""
+        with status_of_signals(), writing_to(trainer_folders(self.trainer)):
+            super()._run_subcommand(subcommand)
 
     def after_fit(self) -> None:
         """Print the metrics of the last round and validation in one line."""
@@ -163,6 +170,15 @@ def _seed(given: bool | int) -> int:
     """Return the seed as Lightning reads it: the default seed for ``true``."""
     return 0 if isinstance(given, bool) else given
 
+
+_NO_ACCELERATOR = " Give --trainer.accelerator=auto or cpu."
+_REMEDIES = {
+    "`devices` selected with `CPUAcc": " Give --trainer.devices=auto or 1.",
+    "No supported gpu backend found": _NO_ACCELERATOR,
+    "the accelerator is not available": _NO_ACCELERATOR,
+    "'torch_xla": _NO_ACCELERATOR,
+}
+"""What to say after messages of Lightning's that name no option, by a part of the message."""
 
 _TRAINER_DEFAULTS: dict[str, Any] = {
     "log_every_n_steps": 1,

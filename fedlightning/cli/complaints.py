@@ -38,10 +38,19 @@ def no_option(given: str, name: str, options: Iterable[str]) -> str:
         options: All there are, without dashes.
     """
     options = list(options)
-    heads = {option.partition(".")[0] for option in options}
+    heads = sorted({option.partition(".")[0] for option in options})
     head, _, rest = name.partition(".")
-    hint = did_you_mean(head, heads) if rest and head not in heads else did_you_mean(name, options)
-    return f"{given}: no such argument.{hint}"
+    if not rest or head in heads:
+        return f"{given}: no such argument.{did_you_mean(name, options)}"
+    meant = get_close_matches(head, heads, n=1)
+    return f"{given}: no such argument.{_mended(meant[0], rest, options) if meant else ''}"
+
+
+def _mended(head: str, rest: str, options: Iterable[str]) -> str:
+    """Return a question that proposes an option under another head; what follows the head may be misspelt, too."""
+    under = [option.removeprefix(f"{head}.") for option in options if option.startswith(f"{head}.")]
+    close = get_close_matches(rest.partition(".")[0], under, n=1) if under else [rest]
+    return f" Did you mean '{'.'.join([head, *close])}'?"
 
 
 def no_argument(where: str, owner: str, name: str, known: Iterable[str]) -> str:

@@ -76,7 +76,7 @@ def _sentence(error: BaseException) -> str | None:
 
 def _own_line(error: BaseException) -> str | None:
     """Return the last line of code outside this package and outside libraries."""
-    frames = [(frame, line) for frame, line in walk_tb(error.__traceback__) if _is_users(frame)]
+    frames = [(frame, line) for frame, line in walk_tb(error.__traceback__) if is_users(frame)]
     if not frames:
         return None
     frame, line = frames[-1]
@@ -84,8 +84,19 @@ def _own_line(error: BaseException) -> str | None:
     return f"In {code.co_name} ({code.co_filename}, line {line}): {getline(code.co_filename, line).strip()}\n{_HINT}"
 
 
-def _is_users(frame: FrameType) -> bool:
-    return _package_of(frame) != "fedlightning" and "site-packages" not in frame.f_code.co_filename.split(os.sep)
+def is_users(frame: FrameType) -> bool:
+    """Return whether a frame runs code of the user's: none of this package, of a library, or of Python's own."""
+    if _package_of(frame) in ("fedlightning", *sys.stdlib_module_names):
+        return False
+    return not {"site-packages", "dist-packages"} & set(frame.f_code.co_filename.split(os.sep))
+
+
+def chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and those that led to it."""
+    link: BaseException | None = error
+    while link is not None:
+        yield link
+        link = link.__cause__ or link.__context__
 
 
 @dataclass(frozen=True)

@@ -153,9 +153,14 @@ def _abstract_class(complaint: Complaint, parser: ArgumentParser | None) -> str:
 def _required(complaint: Complaint, parser: ArgumentParser | None) -> str:
     names = complaint.details[0].split(", ")
     owner = "" if complaint.owner is None else f"{complaint.owner.rpartition('.')[2]} needs {complaint.details[0]}. "
-    key = complaint.key.partition(".")[2] if complaint.key.partition(".")[0] in _COMMANDS else complaint.key
-    prefix = f"{key}." if key else ""
-    return f"{owner}Give {' '.join(f'--{prefix}{name}=...' for name in names)}, or a config (-c) that has it."
+    keys = (_option(f"{complaint.key}.{name}" if complaint.key else name) for name in names)
+    return f"{owner}Give {' '.join(f'--{key}=...' for key in keys)}, or a config (-c) that has it."
+
+
+def _option(key: str) -> str:
+    """Return a key as the command line has it, without the subcommand."""
+    head, _, rest = key.partition(".")
+    return rest if head in _COMMANDS and rest else key
 
 
 _EXPLANATIONS: dict[Subject, Callable[[Complaint, ArgumentParser | None], str]] = {

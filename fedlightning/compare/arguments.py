@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from fedlightning.cli.parser import ComparisonParser
+from fedlightning.cli.stops import interrupts_kept
 
 Mode = Literal["max", "min"]
 
@@ -54,13 +55,16 @@ def main(args: Sequence[str] | None = None) -> None:
         "--set", action="extend", nargs="+", type=str, default=[], help="values of all runs, e.g. trainer.max_steps=100"
     )
     config = parser.parse_args([_underscored(argument) for argument in (sys.argv[1:] if args is None else args)])
-    from fedlightning.compare.command import compare
+    with interrupts_kept():
+        from lightning.pytorch.utilities.exceptions import SIGTERMException
+
+        from fedlightning.compare.command import compare
 
     try:
         compare(**{name: value for name, value in vars(config).items() if name != "config"})
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SIGTERMException) as stop:
         print("fedlightning compare: interrupted. The same command goes on where it stopped.", file=sys.stderr)
-        raise SystemExit(130) from None
+        raise SystemExit(130 if isinstance(stop, KeyboardInterrupt) else 143) from None
 
 
 def _underscored(argument: str) -> str:

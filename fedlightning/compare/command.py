@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from fedlightning.cli import plain_refusals
+from fedlightning.cli.outputs import writing_to
 from fedlightning.compare.arguments import Mode
 from fedlightning.compare.grid import Values, best_points, grid_points, grid_table, label, parse_grid
 from fedlightning.compare.interrupts import deferred_interrupts, interrupts_held
@@ -84,41 +85,44 @@ def compare(
         raise InvalidValueError(f"--seeds {' '.join(map(str, seeds))}: expected at least one, each once.")
     folder = Path(output)
     console = Console()
-    goal = Goal(metric, mode_of(metric) if mode is None else mode, target)
-    overrides = tuple(f"--{value}" for value in set)
-    arguments = algorithm_arguments(base, parse_algorithms(algorithms), overrides)
-    plan = Plan(arguments, overrides, test, budget_upload, metric)
-    chosen: dict[str, Values] = dict.fromkeys(plan.algorithms, ())
-    if grid:
-        chosen = _search(plan, parse_grid(grid), seeds[0], goal, folder, console, jobs)
-    runs = [
-        replace(plan.run(name, seed, values, folder / file_name(name)), twin=_searched(folder, name, values, seed))
-        for name, values in chosen.items()
-        for seed in seeds
-    ]
-    _carry_out(runs, console, jobs)
-    curves = collect(runs, plan.algorithms)
-    write_csv(runs, folder / "results.csv")
-    table = markdown_table(curves, goal, also)
-    (folder / "table.md").write_text(table + "\n")
-    histories = {curve.name: curve.histories for curve in curves if curve.histories}
-    figure = comparison_figure(histories, (metric, *also), target=target, log_scale=log_scale)
-    figure.savefig(folder / "figure.png", dpi=150)
-    console.print(table, markup=False, soft_wrap=True)
-    for name in also:
-        if any(curve.histories for curve in curves) and not any(curve.final(name) for curve in curves):
-            logged = sorted({column for curve in curves for history in curve.histories for column in history[-1]})
-            console.print(f"No run logged {name}. Logged: {', '.join(logged)}.", markup=False, soft_wrap=True)
-    for curve in curves:
-        uploads = [history[-1]["upload"] for history in curve.histories]
-        if budget_upload is not None and uploads and min(uploads) < budget_upload:
-            console.print(
-                f"{curve.name} ended at an upload of {min(uploads):.3g}, below the budget of {budget_upload:.3g}: "
-                "raise trainer.max_steps.",
-                markup=False,
-                soft_wrap=True,
-            )
-    console.print(f"\nFigure: {folder / 'figure.png'}\nCurves, pictures: tensorboard --logdir {folder}", markup=False)
+    with writing_to({"--output": folder}):
+        goal = Goal(metric, mode_of(metric) if mode is None else mode, target)
+        overrides = tuple(f"--{value}" for value in set)
+        arguments = algorithm_arguments(base, parse_algorithms(algorithms), overrides)
+        plan = Plan(arguments, overrides, test, budget_upload, metric)
+        chosen: dict[str, Values] = dict.fromkeys(plan.algorithms, ())
+        if grid:
+            chosen = _search(plan, parse_grid(grid), seeds[0], goal, folder, console, jobs)
+        runs = [
+            replace(plan.run(name, seed, values, folder / file_name(name)), twin=_searched(folder, name, values, seed))
+            for name, values in chosen.items()
+            for seed in seeds
+        ]
+        _carry_out(runs, console, jobs)
+        curves = collect(runs, plan.algorithms)
+        write_csv(runs, folder / "results.csv")
+        table = markdown_table(curves, goal, also)
+        (folder / "table.md").write_text(table + "\n")
+        histories = {curve.name: curve.histories for curve in curves if curve.histories}
+        figure = comparison_figure(histories, (metric, *also), target=target, log_scale=log_scale)
+        figure.savefig(folder / "figure.png", dpi=150)
+        console.print(table, markup=False, soft_wrap=True)
+        for name in also:
+            if any(curve.histories for curve in curves) and not any(curve.final(name) for curve in curves):
+                logged = sorted({column for curve in curves for history in curve.histories for column in history[-1]})
+                console.print(f"No run logged {name}. Logged: {', '.join(logged)}.", markup=False, soft_wrap=True)
+        for curve in curves:
+            uploads = [history[-1]["upload"] for history in curve.histories]
+            if budget_upload is not None and uploads and min(uploads) < budget_upload:
+                console.print(
+                    f"{curve.name} ended at an upload of {min(uploads):.3g}, below the budget of {budget_upload:.3g}: "
+                    "raise trainer.max_steps.",
+                    markup=False,
+                    soft_wrap=True,
+                )
+        console.print(
+            f"\nFigure: {folder / 'figure.png'}\nCurves, pictures: tensorboard --logdir {folder}", markup=False
+        )
     return folder
 
 
@@ -275,5 +279,5 @@ def _end_with_the_command() -> None:
 
 def _execute_in_process(run: Run, number: int) -> None:
     done, stop = _shared
-    with plain_refusals():
+    with plain_refusals(), writing_to({"--output": run.folder}):
         execute(run, partial(done.__setitem__, number), stop.is_set)

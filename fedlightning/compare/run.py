@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import shutil
+import signal
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
@@ -23,6 +24,8 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from fedlightning.callbacks import History, LastCheckpoint
 from fedlightning.callbacks.history import Row
 from fedlightning.cli.app import FederatedCLI
+from fedlightning.cli.complaints import did_you_mean
+from fedlightning.cli.stops import signal_behind
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.federation.server import RoundRejectedError
 
@@ -145,7 +148,7 @@ def execute(run: Run, report: ReportProgress, stopped: Callable[[], bool] = lamb
     trainer.loggers = [TensorBoardLogger(run.folder, name="", version="", default_hp_metric=False)]
     last = run.folder / "last.ckpt"
     diverged = False
-    with quiet(), _interrupts_as_such(trainer):
+    with quiet(), _interrupts_as_such():
         try:
             trainer.fit(cli.model, cli.datamodule, ckpt_path=str(last) if last.is_file() else None)
             if not history.rows or history.rows[-1]["round"] < trainer.global_step:
@@ -161,12 +164,12 @@ def execute(run: Run, report: ReportProgress, stopped: Callable[[], bool] = lamb
 
 
 @contextlib.contextmanager
-def _interrupts_as_such(trainer: Trainer) -> Iterator[None]:
+def _interrupts_as_such() -> Iterator[None]:
     """Let interrupts pass, where Lightning would end the program."""
     try:
         yield
     except SystemExit as exit_:
-        if trainer.interrupted:
+        if signal_behind(exit_) is signal.SIGINT:
             raise KeyboardInterrupt from exit_
         raise
 
@@ -238,7 +241,8 @@ class _Expected(Callback):
         row = self._history.rows[0]
         if self._metric not in row:
             known = ", ".join(sorted(row))
-            raise InvalidValueError(f"metric={self._metric!r} is not logged by validation. Logged: {known}.")
+            hint = did_you_mean(self._metric, sorted(row))
+            raise InvalidValueError(f"metric={self._metric!r} is not logged by validation.{hint} Logged: {known}.")
 
 
 class _Report(Callback):

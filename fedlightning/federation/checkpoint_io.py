@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import pickle
 import re
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -23,7 +21,7 @@ from fedlightning.core.errors import InvalidTypeError, InvalidValueError, Missin
 from fedlightning.core.serialisation import CheckpointError
 from fedlightning.core.settings import settings
 from fedlightning.federation.shards import placed_shards, read_shards, remove_shards, require_no_shards
-from fedlightning.federation.whole_files import write_whole
+from fedlightning.federation.whole_files import why_unwritten, write_whole
 
 __all__ = [
     "AtomicCheckpointIO",
@@ -79,7 +77,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         except OSError as error:
             which = "The checkpoint" if step is None else f"The checkpoint of round {step}"
             raise CheckpointError(
-                f"{which} was not saved: {_complaint(error, target)} {self._before(target)}"
+                f"{which} was not saved: {why_unwritten(error, target)} {self._before(target)}"
             ) from error
         self._latest = (target, step)
 
@@ -307,13 +305,3 @@ def _round_of(path: Path) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=True).get("global_step")
     except Exception:  # the round is only mentioned in a message about another error
         return None
-
-
-def _complaint(error: OSError, target: Path) -> str:
-    """Say why a file could not be written, with the free space if the disk is full."""
-    reason = error.strerror or str(error)
-    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-        return f"{target}: {reason}."
-    folder = next(folder for folder in target.absolute().parents if folder.is_dir())
-    free = shutil.disk_usage(folder).free
-    return f"{target}: {reason} ({free / 2**20:.1f} MiB are free there)."

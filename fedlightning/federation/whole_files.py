@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,16 @@ def write_whole(value: Any, target: Path) -> None:
         raise
     finally:
         partial.unlink(missing_ok=True)
+
+
+def why_unwritten(error: OSError, target: Path) -> str:
+    """Say why a file could not be written, with the free space if the disk is full."""
+    reason = error.strerror or str(error)
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return f"{target}: {reason}."
+    folder = next(folder for folder in (target.absolute(), *target.absolute().parents) if folder.is_dir())
+    free = shutil.disk_usage(folder).free
+    return f"{target}: {reason} ({free / 2**20:.1f} MiB are free there)."
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

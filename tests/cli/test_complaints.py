@@ -19,12 +19,15 @@ def test_the_likeliest_name_is_proposed_and_an_unlikely_one_is_not():
     ("name", "meant"),
     [
         ("trainer.max_stpes", "trainer.max_steps"),
-        ("trianer.max_steps", "trainer"),
+        ("trianer.max_steps", "trainer.max_steps"),
+        ("trainr.max_stpes", "trainer.max_steps"),
+        ("trainr.zygote", "trainer"),
+        ("modl.algorithm.lr", "model.algorithm.lr"),
         ("sede_everything", "seed_everything"),
     ],
 )
 def test_of_an_option_the_part_that_is_wrong_is_put_right(name, meant):
-    said = no_option(f"--{name}=3", name, ["trainer.max_steps", "trainer.devices", "seed_everything"])
+    said = no_option(f"--{name}=3", name, ["trainer.max_steps", "trainer.devices", "model", "seed_everything"])
     assert said == f"--{name}=3: no such argument. Did you mean '{meant}'?"
 
 

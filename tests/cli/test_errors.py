@@ -91,6 +91,16 @@ def test_no_devices_take_a_line(capsys):
     assert said.splitlines()[-1].endswith("Give --trainer.devices=auto or 1.")
 
 
+@pytest.mark.parametrize("accelerator", ["gpu", "mps", "tpu"])
+def test_an_accelerator_that_is_missing_is_answered_with_one_that_is_there(accelerator, capsys, monkeypatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    monkeypatch.setattr("torch.backends.mps.is_available", lambda: False)
+    with pytest.raises(SystemExit) as exit_:
+        main([*FIT, f"--trainer.accelerator={accelerator}"])
+    assert exit_.value.code == 2
+    assert capsys.readouterr().err.splitlines()[-1].endswith(" Give --trainer.accelerator=auto or cpu.")
+
+
 def test_the_command_shows_what_a_short_fit_came_to(caplog):
     with caplog.at_level(logging.INFO):
         main([*FIT, "--trainer.log_every_n_steps=50", "--trainer.val_check_interval=1"])

@@ -59,5 +59,13 @@ def test_mistakes_take_a_line_or_two(wrong, message, capsys):
     assert not any(word in line for word in ("Namespace(", "NestedArg(", "usage:", "Traceback") for line in said)
 
 
+@pytest.mark.parametrize("subcommand", ["fit", "validate", "test", "predict"])
+def test_options_that_are_missing_are_named_as_the_command_line_has_them(subcommand, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        main([subcommand])
+    assert exit_.value.code == 2
+    assert capsys.readouterr().err == "fedlightning: Give --data=... --model=..., or a config (-c) that has it.\n"
+
+
 def test_a_message_that_is_not_understood_is_left_alone():
     assert plain("Something new") == "Something new"

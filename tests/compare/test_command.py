@@ -42,7 +42,8 @@ def test_metrics_of_the_training_data_are_followed():
     compare(**arguments(**options))
     assert [float(row["round"]) for row in table("out")] == [2, 4, 6]
     with pytest.raises(
-        ValueError, match=r"metric='global_train_los' is not logged by validation. Logged: .*global_train_loss"
+        ValueError,
+        match=r"metric='global_train_los' is not logged by .*\. Did you mean 'global_train_loss'\? Logged: ",
     ):
         compare(**arguments(**{**options, "metric": "global_train_los", "output": "misspelt"}))
 
@@ -119,6 +120,11 @@ def test_an_unknown_metric_is_named_after_the_first_validation(changes):
     with pytest.raises(ValueError, match=r"metric='accuracy' is not logged by validation\. Logged: .*distance"):
         compare(**arguments(**changes))
     assert not list(Path().rglob("done.json"))
+
+
+def test_a_misspelt_metric_is_answered_with_the_nearest():
+    with pytest.raises(ValueError, match=r"metric='distnce' is not logged by .*\. Did you mean 'distance'\? Logged: "):
+        compare(**arguments(metric="distnce"))
 
 
 def test_further_metrics_need_not_be_logged_by_every_algorithm(capsys):
