@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -79,7 +80,8 @@ class Cohort:
 
     def preview(self, num_clients: int) -> Chunk:
         """Return up to ``num_clients`` of the first clients that share a signature; :meth:`chunks` gives them again."""
-        return next(self._chunks(num_clients, keep=True))
+        _, stop = next(self._alike())
+        return Chunk(self.members[: min(num_clients, stop)], self, keep=True)
 
     def apart(self, turn: int, among: int) -> Chunk:
         """Return two clients for a self-check, without using up their data: the first and the last that go together.
@@ -99,17 +101,21 @@ class Cohort:
         return Chunk([self.members[place] for place in places], ahead, keep=True)
 
     def chunks(self, size: int) -> Iterator[Chunk]:
-        """Cut the cohort into chunks of at most ``size`` clients that share a signature."""
-        return self._chunks(size, keep=False)
+        """Cut the cohort into chunks of at most ``size`` clients that share a signature, about equally many in each."""
+        for start, stop in self._alike():
+            count = -(-(stop - start) // size)
+            cuts = [start + (stop - start) * k // count for k in range(count + 1)]
+            for first, end in pairwise(cuts):
+                yield Chunk(self.members[first:end], self)
 
-    def _chunks(self, size: int, keep: bool) -> Iterator[Chunk]:
+    def _alike(self) -> Iterator[tuple[int, int]]:
+        """Yield where clients that share a signature begin and end."""
         start = 0
         while start < len(self.members):
-            signature = self.members[start].signature
-            stop = start
-            while stop < len(self.members) and stop - start < size and self.members[stop].signature == signature:
+            signature, stop = self.members[start].signature, start
+            while stop < len(self.members) and self.members[stop].signature == signature:
                 stop += 1
-            yield Chunk(self.members[start:stop], self, keep)
+            yield start, stop
             start = stop
 
 

@@ -90,12 +90,14 @@ class Vectorized(ClientBatching):
         """Clients that fit: point, operator, a few temporaries and the activations of each."""
         if self.chunk_size is not None:
             return self.chunk_size
-        client = 8 * cost.dim * cost.itemsize + 2 * cost.activation_bytes
-        if self.backward == "each":  # more at once would save nothing but recordings
-            return max(self.threads or torch.get_num_threads(), min(8, CACHE_BYTES // client))
+        numbers = 8 * cost.dim * cost.itemsize
+        if self.backward == "each":  # only as many clients as there are threads have activations at a time
+            threads = self.threads or torch.get_num_threads()
+            return max(threads, CACHE_BYTES // numbers // threads * threads)
+        client = numbers + 2 * cost.activation_bytes
         if cost.free_bytes is not None:
             return max(1, cost.free_bytes // (2 * client))
-        return max(8, CACHE_BYTES // client)
+        return max(8 if client <= CACHE_BYTES else 4, CACHE_BYTES // client)
 
     def replays(self, on_cpu: bool) -> bool:
         """Whether rounds of many steps are replayed."""

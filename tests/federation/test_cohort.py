@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedlightning.algorithms import Phase
+from fedlightning.algorithms import FedAvg, Phase
 from fedlightning.data import RoundLoader
 from fedlightning.federation.cohort import Cohort
+from tests.support.federations import rounds_of
 from tests.support.four_clients import CPU, SIZES, everything_dealt, federation
 
 
@@ -109,3 +110,11 @@ def test_parts_of_a_chunk_have_its_samples(seen, slow, monkeypatch):
 
     monkeypatch.setattr(Cohort, "chunks", in_parts)
     assert seen(federation(slow=slow), 4) == expected
+
+
+@pytest.mark.parametrize(("size", "sizes"), [(4, [3, 3, 4]), (8, [5, 5]), (10, [10]), (100, [10]), (1, [1] * 10)])
+def test_chunks_are_about_equal(size, sizes):
+    (batch,) = rounds_of(FedAvg(0.05), 1, num_clients=10)
+    chunks = list(batch.cohorts[0].chunks(size))
+    assert [len(chunk) for chunk in chunks] == sizes
+    assert [client for chunk in chunks for client in chunk.ids] == list(range(10))

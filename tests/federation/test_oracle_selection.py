@@ -86,8 +86,8 @@ def test_a_chunk_that_does_not_fit_is_halved(oracle, error):
 @pytest.mark.parametrize("algorithm", [FedAvg(0.05), SCAFFOLD(0.05)], ids=["stateless", "with states"])
 def test_halving_goes_on_in_a_later_round(algorithm):
     points, loop, said, sizes = trained(Vectorized(chunk_size=5), most=1, from_round=1, algorithm=algorithm)
-    assert said == ["oracle: took chunks of 1 client: 5 at once do not fit into memory"]
-    assert sizes == [5, 1] + [1] * 6 * 2
+    assert said == ["oracle: took chunks of 1 client: 3 at once do not fit into memory"]
+    assert sizes == [3, 3] + [1] * 6 * 2
     assert loop.oracle.chunk_size == 1
     assert_right(points, algorithm=algorithm)
 

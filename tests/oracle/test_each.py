@@ -136,7 +136,8 @@ def test_options_that_exclude_replays_are_refused(options):
 
 def test_chunks_are_small_where_clients_are_large():
     assert Vectorized(backward="each", threads=2).chunk(Cost(10**7, 4, 10**6)) == 2
-    assert Vectorized(backward="each", threads=2).chunk(Cost(100, 4, 1000)) == 8
+    assert Vectorized(backward="each", threads=2).chunk(Cost(10**5, 4, 10**8)) == 10
+    assert Vectorized(backward="each", threads=3).chunk(Cost(10**5, 4, 1000)) == 9
 
 
 def test_clients_with_batches_of_other_shapes_are_recorded_anew():
