@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Literal
 
 from fedlightning.core.errors import InvalidValueError
@@ -186,19 +187,21 @@ class OracleSelection:
             batched = self._agreed(mine, request)
         if not isinstance(self.oracle, Auto):
             return batched
-        if size > 1 and not isinstance(batched, Vectorized):
-            return batched  # nothing is left to compare, and a trial would change what the objective may remember
         has_state = group is not None and group.alone is not None
         if self._self_check != "off" and self._processes.largest(int(has_state)):
             return self._ladder[-1]  # trials would change what the objective remembers
+        together = batched if size > 1 and isinstance(batched, Vectorized) else None
+        side_by_side: Callable[[], Vectorized | None] = _none
+        if group is not None and self._self_check != "off" and self._processes.count == 1:
+            assert cost is not None  # several processes have a processor each already
+            side_by_side = cache(FirstClients(group, cohort, cost, request).side_by_side)
+        if size > 1 and together is None and side_by_side() is None:
+            return batched  # nothing is left to compare, and a trial would change what the objective may remember
         trial = None
         if group is not None:
             assert cost is not None
-            first_clients = FirstClients(group, cohort, cost, request)
-            may_replay = self._self_check != "off" and self._processes.count == 1  # processes have a processor each
-            together = batched if size > 1 and isinstance(batched, Vectorized) else None
-            trial = first_clients.trial(self.oracle, together, may_replay, self._report)
-            if isinstance(batched, Vectorized):  # otherwise a report has already said what was taken and why
+            trial = FirstClients(group, cohort, cost, request).trial(self.oracle, together, side_by_side, self._report)
+            if isinstance(batched, Vectorized) or isinstance(trial.oracle, Vectorized):  # else a report has said why
                 self._report(f"oracle: {trial.report}")
         chosen = self._processes.agree(None if trial is None else trial.oracle)
         assert chosen is not None
@@ -229,6 +232,10 @@ class OracleSelection:
             words = in_words(agreed, request.point.device.type == "cpu")
             self._report(f"oracle: took {words}, as another process must")
         return agreed
+
+
+def _none() -> None:
+    return None
 
 
 def _require_one_choice(oracle: ClientBatching, processes: Processes) -> None:

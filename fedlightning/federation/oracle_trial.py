@@ -40,19 +40,25 @@ class FirstClients:
     cost: Cost
     request: Request
 
-    def trial(self, auto: Auto, batched: Vectorized | None, may_replay: bool, report: Callable[[str], None]) -> Trial:
+    def trial(
+        self,
+        auto: Auto,
+        batched: Vectorized | None,
+        side_by_side: Callable[[], Vectorized | None],
+        report: Callable[[str], None],
+    ) -> Trial:
         """Time the oracles, with as many clients at once as fit into memory.
 
         Args:
             auto: The open choice.
             batched: The fastest batched oracle that agrees with plain evaluation; None if there is none.
-            may_replay: Whether one client's gradient may be replayed for all, side by side on all threads.
+            side_by_side: Returns the oracle that replays one client's gradient for all; None if it is not to be taken.
             report: Receives a line if fewer clients fit than ``batched`` computes at once.
         """
         wanted = batched
         while True:
             try:
-                trial = self._timed(auto, wanted, may_replay)
+                trial = self._timed(auto, wanted, side_by_side)
                 break
             except (RuntimeError, MemoryError) as error:
                 if wanted is None or not is_out_of_memory(error):
@@ -63,7 +69,7 @@ class FirstClients:
             report(f"oracle: took {in_chunks(fewer)}: {too_many(batched.chunk_size)}")
         return trial
 
-    def _timed(self, auto: Auto, batched: Vectorized | None, may_replay: bool) -> Trial:
+    def _timed(self, auto: Auto, batched: Vectorized | None, side_by_side: Callable[[], Vectorized | None]) -> Trial:
         group, request = self.group, self.request
 
         def arguments(num_clients: int) -> tuple[Tensor, Tensor, Tensor, Any]:
@@ -78,11 +84,16 @@ class FirstClients:
                 self.cohort.steps(),
                 arguments,
                 batched,
-                self._side_by_side if may_replay else lambda: None,
+                side_by_side,
             )
 
-    def _side_by_side(self) -> Vectorized | None:
-        """Return the oracle that replays one client's gradient for all on all threads; None if it is wrong here."""
+    def side_by_side(self) -> Vectorized | None:
+        """Return the oracle that replays one client's gradient for all on all threads.
+
+        None if that is wrong for this objective, or if there is one thread, or one client.
+        """
+        if torch.get_num_threads() == 1 or len(self.cohort) == 1 or not self.group.objective.autocast.on_cpu:
+            return None
         oracle = Vectorized(backward="each", threads=torch.get_num_threads())
         size = min(oracle.chunk(self.cost), len(self.cohort))
         check = SelfCheck(self.group.objective, sample_of(self.group, self.cohort.apart(0, size), self.request))
