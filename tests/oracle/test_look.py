@@ -22,7 +22,7 @@ from tests.support.small import Line, fitted
 def test_chunk_follows_memory():
     small, large = Cost(100, 4, 1000), Cost(10**7, 4, 10**6)
     assert Vectorized().chunk(small) > 1000
-    assert Vectorized().chunk(large) == 8
+    assert Vectorized().chunk(large) == 4
     assert Vectorized().chunk(Cost(10**7, 4, 10**6, free_bytes=10**9)) == 1
     assert Vectorized(chunk_size=5).chunk(large) == 5
     assert Sequential().chunk(small) == 1
