@@ -121,7 +121,7 @@ class _Outside:
 
     def _follow_class(self, cls: type) -> None:
         """Go through the methods of a class of the user's."""
-        if is_users_class(cls) and cls not in self._seen.values():
+        if is_users_class(cls):
             self._add_members(cls)
 
     def _add_members(self, cls: type) -> None:
