@@ -147,7 +147,7 @@ def _evaluated(
 
     def note(tensor: Tensor) -> Tensor:
         saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
+        return tensor.detach()  # a tensor with its graph would keep itself alive for ever
 
     def evaluate(*observers: AbstractContextManager[Any]) -> tuple[Tensor, Sequence[Tensor]]:
         saved.clear()

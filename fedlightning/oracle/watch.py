@@ -34,6 +34,7 @@ class ParameterWatch(TorchDispatchMode):
         parameters = dict(task.named_parameters())
         self._frozen = {name: p for name, p in parameters.items() if not p.requires_grad}
         self._own = _by_place({name: p for name, p in parameters.items() if p.requires_grad})
+        self._parameters = parameters
         self._names = _by_place(parameters)
         owners = ((name, _owner(b, self._own)) for name, b in task.named_buffers() if _has_place(b))
         self._shared_with = next(((name, owner) for name, owner in owners if owner is not None), None)
@@ -48,10 +49,11 @@ class ParameterWatch(TorchDispatchMode):
         return next((name for name in self._written if name in self._frozen), None)
 
     def follow(self, parameters: Named) -> None:
-        """Note writes into further parameters."""
+        """Note writes into the parameters of an evaluation as well, until :meth:`compare`."""
+        self._names = _by_place(self._parameters)  # without those of the evaluation before, whose memory may be reused
         for place, ranges in _by_place(parameters).items():
             self._names.setdefault(place, []).extend(ranges)
-        self._followed += [(name, p, p.data_ptr(), p.detach().clone()) for name, p in parameters.items()]
+        self._followed = [(name, p, p.data_ptr(), p.detach().clone()) for name, p in parameters.items()]
 
     def hide(self) -> None:
         """Leave operations alone from now on, and let those be compiled again that failed below this mode."""
@@ -60,7 +62,8 @@ class ParameterWatch(TorchDispatchMode):
 
     def compare(self) -> None:
         """Note parameters with another storage or other values, because ``.data = ...`` is no operation."""
-        for name, p, place, before in self._followed:
+        followed, self._followed = self._followed, []
+        for name, p, place, before in followed:
             moved = p.data_ptr() != place or p.shape != before.shape
             if moved or not torch.equal(p.nan_to_num(), before.nan_to_num()):
                 self._written.setdefault(name, False)

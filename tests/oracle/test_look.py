@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from queue import SimpleQueue
+
 import pytest
 import torch
 from torch import nn
@@ -133,6 +137,26 @@ def test_an_embedding_that_renormalises_its_rows_is_refused():
     frozen = Objective(objective.task, ParameterSpace(objective.task), Autocast("cpu"))
     z = read(frozen.space.shared, frozen.task)
     assert "frozen parameter 'net.0.weight'" in Look.at(frozen, z, v[0], data).alone
+
+
+def test_nothing_of_the_evaluations_stays_in_memory():
+    made = SimpleQueue()  # which the look leaves as it is
+
+    class Watched(Line):
+        def objective(self, batch):
+            x, y = batch
+            hidden = torch.tanh(self.body[0](x))  # tanh saves its own output
+            made.put(weakref.ref(hidden))
+            return (self.head(hidden).squeeze(1) - y).square().mean()
+
+    task = Watched()
+    objective = Objective(task, ParameterSpace(task), Autocast("cpu"))
+    z = read(objective.space.shared, task)
+    look = Look.at(objective, z, z.new_empty(0), (torch.randn(4, 6), torch.randn(4)))
+    gc.collect()
+    assert look.activation_bytes > 0
+    assert made.qsize() == 4
+    assert all(made.get()() is None for _ in range(4))
 
 
 class Made(FederatedLightningModule):
