@@ -239,10 +239,15 @@ class Architectures:
         """Keep the pending states of accepted clients, and drop all others.
 
         Returns:
-            Whether any client state has changed.
+            Whether any client state has changed in a way that :meth:`undo` does not take back.
         """
         changed = [group.settle(accepted) for group in self._groups.met.values()]
         return any(changed)
+
+    def undo(self, index: int) -> None:
+        """Drop pending states, and put clients back to where they were before the phases of a round."""
+        for group in self._groups.met.values():
+            group.undo(index)
 
     def _join_late(self, group: ClientGroup, cohort: Cohort, request: Request, selection: OracleSelection) -> None:
         """Evaluate the objective of an architecture that had no client when the federation began.

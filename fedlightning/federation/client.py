@@ -46,7 +46,10 @@ class Clients(Protocol):
         """Yield the answers of a cohort's clients; new client states are pending until :meth:`settle`."""
 
     def settle(self, accepted: Mapping[int, Stamp]) -> bool:
-        """Keep the pending states of accepted clients and drop all others; return whether any state has changed."""
+        """Keep the pending states of accepted clients and drop all others; return whether any has changed for good."""
+
+    def undo(self, index: int) -> None:
+        """Drop pending states, and put clients back to where they were before the phases of a round."""
 
 
 class ClientRunner:

@@ -16,7 +16,7 @@ from fedlightning.algorithms.base import PerClient, Phase, Reply
 from fedlightning.core.parameter_space import read
 from fedlightning.core.seeding import derive_seed
 from fedlightning.core.tree import map_tensors
-from fedlightning.federation.client_states import StatesByField
+from fedlightning.federation.client_states import Before, StatesByField
 from fedlightning.federation.client_table import ClientTable
 from fedlightning.federation.cohort import Chunk, Cohort
 from fedlightning.federation.oracle_selection import OracleSelection
@@ -53,6 +53,7 @@ class ClientGroup:
         self._rewritten: frozenset[str] = frozenset()
         self._drift = drift
         self._pending: list[tuple[Stamp, list[int], StatesByField]] = []
+        self._earlier: list[tuple[int, Before]] = []  # round, and clients before one of its phases, if not the last
 
     # ---- joining -----------------------------------------------------------------------------------------------------
 
@@ -125,19 +126,32 @@ class ClientGroup:
             accepted: Round and phase of each accepted answer, by client.
 
         Returns:
-            Whether any client state has changed.
+            Whether any client state has changed in a way that :meth:`undo` does not take back.
         """
         pending, self._pending = self._pending, []
+        rounds, last = {stamp.round for stamp, *_ in pending}, len(self.table.algorithm.phases) - 1
+        self._earlier = [(index, before) for index, before in self._earlier if index in rounds]
         changed = False
         for stamp, ids, states in pending:
             kept = [place for place, client in enumerate(ids) if accepted.get(client) == stamp]
-            if len(kept) == len(ids):
-                self.table.states.write(ids, states)
-            elif kept:
-                of_kept = {name: values[kept] for name, values in states.items()}
-                self.table.states.write([ids[place] for place in kept], of_kept)
-            changed |= bool(kept)
+            if not kept:
+                continue
+            clients = [ids[place] for place in kept]
+            if stamp.phase < last:
+                self._earlier.append((stamp.round, self.table.states.before(clients)))
+            whole = len(kept) == len(ids)
+            own = states if whole else {name: values[kept] for name, values in states.items()}
+            self.table.states.write(clients, own)
+            changed |= stamp.phase == last
         return changed
+
+    def undo(self, index: int) -> None:
+        """Drop pending states, and put clients back to where they were before the phases of a round."""
+        self._pending = []
+        earlier, self._earlier = self._earlier, []
+        for round_index, before in reversed(earlier):
+            if round_index == index:
+                self.table.states.restore(before)
 
     @contextmanager
     def errors_named(self, client_ids: Sequence[int]) -> Iterator[None]:

@@ -77,6 +77,21 @@ class MemoryMapped(Storage):
         return tensor
 
 
+@dataclass(frozen=True)
+class Before:
+    """Holds the states of some clients at a moment.
+
+    Attributes:
+        ids: The clients.
+        states: Their states, each field ``[S, ...]``.
+        seen: Number of clients, of all, that had a state of their own.
+    """
+
+    ids: list[int]
+    states: StatesByField
+    seen: int
+
+
 class ClientStates:
     """Holds the states of all clients sampled so far; all other clients have the common initial state.
 
@@ -137,6 +152,16 @@ class ClientStates:
             stored = self._fields[name]
             index = torch.tensor(slots, device=stored.device)
             stored.index_copy_(0, index, values.to(stored.device, stored.dtype))
+
+    def before(self, ids: Sequence[int]) -> Before:
+        """Return what :meth:`restore` needs to put the clients ``ids`` back to what they are now."""
+        return Before(list(ids), self.of(ids), len(self._slots))
+
+    def restore(self, before: Before) -> None:
+        """Put clients back; those that were seen since then have not been seen."""
+        self.write(before.ids, before.states)
+        for client in self.seen[before.seen :]:
+            del self._slots[client]
 
     def all(self, name: str) -> Tensor:
         """Return one field of all N clients, ``[N, ...]``."""

@@ -77,10 +77,11 @@ class RoundLoop:
                 before = server.snapshot()
             result = self._exchange(index, invitations, undo_overflow)
         except BaseException:
-            self.transport.settle({})
+            self.transport.undo(index)
             server.restore(before)
             raise
         if result.undone:
+            self.transport.undo(index)
             server.undo(before)
         self._at_round_boundary = False
         if result.overflow:
@@ -103,9 +104,9 @@ class RoundLoop:
             outcome = server.aggregate(
                 request, answers, transport.processes, invitation.client_ids, invitation.contacted, undo_overflow
             )
-            self._settle(outcome.accepted)
             if outcome.overflow:
                 return RoundResult(metrics, per_client, undone=True, overflow=True)
+            self._settle(outcome.accepted)
             metrics |= outcome.metrics
             per_client |= outcome.per_client
         return RoundResult(metrics, per_client)

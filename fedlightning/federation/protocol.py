@@ -229,5 +229,14 @@ class Transport(Protocol):
             accepted: Round and phase of each accepted answer, by client.
 
         Returns:
-            Whether the state of any client has changed.
+            Whether the state of any client has changed in a way that :meth:`undo` does not take back.
+        """
+
+    def undo(self, index: int) -> None:
+        """Tell the clients that a round came to nothing before its last phase was settled.
+
+        Clients drop what is pending, and go back to what they kept before the phases of that round.
+
+        Args:
+            index: Number of the round, from 0.
         """

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import TensorDataset
 
-from fedlightning import FederatedDataModule
+from fedlightning import FederatedDataModule, FederatedLightningModule
 from fedlightning import algorithms as fl
-from fedlightning.algorithms import SCAFFOLD, FedAvg
+from fedlightning.algorithms import SCAFFOLD, FedAvg, Phase
 from fedlightning.data import RoundLoader
+from fedlightning.federation.cohort import RoundBatch
+from fedlightning.federation.server import RoundRejectedError
 from fedlightning.oracle import Autocast, Sequential, Vectorized
 from fedlightning.oracle.check import ladder
 from fedlightning.participation import FirstResponders, ResponseShare, Selection
@@ -76,6 +81,61 @@ def test_a_round_skipped_in_its_second_phase_counts_what_was_sent_before():
     assert torch.equal(loop.point, before)
     assert loop.upload == 3 * 8  # the mean operator of those who answered, used by nobody
     assert loop.download == 5 * 8 + 15 * 16  # the point; then the point and the mean operator
+
+
+class Twice(FedAvg):
+    """The clients step in both phases."""
+
+    @property
+    def phases(self):
+        return 2 * (Phase(self.broadcast, self.client_update, self.server_update),)
+
+
+class Counting(FederatedLightningModule):
+    """A local buffer counts the steps of each client; in a second phase clients may return NaN."""
+
+    def __init__(self):
+        super().__init__(Twice(0.05))
+        self.line = nn.Linear(3, 1)
+        self.register_buffer("steps", torch.zeros(()))
+        self.register_buffer("limit", torch.tensor(torch.inf))
+
+    def objective(self, batch):
+        x, y = batch
+        self.steps.add_(1.0)
+        loss = (self.line(x).squeeze(1) - y).square().mean()
+        return loss * torch.where(self.steps > self.limit, torch.nan, 1.0)
+
+
+@pytest.mark.parametrize("how", ["skipped", "overflow", "rejected"])
+def test_a_round_that_fails_in_its_second_phase_leaves_local_buffers_as_they_were(how):
+    algorithm = Twice(0.05)
+    sets = [TensorDataset(torch.randn(8, 3), torch.randn(8)) for _ in range(4)]
+    data = FederatedDataModule.from_datasets(sets, batch_size=4, local_steps=3, rounds_per_epoch=3)
+    data.prepare_data()
+    data.setup("fit")
+    first, second, third = (
+        each.place(torch.device("cpu"), torch.float32) for each in RoundLoader(data, algorithm.phases)
+    )
+    torch.manual_seed(0)
+    task = Counting()
+    loop = loop_for(task, Sequential(), buffers="local")
+    table = loop.runner.clients.table
+    loop.run(first, Autocast("cpu"))
+    before = table.states.of(range(4))
+    if how == "skipped":
+        nobody = replace(second.cohorts[1], members=(), answering=0)
+        with pytest.warns(RuntimeWarning, match="Round 2 was skipped"):
+            loop.run(RoundBatch(second.index, (second.cohorts[0], nobody), second.samples), Autocast("cpu"))
+    else:
+        task.limit.fill_(before["buffers"].max() + 3)  # where the second phase begins
+        with nullcontext() if how == "overflow" else pytest.raises(RoundRejectedError):
+            loop.run(second, Autocast("cpu"), undo_overflow=how == "overflow")
+        task.limit.fill_(torch.inf)
+    after = table.states.of(range(4))
+    assert all(torch.equal(after[name], values) for name, values in before.items())
+    loop.run(third, Autocast("cpu"))
+    assert all(not torch.equal(table.states.of(range(4))[name], values) for name, values in before.items())
 
 
 def bad(count, all_clients=4):

@@ -71,6 +71,10 @@ class OverTheWire:
         changed = [transport.settle(self.travel(accepted)) for transport in self.runners.values()]
         return any(changed)
 
+    def undo(self, index):
+        for transport in self.runners.values():
+            transport.undo(self.travel(index))
+
     def travel(self, message):
         buffer = io.BytesIO()
         torch.save(message, buffer)

@@ -97,8 +97,12 @@ class InProcess:
         return self._evaluator.answers(request, client_ids)
 
     def settle(self, accepted: Mapping[int, Stamp]) -> bool:
-        """Keep the new states of accepted clients and drop all others; return whether any state has changed."""
+        """Keep the new states of accepted clients and drop all others; return whether any has changed for good."""
         return self.runner.clients.settle(accepted)
+
+    def undo(self, index: int) -> None:
+        """Put clients back to where they were before a round."""
+        self.runner.clients.undo(index)
 
     @property
     def _round(self) -> RoundBatch:
