@@ -34,6 +34,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from fedlightning.core.errors import UsageError
+from fedlightning.oracle.lone_layers import channels_last, compact, laid_out
 
 
 class CohortLayers(TorchFunctionMode):
@@ -62,72 +63,6 @@ class CohortLayers(TorchFunctionMode):
             with self:  # PyTorch takes a mode off while it handles a call
                 return _OPEN_ATTENTION(*args, **kwargs)
         return func(*args, **kwargs)
-
-
-class LoneLayers(TorchFunctionMode):
-    """Computes one client's layers, while active, in layouts that are fast and draw what they draw in a cohort.
-
-    The inputs of conv2d and max_pool2d may be laid out channels last, which suits CPUs. Random numbers fill a tensor in
-    the order of its memory, so tensors are laid out in the order of their dimensions before they are filled.
-    """
-
-    def __init__(self, channels_last: bool = True) -> None:
-        """Choose whether images are laid out channels last."""
-        super().__init__()
-        self._channels_last = channels_last
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Call the function, with another layout of its input where necessary."""
-        kwargs = kwargs or {}
-        if func in _IMAGE_FUNCTIONS:
-            if self._channels_last and args and _is_plain_image(args[0]):
-                args = (_channels_last(args[0]), *args[1:])
-        elif func in _DRAW_LIKE_INPUT:
-            if args and isinstance(args[0], Tensor):
-                args = (args[0].contiguous(), *args[1:])
-        elif func in _FILL and not args[0].is_contiguous():
-            filled = func(torch.empty_like(args[0], memory_format=torch.contiguous_format), *args[1:], **kwargs)
-            return args[0].copy_(filled)
-        elif func is torch.view_as_complex:
-            args = tuple(map(_compact, args))
-        return func(*args, **kwargs)
-
-
-_IMAGE_FUNCTIONS = (torch.conv2d, F.max_pool2d)
-
-_DRAW_LIKE_INPUT = frozenset(
-    {
-        F.dropout,
-        F.dropout1d,
-        F.dropout2d,
-        F.dropout3d,
-        F.alpha_dropout,
-        F.feature_alpha_dropout,
-        F.rrelu,
-        F.gumbel_softmax,
-        torch.dropout,
-        torch.rand_like,
-        torch.randn_like,
-        torch.randint_like,
-    }
-)
-"""Functions that fill a tensor laid out like their input with random numbers."""
-
-_FILL = frozenset(
-    getattr(Tensor, name)
-    for name in (
-        "bernoulli_",
-        "cauchy_",
-        "exponential_",
-        "geometric_",
-        "log_normal_",
-        "normal_",
-        "random_",
-        "uniform_",
-    )
-)
 
 
 _OPEN_ATTENTION = FunctionType(
@@ -172,6 +107,15 @@ def _conv2d(
     if not _are_batched(input, weight, *(() if bias is None else (bias,))) or input.dim() != 4:
         return None
     return _Conv2d.apply(input, weight, bias, stride, padding, dilation, groups)  # type: ignore[no-any-return]
+
+
+def _group_norm(
+    input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Tensor | None:
+    given = [tensor for tensor in (input, weight, bias) if tensor is not None]
+    if not _are_batched(*given) or input.dim() < 3:
+        return None
+    return _GroupNorm.apply(input, num_groups, weight, bias, eps)  # type: ignore[no-any-return]
 
 
 def _max_pool2d(input: Tensor, *args: Any, return_indices: bool = False, **kwargs: Any) -> Tensor | None:
@@ -227,7 +171,7 @@ def _requires_grad(x: Tensor) -> bool | None:
 
 
 def _view_as_complex(input: Tensor) -> Tensor:
-    return torch.view_as_complex(_compact(input))
+    return torch.view_as_complex(compact(input))
 
 
 def _set_data(x: Tensor, value: Tensor) -> None:
@@ -248,6 +192,7 @@ RULES: dict[Callable[..., Any], Callable[..., Any]] = {
     F.linear: _linear,
     F.scaled_dot_product_attention: _attention,
     torch.conv2d: _conv2d,
+    F.group_norm: _group_norm,
     F.max_pool2d: _max_pool2d,
     F.cross_entropy: _cross_entropy,
 }
@@ -331,8 +276,22 @@ class _Conv2d(_Rule):
         clients = x.shape[1]
         weight = weight.movedim(in_dims[1], 0).flatten(0, 1)
         bias = None if bias is None else bias.movedim(in_dims[2], 0).flatten()
-        x = _channels_last(x.flatten(1, 2))
+        x = laid_out(x.flatten(1, 2), weight)
         y = F.conv2d(x, weight, bias, stride, padding, dilation, clients * groups)
+        return y.unflatten(1, (clients, -1)), 1
+
+
+class _GroupNorm(_Rule):
+    @staticmethod
+    def vmap(
+        _: Any, in_dims: Any, x: Tensor, groups: int, weight: Tensor | None, bias: Tensor | None, eps: float
+    ) -> tuple[Tensor, int]:
+        x = x.movedim(in_dims[0], 1)  # [batch, S, channels, ...]
+        clients = x.shape[1]
+        scale, shift = (
+            None if t is None else t.movedim(dim, 0).flatten() for t, dim in ((weight, in_dims[2]), (bias, in_dims[3]))
+        )
+        y = F.group_norm(x.flatten(1, 2), clients * groups, scale, shift, eps)
         return y.unflatten(1, (clients, -1)), 1
 
 
@@ -341,7 +300,7 @@ class _MaxPool2d(_Rule):
     def vmap(_: Any, in_dims: Any, x: Tensor, args: Any, kwargs: Any) -> tuple[Tensor, int]:
         x = x.movedim(in_dims[0], 1)
         clients = x.shape[1]
-        y = F.max_pool2d(_channels_last(x.flatten(1, 2)), *args, **kwargs)
+        y = F.max_pool2d(channels_last(x.flatten(1, 2)), *args, **kwargs)
         return y.unflatten(1, (clients, -1)), 1
 
 
@@ -355,25 +314,6 @@ class _CrossEntropy(_Rule):
             return loss, 0
         total = loss.sum(1)
         return (total if reduction == "sum" else total / (target != ignore_index).sum(1)), 0
-
-
-def _channels_last(x: Tensor) -> Tensor:
-    """Return ``[batch, channels, height, width]`` with channels last in memory, even if there is only one channel.
-
-    A tensor of one channel counts as contiguous in both layouts, and a convolution would take it for channels first.
-    """
-    x = x.contiguous(memory_format=torch.channels_last)
-    _, channels, height, width = x.shape
-    return x.as_strided(x.shape, (channels * height * width, 1, channels * width, channels))
-
-
-def _compact(x: Tensor) -> Tensor:
-    """Return a contiguous copy."""
-    return x.clone(memory_format=torch.contiguous_format)
-
-
-def _is_plain_image(x: Any) -> bool:
-    return isinstance(x, Tensor) and x.dim() == 4 and not is_functorch_wrapped_tensor(x)
 
 
 def _are_batched(*tensors: Any) -> bool:

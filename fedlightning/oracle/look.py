@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.tree import flatten, map_tensors
 from fedlightning.oracle.fingerprint import changed, fingerprint
-from fedlightning.oracle.layers import LoneLayers
+from fedlightning.oracle.lone_layers import LoneLayers
 from fedlightning.oracle.objective import Named, Objective, ObjectiveError, begins_to_write
 from fedlightning.oracle.randomness import generator_state, python_generators_restored, python_state
 from fedlightning.oracle.side_effects import Memory, hooked_module, undone, versions

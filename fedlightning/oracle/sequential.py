@@ -13,7 +13,7 @@ from fedlightning.core.seeding import seed_device
 from fedlightning.core.tree import map_tensors
 from fedlightning.core.validation import require
 from fedlightning.oracle.base import Blocks, ClientBatching, Cost, Evaluate, Evaluation, differentiate
-from fedlightning.oracle.layers import LoneLayers
+from fedlightning.oracle.lone_layers import LoneLayers
 from fedlightning.oracle.objective import Objective, ObjectiveError, writes_into
 from fedlightning.oracle.randomness import Randomness, seed_python
 

@@ -22,6 +22,16 @@ def linear():
     return nn.Linear(6, 3)
 
 
+def grouped():
+    return nn.Sequential(nn.Conv2d(4, 6, 3), nn.GroupNorm(3, 6))
+
+
+def heavy():
+    """The second convolution has more weights than inputs."""
+    first = nn.Sequential(nn.Conv2d(4, 6, 3, stride=2), nn.GroupNorm(2, 6), nn.ReLU())
+    return nn.Sequential(*first, nn.Conv2d(6, 80, 2, padding=1), nn.GroupNorm(4, 80, affine=False), nn.Conv2d(80, 3, 1))
+
+
 LOSSES = {
     "linear by name": (
         linear,
@@ -71,6 +81,26 @@ LOSSES = {
         linear,
         (6,),
         lambda net, b: torch.func.grad(lambda x: F.cross_entropy(net(x), b[1]))(b[0]).square().sum(),
+    ),
+    "group_norm by name": (
+        grouped,
+        (4, 6, 6),
+        lambda net, b: (
+            F.group_norm(input=net[0](b[0]), num_groups=3, weight=net[1].weight, bias=net[1].bias, eps=0.1)
+            .square()
+            .mean()
+        ),
+    ),
+    "group_norm without weights, of sequences": (
+        grouped,
+        (4, 6, 6),
+        lambda net, b: F.group_norm(net[0](b[0]).flatten(2), 2).tanh().square().sum(),
+    ),
+    "group_norm of vectors": (linear, (6,), lambda net, b: F.group_norm(b[0] * net.weight[0], 3).tanh().sum()),
+    "group_norm and convolutions with heavy weights": (
+        heavy,
+        (4, 6, 6),
+        lambda net, b: F.cross_entropy(net(b[0]).mean((2, 3)), b[1] * 0),
     ),
     "two layers of a kind": (conv, (2, 8, 8), lambda net, b: F.cross_entropy(net(b[0]), b[1], ignore_index=2)),
 }

@@ -1,0 +1,108 @@
+"""One client's layers, in layouts that are fast and draw what they draw in a cohort."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+
+class LoneLayers(TorchFunctionMode):
+    """Computes one client's layers, while active, in layouts that are fast and draw what they draw in a cohort.
+
+    The inputs of conv2d and max_pool2d may be laid out channels last, which suits CPUs. A convolution lays its weight
+    out likewise, which takes longer than it saves for weights larger than the image. Random numbers fill a tensor in
+    the order of its memory, so tensors are laid out in the order of their dimensions before they are filled.
+    """
+
+    def __init__(self, channels_last: bool = True) -> None:
+        """Choose whether images are laid out channels last."""
+        super().__init__()
+        self._channels_last = channels_last
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call the function, with another layout of its input where necessary."""
+        kwargs = kwargs or {}
+        if func in _IMAGE_FUNCTIONS:
+            if self._channels_last and args and _is_plain_image(args[0]):
+                args = (laid_out(*args[:2]) if func is torch.conv2d else channels_last(args[0]), *args[1:])
+        elif func in _DRAW_LIKE_INPUT:
+            if args and isinstance(args[0], Tensor):
+                args = (args[0].contiguous(), *args[1:])
+        elif func in _FILL and not args[0].is_contiguous():
+            filled = func(torch.empty_like(args[0], memory_format=torch.contiguous_format), *args[1:], **kwargs)
+            return args[0].copy_(filled)
+        elif func is torch.view_as_complex:
+            args = tuple(map(compact, args))
+        return func(*args, **kwargs)
+
+
+_IMAGE_FUNCTIONS = (torch.conv2d, F.max_pool2d)
+
+_DRAW_LIKE_INPUT = frozenset(
+    {
+        F.dropout,
+        F.dropout1d,
+        F.dropout2d,
+        F.dropout3d,
+        F.alpha_dropout,
+        F.feature_alpha_dropout,
+        F.rrelu,
+        F.gumbel_softmax,
+        torch.dropout,
+        torch.rand_like,
+        torch.randn_like,
+        torch.randint_like,
+    }
+)
+"""Functions that fill a tensor laid out like their input with random numbers."""
+
+_FILL = frozenset(
+    getattr(Tensor, name)
+    for name in (
+        "bernoulli_",
+        "cauchy_",
+        "exponential_",
+        "geometric_",
+        "log_normal_",
+        "normal_",
+        "random_",
+        "uniform_",
+    )
+)
+
+
+def channels_last(x: Tensor) -> Tensor:
+    """Return ``[batch, channels, height, width]`` with channels last in memory, even if there is only one channel.
+
+    A tensor of one channel counts as contiguous in both layouts, and a convolution would take it for channels first.
+    """
+    x = x.contiguous(memory_format=torch.channels_last)
+    _, channels, height, width = x.shape
+    return x.as_strided(x.shape, (channels * height * width, 1, channels * width, channels))
+
+
+def laid_out(image: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Return a convolution's input channels last, unless its weight is larger.
+
+    A convolution lays its weight out as its input, unless its kernel is a single pixel. With a large weight, that takes
+    longer than it saves.
+    """
+    heavy = isinstance(weight, Tensor) and weight.numel() > image.numel() and weight.shape[2:] != (1, 1)
+    return image.contiguous() if heavy else channels_last(image)
+
+
+def compact(x: Tensor) -> Tensor:
+    """Return a contiguous copy."""
+    return x.clone(memory_format=torch.contiguous_format)
+
+
+def _is_plain_image(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.dim() == 4 and not is_functorch_wrapped_tensor(x)

@@ -1,0 +1,54 @@
+"""One client's layers give what they give without us, in layouts of ours."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from fedlightning.oracle.lone_layers import LoneLayers, channels_last, laid_out
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_channels_last_says_so_even_of_one_channel(channels):
+    x = torch.randn(2, channels, 4, 5)
+    y = channels_last(x)
+    assert torch.equal(x, y)
+    assert y.stride() == (channels * 20, 1, channels * 5, channels)
+
+
+def test_only_weights_that_are_lighter_than_the_image_are_laid_out_like_it():
+    """A kernel of one pixel lies in memory as it does in either layout."""
+    image = torch.randn(1, 8, 4, 4)
+    assert laid_out(image, torch.randn(4, 8, 2, 2)).stride(1) == 1
+    assert laid_out(image, torch.randn(5, 8, 2, 2)).is_contiguous()
+    assert laid_out(channels_last(image), torch.randn(5, 8, 2, 2)).is_contiguous()
+    assert laid_out(image, torch.randn(80, 8, 1, 1)).stride(1) == 1
+
+
+def test_networks_give_what_they_give_without_it():
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(2, 6, 3), nn.MaxPool2d(2), nn.Conv2d(6, 80, 2, padding=1), nn.GroupNorm(4, 80), nn.Conv2d(80, 3, 1)
+    ).double()
+    x, found = torch.randn(4, 2, 10, 10, dtype=torch.float64), []
+    for contexts in ([], [LoneLayers()], [LoneLayers(channels_last=False)]):
+        for context in contexts:
+            context.__enter__()
+        loss = net(x).square().mean()
+        for context in contexts:
+            context.__exit__(None, None, None)
+        found.append((loss, *torch.autograd.grad(loss, list(net.parameters()))))
+    for other in found[1:]:
+        torch.testing.assert_close(other, found[0])
+
+
+def test_random_numbers_do_not_depend_on_the_layout():
+    x = torch.ones(2, 3, 4, 5)
+    drawn = []
+    for image in (x, channels_last(x)):
+        torch.manual_seed(0)
+        with LoneLayers():
+            drawn.append((F.dropout(image, 0.5), torch.empty_like(image).uniform_(), torch.rand_like(image)))
+    torch.testing.assert_close(drawn[0], drawn[1], rtol=0, atol=0)
