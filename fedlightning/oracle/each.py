@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from fedlightning.core.errors import UsageError
 from fedlightning.core.tree import flatten, unflatten
 from fedlightning.oracle.base import Blocks, Evaluate, Evaluation, differentiate
-from fedlightning.oracle.layers import LoneLayers
+from fedlightning.oracle.lone_layers import LoneLayers
 from fedlightning.oracle.objective import Objective
 from fedlightning.oracle.randomness import NoiseOfOne, Randomness, generator_state
 from fedlightning.oracle.recording import Recording
@@ -108,9 +108,11 @@ class _OneClient:
 
     def compute(self, inputs: Sequence[Tensor], results: Sequence[Tensor]) -> None:
         """Evaluate one client, and write its results into ``results``."""
-        found, _ = self._recording(*inputs)
+        room = results[0][None]
+        found, _ = self._recording(*inputs, room=room)
         for result, value in zip(results, found, strict=True):
-            result.copy_(value[0])
+            if value is not room:
+                result.copy_(value[0])
 
 
 class _NoReading(TorchFunctionMode):

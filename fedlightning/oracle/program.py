@@ -2,18 +2,21 @@
 
 A :class:`Program` holds what a recorder knows of a function: which operation ran on which earlier results. A program
 becomes Python source with one line for each operation. Results that nobody reads are left out, and every tensor is
-released after its last use. Equal programs have equal sources, and each source is compiled once.
+released after its last use. What is joined into one large tensor, such as the gradients of all parameters, is copied to
+its place as soon as it is computed, while it lies in the caches, and released. Equal programs have equal sources, and
+each source is compiled once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import isfinite
 from types import CodeType
 from typing import Any
 
+import torch
 from torch import Tensor
 
 Name = str
@@ -39,6 +42,27 @@ class _Line:
     acts: bool
 
 
+@dataclass(frozen=True)
+class _Join:
+    """Describes tensors that are joined into one.
+
+    Attributes:
+        whole: Name of the result.
+        parts: Names of what is joined.
+        room: The expression that makes room for the result.
+        cut: The expression that returns the parts' places in the result.
+    """
+
+    whole: Name
+    parts: tuple[Name, ...]
+    room: str
+    cut: str
+
+
+LARGE_BYTES = 2**20
+"""Joined tensors of this size are filled part by part."""
+
+
 class Program:
     """Lists operations on tensors in the order in which they ran."""
 
@@ -49,7 +73,7 @@ class Program:
             inputs: Number of tensors that the program takes; :meth:`input` returns their names.
         """
         self._inputs = tuple(f"i{place}" for place in range(inputs))
-        self._lines: list[_Line] = []
+        self._lines: list[_Line | _Join] = []
         self._scope: dict[str, Any] = {}
         self._held: dict[int, str] = {}  # names in the scope, by identity
         self._count = 0
@@ -98,24 +122,62 @@ class Program:
         self._lines.append(_Line(makes, of_one, call, tuple(reads), acts))
         return makes
 
+    def join(self, parts: Sequence[Tensor], dim: int, name_of: Callable[[Tensor], Name], whole: Tensor) -> Name:
+        """Write down that tensors of one dtype were joined along a dimension, and return the name of the result."""
+        name = self._new()
+        sizes = [part.shape[dim] for part in parts]
+        room = self.hold(partial(torch.empty, whole.shape, dtype=whole.dtype, device=whole.device))
+        cut = f"{self.hold(torch.split_with_sizes)}({name}, {sizes}, {dim})"
+        self._lines.append(_Join(name, tuple(map(name_of, parts)), f"{room}()", cut))
+        return name
+
     def function(self, outputs: Sequence[Name]) -> Callable[..., list[Tensor]]:
         """Return a function of the inputs that runs the operations.
+
+        Where its first output is a large joined tensor, the function takes room for it as ``room``.
 
         Args:
             outputs: Names of the tensors that the function returns.
         """
         needed, body = set(outputs), [f"    return [{', '.join(outputs)}]"]
-        for line in reversed(self._lines):
+        for line in reversed(self._filled(outputs[0])):
             if not (line.acts or needed.intersection(line.makes)):
                 continue
             last = set(line.reads) - needed
             unread = {name for name in line.makes if name is not None} - needed
             needed.update(line.reads)
             body.append(_statement(line, sorted(last | unread)))
-        source = "\n".join([f"def replay({', '.join(self._inputs)}):", *reversed(body)])
+        source = "\n".join([f"def replay({', '.join(self._inputs)}, room=None):", *reversed(body)])
         scope = dict(self._scope)
         exec(_compiled(source), scope)
         return scope.pop("replay")  # type: ignore[no-any-return]  # a function in its own globals would outlive its use
+
+    def _filled(self, first: Name) -> list[_Line]:
+        """Return the lines with every join as copies, each behind the last operation that may change what is copied.
+
+        Args:
+            first: Name of the first output.
+        """
+        after: list[list[_Line]] = [[] for _ in self._lines]
+        made: dict[Name, int] = {}
+        last_write = 0
+        for place, line in enumerate(self._lines):
+            if isinstance(line, _Line):
+                made.update((name, place) for name in line.makes if name is not None)
+                last_write = place if line.acts else last_write
+                continue
+            made[line.whole] = place
+            at = [max(made.get(part, 0), last_write) for part in line.parts]
+            views = [self._new() for _ in line.parts]
+            room = f"{line.room} if room is None else room" if line.whole == first else line.room
+            after[min(at)] += [_Line((line.whole,), True, room, (), False)]
+            after[min(at)] += [_Line(tuple(views), False, line.cut, (line.whole,), False)]
+            for view, part, when in zip(views, line.parts, at, strict=True):
+                after[when] += [_Line((), False, f"{self.hold(Tensor.copy_)}({view}, {part})", (view, part), True)]
+        lines: list[_Line] = []
+        for line, following in zip(self._lines, after, strict=True):
+            lines += [*([line] if isinstance(line, _Line) else []), *following]
+        return lines
 
     def _written(self, value: Any, name_of: Callable[[Tensor], Name], reads: list[Name]) -> str:
         """Return the source of an argument, and add names of tensors to ``reads``."""

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedlightning.oracle import Vectorized
+from fedlightning.oracle.program import LARGE_BYTES, Program
 from fedlightning.oracle.recording import Recording as WithConstant
 from tests.support.cohorts import setting
 
@@ -99,6 +100,70 @@ def test_a_tensor_held_elsewhere_goes_on_changing():
     x = torch.ones(2)
     assert [recording(x)[0].tolist() for _ in range(3)] == [[2.0, 1.0], [3.0, 1.0], [4.0, 1.0]]
     assert memory["calls"] == 3
+
+
+LARGE = LARGE_BYTES // 4
+
+
+def joins_what_is_written_later(x):
+    """One part is written into before it is joined, the other after that."""
+    a, b = (x * 2).expand(LARGE, 2).clone(), (x + 1).expand(LARGE, 2).clone()
+    a[:3].add_(5)
+    whole = torch.cat([a, b, a[1:2]])
+    b.zero_()
+    return [whole]
+
+
+def joins_and_goes_on(x):
+    whole = torch.cat([(x * k).expand(LARGE // 8, 1, 2) for k in (1.0, 2.0)], dim=-1)
+    whole[0].mul_(-1)
+    return [whole, torch.cat([whole, whole + 1]).sum(0)]
+
+
+def joins_two_dtypes(x):
+    return [torch.cat([x.double().expand(LARGE, 2), x.expand(LARGE, 2)], 0)]
+
+
+@pytest.mark.parametrize("function", [joins_what_is_written_later, joins_and_goes_on, joins_two_dtypes])
+def test_large_joined_tensors_are_those_of_a_call(function):
+    recording = Recording(function)
+    for k in range(4):
+        x = torch.tensor([1.0, -2.0]) * (k + 1)
+        for one, other in zip(recording(x), function(x), strict=True):
+            assert one.dtype == other.dtype
+            assert torch.equal(one, other)
+
+
+def test_a_large_joined_result_is_put_into_the_room_given():
+    recording = WithConstant(lambda x: ([torch.cat([x + 1, x * 2]), x.sum()], None))
+    for k in range(3):
+        x = torch.arange(LARGE, dtype=torch.float32) + k
+        room = torch.empty(2 * LARGE)
+        (found, total), _ = recording(x, room=room)
+        assert (found is room) == (k > 0)  # the first call records
+        assert torch.equal(found, torch.cat([x + 1, x * 2]))
+        assert total == x.sum()
+
+
+def test_parts_of_a_large_joined_tensor_are_released_one_by_one():
+    alive = []
+    made = []
+
+    def noted(x):
+        made.append(weakref.ref(x))
+        alive.append(sum(ref() is not None for ref in made))
+        return x
+
+    program = Program(1)
+    x = torch.ones(LARGE)
+    parts = []
+    for k in range(3):
+        parts += [(x * k, *program.add(lambda x, k: noted(x * k), (x, k), {}, lambda _: "i0", x, acts=False))]
+    whole = torch.cat([part for part, _ in parts])
+    names = {id(part): name for part, name in parts}
+    name = program.join([part for part, _ in parts], 0, lambda part: names[id(part)], whole)
+    assert torch.equal(program.function([name])(x)[0], whole)
+    assert alive == [1, 1, 1]
 
 
 def test_what_can_be_replayed_is_not_called_again():
