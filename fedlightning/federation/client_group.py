@@ -23,6 +23,7 @@ from fedlightning.federation.oracle_selection import OracleSelection
 from fedlightning.federation.protocol import Answer, Request, Stamp
 from fedlightning.federation.validation import absent_state_named, require_client_state, require_reply, tensors_of
 from fedlightning.oracle import Autocast, ClientBatching, Cost, GradientOracle, Objective, ObjectiveError, Vectorized
+from fedlightning.oracle.base import Evaluate
 from fedlightning.oracle.guard import Guard
 from fedlightning.oracle.look import Look
 
@@ -116,8 +117,9 @@ class ClientGroup:
             selection.check_alone(self, cohort.preview(2), request)
         phase = self.table.algorithm.phases[request.stamp.phase]
         request = replace(request, message=_copied(request.message))
+        evaluators = _Evaluators(self.objective, phase, cohort)
         for chunk in cohort.chunks(selection.chunk_size):
-            yield from self._answers_of(chunk, phase, request, cohort.steps(), selection)
+            yield from self._answers_of(chunk, phase, request, evaluators, selection)
 
     def settle(self, accepted: Mapping[int, Stamp]) -> bool:
         """Keep the pending states of clients whose answers the server has accepted, and drop all others.
@@ -171,7 +173,7 @@ class ClientGroup:
             return Look.at(objective, at, self.table.start_personal, data)
 
     def _answers_of(
-        self, chunk: Chunk, phase: Phase, request: Request, steps: int, selection: OracleSelection
+        self, chunk: Chunk, phase: Phase, request: Request, evaluators: _Evaluators, selection: OracleSelection
     ) -> Iterator[Answer]:
         """Yield the answers of a chunk's clients, in parts if the chunk has become too large for the present oracle."""
         waiting = deque([chunk])
@@ -180,14 +182,14 @@ class ClientGroup:
             if len(part) > selection.chunk_size:
                 waiting.extendleft(reversed(part.parts(selection.chunk_size)))
                 continue
-            answer = self._attempt(part, phase, request, steps, selection)
+            answer = self._attempt(part, phase, request, evaluators, selection)
             if answer is None:
                 waiting.appendleft(part)
             else:
                 yield answer
 
     def _attempt(
-        self, chunk: Chunk, phase: Phase, request: Request, steps: int, selection: OracleSelection
+        self, chunk: Chunk, phase: Phase, request: Request, evaluators: _Evaluators, selection: OracleSelection
     ) -> Answer | None:
         """Return the answer of a chunk's clients; None if the attempt failed and another oracle was chosen.
 
@@ -195,7 +197,7 @@ class ClientGroup:
         """
         guard, batched = Guard(self.objective, self._rewritten), isinstance(selection.oracle, Vectorized)
         try:
-            reply, oracle = self._reply(phase, request, chunk, steps, selection.oracle)
+            reply, oracle = self._reply(phase, request, chunk, evaluators, selection.oracle)
             why = guard.objection(batched)
             if why is None:
                 selection.report_given_up(self.objective.autocast.on_cpu)
@@ -215,17 +217,18 @@ class ClientGroup:
         return None
 
     def _reply(
-        self, phase: Phase, request: Request, chunk: Chunk, steps: int, batching: ClientBatching
+        self, phase: Phase, request: Request, chunk: Chunk, evaluators: _Evaluators, batching: ClientBatching
     ) -> tuple[Reply, GradientOracle]:
         """Compute the reply of a chunk's clients."""
         states = self.table.states.of(chunk.ids)
         personal, buffers = self.table.own_of(states, request.buffers.expand(len(chunk), -1))
+        evaluate, evaluate_full = evaluators.of(batching, len(chunk))
         oracle = GradientOracle(
             chunk,
-            batching.evaluator(self.objective, 1 if phase.data == "full" else steps),
+            evaluate,
             buffers=buffers,
             personal=personal,
-            evaluate_full=batching.evaluator(self.objective, 1) if phase.data == "both" else None,
+            evaluate_full=evaluate_full,
             seeds=[derive_seed(request.seed, client, 2) for client in chunk.ids],
             averaged=self.table.buffers.averaged,
         )
@@ -265,6 +268,31 @@ class ClientGroup:
         if error.place is None:
             return error
         return ObjectiveError(f"{self.objective.name}.objective failed for client {client_ids[error.place]}: {error}")
+
+
+class _Evaluators:
+    """Makes the functions that compute operators once a phase: what one chunk records, the following replay."""
+
+    def __init__(self, objective: Objective, phase: Phase, cohort: Cohort) -> None:
+        self._objective = objective
+        self._data = phase.data
+        self._clients, self._steps = len(cohort), cohort.steps()
+        self._batching: ClientBatching | None = None
+        self._made: tuple[Evaluate, Evaluate | None]
+
+    def of(self, batching: ClientBatching, together: int) -> tuple[Evaluate, Evaluate | None]:
+        """Return what evaluates minibatches and, in a phase that wants both, all data.
+
+        Args:
+            batching: The present oracle.
+            together: Number of clients of a chunk.
+        """
+        if batching != self._batching:
+            chunks = -(-self._clients // together)
+            steps = 1 if self._data == "full" else self._steps
+            full = batching.evaluator(self._objective, chunks) if self._data == "both" else None
+            self._batching, self._made = batching, (batching.evaluator(self._objective, steps * chunks), full)
+        return self._made
 
 
 def _copied(message: Any) -> Any:

@@ -95,7 +95,7 @@ class ClientBatching(ABC):
 
     @abstractmethod
     def evaluator(self, objective: Objective, calls: int) -> Evaluate:
-        """Return the function that computes operators for one chunk in one round.
+        """Return the function that computes operators for the chunks of one round.
 
         Args:
             objective: The task's objective.

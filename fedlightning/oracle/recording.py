@@ -4,7 +4,7 @@ Under ``vmap`` the K local steps of a round run the same tensor operations on ne
 time goes into finding out which operations these are: Python, functorch and autograd bookkeeping. A :class:`Recording`
 notes the operations that reach the device during the first step (forward and backward) as a
 :class:`~fedlightning.oracle.program.Program`, and runs the rest of the round from the program. The operations are the
-same, so the results are the same bit for bit; random operations draw anew. A recording lives for one chunk of one
+same, so the results are the same bit for bit; random operations draw anew. A recording lives for one phase of one
 round, so the next round sees whatever a task changes between rounds (a schedule, a mode).
 
 A function is not recorded if it reads a tensor's value in Python, draws from a generator of its own, or writes into a
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fedlightning.oracle.program import Name, Program
+from fedlightning.oracle.program import LARGE_BYTES, Name, Program
 from fedlightning.oracle.randomness import ClientNoise, Noise, PerClient, is_random
 
 Recordable = Callable[..., tuple[Sequence[Tensor], Any]]
@@ -44,8 +44,14 @@ class Recording:
         """Whether everything called so far is replayed when it is called again."""
         return all(known is not None for known in self._replays.values())
 
-    def __call__(self, *inputs: Tensor) -> tuple[Sequence[Tensor], Any]:
-        """Return what the function returns."""
+    def __call__(self, *inputs: Tensor, room: Tensor | None = None) -> tuple[Sequence[Tensor], Any]:
+        """Return what the function returns.
+
+        Args:
+            inputs: Arguments of the function.
+            room: Where a replay may put the function's first result: a tensor of its shape and dtype. It is the first
+                result then, or has not been used.
+        """
         key = tuple([(t.shape, t.stride() if t.numel() else (), t.dtype) for t in inputs])
         if key not in self._replays:
             return self._record(key, inputs)
@@ -55,7 +61,7 @@ class Recording:
                 return self._function(*inputs)
         replay, constant = known
         with torch.no_grad():
-            return replay(*inputs), constant
+            return replay(*inputs, room=room), constant
 
     def _record(self, key: Any, inputs: Sequence[Tensor]) -> tuple[Sequence[Tensor], Any]:
         recorder = _Recorder(inputs, self._noise)
@@ -97,6 +103,9 @@ class _Recorder(TorchDispatchMode):
             return output
         if not (random or writes) and _changes_nothing(args, output):
             self._call(output, self._name_of(args[0]))
+            return output
+        if func is aten.cat.default and _is_large(args[0], output):
+            self._call(output, self._program.join(args[0], _dim(args, kwargs), self._name_of, output))
             return output
         function, arguments = (self._noise, (func, *args)) if random else (_AS_RECORDED.get(func, func), args)
         makes = self._program.add(function, arguments, kwargs, self._name_of, output, acts=random or writes)
@@ -156,6 +165,17 @@ def _recurrent_layer(*args: Any, **kwargs: Any) -> Any:
 
 _AS_RECORDED = {aten.mkldnn_rnn_layer.default: _recurrent_layer}
 """Operations that compute something else below ``no_grad``, under which programs run."""
+
+
+def _dim(args: Sequence[Any], kwargs: dict[str, Any]) -> int:
+    """Return the dimension along which ``torch.cat`` joins."""
+    return args[1] if len(args) > 1 else kwargs.get("dim", 0)  # type: ignore[no-any-return]
+
+
+def _is_large(parts: Sequence[Tensor], whole: Tensor) -> bool:
+    """Return whether tensors are worth joining one by one."""
+    alike = all(part.dtype == whole.dtype and part.dim() == whole.dim() for part in parts)
+    return alike and whole.numel() * whole.element_size() >= LARGE_BYTES
 
 
 def _results(output: Any) -> Sequence[Any]:
