@@ -276,7 +276,7 @@ class _Evaluators:
     def __init__(self, objective: Objective, phase: Phase, cohort: Cohort) -> None:
         self._objective = objective
         self._data = phase.data
-        self._clients, self._steps = len(cohort), cohort.steps()
+        self._cohort = cohort
         self._batching: ClientBatching | None = None
         self._made: tuple[Evaluate, Evaluate | None]
 
@@ -288,10 +288,10 @@ class _Evaluators:
             together: Number of clients of a chunk.
         """
         if batching != self._batching:
-            chunks = -(-self._clients // together)
-            steps = 1 if self._data == "full" else self._steps
-            full = batching.evaluator(self._objective, chunks) if self._data == "both" else None
-            self._batching, self._made = batching, (batching.evaluator(self._objective, steps * chunks), full)
+            all_data, minibatches = self._cohort.calls(together, 1), self._cohort.calls(together)
+            full = batching.evaluator(self._objective, all_data) if self._data == "both" else None
+            calls = all_data if self._data == "full" else minibatches
+            self._batching, self._made = batching, (batching.evaluator(self._objective, calls), full)
         return self._made
 
 

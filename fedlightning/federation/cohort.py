@@ -78,6 +78,15 @@ class Cohort:
         """Return the largest number of minibatches that a client has; 0 without clients."""
         return max((len(member.index) for member in self.members), default=0)
 
+    def calls(self, together: int, steps: int | None = None) -> int:
+        """Return how many gradients of so many clients at once a round takes.
+
+        Args:
+            together: Number of clients that are computed together.
+            steps: Gradients of a client; by default, one for each minibatch.
+        """
+        return (self.steps() if steps is None else steps) * -(-len(self) // together)
+
     def preview(self, num_clients: int) -> Chunk:
         """Return up to ``num_clients`` of the first clients that share a signature; :meth:`chunks` gives them again."""
         _, stop = next(self._alike())

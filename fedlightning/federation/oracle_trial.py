@@ -81,7 +81,7 @@ class FirstClients:
         with group.errors_named([member.id for member in self.cohort.members]), undone(group.table.task):
             return auto.choose(
                 group.objective,
-                self.cohort.steps(),
+                self.cohort.calls,
                 arguments,
                 batched,
                 side_by_side,
@@ -90,9 +90,9 @@ class FirstClients:
     def side_by_side(self) -> Vectorized | None:
         """Return the oracle that replays one client's gradient for all on all threads.
 
-        None if that is wrong for this objective, or if there is one thread, or one client.
+        None if that is wrong for this objective, or if there is one client.
         """
-        if torch.get_num_threads() == 1 or len(self.cohort) == 1 or not self.group.objective.autocast.on_cpu:
+        if len(self.cohort) == 1 or not self.group.objective.autocast.on_cpu:
             return None
         oracle = Vectorized(backward="each", threads=torch.get_num_threads())
         size = min(oracle.chunk(self.cost), len(self.cohort))

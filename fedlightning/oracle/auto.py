@@ -18,8 +18,12 @@ from fedlightning.oracle.sequential import Sequential
 from fedlightning.oracle.threads import limited
 from fedlightning.oracle.vectorized import MIN_CALLS_TO_RECORD, Vectorized
 
-WORTH_A_THREAD = 0.9
-"""More threads must save at least a tenth of the time: on a busy machine, waiting for each other costs far more."""
+WORTH_A_CHANGE = 0.9
+"""More threads or smaller chunks must save at least a tenth of the time: on a busy machine, threads that wait for each
+other cost far more."""
+
+SMALLEST_HALVED = 2
+"""Chunks of two clients are not cut further; what is left is to replay them one by one."""
 
 Arguments = tuple[Tensor, Tensor, Tensor, Any]
 
@@ -44,8 +48,9 @@ class Auto(ClientBatching):
     Each way computes a few gradients of the first round's first cohort. The choice is logged and stored in checkpoints,
     so that a resumed run goes on with the same way. The ways agree up to rounding, not in every bit: for runs that must
     repeat bit for bit from their start, name one way and its threads. Of the batched ways, only the fastest that agrees
-    with plain evaluation is timed. Where it gains little, because a single client keeps a processor busy, and there are
-    several, replays of one client's gradient side by side (``Vectorized(backward="each")``) are tried as well.
+    with plain evaluation is timed, also with smaller chunks, while those are faster. Where it gains little, because a
+    single client keeps a processor busy, replays of one client's gradient (``Vectorized(backward="each")``) are tried
+    as well, side by side if there are several threads.
 
     Args:
         trials: Number of timed gradients for each way, at least 1.
@@ -67,7 +72,7 @@ class Auto(ClientBatching):
     def choose(
         self,
         objective: Objective,
-        calls: int,
+        calls: Callable[[int], int],
         load: Callable[[int], Arguments],
         batched: Vectorized | None,
         side_by_side: Callable[[], Vectorized | None] = lambda: None,
@@ -76,33 +81,56 @@ class Auto(ClientBatching):
 
         Args:
             objective: The task's objective.
-            calls: Number of gradients that a client takes in a round.
+            calls: Maps a number of clients computed together to the number of their gradients in a round.
             load: Maps a number of clients to an evaluator's arguments (w, v, buffers, data) for that many clients.
             batched: The fastest batched way that is right, with a fixed chunk size; None if there is none.
             side_by_side: Returns a way that replays every client on a thread of its own, with a fixed chunk size and
                 its threads; None if that is wrong for this objective.
         """
-        alone, alone_time = self._threaded(Sequential(), objective, calls, load(1), 1)
+        alone, alone_time = self._threaded(Sequential(), objective, calls(1), load(1), 1)
         found: list[tuple[ClientBatching, float]] = [(alone, alone_time)]
         times = f"{alone_time * 1e3:.3g} ms alone"
         if batched is not None:
             assert batched.chunk_size is not None
-            size = batched.chunk_size
-            found.append(self._threaded(batched, objective, calls, load(size), size))
-            times = f"{found[-1][1] * 1e3:.3g} ms a client's gradient in chunks of {size}, {times}"
+            in_chunks, taken = self._in_chunks(batched, objective, calls, load)
+            found.append((in_chunks, taken))
+            size = in_chunks.chunk_size
+            times = f"{taken * 1e3:.3g} ms a client's gradient in chunks of {size}, {times}"
         else:
             times = times.replace("alone", "a client's gradient")
         most = torch.get_num_threads()
-        if most > 1 and objective.autocast.on_cpu and min(time for _, time in found) * 2 * most > alone_time:
+        if objective.autocast.on_cpu and min(time for _, time in found) * 2 * most > alone_time:
             each = side_by_side()
             if each is not None:
                 assert each.chunk_size is not None
-                taken = self.seconds(each, objective, calls, load(each.chunk_size)) / each.chunk_size
+                size = each.chunk_size
+                taken = self.seconds(each, objective, calls(size), load(size)) / size
                 found.append((each, taken))
-                times += f", {taken * 1e3:.3g} ms side by side"
+                times += f", {taken * 1e3:.3g} ms {'replayed' if most == 1 else 'side by side'}"
         chosen, _ = min(found, key=lambda way: way[1])
-        threads = "" if chosen.threads is None else f" on {chosen.threads} of {most} threads"
+        threads = "" if chosen.threads is None or most == 1 else f" on {chosen.threads} of {most} threads"
         return Trial(chosen, f"took {type(chosen).__name__}{threads}: {times}")
+
+    def _in_chunks(
+        self,
+        way: Vectorized,
+        objective: Objective,
+        calls: Callable[[int], int],
+        load: Callable[[int], Arguments],
+    ) -> tuple[Vectorized, float]:
+        """Return a batched way with its best number of threads and chunk size, and the seconds for one client."""
+        size = way.chunk_size
+        assert size is not None
+        chosen, best = self._threaded(way, objective, calls(size), load(size), size)
+        while size > SMALLEST_HALVED and objective.autocast.on_cpu:
+            size = (size + 1) // 2
+            candidate = replace(chosen, chunk_size=size)
+            with limited(candidate.threads):
+                taken = self.seconds(candidate, objective, calls(size), load(size)) / size
+            if taken > WORTH_A_CHANGE * best:
+                break
+            chosen, best = candidate, taken
+        return chosen, best
 
     def _threaded(
         self,
@@ -121,7 +149,7 @@ class Auto(ClientBatching):
             candidate = replace(way, threads=threads)
             with limited(threads):
                 taken = self.seconds(candidate, objective, calls, arguments) / num_clients
-            if taken > WORTH_A_THREAD * best:
+            if taken > WORTH_A_CHANGE * best:
                 break
             chosen, best = candidate, taken
         return chosen, best

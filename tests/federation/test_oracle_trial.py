@@ -78,3 +78,27 @@ def test_what_cannot_be_batched_may_still_be_replayed_side_by_side(each, monkeyp
     assert said[1:] == (
         ["oracle: took Vectorized on 2 of 2 threads: 3 ms a client's gradient, 1.5 ms side by side"] if each < 3 else []
     )
+
+
+def test_on_one_thread_clients_may_be_replayed_one_by_one(monkeypatch):
+    with_times(monkeypatch, 3.0, 2.5, 1.5)
+    found, loop, said = trained(Auto())
+    assert (loop.oracle.backward, loop.oracle.threads) == ("each", 1)
+    torch.testing.assert_close(found, trained(Sequential())[0], rtol=1e-12, atol=1e-12)
+    assert said == ["oracle: took Vectorized: 2.5 ms a client's gradient in chunks of 6, 3 ms alone, 1.5 ms replayed"]
+
+
+@pytest.mark.parametrize(
+    ("times", "size"), [({6: 1.0, 3: 0.5, 2: 0.7}, 3), ({6: 1.0, 3: 0.5, 2: 0.2}, 2), ({6: 1.0, 3: 0.95}, 6)]
+)
+def test_chunks_are_halved_while_that_is_faster(times, size, monkeypatch):
+    def seconds(self, oracle, *arguments):
+        return 5e-3 if isinstance(oracle, Sequential) else times[oracle.chunk_size] * 1e-3 * oracle.chunk_size
+
+    monkeypatch.setattr(Auto, "seconds", seconds)
+    found, loop, said = trained(Auto())
+    assert loop.oracle.chunk_size == size
+    assert said == [
+        f"oracle: took Vectorized: {times[size]:.3g} ms a client's gradient in chunks of {size}, 5 ms alone"
+    ]
+    torch.testing.assert_close(found, trained(Sequential())[0], rtol=1e-12, atol=1e-12)
