@@ -2,15 +2,12 @@
 
 Where a client's gradient keeps a processor busy by itself (recurrent and large networks), a batch of clients saves
 nothing. What is left to save is the bookkeeping of Python and autograd: the operations of the first client's gradient
-are recorded, and the gradients of all others are replays. Replays share nothing that they write, so that threads can
-run them side by side, each on one processor.
+are recorded, and the gradients of all others are replays, on several threads side by side.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -25,7 +22,7 @@ from fedlightning.oracle.lone_layers import LoneLayers
 from fedlightning.oracle.objective import Objective
 from fedlightning.oracle.randomness import NoiseOfOne, Randomness, generator_state
 from fedlightning.oracle.recording import Recording
-from fedlightning.oracle.threads import limited
+from fedlightning.oracle.side_by_side import run
 
 
 def each(objective: Objective, threads: int) -> Evaluate:
@@ -59,7 +56,7 @@ def each(objective: Objective, threads: int) -> Evaluate:
             noise.begin(randomness, i)
             one.compute(inputs(i), [result[i] for result in results])
 
-        _run(compute, len(w), threads)
+        run(compute, len(w), threads)
         g, g_personal, buffers, loss, *scalars = results
         return Evaluation(g, g_personal, buffers, loss, dict(zip(one.names, scalars, strict=True)))
 
@@ -150,19 +147,3 @@ def _copied(leaf: Tensor) -> Tensor:
     """Return a copy that lies in memory as the tensor does; the tensor itself where nothing can write into it."""
     copy = leaf.clone()
     return copy if copy.stride() == leaf.stride() else leaf
-
-
-def _run(compute: Callable[[int], None], num_clients: int, threads: int) -> None:
-    """Compute the clients, on threads with one processor each."""
-    if threads == 1:
-        for i in range(num_clients):
-            compute(i)
-        return
-    with limited(1):
-        for _ in _pool(threads).map(compute, range(num_clients)):
-            pass
-
-
-@lru_cache(maxsize=4)
-def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, "fedlightning", initializer=torch.set_num_threads, initargs=(1,))

@@ -44,6 +44,11 @@ class Recording:
         """Whether everything called so far is replayed when it is called again."""
         return all(known is not None for known in self._replays.values())
 
+    def is_replayed(self, *inputs: Tensor) -> bool | None:
+        """Return whether a call with such arguments would be replayed; None if it would be the first."""
+        key = _key(inputs)
+        return None if key not in self._replays else self._replays[key] is not None
+
     def __call__(self, *inputs: Tensor, room: Tensor | None = None) -> tuple[Sequence[Tensor], Any]:
         """Return what the function returns.
 
@@ -52,7 +57,7 @@ class Recording:
             room: Where a replay may put the function's first result: a tensor of its shape and dtype. It is the first
                 result then, or has not been used.
         """
-        key = tuple([(t.shape, t.stride() if t.numel() else (), t.dtype) for t in inputs])
+        key = _key(inputs)
         if key not in self._replays:
             return self._record(key, inputs)
         known = self._replays[key]
@@ -155,6 +160,11 @@ class _Recorder(TorchDispatchMode):
             self._held.add(name)
             self._call(tensor, name)
         return name
+
+
+def _key(inputs: Sequence[Tensor]) -> Any:
+    """Return what calls must agree in to run the same operations."""
+    return tuple([(t.shape, t.stride() if t.numel() else (), t.dtype) for t in inputs])
 
 
 def _recurrent_layer(*args: Any, **kwargs: Any) -> Any:

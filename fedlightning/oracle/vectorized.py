@@ -30,6 +30,7 @@ from fedlightning.oracle.objective import (
 )
 from fedlightning.oracle.randomness import ClientNoise, LateDrawError, PerClient, Randomness, generator_state
 from fedlightning.oracle.recording import Recording
+from fedlightning.oracle.side_by_side import replayed_in_parts
 
 CACHE_BYTES = 32 * 2**20
 """On a CPU a chunk's parameters, gradients and activations should stay near the caches."""
@@ -65,7 +66,8 @@ class Vectorized(ClientBatching):
             gradient, which takes recurrent layers and attention apart; ``each`` records the gradient of one client
             and replays it for all, with as many clients side by side as there are threads, which suits networks that
             keep a processor busy with one client. Null tries the first, which is fastest for small networks.
-        threads: Threads that compute; null for as many as PyTorch takes.
+        threads: Threads that compute; null for as many as PyTorch takes. With a number, replays of a chunk whose
+            objective draws no random numbers are divided among them, each with clients of its own.
     """
 
     chunk_size: int | None = None
@@ -127,7 +129,8 @@ class Vectorized(ClientBatching):
         elif self.compile:
             compute = _compiled(objective)
         elif calls >= MIN_CALLS_TO_RECORD and self.replays(objective.autocast.on_cpu):
-            compute = _recorded(objective, self.backward, noise)
+            threads = (self.threads or 1) if objective.autocast.on_cpu and objective.draws is False else 1
+            compute = _recorded(objective, self.backward, noise, threads)
         else:
             compute = _eager(objective, self.backward, noise)
 
@@ -239,7 +242,7 @@ def _eager(objective: Objective, backward: Backward | None, noise: ClientNoise) 
     return evaluate
 
 
-def _recorded(objective: Objective, backward: Backward | None, noise: ClientNoise) -> Evaluate:
+def _recorded(objective: Objective, backward: Backward | None, noise: ClientNoise, threads: int) -> Evaluate:
     recordings: dict[Any, Recording] = {}
 
     def record(structure: Any, blocks: Blocks) -> Recording:
@@ -257,7 +260,8 @@ def _recorded(objective: Objective, backward: Backward | None, noise: ClientNois
         leaves, structure = flatten(data)
         if (structure, blocks) not in recordings:
             recordings[structure, blocks] = record(structure, blocks)
-        (g, g_personal, buffers, loss, *scalars), names = recordings[structure, blocks](w, v, b, *leaves)
+        recording = recordings[structure, blocks]
+        (g, g_personal, buffers, loss, *scalars), names = replayed_in_parts(recording, (w, v, b, *leaves), threads)
         return Evaluation(g, g_personal, buffers, loss, dict(zip(names, scalars, strict=True)))
 
     return evaluate

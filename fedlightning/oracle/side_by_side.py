@@ -1,0 +1,68 @@
+"""Replays side by side on threads, one processor each.
+
+Several threads inside one operation on small tensors wait for each other most of the time. Replays share nothing that
+they write, so that a thread can run all operations of its own clients. Only replays go side by side: what records, or
+is called anew, changes the attributes of the task while it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedlightning.oracle.recording import Recording
+from fedlightning.oracle.threads import limited
+
+SMALLEST_PART = 2
+"""Clients that a thread computes at least, so that the check of an oracle on two clients finds what mixes them."""
+
+
+def run(compute: Callable[[int], None], count: int, threads: int) -> None:
+    """Call ``compute`` with 0, ..., count - 1, on threads with one processor each."""
+    if threads == 1:
+        for i in range(count):
+            compute(i)
+        return
+    with limited(1):
+        for _ in _pool(threads).map(compute, range(count)):
+            pass
+
+
+@lru_cache(maxsize=4)
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, "fedlightning", initializer=torch.set_num_threads, initargs=(1,))
+
+
+def replayed_in_parts(recording: Recording, inputs: Sequence[Tensor], threads: int) -> tuple[Sequence[Tensor], Any]:
+    """Return what ``recording(*inputs)`` returns, with the clients divided among threads.
+
+    Args:
+        recording: Of a function that treats every client by itself: all its arguments and results are ``[S, ...]``,
+            and its first result is as large as its first argument if it is large.
+        inputs: Arguments of the function, at least one.
+        threads: Largest number of parts.
+    """
+    count = min(threads, len(inputs[0]) // SMALLEST_PART)
+    cuts = [len(inputs[0]) * k // max(count, 1) for k in range(count + 1)]
+    parts = [slice(*ends) for ends in pairwise(cuts)]
+    if count < 2 or any(recording.is_replayed(*(tensor[part] for tensor in inputs)) is False for part in parts):
+        return recording(*inputs)
+    room = torch.empty_like(inputs[0])
+    found: list[Any] = [None] * count
+
+    def compute(k: int) -> None:
+        own = room[parts[k]]
+        found[k] = (*recording(*(tensor[parts[k]] for tensor in inputs), room=own), own)
+
+    known = all(recording.is_replayed(*(tensor[part] for tensor in inputs)) for part in parts)
+    run(compute, count, threads if known else 1)
+    results = [torch.cat(several) for several in zip(*(rest for (_, *rest), _, _ in found), strict=True)]
+    in_place = all(first is own for (first, *_), _, own in found)
+    whole = room if in_place else torch.cat([first for (first, *_), _, _ in found])
+    return [whole, *results], found[0][1]
