@@ -8,11 +8,10 @@ released after its last use. Equal programs have equal sources, and each source 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from math import isfinite
 from types import CodeType
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -20,8 +19,7 @@ Name = str
 """The name of a tensor in the program's source."""
 
 
-@dataclass(frozen=True)
-class _Line:
+class _Line(NamedTuple):
     """Describes one operation.
 
     Attributes:
