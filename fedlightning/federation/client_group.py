@@ -51,6 +51,7 @@ class ClientGroup:
         self.alone: str | None = None
         self.has_joined = False
         self._rewritten: frozenset[str] = frozenset()
+        self._full_calls: dict[int, int] = {}  # gradients on all data that a chunk last took, by phase
         self._drift = drift
         self._pending: list[tuple[Stamp, list[int], StatesByField]] = []
         self._earlier: list[tuple[int, Before]] = []  # round, and clients before one of its phases, if not the last
@@ -220,12 +221,13 @@ class ClientGroup:
         """Compute the reply of a chunk's clients."""
         states = self.table.states.of(chunk.ids)
         personal, buffers = self.table.own_of(states, request.buffers.expand(len(chunk), -1))
+        on_all_data = self._full_calls.get(request.stamp.phase, 1)
         oracle = GradientOracle(
             chunk,
-            batching.evaluator(self.objective, 1 if phase.data == "full" else steps),
+            batching.evaluator(self.objective, on_all_data if phase.data == "full" else steps),
             buffers=buffers,
             personal=personal,
-            evaluate_full=batching.evaluator(self.objective, 1) if phase.data == "both" else None,
+            evaluate_full=batching.evaluator(self.objective, on_all_data) if phase.data == "both" else None,
             seeds=[derive_seed(request.seed, client, 2) for client in chunk.ids],
             averaged=self.table.buffers.averaged,
         )
@@ -233,6 +235,7 @@ class ClientGroup:
         message, state = for_clients(request.message, chunk.ids), self.table.client_state(states)
         with absent_state_named(algorithm, phase.client_update, state):
             reply = phase.client_update(message, state, oracle)
+        self._full_calls[request.stamp.phase] = oracle.full_calls
         is_last = phase == algorithm.phases[-1]
         require_reply(algorithm, reply, len(chunk), self.table.space.personal.dim, is_last)
         require_client_state(algorithm, self.table.start_state, reply.state)
