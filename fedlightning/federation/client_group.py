@@ -52,6 +52,7 @@ class ClientGroup:
         self.alone: str | None = None
         self.has_joined = False
         self._rewritten: frozenset[str] = frozenset()
+        self._full_calls: dict[int, int] = {}  # gradients on all data that a chunk last took, by phase
         self._drift = drift
         self._pending: list[tuple[Stamp, list[int], StatesByField]] = []
         self._earlier: list[tuple[int, Before]] = []  # round, and clients before one of its phases, if not the last
@@ -117,7 +118,7 @@ class ClientGroup:
             selection.check_alone(self, cohort.preview(2), request)
         phase = self.table.algorithm.phases[request.stamp.phase]
         request = replace(request, message=_copied(request.message))
-        evaluators = _Evaluators(self.objective, phase, cohort)
+        evaluators = _Evaluators(self.objective, phase, cohort, self._full_calls.get(request.stamp.phase, 1))
         for chunk in cohort.chunks(selection.chunk_size):
             yield from self._answers_of(chunk, phase, request, evaluators, selection)
 
@@ -236,6 +237,7 @@ class ClientGroup:
         message, state = for_clients(request.message, chunk.ids), self.table.client_state(states)
         with absent_state_named(algorithm, phase.client_update, state):
             reply = phase.client_update(message, state, oracle)
+        self._full_calls[request.stamp.phase] = oracle.full_calls
         is_last = phase == algorithm.phases[-1]
         require_reply(algorithm, reply, len(chunk), self.table.space.personal.dim, is_last)
         require_client_state(algorithm, self.table.start_state, reply.state)
@@ -273,10 +275,10 @@ class ClientGroup:
 class _Evaluators:
     """Makes the functions that compute operators once a phase: what one chunk records, the following replay."""
 
-    def __init__(self, objective: Objective, phase: Phase, cohort: Cohort) -> None:
+    def __init__(self, objective: Objective, phase: Phase, cohort: Cohort, full_calls: int) -> None:
         self._objective = objective
         self._data = phase.data
-        self._cohort = cohort
+        self._cohort, self._full_calls = cohort, full_calls
         self._batching: ClientBatching | None = None
         self._made: tuple[Evaluate, Evaluate | None]
 
@@ -288,10 +290,10 @@ class _Evaluators:
             together: Number of clients of a chunk.
         """
         if batching != self._batching:
-            all_data, minibatches = self._cohort.calls(together, 1), self._cohort.calls(together)
-            full = batching.evaluator(self._objective, all_data) if self._data == "both" else None
-            calls = all_data if self._data == "full" else minibatches
-            self._batching, self._made = batching, (batching.evaluator(self._objective, calls), full)
+            all_data, minibatches = self._cohort.calls(together, self._full_calls), self._cohort.calls(together)
+            evaluate = batching.evaluator(self._objective, all_data if self._data == "full" else minibatches)
+            on_all_data = batching.evaluator(self._objective, all_data) if self._data == "both" else None
+            self._batching, self._made = batching, (evaluate, on_all_data)
         return self._made
 
 

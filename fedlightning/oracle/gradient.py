@@ -59,6 +59,7 @@ class GradientOracle:
         personal: Personal blocks at the start of the round, ``[S, p]``; None if the task has none.
         buffers: Present values of the buffers that the objective changes, ``[S, b]``.
         steps: Number of minibatches of each client, ``[S]``.
+        full_calls: How often the operator was computed on all data so far.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class GradientOracle:
         self.personal = personal
         self.buffers = buffers
         self.steps = data.steps
+        self.full_calls = 0
         self._averaged = averaged
         self._shared_alone: Blocks = "both" if personal is None else "shared"  # one block cannot be left out
         self._seeds = EvaluationSeeds(range(len(data)) if seeds is None else seeds)
@@ -126,7 +128,7 @@ class GradientOracle:
 
         The backward pass leaves out what only the personal block needs.
         """
-        return self._evaluated(w, w.new_empty((len(w), 0)) if v is None else v, batch, self._shared_alone).g
+        return self._evaluated(w, _personal(w, v, None), batch, self._shared_alone).g
 
     def personal_gradient(self, w: Tensor, v: Tensor, batch: Minibatch) -> Tensor:
         """Compute the gradient at ``w`` and ``v [S, p]`` in the personal block only, ``[S, p]``.
@@ -167,10 +169,10 @@ class GradientOracle:
             v: Personal blocks, ``[S, p]``; None for those of the start of the round.
         """
         with torch.random.fork_rng(devices=[w.device] if w.device.type == "cuda" else []):
-            own, randomness = self._personal_or_none(w, v), self._seeds.next()
             if batch is None:
-                return evaluate_all_data(self._evaluate_full, self._data, w, own, self.buffers, randomness).g
-            return self._evaluate(w, own, self.buffers, batch.data, self._shared_alone, randomness).g
+                return self._on_all_data(w, v).g
+            own = _personal(w, v, self.personal)
+            return self._evaluate(w, own, self.buffers, batch.data, self._shared_alone, self._seeds.next()).g
 
     def full(self, w: Tensor, active: Tensor | None = None) -> Tensor:
         """Compute the operator of f_i over all data of each client, ``[S, d]``.
@@ -192,8 +194,7 @@ class GradientOracle:
         Returns:
             The operator in the shared block ``[S, d]`` and in the personal block ``[S, p]`` (p may be 0).
         """
-        own, randomness = self._personal_or_none(w, v), self._seeds.next()
-        result = evaluate_all_data(self._evaluate_full, self._data, w, own, self.buffers, randomness)
+        result = self._on_all_data(w, v)
         if active is not None:
             self._tally.add({"loss": result.loss, **result.scalars}, active)
         self._seeds.advance(active)
@@ -236,10 +237,16 @@ class GradientOracle:
         self._tally.add({"loss": result.loss, **result.scalars}, batch.active)
         return result
 
-    def _personal_or_none(self, w: Tensor, v: Tensor | None) -> Tensor:
-        """Return ``v``, or the personal blocks of the start of the round if it is None; ``[S, 0]`` without any."""
-        given = self.personal if v is None else v
-        return w.new_empty((len(w), 0)) if given is None else given
+    def _on_all_data(self, w: Tensor, v: Tensor | None) -> Evaluation:
+        self.full_calls += 1
+        own = _personal(w, v, self.personal)
+        return evaluate_all_data(self._evaluate_full, self._data, w, own, self.buffers, self._seeds.next())
+
+
+def _personal(w: Tensor, v: Tensor | None, start: Tensor | None) -> Tensor:
+    """Return ``v``, or the personal blocks at the start of the round if it is None; ``[S, 0]`` without any."""
+    given = start if v is None else v
+    return w.new_empty((len(w), 0)) if given is None else given
 
 
 def evaluate_all_data(

@@ -23,12 +23,15 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._C._functorch import (
+    _add_batch_dim,
     get_unwrapped,
     is_batchedtensor,
     is_functorch_wrapped_tensor,
     maybe_current_level,
+    maybe_get_bdim,
     maybe_get_level,
 )
+from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
@@ -76,7 +79,7 @@ _OPEN_ATTENTION = FunctionType(
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
     if not _are_batched(input, weight, *(() if bias is None else (bias,))) or input.dim() < 2:
         return None
-    return _Linear.apply(input, weight, bias)  # type: ignore[no-any-return]
+    return _Linear.apply(input, weight, bias)
 
 
 def _attention(
@@ -92,7 +95,7 @@ def _attention(
     plain = attn_mask is None and dropout_p == 0.0 and not enable_gqa
     if not plain or not _are_batched(query, key, value) or not query.dim() == key.dim() == value.dim() == 4:
         return None
-    return _Attention.apply(query, key, value, is_causal, scale)  # type: ignore[no-any-return]
+    return _Attention.apply(query, key, value, is_causal, scale)
 
 
 def _conv2d(
@@ -106,7 +109,7 @@ def _conv2d(
 ) -> Tensor | None:
     if not _are_batched(input, weight, *(() if bias is None else (bias,))) or input.dim() != 4:
         return None
-    return _Conv2d.apply(input, weight, bias, stride, padding, dilation, groups)  # type: ignore[no-any-return]
+    return _Conv2d.apply(input, weight, bias, stride, padding, dilation, groups)
 
 
 def _group_norm(
@@ -115,13 +118,13 @@ def _group_norm(
     given = [tensor for tensor in (input, weight, bias) if tensor is not None]
     if not _are_batched(*given) or input.dim() < 3:
         return None
-    return _GroupNorm.apply(input, num_groups, weight, bias, eps)  # type: ignore[no-any-return]
+    return _GroupNorm.apply(input, num_groups, weight, bias, eps)
 
 
 def _max_pool2d(input: Tensor, *args: Any, return_indices: bool = False, **kwargs: Any) -> Tensor | None:
     if return_indices or len(args) > 5 or not _are_batched(input) or input.dim() != 4:
         return None
-    return _MaxPool2d.apply(input, args, kwargs)  # type: ignore[no-any-return]
+    return _MaxPool2d.apply(input, args, kwargs)
 
 
 def _cross_entropy(
@@ -138,7 +141,7 @@ def _cross_entropy(
     covered = usual and reduction in ("mean", "sum", "none")
     if not covered or not _are_batched(input, target) or input.dim() != 2 or target.dim() != 1:
         return None
-    return _CrossEntropy.apply(input, target, ignore_index, reduction)  # type: ignore[no-any-return]
+    return _CrossEntropy.apply(input, target, ignore_index, reduction)
 
 
 def _embedding(
@@ -199,16 +202,24 @@ RULES: dict[Callable[..., Any], Callable[..., Any]] = {
 """By function, how it is computed for a cohort of clients; a rule returns None where the usual way does."""
 
 
-class _Rule(torch.autograd.Function):
-    """Base class of functions that define only their ``vmap``, because they are applied to batched tensors only."""
+class _Rule:
+    """Base of functions that define only their ``vmap``, because they are applied to batched tensors only.
 
-    @staticmethod
-    def forward(*_: Any) -> Any:
-        raise AssertionError("a cohort layer was called outside vmap")
+    As a ``torch.autograd.Function`` with a ``vmap`` would, but sooner; autograd sees the operations inside.
+    """
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        """Save nothing, because autograd sees the operations inside the rule."""
+    vmap: Callable[..., tuple[Tensor, int]]
+
+    @classmethod
+    def apply(cls, *args: Any) -> Tensor:
+        """Compute the function below the innermost ``vmap``, over which all tensors in the arguments are batched."""
+        level = maybe_current_level()
+        assert level is not None
+        in_dims = [maybe_get_bdim(each) if isinstance(each, Tensor) else None for each in args]
+        plain = [get_unwrapped(each) if isinstance(each, Tensor) else each for each in args]
+        with retrieve_current_functorch_interpreter().lower():
+            result, out_dim = cls.vmap(None, in_dims, *plain)
+        return _add_batch_dim(result, out_dim, level)
 
 
 class _Linear(_Rule):

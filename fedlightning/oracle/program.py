@@ -10,11 +10,10 @@ each source is compiled once.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from math import isfinite
 from types import CodeType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,8 +22,7 @@ Name = str
 """The name of a tensor in the program's source."""
 
 
-@dataclass(frozen=True)
-class _Line:
+class _Line(NamedTuple):
     """Describes one operation.
 
     Attributes:
@@ -42,8 +40,7 @@ class _Line:
     acts: bool
 
 
-@dataclass(frozen=True)
-class _Join:
+class _Join(NamedTuple):
     """Describes tensors that are joined into one.
 
     Attributes:

@@ -14,7 +14,8 @@ tensor that existed before the call, because its next call may run other operati
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -94,29 +95,29 @@ class _Recorder(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
-        random = is_random(func, args, kwargs)
-        self._given_up = self._given_up or _depends_on_values(func, args) or _own_generator(kwargs)
-        if self._given_up:
-            return self._noise(func, *args, **kwargs) if random else func(*args, **kwargs)
-        if func in (aten.lift_fresh.default, aten.lift_fresh_copy.default):
+        kwargs, traits = kwargs or {}, _traits(func)
+        random = traits.may_draw and is_random(func, args, kwargs)
+        if traits.reads_values or (traits.indexes and _by_mask(args[1])) or kwargs.get("generator") is not None:
+            self._given_up = True
+        if not self._given_up and traits.is_made_in_python:
             return self._made_in_python(func, args[0])
         output = self._noise(func, *args, **kwargs) if random else func(*args, **kwargs)
-        writes = func._schema.is_mutable
-        if isinstance(output, bool | int | float):  # e.g. from torch.equal: what Python does next may depend on it
+        if self._given_up:
+            return output
+        if isinstance(output, (bool, int, float)):  # e.g. from torch.equal: what Python does next may depend on it
             self._given_up = True
             return output
-        if not (random or writes) and _changes_nothing(args, output):
+        if not (random or traits.writes) and _changes_nothing(args, output):
             self._call(output, self._name_of(args[0]))
             return output
         if func is aten.cat.default and _is_large(args[0], output):
             self._call(output, self._program.join(args[0], _dim(args, kwargs), self._name_of, output))
             return output
-        function, arguments = (self._noise, (func, *args)) if random else (_AS_RECORDED.get(func, func), args)
-        makes = self._program.add(function, arguments, kwargs, self._name_of, output, acts=random or writes)
+        function, arguments = (self._noise, (func, *args)) if random else (traits.as_recorded, args)
+        makes = self._program.add(function, arguments, kwargs, self._name_of, output, acts=random or traits.writes)
         if self._held:
             self._follow_views(func, args, kwargs, makes)
-        for result, name in zip(_results(output), makes, strict=True):
+        for result, name in zip((output,) if isinstance(output, Tensor) else output or (), makes, strict=True):
             if name is not None:
                 self._call(result, name)
         return output
@@ -188,11 +189,6 @@ def _is_large(parts: Sequence[Tensor], whole: Tensor) -> bool:
     return alike and whole.numel() * whole.element_size() >= LARGE_BYTES
 
 
-def _results(output: Any) -> Sequence[Any]:
-    """Return the results of an operation as a sequence."""
-    return output if isinstance(output, list | tuple) else () if output is None else (output,)
-
-
 def _changes_nothing(args: Sequence[Any], output: Any) -> bool:
     """Return whether a view (detach, expand, ...) equals its argument, as far as replaying is concerned.
 
@@ -209,17 +205,50 @@ def _changes_nothing(args: Sequence[Any], output: Any) -> bool:
     )
 
 
-def _depends_on_values(func: Any, args: Sequence[Any]) -> bool:
-    """Return whether what runs next may depend on the numbers in a tensor: on one read in Python, or on a shape."""
-    if func in (aten.index.Tensor, aten.index_put.default, aten.index_put_.default):
-        return any(isinstance(each, Tensor) and each.dtype in (torch.bool, torch.uint8) for each in args[1])
-    return (
-        func is aten._local_scalar_dense.default
-        or torch.Tag.dynamic_output_shape in func.tags
-        or torch.Tag.data_dependent_output in func.tags
-        or "pack" in func.name()  # packed sequences are as long as their lengths say
+def _by_mask(indices: Any) -> bool:
+    """Return whether elements are chosen by a mask, so that the shape of the result depends on numbers."""
+    return any(isinstance(each, Tensor) and each.dtype in (torch.bool, torch.uint8) for each in indices)
+
+
+class _Traits(NamedTuple):
+    """Says what an operation does, whatever its arguments are.
+
+    Attributes:
+        as_recorded: What computes the same below ``no_grad``, under which programs run.
+        may_draw: Whether it may draw random numbers.
+        writes: Whether it writes into an argument.
+        reads_values: Whether what runs next may depend on the numbers in a tensor: on one read in Python, or on a
+            shape.
+        indexes: Whether it indexes, which depends on numbers if the index is a mask.
+        is_made_in_python: Whether its argument is a tensor made of Python's numbers.
+    """
+
+    as_recorded: Callable[..., Any]
+    may_draw: bool
+    writes: bool
+    reads_values: bool
+    indexes: bool
+    is_made_in_python: bool
+
+
+@cache
+def _traits(func: Any) -> _Traits:
+    """Return the traits of an operation, which are looked up once: a recording sees each of them many times."""
+    tags = func.tags
+    return _Traits(
+        as_recorded=_AS_RECORDED.get(func, func),
+        may_draw=torch.Tag.nondeterministic_seeded in tags,
+        writes=func._schema.is_mutable,
+        reads_values=func not in _INDEXING
+        and (
+            func is aten._local_scalar_dense.default
+            or torch.Tag.dynamic_output_shape in tags
+            or torch.Tag.data_dependent_output in tags
+            or "pack" in func.name()  # packed sequences are as long as their lengths say
+        ),
+        indexes=func in _INDEXING,
+        is_made_in_python=func in (aten.lift_fresh.default, aten.lift_fresh_copy.default),
     )
 
 
-def _own_generator(kwargs: dict[str, Any]) -> bool:
-    return kwargs.get("generator") is not None
+_INDEXING = (aten.index.Tensor, aten.index_put.default, aten.index_put_.default)

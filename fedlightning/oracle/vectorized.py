@@ -35,8 +35,8 @@ from fedlightning.oracle.side_by_side import replayed_in_parts
 CACHE_BYTES = 32 * 2**20
 """On a CPU a chunk's parameters, gradients and activations should stay near the caches."""
 
-MIN_CALLS_TO_RECORD = 20
-"""Recording costs about as much as a dozen replays save."""
+MIN_CALLS_TO_RECORD = 3
+"""Recording costs less than two replays save."""
 
 BATCHABLE_ATTENTION = partial(sdpa_kernel, SDPBackend.MATH)
 """The fused attention kernels have no batching rule: vmap would run them client by client."""

@@ -43,14 +43,14 @@ class RoundReport:
         trainer: Any = task.trainer
         if trainer.barebones:
             return
-        task.log("step", float(trainer.global_step), batch_size=1, logger=False)  # names of checkpoints
         is_read = _is_read(trainer)
         penalty = task.regularization() if is_read else None
         if penalty is not None:
             metrics["regularization"] = penalty
         else:
             trainer.callback_metrics.pop("regularization", None)  # that of an earlier round
-        trainer.callback_metrics.update({name: torch.as_tensor(value) for name, value in metrics.items()})
+        named = {**metrics, "step": float(trainer.global_step)}  # checkpoints are named by the step
+        trainer.callback_metrics.update({name: torch.as_tensor(value) for name, value in named.items()})
         if is_read or task.device.type == "cpu":  # elsewhere a look would wait for the device
             self._watch(metrics, task)
         every = trainer.log_every_n_steps

@@ -112,9 +112,9 @@ class Interrupted(Line):
     def on_before_optimizer_step(self, optimizer):
         self._stop("move", True)
 
-    def log(self, name, *args, **kwargs):
-        self._stop("moved", name == "step")
-        super().log(name, *args, **kwargs)
+    def lr_schedulers(self):
+        self._stop("moved", True)
+        return super().lr_schedulers()
 
     def _stop(self, here, trained):
         if trained and here == self.where and self.trainer.global_step >= 2 and self.trainer.state.fn == "fit":

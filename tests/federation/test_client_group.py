@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 import torch
 
-from fedlightning.algorithms import FedAvg
+from fedlightning.algorithms import FIAELT, FedAvg
 from fedlightning.algorithms.base import PerClient, Point
 from fedlightning.federation.client_group import for_clients
-from fedlightning.oracle import ObjectiveError, Sequential
+from fedlightning.local import SVRG, FixedSteps, GradientDescent
+from fedlightning.oracle import ObjectiveError, Sequential, Vectorized
 from tests.support.federations import loop_for, quadratic, rounds_of, run
 
 
@@ -52,3 +53,33 @@ def test_an_objective_that_fails_is_named_with_its_client():
     client = min(member.id for member in second.cohorts[0].members)
     with pytest.raises(ObjectiveError, match=rf"objective failed for client {client}: ArithmeticError: no number"):
         run(loop, [second])
+
+
+@dataclass(frozen=True)
+class Noting(Vectorized):
+    """Notes how many evaluations each phase of each round announces."""
+
+    announced: list[int] = field(default_factory=list)
+
+    def evaluator(self, objective, calls):
+        self.announced.append(calls)
+        return super().evaluator(objective, calls)
+
+
+@pytest.mark.parametrize(
+    ("solver", "expected"),
+    [
+        (GradientDescent(lr=0.05, max_steps=4), [1, 4, 4]),
+        (SVRG(lr=0.05, inner_steps=5, epochs=3), [15, 1, 15, 3, 15, 3]),
+    ],
+)
+def test_gradients_on_all_data_are_replayed_once_their_number_is_known(solver, expected):
+    """The first round counts them; the later rounds record them, with the same bits."""
+    points = []
+    for oracle in (Noting(), Vectorized(replay=False)):
+        algorithm = FIAELT(beta=2.0, solver=solver, stop=FixedSteps())
+        loop = loop_for(quadratic(algorithm), oracle)
+        points.append(run(loop, rounds_of(algorithm, 3, size=3)))
+        if isinstance(oracle, Noting):
+            assert oracle.announced == expected
+    assert torch.equal(*points)

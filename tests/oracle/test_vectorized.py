@@ -117,3 +117,21 @@ def test_a_fit_with_attention_is_replayed(caplog):
     torch.testing.assert_close(*ends, rtol=1e-9, atol=1e-9)
     assert "oracle: took" not in caplog.text
     assert task.run.simulation.runner.oracle_selection.oracle.replays(on_cpu=True)
+
+
+@pytest.mark.parametrize(("calls", "expected"), [(2, 3), (3, 1)])
+def test_three_evaluations_are_worth_a_recording(calls, expected):
+    """Python code runs in every evaluation that is not replayed."""
+    ran = []
+
+    class Noting(nn.Linear):
+        def forward(self, x):
+            ran.append(1)
+            return super().forward(x)
+
+    objective, *arguments = setting(Noting(6, 3), (6,))
+    objective.forward_only = True
+    evaluate = Vectorized(replay=True).evaluator(objective, calls)
+    for _ in range(3):
+        evaluate(*arguments)
+    assert len(ran) == expected

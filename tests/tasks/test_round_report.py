@@ -31,6 +31,13 @@ def test_metrics_of_a_round_are_logged(tmp_path):
     assert [int(float(step)) for step in steps if step] == [1, 2, 3]
 
 
+def test_checkpoints_are_named_by_the_round(tmp_path):
+    """Also in rounds after a validation, which logs the step of its own round."""
+    keep = ModelCheckpoint(tmp_path, every_n_train_steps=1, save_top_k=-1, filename="{step}")
+    fitted(Line(), max_steps=5, val_check_interval=2, enable_checkpointing=True, callbacks=[keep])
+    assert {path.stem for path in tmp_path.glob("*.ckpt")} >= {f"step={k}" for k in range(1, 6)}
+
+
 def test_drift_of_some_of_the_parameters():
     drifts = []
     for names in ((), ("body",), ("body", "head")):
