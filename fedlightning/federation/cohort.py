@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -14,6 +15,9 @@ from fedlightning.core.errors import InvalidValueError
 from fedlightning.federation.minibatches import repeat_last
 from fedlightning.federation.sources import PartSource, Source, WholeData
 from fedlightning.oracle.gradient import Minibatch
+
+WORTH_A_SIZE = 32
+"""Steps after which a recording for fewer clients has paid."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +154,7 @@ class Chunk:
         self._cohort = cohort
         self.ids = [member.id for member in members]
         self.architecture = members[0].architecture
-        counts = [len(member.index) for member in members]
+        counts = self._counts = [len(member.index) for member in members]
         self.steps = torch.tensor(counts, dtype=cohort.dtype, device=cohort.device)
         self.sizes = torch.tensor([member.size for member in members], dtype=cohort.dtype, device=cohort.device)
         self._longest = max(counts)
@@ -178,8 +182,20 @@ class Chunk:
 
     def minibatches(self) -> Iterator[Minibatch]:
         """Give as many minibatches as the longest client has; clients with fewer are inactive in the last ones."""
+        computed = self._computed()
         for k in range(self._longest):
-            yield Minibatch(self._at_step(k), self.steps > k if self._ragged else None)
+            yield Minibatch(self._at_step(k), self.steps > k if self._ragged else None, computed[k])
+
+    def _computed(self) -> list[Tensor | None]:
+        """Return, for each step, the places of the clients that are computed; None for all."""
+        sizes = computed_together(self._counts)
+        longest_first = sorted(range(len(self)), key=self._counts.__getitem__, reverse=True)
+        rows = {
+            size: torch.tensor(sorted(longest_first[:size]), device=self.steps.device)
+            for size in set(sizes)
+            if size < len(self)
+        }
+        return [rows.get(size) for size in sizes]
 
     def full(self) -> Iterator[tuple[Tensor, Any]]:
         """Give all data of the clients, in groups of clients that have equally many samples.
@@ -203,6 +219,24 @@ class Chunk:
                 "Declare the phase with data='full' or 'both', or set batch_size to null."
             )
         yield torch.arange(len(self), device=self.steps.device), self._at_step(0)
+
+
+def computed_together(counts: Sequence[int]) -> list[int]:
+    """Return how many clients are computed at each step: all that are active, and a few more to repeat few sizes.
+
+    A size is at most halved where that lasts long enough to pay for a recording of the smaller one.
+
+    Args:
+        counts: Number of steps of each client.
+    """
+    ascending, sizes, size = sorted(counts), [], len(counts)
+    for k in range(ascending[-1]):
+        if ascending[-1] - k >= WORTH_A_SIZE:
+            active = len(counts) - bisect_right(ascending, k)
+            while (size + 1) // 2 >= active and size > 1:
+                size = (size + 1) // 2
+        sizes.append(size)
+    return sizes
 
 
 class RoundBatch:

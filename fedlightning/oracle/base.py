@@ -32,6 +32,20 @@ class Evaluation:
     loss: Tensor
     scalars: dict[str, Tensor] = field(default_factory=dict)
 
+    def among(self, rows: Tensor, num_clients: int) -> Evaluation:
+        """Return the evaluation as that of some among S clients; the others have zeros.
+
+        Args:
+            rows: Places ``[R]`` of the evaluated clients.
+            num_clients: S.
+        """
+
+        def wide(values: Tensor) -> Tensor:
+            return values.new_zeros((num_clients, *values.shape[1:])).index_copy_(0, rows, values)
+
+        scalars = {name: wide(values) for name, values in self.scalars.items()}
+        return Evaluation(wide(self.g), wide(self.g_personal), wide(self.buffers), wide(self.loss), scalars)
+
 
 Blocks = Literal["both", "shared", "personal"]
 """The gradients to compute. The backward pass leaves out whatever only the other block needs."""

@@ -9,6 +9,7 @@ from typing import Any, Protocol, overload
 import torch
 from torch import Tensor
 
+from fedlightning.core.tree import map_tensors
 from fedlightning.oracle.base import Blocks, Evaluate, Evaluation
 from fedlightning.oracle.randomness import EvaluationSeeds, Randomness
 from fedlightning.oracle.tally import Tally
@@ -21,10 +22,13 @@ class Minibatch:
     Attributes:
         data: The data set's structure, leaves ``[S, B, ...]``.
         active: ``[S]`` bool, False for a client that has no more minibatches; None if all have.
+        computed: ``[R]``, places of the clients whose gradients are computed: all that are active, and perhaps others;
+            None for all. The gradients of the rest are zero.
     """
 
     data: Any
     active: Tensor | None = None
+    computed: Tensor | None = None
 
     def keep(self, new: Tensor, old: Tensor) -> Tensor:
         """Return ``new [S, ...]``, but ``old`` for clients that have no more minibatches."""
@@ -171,8 +175,7 @@ class GradientOracle:
         with torch.random.fork_rng(devices=[w.device] if w.device.type == "cuda" else []):
             if batch is None:
                 return self._on_all_data(w, v).g
-            own = _personal(w, v, self.personal)
-            return self._evaluate(w, own, self.buffers, batch.data, self._shared_alone, self._seeds.next()).g
+            return self._on(batch, w, _personal(w, v, self.personal), self._shared_alone).g
 
     def full(self, w: Tensor, active: Tensor | None = None) -> Tensor:
         """Compute the operator of f_i over all data of each client, ``[S, d]``.
@@ -231,11 +234,19 @@ class GradientOracle:
         return self._tally.counted()
 
     def _evaluated(self, w: Tensor, v: Tensor, batch: Minibatch, blocks: Blocks) -> Evaluation:
-        result = self._evaluate(w, v, self.buffers, batch.data, blocks, self._seeds.next())
+        result = self._on(batch, w, v, blocks)
         self._seeds.advance(batch.active)
         self.buffers = batch.keep(result.buffers, self.buffers)
         self._tally.add({"loss": result.loss, **result.scalars}, batch.active)
         return result
+
+    def _on(self, batch: Minibatch, w: Tensor, v: Tensor, blocks: Blocks) -> Evaluation:
+        rows, randomness = batch.computed, self._seeds.next()
+        if rows is None:
+            return self._evaluate(w, v, self.buffers, batch.data, blocks, randomness)
+        data = map_tensors(lambda leaf: leaf[rows], batch.data)
+        part = self._evaluate(w[rows], v[rows], self.buffers[rows], data, blocks, randomness.of(rows))
+        return part.among(rows, len(w))
 
     def _on_all_data(self, w: Tensor, v: Tensor | None) -> Evaluation:
         self.full_calls += 1
