@@ -260,6 +260,8 @@ def read(layout: Layout, module: nn.Module, like: Tensor | None = None) -> Tenso
 
 def write(layout: Layout, module: nn.Module, vector: Tensor) -> None:
     """Copy ``vector [d]`` into the layout's tensors in ``module``, rounding for integer tensors."""
+    if not layout.names:
+        return
     views = layout.views(vector)
     with torch.no_grad():
         for name, tensor in zip(layout.names, _tensors(layout, module), strict=True):

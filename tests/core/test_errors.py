@@ -47,7 +47,6 @@ PLAIN = {
     "oracle/auto.py: NotImplementedError",
     "oracle/base.py: RuntimeError",  # raised while an objective runs, and wrapped with the client's number
     "oracle/double.py: MemoryError",
-    "oracle/layers.py: AssertionError",
     "oracle/vectorized.py: RuntimeError",
 }
 """Built-in errors that are raised on purpose, by file."""
