@@ -24,8 +24,10 @@ lint: $(VENV)/ready ## formatting, lint and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-bench: $(VENV)/ready ## speed and memory of the standard job against a plain PyTorch loop
+bench: $(VENV)/ready ## speed and memory beside a plain PyTorch loop: the standard job, eleven networks, short rounds
 	$(BIN)/python benchmarks/standard_job.py
+	$(BIN)/python benchmarks/networks.py
+	$(BIN)/python benchmarks/overhead.py
 
 clean: ## remove the virtual environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
