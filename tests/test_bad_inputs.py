@@ -484,6 +484,16 @@ class Labels(FederatedLightningModule):
         return F.cross_entropy(self.net(batch[0]), batch[1])
 
 
+class Keyed(Line):
+    """Samples are dicts."""
+
+    def __init__(self):
+        super().__init__(oracle=Vectorized())
+
+    def objective(self, batch):
+        return super().objective((batch["x"], batch["y"][:, 0]))
+
+
 def of(*sets, task=Line, **options):
     """Fit on one data set a client."""
     return fit(seeded(task), FederatedDataModule.from_datasets(list(sets), **{**DEAL, **options}))
@@ -552,7 +562,13 @@ for _name, _run, _error, _says in [
     ("sparse", lambda: of(pair(X.to_sparse())), T, r"torch.sparse_coo, .*\.to_dense\(\)"),
     ("meta", lambda: of(pair(X.to("meta"), Y.to("meta"))), T, "meta device"),
     ("other structure", lambda: of(pair(), TensorDataset(X, Y, Y)), OE, "client 1: ValueError: too many values"),
-    ("dict beside tuple", lambda: of(pair(), Items([{"x": x, "y": x[0]} for x in X])), OE, "client 1"),
+    ("dict beside tuple", lambda: of(pair(), Items([{"x": x, "y": x[0]} for x in X])), T, "a list of 2 beside a dict"),
+    (
+        "keys in another order",
+        lambda: of(*(Items([{k: x for k in keys} for x in X]) for keys in ("xy", "yx")), task=Keyed),
+        T,
+        "a dict of 'x', 'y' beside a dict of 'y', 'x'",
+    ),
     (
         "train is one data set",
         lambda: FederatedDataModule.from_datasets(pair()),

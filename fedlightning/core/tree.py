@@ -66,7 +66,25 @@ def map_tensors(function: Callable[..., Any], data: Any, *others: Any) -> Any:
         function: Takes a tensor of ``data`` and the tensors at the same place in each of the ``others``.
         data: Tensors in nested dicts, lists and tuples.
         others: Further data of the same structure.
+
+    Raises:
+        TypeError: If the structures differ, be it in the order of a dict's keys.
     """
     leaves, structure = flatten(data)
-    columns = [leaves, *(flatten(other)[0] for other in others)]
+    columns = [leaves]
+    for other in others:
+        theirs, nesting = flatten(other)
+        if nesting != structure:
+            raise InvalidTypeError(
+                f"Samples that belong together are nested differently: {_described(data)} beside {_described(other)}. "
+                "Let every client's data set return one structure, dicts with the same keys in the same order."
+            )
+        columns.append(theirs)
     return unflatten([function(*column) for column in zip(*columns, strict=True)], structure)
+
+
+def _described(data: Any) -> str:
+    """Return the outer structure of ``data``, for messages."""
+    if isinstance(data, dict):
+        return f"a dict of {', '.join(map(repr, data))}"
+    return f"a {type(data).__name__} of {len(data)}" if isinstance(data, list | tuple) else "a tensor"
