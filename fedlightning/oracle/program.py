@@ -137,7 +137,7 @@ class Program:
             outputs: Names of the tensors that the function returns.
         """
         needed, body = set(outputs), [f"    return [{', '.join(outputs)}]"]
-        for line in reversed(self._filled(outputs[0])):
+        for line in reversed(self._filled(outputs)):
             if not (line.acts or needed.intersection(line.makes)):
                 continue
             last = set(line.reads) - needed
@@ -149,12 +149,9 @@ class Program:
         exec(_compiled(source), scope)
         return scope.pop("replay")  # type: ignore[no-any-return]  # a function in its own globals would outlive its use
 
-    def _filled(self, first: Name) -> list[_Line]:
-        """Return the lines with every join as copies, each behind the last operation that may change what is copied.
-
-        Args:
-            first: Name of the first output.
-        """
+    def _filled(self, outputs: Sequence[Name]) -> list[_Line]:
+        """Return the lines with every join as copies, each behind the last operation that may change what is copied."""
+        read = {name for line in self._lines for name in (line.reads if isinstance(line, _Line) else line.parts)}
         after: list[list[_Line]] = [[] for _ in self._lines]
         made: dict[Name, int] = {}
         last_write = 0
@@ -163,10 +160,12 @@ class Program:
                 made.update((name, place) for name in line.makes if name is not None)
                 last_write = place if line.acts else last_write
                 continue
+            if line.whole not in read and line.whole not in outputs:
+                continue
             made[line.whole] = place
             at = [max(made.get(part, 0), last_write) for part in line.parts]
             views = [self._new() for _ in line.parts]
-            room = f"{line.room} if room is None else room" if line.whole == first else line.room
+            room = f"{line.room} if room is None else room" if line.whole == outputs[0] else line.room
             after[min(at)] += [_Line((line.whole,), True, room, (), False)]
             after[min(at)] += [_Line(tuple(views), False, line.cut, (line.whole,), False)]
             for view, part, when in zip(views, line.parts, at, strict=True):

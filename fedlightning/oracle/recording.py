@@ -184,9 +184,9 @@ def _dim(args: Sequence[Any], kwargs: dict[str, Any]) -> int:
 
 
 def _is_large(parts: Sequence[Tensor], whole: Tensor) -> bool:
-    """Return whether tensors are worth joining one by one."""
+    """Return whether tensors are worth joining one by one, into memory in the usual order."""
     alike = all(part.dtype == whole.dtype and part.dim() == whole.dim() for part in parts)
-    return alike and whole.numel() * whole.element_size() >= LARGE_BYTES
+    return alike and whole.is_contiguous() and whole.numel() * whole.element_size() >= LARGE_BYTES
 
 
 def _changes_nothing(args: Sequence[Any], output: Any) -> bool:

@@ -124,7 +124,28 @@ def joins_two_dtypes(x):
     return [torch.cat([x.double().expand(LARGE, 2), x.expand(LARGE, 2)], 0)]
 
 
-@pytest.mark.parametrize("function", [joins_what_is_written_later, joins_and_goes_on, joins_two_dtypes])
+def joins_channels_last(x):
+    """The result lies in memory as its parts do, which the following operations count on."""
+    image = x[0] * torch.ones(1, 8, 4, LARGE // 64).contiguous(memory_format=torch.channels_last)
+    whole = torch.cat([image, image + x[1]])
+    return [torch.as_strided(whole, (8,), (1,)) * 2, whole.permute(0, 2, 3, 1).reshape(-1)]
+
+
+def joins_what_nobody_reads(x):
+    torch.cat([x.expand(LARGE, 2), x.expand(LARGE, 2)])
+    return [x * 3]
+
+
+JOINING = [
+    joins_what_is_written_later,
+    joins_and_goes_on,
+    joins_two_dtypes,
+    joins_channels_last,
+    joins_what_nobody_reads,
+]
+
+
+@pytest.mark.parametrize("function", JOINING)
 def test_large_joined_tensors_are_those_of_a_call(function):
     recording = Recording(function)
     for k in range(4):
