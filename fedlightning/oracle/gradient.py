@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, overload
 
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from fedlightning.core.tree import map_tensors
 from fedlightning.oracle.base import Blocks, Evaluate, Evaluation
+from fedlightning.oracle.objective import ObjectiveError
 from fedlightning.oracle.randomness import EvaluationSeeds, Randomness
 from fedlightning.oracle.tally import Tally
 
@@ -245,13 +247,25 @@ class GradientOracle:
         if rows is None:
             return self._evaluate(w, v, self.buffers, batch.data, blocks, randomness)
         data = map_tensors(lambda leaf: leaf[rows], batch.data)
-        part = self._evaluate(w[rows], v[rows], self.buffers[rows], data, blocks, randomness.of(rows))
+        with _places_of(rows):
+            part = self._evaluate(w[rows], v[rows], self.buffers[rows], data, blocks, randomness.of(rows))
         return part.among(rows, len(w))
 
     def _on_all_data(self, w: Tensor, v: Tensor | None) -> Evaluation:
         self.full_calls += 1
         own = _personal(w, v, self.personal)
         return evaluate_all_data(self._evaluate_full, self._data, w, own, self.buffers, self._seeds.next())
+
+
+@contextmanager
+def _places_of(places: Tensor) -> Iterator[None]:
+    """Let an error that is about one of some clients tell the client's place in the chunk."""
+    try:
+        yield
+    except ObjectiveError as error:
+        if error.place is not None:
+            error.place = int(places[error.place])
+        raise
 
 
 def _personal(w: Tensor, v: Tensor | None, start: Tensor | None) -> Tensor:
@@ -280,7 +294,8 @@ def evaluate_all_data(
     g, g_v = torch.empty_like(w), torch.empty_like(v)
     values: dict[str, Tensor] = {}
     for places, group in data.full():
-        result = evaluate(w[places], v[places], buffers[places], group, "both", randomness.of(places))
+        with _places_of(places):
+            result = evaluate(w[places], v[places], buffers[places], group, "both", randomness.of(places))
         g[places], g_v[places] = result.g, result.g_personal
         for name, value in {"loss": result.loss, **result.scalars}.items():
             values.setdefault(name, value.new_empty(len(w)))[places] = value

@@ -8,8 +8,8 @@ from torch import nn
 
 from fedlightning.algorithms import FedAvg
 from fedlightning.federation.cohort import RoundBatch
-from fedlightning.oracle import Sequential, Vectorized
-from fedlightning.oracle.gradient import GradientOracle
+from fedlightning.oracle import ObjectiveError, Sequential, Vectorized
+from fedlightning.oracle.gradient import GradientOracle, Minibatch
 from tests.support.cohorts import NETS, S, classify, setting
 from tests.support.federations import loop_for, quadratic, rounds_of
 from tests.support.finite_sums import Samples, evaluate, finite_sum
@@ -109,3 +109,23 @@ def _float64():
     from fedlightning.oracle import Autocast
 
     return Autocast("cpu")
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_an_error_of_one_client_names_its_place_in_the_chunk(full):
+    """Also where only some of the clients are computed."""
+
+    def fails(*arguments):
+        raise ObjectiveError("no", place=1)
+
+    class Some(Samples):
+        def full(self):
+            yield torch.tensor([0, 2]), self.a
+
+    samples = Some(finite_sum(), 1)
+    oracle = GradientOracle(samples, fails, torch.empty(len(samples), 0))
+    w = torch.zeros(len(samples), 1)
+    batch = Minibatch(torch.zeros(len(samples), 1), computed=torch.tensor([0, 2]))
+    with pytest.raises(ObjectiveError) as caught:
+        _ = oracle.full(w) if full else oracle(w, batch)
+    assert caught.value.place == 2
