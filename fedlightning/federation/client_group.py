@@ -132,8 +132,9 @@ class ClientGroup:
             Whether any client state has changed in a way that :meth:`undo` does not take back.
         """
         pending, self._pending = self._pending, []
-        rounds, last = {stamp.round for stamp, *_ in pending}, len(self.table.algorithm.phases) - 1
-        self._earlier = [(index, before) for index, before in self._earlier if index in rounds]
+        last = len(self.table.algorithm.phases) - 1
+        present = max((stamp.round for stamp in (*accepted.values(), *(stamp for stamp, *_ in pending))), default=0)
+        self._earlier = [(index, before) for index, before in self._earlier if index >= present]
         changed = False
         for stamp, ids, states in pending:
             kept = [place for place, client in enumerate(ids) if accepted.get(client) == stamp]

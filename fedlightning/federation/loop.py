@@ -119,7 +119,7 @@ class RoundLoop:
         self._at_round_boundary = was_at_boundary and not changed
 
     def evaluate(self, request: EvaluationRequest, client_ids: Sequence[int]) -> dict[str, ClientValues]:
-        """Ask clients what they measure of their models, and join the answers of all processes.
+        """Ask clients for metrics of their models, and join the answers of all processes.
 
         Args:
             request: What they are sent, from :meth:`FederatedServer.evaluation_request`.

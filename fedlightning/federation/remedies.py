@@ -1,4 +1,4 @@
-"""Advice of messages: the options of the algorithm at hand that change or clip its clients' steps."""
+"""Advice of messages: the options of the algorithm in use that change or clip its clients' steps."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def smaller_steps(algorithm: Algorithm, *others: str) -> str:
     """Return the sentence that says what helps against clients' steps that are too long.
 
     Args:
-        algorithm: The algorithm at hand; options that it lacks are not named.
+        algorithm: The algorithm in use; options that it lacks are not named.
         others: What helps besides, at least one thing, e.g. ``look at the data``.
     """
     verbs = {"lr": "lower", "local_clip": "set"}

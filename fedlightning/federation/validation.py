@@ -237,7 +237,7 @@ class LeftOutWarnings:
         """Start without any client named.
 
         Args:
-            algorithm: The algorithm at hand, whose options the warnings advise.
+            algorithm: The algorithm in use, whose options the warnings advise.
         """
         self._algorithm = algorithm
         self._named: set[int] = set()

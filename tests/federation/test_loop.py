@@ -22,6 +22,7 @@ from fedlightning.oracle import Autocast, Sequential, Vectorized
 from fedlightning.oracle.check import ladder
 from fedlightning.participation import FirstResponders, ResponseShare, Selection
 from tests.support.federations import loop_for, quadratic, responders, rounds_of, run
+from tests.support.over_the_wire import FederationOverTheWire
 from tests.support.small import Line, clients, trainer
 
 
@@ -86,16 +87,22 @@ def test_a_round_skipped_in_its_second_phase_counts_what_was_sent_before():
 class Twice(FedAvg):
     """The clients step in both phases."""
 
+    times = 2
+
     @property
     def phases(self):
-        return 2 * (Phase(self.broadcast, self.client_update, self.server_update),)
+        return self.times * (Phase(self.broadcast, self.client_update, self.server_update),)
+
+
+class Thrice(Twice):
+    times = 3
 
 
 class Counting(FederatedLightningModule):
     """A local buffer counts the steps of each client; in a second phase clients may return NaN."""
 
-    def __init__(self):
-        super().__init__(Twice(0.05))
+    def __init__(self, algorithm):
+        super().__init__(algorithm)
         self.line = nn.Linear(3, 1)
         self.register_buffer("steps", torch.zeros(()))
         self.register_buffer("limit", torch.tensor(torch.inf))
@@ -107,18 +114,38 @@ class Counting(FederatedLightningModule):
         return loss * torch.where(self.steps > self.limit, torch.nan, 1.0)
 
 
-@pytest.mark.parametrize("how", ["skipped", "overflow", "rejected"])
-def test_a_round_that_fails_in_its_second_phase_leaves_local_buffers_as_they_were(how):
-    algorithm = Twice(0.05)
+def three_rounds(algorithm):
     sets = [TensorDataset(torch.randn(8, 3), torch.randn(8)) for _ in range(4)]
     data = FederatedDataModule.from_datasets(sets, batch_size=4, local_steps=3, rounds_per_epoch=3)
     data.prepare_data()
     data.setup("fit")
-    first, second, third = (
-        each.place(torch.device("cpu"), torch.float32) for each in RoundLoader(data, algorithm.phases)
-    )
-    torch.manual_seed(0)
-    task = Counting()
+    return [batch.place(torch.device("cpu"), torch.float32) for batch in RoundLoader(data, algorithm.phases)]
+
+
+def test_a_client_that_one_phase_leaves_out_takes_back_the_phase_before():
+    algorithm = Thrice(0.05)
+    first, second, _ = three_rounds(algorithm)
+    federation = FederationOverTheWire(Counting(algorithm), 4, Sequential(), buffers="local")
+    tables = [federation.clients[i].runner.clients.table for i in range(4)]
+
+    def kept():
+        return [table.states.of([i])["buffers"].tolist() for i, table in enumerate(tables)]
+
+    federation.run(first, Autocast("cpu"))
+    before = kept()
+    everyone, some, nobody = second.cohorts
+    some = replace(some, members=some.members[2:], answering=2)
+    nobody = replace(nobody, members=(), answering=0)
+    with pytest.warns(RuntimeWarning, match="Round 2 was skipped"):
+        federation.run(RoundBatch(second.index, (everyone, some, nobody), second.samples), Autocast("cpu"))
+    assert kept() == before
+
+
+@pytest.mark.parametrize("how", ["skipped", "overflow", "rejected"])
+def test_a_round_that_fails_in_its_second_phase_leaves_local_buffers_as_they_were(how):
+    algorithm = Twice(0.05)
+    first, second, third = three_rounds(algorithm)
+    task = Counting(algorithm)
     loop = loop_for(task, Sequential(), buffers="local")
     table = loop.runner.clients.table
     loop.run(first, Autocast("cpu"))
