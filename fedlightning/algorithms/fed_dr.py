@@ -119,7 +119,7 @@ class FedDR(SplittingAlgorithm):
         return Message(self.point(server), server.t)
 
     def client_update(self, message: Message, state: Client, oracle: GradientOracle) -> Reply:
-        """Move the anchor, solve the subproblem, then reflect the solution."""
+        """Move the centre, solve the subproblem, then reflect the solution."""
         y = state.y + self.alpha * (message.z - state.x)
         solution = self.solve(state.x, oracle, Subproblem(y, 1 / self.eta, turn=message.t))
         x = solution.w

@@ -21,6 +21,7 @@ from fedlightning.cli.errors import comes_from, is_refusal
 from fedlightning.cli.outputs import trainer_folders, writing_to
 from fedlightning.cli.parser import ComparisonParser, plain
 from fedlightning.cli.stops import status_of_signals
+from fedlightning.cli.wording import remedy
 from fedlightning.data.module import FederatedDataModule
 from fedlightning.federation.checkpoint_io import AtomicCheckpointIO
 from fedlightning.tasks.base import FederatedLightningModule
@@ -89,8 +90,7 @@ class FederatedCLI(LightningCLI):
                 origin = within
             if not is_refusal(origin) and not any(comes_from(origin, each) for each in ("jsonargparse", "lightning")):
                 raise origin from None
-            remedy = next((remedy for part, remedy in _REMEDIES.items() if part in str(error)), "")
-            print(f"fedlightning: {plain(str(error))}{remedy}", file=sys.stderr)
+            print(f"fedlightning: {plain(str(error))}{remedy(str(error))}", file=sys.stderr)
             raise SystemExit(2) from error
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
@@ -170,15 +170,6 @@ def _seed(given: bool | int) -> int:
     """Return the seed as Lightning reads it: the default seed for ``true``."""
     return 0 if isinstance(given, bool) else given
 
-
-_NO_ACCELERATOR = " Give --trainer.accelerator=auto or cpu."
-_REMEDIES = {
-    "`devices` selected with `CPUAcc": " Give --trainer.devices=auto or 1.",
-    "No supported gpu backend found": _NO_ACCELERATOR,
-    "the accelerator is not available": _NO_ACCELERATOR,
-    "'torch_xla": _NO_ACCELERATOR,
-}
-"""What to say after messages of Lightning's that name no option, by a part of the message."""
 
 _TRAINER_DEFAULTS: dict[str, Any] = {
     "log_every_n_steps": 1,

@@ -1,9 +1,9 @@
-"""The wording of jsonargparse's messages, which no other module knows: new wording needs changes here alone.
+"""The wording of jsonargparse's and Lightning's messages, which no other module knows: new wording changes this alone.
 
 For a class within a class a message is a tree: keys and class paths on the way, all members of every union that do not
 fit, and dumps of what was given. :func:`deepest_complaints` reads the tree and says of its leaves what they are about,
 so that nothing else has to look at the text. ``tests/cli/test_wording.py`` provokes every message with jsonargparse
-itself.
+and Lightning themselves.
 """
 
 from __future__ import annotations
@@ -168,3 +168,17 @@ def _short(value: str) -> str | None:
     if nested := _NESTED.fullmatch(value):
         value = nested[1]
     return None if "Namespace(" in value or value.startswith("{") or len(value) > 80 else value
+
+
+def remedy(message: str) -> str:
+    """Return what to say after a message of Lightning's that names no option; nothing after other messages."""
+    return next((remedy for part, remedy in _REMEDIES.items() if part in message), "")
+
+
+_NO_ACCELERATOR = " Give --trainer.accelerator=auto or cpu."
+_REMEDIES = {
+    "`devices` selected with `CPUAcc": " Give --trainer.devices=auto or 1.",
+    "No supported gpu backend found": _NO_ACCELERATOR,
+    "the accelerator is not available": _NO_ACCELERATOR,
+    "'torch_xla": _NO_ACCELERATOR,
+}

@@ -218,13 +218,13 @@ class _Rule:
         in_dims = [maybe_get_bdim(each) if isinstance(each, Tensor) else None for each in args]
         plain = [get_unwrapped(each) if isinstance(each, Tensor) else each for each in args]
         with retrieve_current_functorch_interpreter().lower():
-            result, out_dim = cls.vmap(None, in_dims, *plain)
+            result, out_dim = cls.vmap(in_dims, *plain)
         return _add_batch_dim(result, out_dim, level)
 
 
 class _Linear(_Rule):
     @staticmethod
-    def vmap(_: Any, in_dims: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, int]:
+    def vmap(in_dims: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, int]:
         x, weight = x.movedim(in_dims[0], 0), weight.movedim(in_dims[1], 0)
         bias = None if bias is None else bias.movedim(in_dims[2], 0)
         y = _CohortLinear.apply(*_autocast(x.flatten(1, -2), weight, bias))  # [S, rows, out]
@@ -262,7 +262,7 @@ class _CohortLinear(torch.autograd.Function):
 class _Attention(_Rule):
     @staticmethod
     def vmap(
-        _: Any, in_dims: Any, query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float | None
+        in_dims: Any, query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float | None
     ) -> tuple[Tensor, int]:
         q, k, v = (t.movedim(dim, 0).flatten(0, 1) for t, dim in zip((query, key, value), in_dims, strict=False))
         with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):
@@ -273,7 +273,6 @@ class _Attention(_Rule):
 class _Conv2d(_Rule):
     @staticmethod
     def vmap(
-        _: Any,
         in_dims: Any,
         x: Tensor,
         weight: Tensor,
@@ -295,7 +294,7 @@ class _Conv2d(_Rule):
 class _GroupNorm(_Rule):
     @staticmethod
     def vmap(
-        _: Any, in_dims: Any, x: Tensor, groups: int, weight: Tensor | None, bias: Tensor | None, eps: float
+        in_dims: Any, x: Tensor, groups: int, weight: Tensor | None, bias: Tensor | None, eps: float
     ) -> tuple[Tensor, int]:
         x = x.movedim(in_dims[0], 1)  # [batch, S, channels, ...]
         clients = x.shape[1]
@@ -308,7 +307,7 @@ class _GroupNorm(_Rule):
 
 class _MaxPool2d(_Rule):
     @staticmethod
-    def vmap(_: Any, in_dims: Any, x: Tensor, args: Any, kwargs: Any) -> tuple[Tensor, int]:
+    def vmap(in_dims: Any, x: Tensor, args: Any, kwargs: Any) -> tuple[Tensor, int]:
         x = x.movedim(in_dims[0], 1)
         clients = x.shape[1]
         y = F.max_pool2d(channels_last(x.flatten(1, 2)), *args, **kwargs)
@@ -317,7 +316,7 @@ class _MaxPool2d(_Rule):
 
 class _CrossEntropy(_Rule):
     @staticmethod
-    def vmap(_: Any, in_dims: Any, x: Tensor, target: Tensor, ignore_index: int, reduction: str) -> tuple[Tensor, int]:
+    def vmap(in_dims: Any, x: Tensor, target: Tensor, ignore_index: int, reduction: str) -> tuple[Tensor, int]:
         x, target = x.movedim(in_dims[0], 0), target.movedim(in_dims[1], 0)  # [S, batch, classes], [S, batch]
         loss = F.cross_entropy(x.flatten(0, 1), target.flatten(), ignore_index=ignore_index, reduction="none")
         loss = loss.view(target.shape)

@@ -40,7 +40,7 @@ class ClientPredictions:
             if isinstance(module, _BatchNorm) and module.running_mean is None:
                 raise NotBatchableError(f"'{name}' normalises by the batch (track_running_stats=False)")
         self._space = space
-        self._call = _ScoresModule(task)
+        self._call = _PredictionsModule(task)
         self._task = task
         self._checked = False
 
@@ -119,7 +119,7 @@ def _apart(one: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-class _ScoresModule(nn.Module):
+class _PredictionsModule(nn.Module):
     """Makes the predictions the call of a module, because ``functional_call`` calls modules only."""
 
     def __init__(self, task: nn.Module) -> None:

@@ -89,7 +89,7 @@ class Vectorized(ClientBatching):
             raise InvalidValueError("Vectorized(backward='each') replays: leave out compile=True and replay=False.")
 
     def chunk(self, cost: Cost) -> int:
-        """Clients that fit: point, operator, a few temporaries and the activations of each."""
+        """Return how many clients fit, each with a point, an operator, a few temporaries and its activations."""
         if self.chunk_size is not None:
             return self.chunk_size
         numbers = 8 * cost.dim * cost.itemsize
@@ -102,7 +102,7 @@ class Vectorized(ClientBatching):
         return max(8 if client <= CACHE_BYTES else 4, CACHE_BYTES // client)
 
     def replays(self, on_cpu: bool) -> bool:
-        """Whether rounds of many steps are replayed."""
+        """Return whether rounds of several steps are replayed."""
         if self.backward == "each":
             return True
         return not self.compile and (on_cpu if self.replay is None else self.replay)
@@ -122,7 +122,7 @@ class Vectorized(ClientBatching):
             yield replace(plain, backward=backward, replay=False)
 
     def evaluator(self, objective: Objective, calls: int) -> Evaluate:
-        """Batched forward and backward pass; recorded or compiled if so chosen."""
+        """Return a batched forward and backward pass, recorded or compiled if so chosen."""
         noise = ClientNoise()
         if self.backward == "each":
             compute = each(objective, (self.threads or torch.get_num_threads()) if objective.autocast.on_cpu else 1)
@@ -168,7 +168,7 @@ def _batched(
 def _forward_batched(
     objective: Objective, w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks = "both"
 ) -> Evaluation:
-    """The backward pass is ordinary autograd on batched tensors: less bookkeeping, and layers laid out by our rules."""
+    """Batch the forward pass alone: autograd is ordinary then, and layers are laid out by our rules."""
     forward = vmap(objective, in_dims=0, randomness=_randomness(objective))
     with BATCHABLE_ATTENTION(), CohortLayers(fast=objective.autocast.on_cpu):
         return differentiate(objective, forward, w, v, b, data, blocks)
@@ -177,7 +177,7 @@ def _forward_batched(
 def _gradient_batched(
     objective: Objective, w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks = "both"
 ) -> Evaluation:
-    """``vmap(grad)`` takes composite operations apart (recurrent layers, attention, group norm) and compiles whole."""
+    """Batch the gradient: this takes composite operations apart (recurrent layers, attention) and compiles whole."""
     space, scale = objective.space, objective.autocast.scale
     wanted = {"both": (0, 1), "shared": (0,), "personal": (1,)}[blocks]
 
@@ -220,7 +220,7 @@ def _forward_alone_can_be_batched(objective: Objective, w: Tensor, v: Tensor, b:
 
 
 def is_slow(warning: object) -> bool:
-    """Whether vmap has warned that it goes client by client."""
+    """Return whether vmap has warned that it goes client by client."""
     return "batching rule" in str(warning)
 
 

@@ -9,8 +9,10 @@ from typing import Literal
 
 import jsonargparse
 import pytest
+import torch
+from lightning.pytorch import Trainer
 
-from fedlightning.cli.wording import Subject, allows_none, deepest_complaints
+from fedlightning.cli.wording import Subject, allows_none, deepest_complaints, remedy
 
 HERE = __name__
 
@@ -168,3 +170,20 @@ def test_what_is_not_understood_is_left_as_it_is(message):
 
 def test_an_empty_message_complains_of_nothing():
     assert deepest_complaints("") == []
+
+
+@pytest.mark.parametrize(
+    ("options", "advice"),
+    [
+        ({"accelerator": "cpu", "devices": -1}, "--trainer.devices=auto or 1"),
+        ({"accelerator": "gpu"}, "--trainer.accelerator=auto or cpu"),
+        ({"accelerator": "cuda"}, "--trainer.accelerator=auto or cpu"),
+        ({"accelerator": "tpu"}, "--trainer.accelerator=auto or cpu"),
+    ],
+)
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the accelerators must be missing")
+def test_what_lightning_says_of_devices_has_a_remedy(options, advice):
+    with pytest.raises(Exception) as caught:  # noqa: PT011  # of several classes
+        Trainer(**options, logger=False)
+    assert advice in remedy(str(caught.value))
+    assert remedy("no Trainer") == ""

@@ -75,7 +75,7 @@ def test_partials_come_back_as_partials_and_tuples_as_tuples():
         "fedlightning.tasks.Classification",
         "fedlightning.compare.run.Run",
         "fedlightning.callbacks.LastCheckpoint",
-        "fedlightning.oracle.predictions._ScoresModule",
+        "fedlightning.oracle.predictions._PredictionsModule",
         "fedlightning.oracle.base.nn",
         "fedlightning.oracle.nowhere.Sequential",
         "torch.save",
