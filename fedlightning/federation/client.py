@@ -20,7 +20,6 @@ from fedlightning.oracle import Autocast, Cost, Vectorized
 from fedlightning.oracle.objective import begins_to_write
 from fedlightning.oracle.randomness import python_generators_restored
 from fedlightning.oracle.side_effects import released
-from fedlightning.oracle.threads import limited
 
 
 class Clients(Protocol):
@@ -121,7 +120,7 @@ class ClientRunner:
         with self._undisturbed(cohort.device):
             if request.stamp.phase == 0 or not self.oracle_selection.is_made:
                 self._get_ready(request, cohort)
-            with limited(self.oracle_selection.oracle.threads), self._constant_buffers():
+            with self._constant_buffers():
                 yield from self.clients.answers(request, cohort, self.oracle_selection)
 
     def mean_state(self) -> Any:

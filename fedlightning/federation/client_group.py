@@ -26,6 +26,7 @@ from fedlightning.oracle import Autocast, ClientBatching, Cost, GradientOracle, 
 from fedlightning.oracle.base import Evaluate
 from fedlightning.oracle.guard import Guard
 from fedlightning.oracle.look import Look
+from fedlightning.oracle.threads import limited
 
 
 class ClientGroup:
@@ -119,8 +120,9 @@ class ClientGroup:
         phase = self.table.algorithm.phases[request.stamp.phase]
         request = replace(request, message=_copied(request.message))
         evaluators = _Evaluators(self.objective, phase, cohort, self._full_calls.get(request.stamp.phase, 1))
-        for chunk in cohort.chunks(selection.chunk_size):
-            yield from self._answers_of(chunk, phase, request, evaluators, selection)
+        with limited(selection.oracle.threads_inside(self.objective)):
+            for chunk in cohort.chunks(selection.chunk_size):
+                yield from self._answers_of(chunk, phase, request, evaluators, selection)
 
     def settle(self, accepted: Mapping[int, Stamp]) -> bool:
         """Keep the pending states of clients whose answers the server has accepted, and drop all others.

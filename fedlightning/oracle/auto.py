@@ -104,11 +104,13 @@ class Auto(ClientBatching):
             if each is not None:
                 assert each.chunk_size is not None
                 size = each.chunk_size
-                taken = self.seconds(each, objective, calls(size), load(size)) / size
+                with limited(each.threads_inside(objective)):
+                    taken = self.seconds(each, objective, calls(size), load(size)) / size
                 found.append((each, taken))
                 times += f", {taken * 1e3:.3g} ms {'replayed' if most == 1 else 'side by side'}"
         chosen, _ = min(found, key=lambda way: way[1])
-        threads = "" if chosen.threads is None or most == 1 else f" on {chosen.threads} of {most} threads"
+        used = chosen.parts if isinstance(chosen, Vectorized) and chosen.parts > 1 else chosen.threads
+        threads = "" if used is None or most == 1 else f" on {used} of {most} threads"
         return Trial(chosen, f"took {type(chosen).__name__}{threads}: {times}")
 
     def _in_chunks(
@@ -125,7 +127,7 @@ class Auto(ClientBatching):
         while size > SMALLEST_HALVED and objective.autocast.on_cpu:
             size = (size + 1) // 2
             candidate = replace(chosen, chunk_size=size)
-            with limited(candidate.threads):
+            with limited(candidate.threads_inside(objective)):
                 taken = self.seconds(candidate, objective, calls(size), load(size)) / size
             if taken > WORTH_A_CHANGE * best:
                 break
@@ -147,11 +149,17 @@ class Auto(ClientBatching):
         chosen, best = way, float("inf")
         for threads in _doubling(most):
             candidate = replace(way, threads=threads)
-            with limited(threads):
+            with limited(candidate.threads_inside(objective)):
                 taken = self.seconds(candidate, objective, calls, arguments) / num_clients
             if taken > WORTH_A_CHANGE * best:
                 break
             chosen, best = candidate, taken
+        if isinstance(way, Vectorized) and replace(way, parts=most).divided_among(objective) > 1:
+            candidate = replace(way, parts=most)
+            with limited(candidate.threads_inside(objective)):
+                taken = self.seconds(candidate, objective, calls, arguments) / num_clients
+            if taken <= WORTH_A_CHANGE * best:
+                chosen, best = candidate, taken
         return chosen, best
 
     def seconds(self, oracle: ClientBatching, objective: Objective, calls: int, arguments: Arguments) -> float:

@@ -103,6 +103,10 @@ class ClientBatching(ABC):
 
     threads: int | None = None
 
+    def threads_inside(self, objective: Objective) -> int | None:
+        """Return the number of threads inside one operation; None for as many as PyTorch takes."""
+        return self.threads
+
     @abstractmethod
     def chunk(self, cost: Cost) -> int:
         """Return the number of clients that are computed together."""

@@ -66,8 +66,10 @@ class Vectorized(ClientBatching):
             gradient, which takes recurrent layers and attention apart; ``each`` records the gradient of one client
             and replays it for all, with as many clients side by side as there are threads, which suits networks that
             keep a processor busy with one client. Null tries the first, which is fastest for small networks.
-        threads: Threads that compute; null for as many as PyTorch takes. With a number, replays of a chunk whose
-            objective draws no random numbers are divided among them, each with clients of its own.
+        threads: Threads that compute; null for as many as PyTorch takes.
+        parts: Threads that divide the replays of a chunk among themselves, one processor and clients of its own each,
+            in place of ``threads`` inside every operation. This suits large operations, and processors that other jobs
+            use as well. Objectives that draw random numbers are not divided.
     """
 
     chunk_size: int | None = None
@@ -75,9 +77,11 @@ class Vectorized(ClientBatching):
     compile: bool = False
     backward: Backward | None = None
     threads: int | None = None
+    parts: int = 1
 
     def __post_init__(self) -> None:
         require(self, "chunk_size", "threads", at_least=1, optional=True)
+        require(self, "parts", at_least=1)
         for name in ("replay", "compile"):
             if getattr(self, name) not in (True, False, None):
                 raise InvalidTypeError(f"Vectorized({name}={getattr(self, name)!r}): expected true or false.")
@@ -107,6 +111,17 @@ class Vectorized(ClientBatching):
             return True
         return not self.compile and (on_cpu if self.replay is None else self.replay)
 
+    def threads_inside(self, objective: Objective) -> int | None:
+        """Return 1 if threads compute clients of their own, which those that wait inside operations would disturb."""
+        own = (self.backward == "each" and self.threads is not None) or self.divided_among(objective) > 1
+        return 1 if own and objective.autocast.on_cpu else self.threads
+
+    def divided_among(self, objective: Objective) -> int:
+        """Return the number of threads that divide the replays of a chunk among themselves."""
+        on_cpu = objective.autocast.on_cpu
+        divides = on_cpu and self.backward != "each" and self.replays(on_cpu) and objective.draws is False
+        return self.parts if divides else 1
+
     def fallbacks(self, on_cpu: bool) -> Iterator[Vectorized]:
         """Yield this oracle and the slower ones to fall back to, each named in full, the fastest first."""
         if self.compile:
@@ -129,8 +144,7 @@ class Vectorized(ClientBatching):
         elif self.compile:
             compute = _compiled(objective)
         elif calls >= MIN_CALLS_TO_RECORD and self.replays(objective.autocast.on_cpu):
-            threads = (self.threads or 1) if objective.autocast.on_cpu and objective.draws is False else 1
-            compute = _recorded(objective, self.backward, noise, threads)
+            compute = _recorded(objective, self.backward, noise, self.divided_among(objective))
         else:
             compute = _eager(objective, self.backward, noise)
 

@@ -17,6 +17,14 @@ def two_threads():
     torch.set_num_threads(present)
 
 
+@pytest.fixture
+def one_thread():
+    present = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(present)
+
+
 def with_times(monkeypatch, alone, batched, each):
     """Auto measures these milliseconds for a client's gradient, on any number of threads."""
 
@@ -54,6 +62,21 @@ def test_clients_are_not_computed_side_by_side_where_that_is_unchecked_or_wrong(
     assert getattr(trained(Auto(), change, **options)[1].oracle, "backward", None) != "each"
 
 
+@pytest.mark.parametrize("parts", [0.5, 0.95])
+def test_a_chunk_is_divided_among_threads_where_that_is_faster(parts, monkeypatch, two_threads):
+    def seconds(self, oracle, *arguments):
+        if isinstance(oracle, Sequential):
+            return 5e-3
+        return (parts if oracle.parts == 2 else 1.0) * 1e-3 * oracle.chunk_size
+
+    monkeypatch.setattr(Auto, "seconds", seconds)
+    found, loop, said = trained(Auto())
+    assert loop.oracle.parts == (2 if parts < 0.9 else 1)
+    threads = "2 of 2" if parts < 0.9 else "1 of 2"
+    assert said[0].startswith(f"oracle: took Vectorized on {threads} threads: {parts if parts < 0.9 else 1} ms")
+    torch.testing.assert_close(found, trained(Sequential())[0], rtol=1e-12, atol=1e-12)
+
+
 class Doubled(torch.autograd.Function):
     """Written as it was before vmap, which refuses it."""
 
@@ -80,7 +103,7 @@ def test_what_cannot_be_batched_may_still_be_replayed_side_by_side(each, monkeyp
     )
 
 
-def test_on_one_thread_clients_may_be_replayed_one_by_one(monkeypatch):
+def test_on_one_thread_clients_may_be_replayed_one_by_one(monkeypatch, one_thread):
     with_times(monkeypatch, 3.0, 2.5, 1.5)
     found, loop, said = trained(Auto())
     assert (loop.oracle.backward, loop.oracle.threads) == ("each", 1)
@@ -91,7 +114,7 @@ def test_on_one_thread_clients_may_be_replayed_one_by_one(monkeypatch):
 @pytest.mark.parametrize(
     ("times", "size"), [({6: 1.0, 3: 0.5, 2: 0.7}, 3), ({6: 1.0, 3: 0.5, 2: 0.2}, 2), ({6: 1.0, 3: 0.95}, 6)]
 )
-def test_chunks_are_halved_while_that_is_faster(times, size, monkeypatch):
+def test_chunks_are_halved_while_that_is_faster(times, size, monkeypatch, one_thread):
     def seconds(self, oracle, *arguments):
         return 5e-3 if isinstance(oracle, Sequential) else times[oracle.chunk_size] * 1e-3 * oracle.chunk_size
 

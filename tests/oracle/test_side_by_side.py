@@ -37,7 +37,7 @@ def test_parts_of_a_chunk_equal_plain_evaluation(name, backward, runs):
     w = w + 0.1 * torch.randn_like(w)
     objective.draws = False
     plain = Sequential().evaluator(objective, 1)
-    together = Vectorized(backward=backward, threads=2).evaluator(objective, 100)
+    together = Vectorized(backward=backward, parts=2).evaluator(objective, 100)
     for _ in range(3):
         assert_equal_evaluations(together(w, v, b, tuple(data)), plain(w, v, b, tuple(data)))
         w = w + 0.1 * torch.randn_like(w)
@@ -47,9 +47,9 @@ def test_parts_of_a_chunk_equal_plain_evaluation(name, backward, runs):
 def test_what_draws_or_is_given_no_threads_stays_together(runs):
     objective, w, v, b, data = setting(conv(), (2, 8, 8))
     w, v, b, *data = repeated((w, v, b, *data), 3)
-    for draws, threads in ((True, 2), (None, 2), (False, None), (False, 1)):
+    for draws, threads in ((True, 2), (None, 2), (False, 1)):
         objective.draws = draws
-        evaluate = Vectorized(threads=threads).evaluator(objective, 100)
+        evaluate = Vectorized(parts=threads).evaluator(objective, 100)
         for _ in range(2):
             evaluate(w, v, b, tuple(data))
     assert runs == []
