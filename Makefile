@@ -13,7 +13,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
-demo: $(VENV)/ready ## FedMM beside its baselines on embedded digits: table, figure, TensorBoard; about three minutes
+demo: $(VENV)/ready ## FedMM beside its baselines on embedded digits: table, figure, TensorBoard; about a minute
 	$(BIN)/fedlightning compare --config configs/demo.yaml
 
 test: $(VENV)/ready ## the test suite, on all cores; about nine minutes on two
