@@ -56,8 +56,8 @@ class _Join(NamedTuple):
     cut: str
 
 
-LARGE_BYTES = 2**20
-"""Joined tensors of this size are filled part by part."""
+LARGE_BYTES = 2**23
+"""Joined tensors of this size are filled part by part; smaller ones lie in the caches anyway."""
 
 
 class Program:
