@@ -75,7 +75,7 @@ class Auto(ClientBatching):
         calls: Callable[[int], int],
         load: Callable[[int], Arguments],
         batched: Vectorized | None,
-        side_by_side: Callable[[], Vectorized | None] = lambda: None,
+        side_by_side: Callable[[], Vectorized | None],
     ) -> Trial:
         """Time clients one after the other and, if there is a batched way, many at once.
 
@@ -154,7 +154,7 @@ class Auto(ClientBatching):
             if taken > WORTH_A_CHANGE * best:
                 break
             chosen, best = candidate, taken
-        if isinstance(way, Vectorized) and replace(way, parts=most).divided_among(objective) > 1:
+        if isinstance(way, Vectorized) and way.can_be_divided(objective):
             candidate = replace(way, parts=most)
             with limited(candidate.threads_inside(objective)):
                 taken = self.seconds(candidate, objective, calls, arguments) / num_clients

@@ -69,7 +69,7 @@ class Vectorized(ClientBatching):
         threads: Threads that compute; null for as many as PyTorch takes.
         parts: Threads that divide the replays of a chunk among themselves, one processor and clients of its own each,
             in place of ``threads`` inside every operation. This suits large operations, and processors that other jobs
-            use as well. Objectives that draw random numbers are not divided.
+            use as well. For CPUs and objectives without random numbers; all others are not divided.
     """
 
     chunk_size: int | None = None
@@ -91,6 +91,11 @@ class Vectorized(ClientBatching):
             )
         if self.backward == "each" and (self.compile or self.replay is False):
             raise InvalidValueError("Vectorized(backward='each') replays: leave out compile=True and replay=False.")
+        if self.parts > 1 and (self.backward == "each" or self.compile or self.replay is False):
+            raise InvalidValueError(
+                f"Vectorized(parts={self.parts}) divides replays of a chunk: leave out compile=True and replay=False. "
+                "backward='each' divides by itself: give threads there."
+            )
 
     def chunk(self, cost: Cost) -> int:
         """Return how many clients fit, each with a point, an operator, a few temporaries and its activations."""
@@ -118,9 +123,12 @@ class Vectorized(ClientBatching):
 
     def divided_among(self, objective: Objective) -> int:
         """Return the number of threads that divide the replays of a chunk among themselves."""
+        return self.parts if self.can_be_divided(objective) else 1
+
+    def can_be_divided(self, objective: Objective) -> bool:
+        """Return whether threads may divide the replays of a chunk among themselves."""
         on_cpu = objective.autocast.on_cpu
-        divides = on_cpu and self.backward != "each" and self.replays(on_cpu) and objective.draws is False
-        return self.parts if divides else 1
+        return on_cpu and self.backward != "each" and self.replays(on_cpu) and objective.draws is False
 
     def fallbacks(self, on_cpu: bool) -> Iterator[Vectorized]:
         """Yield this oracle and the slower ones to fall back to, each named in full, the fastest first."""
@@ -134,7 +142,7 @@ class Vectorized(ClientBatching):
         for backward in backwards:
             if plain.replays(on_cpu):
                 yield replace(plain, backward=backward)
-            yield replace(plain, backward=backward, replay=False)
+            yield replace(plain, backward=backward, replay=False, parts=1)
 
     def evaluator(self, objective: Objective, calls: int) -> Evaluate:
         """Return a batched forward and backward pass, recorded or compiled if so chosen."""

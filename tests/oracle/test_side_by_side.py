@@ -98,3 +98,19 @@ def test_large_results_of_the_parts_lie_in_one_tensor(runs):
         assert torch.equal(found, torch.cat([x[:, 1:] + 1, x[:, :1]], 1))
         assert found.is_contiguous()
     assert runs == [(2, 1), (2, 2), (2, 2)]
+
+
+@pytest.mark.parametrize("options", [{"compile": True}, {"replay": False}, {"backward": "each"}])
+def test_parts_that_nothing_would_divide_are_refused(options):
+    with pytest.raises(ValueError, match=r"Vectorized\(parts=2\) divides replays"):
+        Vectorized(parts=2, **options)
+
+
+def test_all_slower_ways_of_a_divided_one_can_be_made():
+    ways = list(Vectorized(parts=2, chunk_size=4).fallbacks(on_cpu=True))
+    assert [(way.backward, way.replay, way.parts) for way in ways] == [
+        ("autograd", None, 2),
+        ("autograd", False, 1),
+        ("vmap", None, 2),
+        ("vmap", False, 1),
+    ]
