@@ -190,12 +190,12 @@ class Chunk:
         """Return, for each step, the places of the clients that are computed; None for all."""
         sizes = computed_together(self._counts)
         longest_first = sorted(range(len(self)), key=self._counts.__getitem__, reverse=True)
-        rows = {
+        places = {
             size: torch.tensor(sorted(longest_first[:size]), device=self.steps.device)
             for size in set(sizes)
             if size < len(self)
         }
-        return [rows.get(size) for size in sizes]
+        return [places.get(size) for size in sizes]
 
     def full(self) -> Iterator[tuple[Tensor, Any]]:
         """Give all data of the clients, in groups of clients that have equally many samples.

@@ -32,16 +32,16 @@ class Evaluation:
     loss: Tensor
     scalars: dict[str, Tensor] = field(default_factory=dict)
 
-    def among(self, rows: Tensor, num_clients: int) -> Evaluation:
+    def among(self, places: Tensor, num_clients: int) -> Evaluation:
         """Return the evaluation as that of some among S clients; the others have zeros.
 
         Args:
-            rows: Places ``[R]`` of the evaluated clients.
+            places: ``[R]``, places of the evaluated clients.
             num_clients: S.
         """
 
         def wide(values: Tensor) -> Tensor:
-            return values.new_zeros((num_clients, *values.shape[1:])).index_copy_(0, rows, values)
+            return values.new_zeros((num_clients, *values.shape[1:])).index_copy_(0, places, values)
 
         scalars = {name: wide(values) for name, values in self.scalars.items()}
         return Evaluation(wide(self.g), wide(self.g_personal), wide(self.buffers), wide(self.loss), scalars)

@@ -177,7 +177,8 @@ class GradientOracle:
         with torch.random.fork_rng(devices=[w.device] if w.device.type == "cuda" else []):
             if batch is None:
                 return self._on_all_data(w, v).g
-            return self._on(batch, w, _personal(w, v, self.personal), self._shared_alone).g
+            own, randomness = _personal(w, v, self.personal), self._seeds.next()
+            return evaluate_minibatch(self._evaluate, batch, w, own, self.buffers, self._shared_alone, randomness).g
 
     def full(self, w: Tensor, active: Tensor | None = None) -> Tensor:
         """Compute the operator of f_i over all data of each client, ``[S, d]``.
@@ -236,20 +237,11 @@ class GradientOracle:
         return self._tally.counted()
 
     def _evaluated(self, w: Tensor, v: Tensor, batch: Minibatch, blocks: Blocks) -> Evaluation:
-        result = self._on(batch, w, v, blocks)
+        result = evaluate_minibatch(self._evaluate, batch, w, v, self.buffers, blocks, self._seeds.next())
         self._seeds.advance(batch.active)
         self.buffers = batch.keep(result.buffers, self.buffers)
         self._tally.add({"loss": result.loss, **result.scalars}, batch.active)
         return result
-
-    def _on(self, batch: Minibatch, w: Tensor, v: Tensor, blocks: Blocks) -> Evaluation:
-        rows, randomness = batch.computed, self._seeds.next()
-        if rows is None:
-            return self._evaluate(w, v, self.buffers, batch.data, blocks, randomness)
-        data = map_tensors(lambda leaf: leaf[rows], batch.data)
-        with _places_of(rows):
-            part = self._evaluate(w[rows], v[rows], self.buffers[rows], data, blocks, randomness.of(rows))
-        return part.among(rows, len(w))
 
     def _on_all_data(self, w: Tensor, v: Tensor | None) -> Evaluation:
         self.full_calls += 1
@@ -272,6 +264,35 @@ def _personal(w: Tensor, v: Tensor | None, start: Tensor | None) -> Tensor:
     """Return ``v``, or the personal blocks at the start of the round if it is None; ``[S, 0]`` without any."""
     given = start if v is None else v
     return w.new_empty((len(w), 0)) if given is None else given
+
+
+def evaluate_minibatch(
+    evaluate: Evaluate,
+    batch: Minibatch,
+    w: Tensor,
+    v: Tensor,
+    buffers: Tensor,
+    blocks: Blocks,
+    randomness: Randomness,
+) -> Evaluation:
+    """Evaluate the clients that a minibatch is computed for; all others get zeros.
+
+    Args:
+        evaluate: Computes operators.
+        batch: A minibatch of S clients.
+        w: Points, ``[S, d]``.
+        v: Personal blocks, ``[S, p]``.
+        buffers: Buffers, ``[S, b]``.
+        blocks: The gradients to compute.
+        randomness: Each client's random numbers.
+    """
+    places = batch.computed
+    if places is None:
+        return evaluate(w, v, buffers, batch.data, blocks, randomness)
+    data = map_tensors(lambda leaf: leaf[places], batch.data)
+    with _places_of(places):
+        part = evaluate(w[places], v[places], buffers[places], data, blocks, randomness.of(places))
+    return part.among(places, len(w))
 
 
 def evaluate_all_data(
