@@ -9,20 +9,21 @@ from fedlightning.oracle import Auto, Sequential
 from tests.support.objectives_in_python import draws_from_its_own, trained
 
 
-@pytest.fixture
-def two_threads():
+def limited_to(count):
     present = torch.get_num_threads()
-    torch.set_num_threads(2)
+    torch.set_num_threads(count)
     yield
     torch.set_num_threads(present)
 
 
 @pytest.fixture
 def one_thread():
-    present = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(present)
+    yield from limited_to(1)
+
+
+@pytest.fixture
+def two_threads():
+    yield from limited_to(2)
 
 
 def with_times(monkeypatch, alone, batched, each):
