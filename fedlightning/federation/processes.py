@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+from functools import lru_cache
 from typing import Protocol, TypeVar
 
 import torch
@@ -58,10 +60,13 @@ class OneProcess:
 
 
 class DistributedProcesses:
-    """Connects the processes of the default ``torch.distributed`` group.
+    """Connects the processes of the default ``torch.distributed`` group, which ends when Python does.
 
     All processes must call the same methods in the same order.
     """
+
+    def __init__(self) -> None:
+        _end_group_at_exit()
 
     @property
     def count(self) -> int:
@@ -99,6 +104,21 @@ class DistributedProcesses:
 def held_by(rank: int, count: int, num_clients: int) -> range:
     """Return the clients whose states lie in process ``rank`` of ``count``: client i is with process i modulo count."""
     return range(rank, num_clients, count)
+
+
+@lru_cache(maxsize=1)
+def _end_group_at_exit() -> None:
+    """Have the group destroyed while Python still runs.
+
+    A thread of gloo may hold the tensors of the last operation. If it lets go of them when Python has ended, the
+    process is aborted, and a finished training looks like a failed one. Lightning does the same for NCCL alone.
+    """
+    atexit.register(_end_group)
+
+
+def _end_group() -> None:
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 def _device() -> torch.device:

@@ -19,7 +19,7 @@ from tests.support.small import regression_data
 
 NAMES = ("fedmm", "personal", "architectures", "fiaelt", "fed_pd", "fed_skip", "uneven")
 _SCRIPT = """
-import fedlightning, sys, torch
+import atexit, fedlightning, sys, torch
 from fedlightning import FederatedDataModule
 from tests.support.small import Line, Normed, Personal, clients, regression_data, trainer
 from fedlightning.algorithms import FIAELT, FedMM, FedPD, FedSkip, SCAFFOLD
@@ -59,6 +59,9 @@ class Evaluated(Normed):  # every client with batch statistics of its own
         self.log("val_loss", self.objective(batch), batch_size=len(batch[1]))
 
 devices, folder = int(sys.argv[1]), sys.argv[2]
+def at_exit():
+    torch.save(torch.distributed.is_initialized(), f"{folder}/group-{fit.global_rank}-{devices}.pt")
+atexit.register(at_exit)
 tasks = {
     "fedmm": lambda: Line(FedMM(0.05, mu=1.0), dropout=0.0),
     "personal": lambda: Personal(SCAFFOLD(0.05)),
@@ -104,6 +107,7 @@ def test_two_processes_are_one(tmp_path):
     alone, *shared = [torch.load(tmp_path / f"evaluated-{rank}-{n}.pt") for rank, n in ((0, 1), (0, 2), (1, 2))]
     for each in shared:  # every process knows what the clients of the other came to
         torch.testing.assert_close(each["val_loss"], alone["val_loss"], rtol=1e-6, atol=1e-6)
+    assert not any(torch.load(tmp_path / f"group-{rank}-2.pt") for rank in (0, 1)), "gloo may abort a process that ends"
     agreed = [torch.load(tmp_path / f"agreed-{rank}-{n}.pt") for rank, n in ((0, 1), (0, 2), (1, 2))]
     assert agreed[0] == agreed[1] == agreed[2]
     assert agreed[0]["init_args"]["chunk_size"] == 3
