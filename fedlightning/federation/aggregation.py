@@ -52,7 +52,7 @@ class WeightedMean:
                     f"Clients of one cohort sent '{name}' in different shapes, {list(self._sums[name].shape)} and "
                     f"{list(term.shape)}. If it holds something of every local step, set the data module's local_steps."
                 )
-            self._sums[name] = self._sums[name] + term if name in self._sums else term
+            self._sums[name] = self._sums[name].add_(term) if name in self._sums else term
         self._weight = self._weight + weights.sum()
 
     def gather(self, processes: Processes, device: torch.device) -> None:

@@ -11,6 +11,7 @@ import torch
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 
+from fedlightning.core.memory import keep_freed_memory
 from fedlightning.federation.cohort import RoundBatch
 from fedlightning.federation.loop import RoundResult
 from fedlightning.federation.server import RoundRejectedError
@@ -58,6 +59,7 @@ class TrainingRounds:
         task.algorithm.bind(space, _trained(task), options.composite(space))  # names wrong prefixes and shapes now
         space.shared.columns(options.drift_parameters, "drift_parameters")
         check_fit(task, space)
+        keep_freed_memory()
         named = dict(task.named_parameters())
         return self._server_step.configure([named[name] for name in space.shared.names])
 
