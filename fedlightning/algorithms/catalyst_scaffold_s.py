@@ -146,9 +146,11 @@ def _cycled(oracle: GradientOracle, steps: int) -> Iterator[Minibatch]:
         turn = k % own_steps
         at_hand = turn.unique().tolist()
         if len(at_hand) == 1:
-            yield Minibatch(batches[at_hand[0]].data)
+            yield Minibatch.of(batches[at_hand[0]].data)
         else:
-            yield Minibatch(map_tensors(partial(_rows_of, turn, at_hand), *(batches[place].data for place in at_hand)))
+            yield Minibatch.of(
+                map_tensors(partial(_rows_of, turn, at_hand), *(batches[place].data for place in at_hand))
+            )
 
 
 def _rows_of(turn: Tensor, places: list[int], *leaves: Tensor) -> Tensor:

@@ -249,7 +249,7 @@ class ClientGroup:
     def _answer(self, request: Request, chunk: Chunk, reply: Reply, oracle: GradientOracle) -> Answer:
         """Turn a reply into an answer to the server; new client states stay here as pending."""
         states, sound = self.table.new_states(reply, oracle)
-        tally = {f"train_{name}": value for name, value in oracle.tally().items()}
+        tally = {f"train_{name}": value for name, value in oracle.tally.means().items()}
         metrics = dict(reply.log)
         if reply.point is not None:
             moved = reply.point - request.point
@@ -261,7 +261,7 @@ class ClientGroup:
             self.table.buffers.changes(oracle.buffers, request.buffers),
             metrics,
             tally,
-            oracle.evaluated(),
+            oracle.tally.counted(),
             per_client=tuple(reply.log),
             sound=sound,
         )

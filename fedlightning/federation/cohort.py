@@ -218,7 +218,7 @@ class Chunk:
                 "oracle.full needs all data of a client, but this phase works on minibatches. "
                 "Declare the phase with data='full' or 'both', or set batch_size to null."
             )
-        yield torch.arange(len(self), device=self.steps.device), self._at_step(0)
+        yield torch.arange(len(self), device=self.steps.device), self._at_step(0)()
 
 
 def computed_together(counts: Sequence[int]) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -16,8 +17,8 @@ from fedlightning.federation.minibatches import repeat_last
 Transform = Callable[[Any], Any]
 """Maps a gathered batch (leaves ``[..., B, ...]``) to the batch the objective sees, on the device."""
 
-AtStep = Callable[[int], Any]
-"""Maps a step k to the minibatches of C clients at this step, leaves ``[C, B, ...]``."""
+AtStep = Callable[[int], Callable[[], Any]]
+"""Maps a step k to a function that gathers the minibatches of C clients at this step, leaves ``[C, B, ...]``."""
 
 WholeData = Callable[[Sequence[int]], Any]
 """Maps places of clients that have n samples each to all of these samples, leaves ``[places, n, ...]``."""
@@ -85,7 +86,7 @@ class TensorSource(Source):
 
     def minibatches(self, index: Tensor, keep: bool = False) -> AtStep:
         """Gather step by step, so that the samples of a step stay in the processor's caches until they are used."""
-        return lambda k: self.gather(index[:, k])
+        return lambda k: partial(self.gather, index[:, k])
 
     def minibatches_and_all(
         self, index: Tensor, whole: Sequence[Tensor], keep: bool = False
@@ -171,7 +172,7 @@ class LoadedSource(Source):
             return self._move(torch.stack([repeat_last(leaf.unflatten(0, (-1, batch)), steps) for leaf in leaves]))
 
         data = map_tensors(stack, *drawn)
-        return lambda k: map_tensors(lambda t: t[:, k], data)
+        return lambda k: partial(_given, map_tensors(lambda t: t[:, k], data))
 
     def minibatches_and_all(
         self, index: Tensor, whole: Sequence[Tensor], keep: bool = False
@@ -183,11 +184,11 @@ class LoadedSource(Source):
             ascending, order = positions.cpu().sort()
             local.append(order[torch.searchsorted(ascending, minibatches)])
 
-        def step(k: int) -> Any:
+        def step(k: int) -> Callable[[], Any]:
             def pick(*leaves: Tensor) -> Tensor:
                 return self._move(torch.stack([leaf[own[k]] for leaf, own in zip(leaves, local, strict=True)]))
 
-            return map_tensors(pick, *drawn)
+            return partial(_given, map_tensors(pick, *drawn))
 
         def everything(places: Sequence[int]) -> Any:
             return map_tensors(lambda *leaves: self._move(torch.stack(leaves)), *(drawn[place] for place in places))
@@ -219,7 +220,7 @@ class PartSource(Source):
         """Take the samples of all.
 
         Args:
-            at_step: Gives the minibatches of all clients at a step.
+            at_step: Gives what gathers the minibatches of all clients at a step.
             whole: Gives all samples of clients; None in a phase that asks for minibatches alone.
             places: Places of some of the clients among all.
         """
@@ -233,7 +234,7 @@ class PartSource(Source):
 
     def minibatches(self, index: Tensor, keep: bool = False) -> AtStep:
         """Give these clients' part of every minibatch, at the places rather than by ``index``."""
-        return lambda k: map_tensors(lambda leaf: leaf[self._places], self._at_step(k))
+        return lambda k: partial(self._part_of, self._at_step(k))
 
     def minibatches_and_all(
         self, index: Tensor, whole: Sequence[Tensor], keep: bool = False
@@ -242,3 +243,11 @@ class PartSource(Source):
         everything = self._whole
         assert everything is not None
         return self.minibatches(index), lambda places: everything([self._places.start + place for place in places])
+
+    def _part_of(self, gather: Callable[[], Any]) -> Any:
+        return map_tensors(lambda leaf: leaf[self._places], gather())
+
+
+def _given(samples: Any) -> Any:
+    """Return samples that are at hand already."""
+    return samples

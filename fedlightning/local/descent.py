@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from functools import lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -51,8 +52,10 @@ def descend(
         The local points ``[S, d]``, a new tensor, and the personal blocks ``[S, p]``, or None if there are none.
     """
     w = z.expand(oracle.num_clients, -1).clone()
-    step = gradient_step(lr) if optimizer is None else optimizer_step(w, lr, optimizer)
     v = oracle.personal if personal is None else personal
+    if oracle.steps_together and optimizer is None and clip is None and _stands_still(v, personal_lr):
+        return _several_at_once(w, v, oracle, lr, direction), v
+    step = gradient_step(lr) if optimizer is None else optimizer_step(w, lr, optimizer)
     for batch in oracle.batches():
         g, v = clipped_step(oracle, w, v, batch, personal_lr, clip)
         w = step(w, g if direction is None else direction(w, g), batch.active)
@@ -82,8 +85,7 @@ def clipped_step(
     Returns:
         The clipped operator ``[S, d]``, and the new personal blocks ``[S, p]`` or None.
     """
-    stands_still = v is None or (isinstance(personal_lr, float) and personal_lr == 0.0)
-    if clip is None or stands_still:
+    if clip is None or _stands_still(v, personal_lr):
         g, v = oracle.step_personal(w, v, batch, personal_lr)
         return (g if clip is None else clip_rows(clip, g)[0]), v
     assert v is not None
@@ -104,6 +106,31 @@ def clip_rows(clip: float, *blocks: Tensor) -> tuple[Tensor, ...]:
     norm = torch.stack([block.square().sum(dim=1) for block in blocks]).sum(dim=0).sqrt()
     scale = (clip / (norm + 1e-6)).clamp(max=1.0)  # the 1e-6 is torch's
     return tuple(block * scale[:, None] for block in blocks)
+
+
+def _stands_still(v: Tensor | None, personal_lr: float | Tensor) -> bool:
+    """Return whether there is no personal block ``v [S, p]`` that a step would move."""
+    return v is None or (isinstance(personal_lr, float) and personal_lr == 0.0)
+
+
+def _several_at_once(
+    w: Tensor, v: Tensor | None, oracle: GradientOracle, lr: float | Tensor, direction: Direction | None
+) -> Tensor:
+    """Take plain steps from ``w``, as many at once as the oracle likes best; single ones are left at the end."""
+    size = torch.as_tensor(lr, dtype=w.dtype, device=w.device)  # compiled once for all step sizes
+
+    def move(w: Tensor, g: Tensor) -> Tensor:
+        return w - size * (g if direction is None else direction(w, g))
+
+    batches, step = oracle.batches(), gradient_step(lr)
+    while group := list(islice(batches, oracle.steps_together)):
+        if len(group) == oracle.steps_together and all(batch.active is None for batch in group):
+            w = oracle.take_steps(w, v, group, move)
+            continue
+        for batch in group:
+            g = oracle.shared_gradient(w, v, batch)
+            w = step(w, g if direction is None else direction(w, g), batch.active)
+    return w.detach()
 
 
 Step = Callable[[Tensor, Tensor, Tensor | None], Tensor]

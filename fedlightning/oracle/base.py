@@ -75,6 +75,10 @@ class Evaluate(Protocol):
         """
 
 
+Move = Callable[[Tensor, Tensor], Tensor]
+"""``(w [S, d], g [S, d]) -> [S, d]``: maps clients' points and operators to new points; w stays as it is."""
+
+
 @dataclass(frozen=True)
 class Cost:
     """Says how much memory one client's gradient takes.

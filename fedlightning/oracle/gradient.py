@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Protocol, overload
 
 import torch
 from torch import Tensor
 
 from fedlightning.core.tree import map_tensors
-from fedlightning.oracle.base import Blocks, Evaluate, Evaluation
+from fedlightning.oracle.base import Blocks, Evaluate, Evaluation, Move
+from fedlightning.oracle.compiled import STEPS_TOGETHER, CompiledEvaluate
 from fedlightning.oracle.objective import ObjectiveError
 from fedlightning.oracle.randomness import EvaluationSeeds, Randomness
 from fedlightning.oracle.tally import Tally
@@ -19,18 +21,28 @@ from fedlightning.oracle.tally import Tally
 
 @dataclass(frozen=True)
 class Minibatch:
-    """Holds one minibatch of every client of a chunk.
+    """Holds one minibatch of every client of a chunk, whose samples are gathered when they are first asked for.
 
     Attributes:
-        data: The data set's structure, leaves ``[S, B, ...]``.
+        gather: Gathers the samples.
         active: ``[S]`` bool, False for a client that has no more minibatches; None if all have.
         computed: ``[R]``, places of the clients whose gradients are computed: all that are active, and perhaps others;
             None for all. The gradients of the rest are zero.
     """
 
-    data: Any
+    gather: Callable[[], Any]
     active: Tensor | None = None
     computed: Tensor | None = None
+
+    @classmethod
+    def of(cls, data: Any) -> Minibatch:
+        """Return a minibatch of every client, with samples that are at hand."""
+        return cls(lambda: data)
+
+    @cached_property
+    def data(self) -> Any:
+        """Return the samples in the data set's structure, leaves ``[S, B, ...]``."""
+        return self.gather()
 
     def keep(self, new: Tensor, old: Tensor) -> Tensor:
         """Return ``new [S, ...]``, but ``old`` for clients that have no more minibatches."""
@@ -66,6 +78,8 @@ class GradientOracle:
         buffers: Present values of the buffers that the objective changes, ``[S, b]``.
         steps: Number of minibatches of each client, ``[S]``.
         full_calls: How often the operator was computed on all data so far.
+        steps_together: Number of local steps that are best taken at once; 0 for one by one.
+        tally: The clients' losses and scalars so far.
     """
 
     def __init__(
@@ -96,10 +110,11 @@ class GradientOracle:
         self.buffers = buffers
         self.steps = data.steps
         self.full_calls = 0
+        self.steps_together = STEPS_TOGETHER if isinstance(evaluate, CompiledEvaluate) else 0
         self._averaged = averaged
         self._shared_alone: Blocks = "both" if personal is None else "shared"  # one block cannot be left out
         self._seeds = EvaluationSeeds(range(len(data)) if seeds is None else seeds)
-        self._tally = Tally(self.steps)
+        self.tally = Tally(self.steps)
 
     @property
     def num_clients(self) -> int:
@@ -135,6 +150,28 @@ class GradientOracle:
         The backward pass leaves out what only the personal block needs.
         """
         return self._evaluated(w, _personal(w, v, None), batch, self._shared_alone).g
+
+    def take_steps(self, w: Tensor, v: Tensor | None, batches: Sequence[Minibatch], move: Move) -> Tensor:
+        """Take one step on each of several minibatches, all in one function where the oracle is compiled.
+
+        Args:
+            w: Points, ``[S, d]``.
+            v: Personal blocks, ``[S, p]``, which stay where they are; None if there are none.
+            batches: Minibatches on which every client is active.
+            move: Takes a step from ``w`` along the operator at ``w``.
+
+        Returns:
+            The new points ``[S, d]``.
+        """
+        if not isinstance(self._evaluate, CompiledEvaluate):
+            for batch in batches:
+                w = move(w, self.shared_gradient(w, v, batch))
+            return w
+        own, gathers = _personal(w, v, None), [batch.gather for batch in batches]
+        results = self._evaluate.steps(w, own, self.buffers, gathers, self._shared_alone, move, self._seeds.next())
+        for result in results:
+            self._count(result, None)
+        return results[-1].g
 
     def personal_gradient(self, w: Tensor, v: Tensor, batch: Minibatch) -> Tensor:
         """Compute the gradient at ``w`` and ``v [S, p]`` in the personal block only, ``[S, p]``.
@@ -202,7 +239,7 @@ class GradientOracle:
         """
         result = self._on_all_data(w, v)
         if active is not None:
-            self._tally.add({"loss": result.loss, **result.scalars}, active)
+            self.tally.add({"loss": result.loss, **result.scalars}, active)
         self._seeds.advance(active)
         return result.g, result.g_personal
 
@@ -228,20 +265,16 @@ class GradientOracle:
         """Return a new generator on the CPU for each client, seeded for this round and phase."""
         return self._seeds.generators()
 
-    def tally(self) -> dict[str, Tensor]:
-        """Return the mean loss and scalars of each client, ``[S]`` each; NaN for clients without an evaluation."""
-        return self._tally.means()
-
-    def evaluated(self) -> Tensor:
-        """Return which clients have an evaluation in :meth:`tally`, ``[S]`` bool; a solver may find nothing to do."""
-        return self._tally.counted()
-
     def _evaluated(self, w: Tensor, v: Tensor, batch: Minibatch, blocks: Blocks) -> Evaluation:
         result = evaluate_minibatch(self._evaluate, batch, w, v, self.buffers, blocks, self._seeds.next())
-        self._seeds.advance(batch.active)
-        self.buffers = batch.keep(result.buffers, self.buffers)
-        self._tally.add({"loss": result.loss, **result.scalars}, batch.active)
+        self._count(replace(result, buffers=batch.keep(result.buffers, self.buffers)), batch.active)
         return result
+
+    def _count(self, result: Evaluation, active: Tensor | None) -> None:
+        """Take note of an evaluation of the clients ``active [S]``, all if None."""
+        self._seeds.advance(active)
+        self.buffers = result.buffers
+        self.tally.add({"loss": result.loss, **result.scalars}, active)
 
     def _on_all_data(self, w: Tensor, v: Tensor | None) -> Evaluation:
         self.full_calls += 1

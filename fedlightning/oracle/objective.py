@@ -138,7 +138,7 @@ class Objective:
         name: Class of the task, for messages.
         dtype: Dtype of the task's trainable parameters.
         forward_only: Whether vmap can run the forward pass by itself; None until tried.
-        compiled: A compiled gradient, kept here because it outlives rounds; None if there is none.
+        compiled: What each function compiles to, kept here because it outlives rounds.
         draws: Whether the objective draws random numbers; None if nobody has looked.
         draws_in_python: Whether the objective was seen to draw random numbers from ``random`` or NumPy.
         changes_batch: Whether the objective was seen to write into its batch, so that it needs a copy.
@@ -153,7 +153,7 @@ class Objective:
         self.autocast = autocast
         self.name = type(task).__name__
         self.forward_only: bool | None = None
-        self.compiled: Any = None
+        self.compiled: dict[Any, Any] = {}
         self.draws: bool | None = None
         self.draws_in_python = False
         self.changes_batch = False

@@ -18,6 +18,7 @@ from fedlightning.core.errors import InvalidTypeError, InvalidValueError
 from fedlightning.core.tree import flatten, unflatten
 from fedlightning.core.validation import require
 from fedlightning.oracle.base import Blocks, ClientBatching, Cost, Evaluate, Evaluation, collected, differentiate
+from fedlightning.oracle.compiled import CompiledEvaluate
 from fedlightning.oracle.each import each
 from fedlightning.oracle.layers import CohortLayers
 from fedlightning.oracle.objective import (
@@ -59,9 +60,11 @@ class Vectorized(ClientBatching):
             halved, with a line, whenever a chunk does not fit into memory.
         replay: Run the steps of a round from a recording of the first one (see :mod:`fedlightning.oracle.recording`):
             the same bits, faster for small models. Null: on CPUs only.
-        compile: Compile the gradient with ``torch.compile`` (seconds to minutes once; needs a C++ compiler). Worth it
-            for small models without convolutions. Not for objectives that draw random numbers (dropout, noise): a
-            compiled gradient cannot draw each client's own, so they fall back to the next slower oracle, with a line.
+        compile: Compile the gradient with ``torch.compile`` (seconds to minutes once; needs a C++ compiler) and, for
+            algorithms with plain local steps, five steps at a time with their samples; the first five are compared
+            with the same steps uncompiled. Worth it for small models without convolutions. Not for objectives that draw
+            random numbers (dropout, noise): a compiled gradient cannot draw each client's own, so they fall back to the
+            next slower oracle, with a line.
         backward: ``autograd`` batches the forward pass alone and differentiates it as usual, ``vmap`` batches the
             gradient, which takes recurrent layers and attention apart; ``each`` records the gradient of one client
             and replays it for all, with as many clients side by side as there are threads, which suits networks that
@@ -146,11 +149,11 @@ class Vectorized(ClientBatching):
 
     def evaluator(self, objective: Objective, calls: int) -> Evaluate:
         """Return a batched forward and backward pass, recorded or compiled if so chosen."""
+        if self.compile:
+            return CompiledEvaluate(objective, _gradient_batched, partial(_explain, name=objective.name))
         noise = ClientNoise()
         if self.backward == "each":
             compute = each(objective, (self.threads or torch.get_num_threads()) if objective.autocast.on_cpu else 1)
-        elif self.compile:
-            compute = _compiled(objective)
         elif calls >= MIN_CALLS_TO_RECORD and self.replays(objective.autocast.on_cpu):
             compute = _recorded(objective, self.backward, noise, self.divided_among(objective))
         else:
@@ -167,7 +170,7 @@ class Vectorized(ClientBatching):
             noise.begin(randomness)
             version = w._version, v._version
             try:
-                if self.backward is None and objective.forward_only is None and not self.compile:
+                if self.backward is None and objective.forward_only is None:
                     objective.forward_only = _forward_alone_can_be_batched(objective, w, v, b, data)
                 result = compute(w, v, b, data, blocks, randomness)
             except Exception as error:
@@ -289,25 +292,7 @@ def _recorded(objective: Objective, backward: Backward | None, noise: ClientNois
     return evaluate
 
 
-def _compiled(objective: Objective) -> Evaluate:
-    """Once an objective: a compiled function outlives chunks and rounds."""
-    if objective.compiled is None:
-        compiled = torch.compile(_gradient_batched, dynamic=False)
-        objective.compiled = partial(compiled, objective)
-
-    def evaluate(
-        w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks = "both", randomness: Randomness | None = None
-    ) -> Evaluation:
-        before = None if randomness is None else generator_state(w.device)
-        result: Evaluation = objective.compiled(w, v, b, data, blocks)
-        if before is not None and not torch.equal(before, generator_state(w.device)):
-            raise RuntimeError("a compiled gradient cannot draw every client's random numbers from its own generator")
-        return result
-
-    return evaluate
-
-
-def _explain(error: Exception, name: str, backward: Backward | None) -> BatchedError:
+def _explain(error: Exception, name: str, backward: Backward | None = None) -> BatchedError:
     if is_out_of_memory(error):
         return ChunkTooLargeError(
             f"{name}.objective does not fit into memory for a chunk of clients. Lower chunk_size."

@@ -25,7 +25,7 @@ def test_floats_arrive_in_the_parameters_dtype():
 def test_gathered_samples_pass_the_transform_in_a_batch():
     source = TensorSource({"x": torch.arange(12).view(6, 2)}, lambda batch: {"x": batch["x"] * 10})
     at_step = source.minibatches(torch.tensor([[[0, 1]], [[5, 5]]]))
-    assert at_step(0)["x"].tolist() == [[[0, 10], [20, 30]], [[100, 110], [100, 110]]]
+    assert at_step(0)()["x"].tolist() == [[[0, 10], [20, 30]], [[100, 110], [100, 110]]]
 
 
 def test_tensors_are_placed_once():
@@ -40,9 +40,9 @@ def test_positions_count_through_the_sources_of_several_shapes():
     parts = [torch.arange(4.0)[:, None], torch.arange(10.0).view(5, 2)]
     source = MixedSource([TensorSource(part) for part in parts], torch.tensor([0, 4])).place(CPU, torch.float64)
     step, everything = source.minibatches_and_all(torch.tensor([[[4, 8]]]), [torch.arange(4, 9)])
-    assert step(0).tolist() == [[[0, 1], [8, 9]]]
+    assert step(0)().tolist() == [[[0, 1], [8, 9]]]
     assert everything([0])[0].tolist() == parts[1].tolist()
-    assert source.minibatches(torch.tensor([[[3]]]))(0).tolist() == [[[3]]]
+    assert source.minibatches(torch.tensor([[[3]]]))(0)().tolist() == [[[3]]]
 
 
 def loaded(num_clients=4):
@@ -55,26 +55,26 @@ ONE_EACH = torch.zeros(1, 2, 1, dtype=torch.long)
 
 def test_kept_clients_are_given_again():
     source = loaded()
-    assert source.minibatches(ONE_EACH.expand(2, 2, 1), keep=True)(1).tolist() == [[1], [11]]
-    assert [source.minibatches(ONE_EACH)(0).item() for _ in range(4)] == [0, 10, 20, 30]
+    assert source.minibatches(ONE_EACH.expand(2, 2, 1), keep=True)(1)().tolist() == [[1], [11]]
+    assert [source.minibatches(ONE_EACH)(0)().item() for _ in range(4)] == [0, 10, 20, 30]
 
 
 def test_clients_looked_at_ahead_come_in_their_turn():
     source = loaded()
-    assert source.ahead([0, 2]).minibatches(ONE_EACH.expand(2, 2, 1))(0).tolist() == [[0], [20]]
-    assert [source.minibatches(ONE_EACH)(0).item() for _ in range(4)] == [0, 10, 20, 30]
+    assert source.ahead([0, 2]).minibatches(ONE_EACH.expand(2, 2, 1))(0)().tolist() == [[0], [20]]
+    assert [source.minibatches(ONE_EACH)(0)().item() for _ in range(4)] == [0, 10, 20, 30]
 
 
 def test_clients_with_fewer_minibatches_repeat_their_last():
     source = LoadedSource(iter([torch.tensor([1, 2, 3, 4]), torch.tensor([5, 6])]))
     at_step = source.minibatches(torch.zeros(2, 2, 2))
-    assert [at_step(k).tolist() for k in (0, 1)] == [[[1, 2], [5, 6]], [[3, 4], [5, 6]]]
+    assert [at_step(k)().tolist() for k in (0, 1)] == [[[1, 2], [5, 6]], [[3, 4], [5, 6]]]
 
 
 def test_minibatches_are_picked_from_a_clients_samples_by_position():
     source = LoadedSource(iter([torch.tensor([70, 50, 60])]))  # of positions 7, 5, 6
     step, everything = source.minibatches_and_all(torch.tensor([[[5, 7], [6, 6]]]), [torch.tensor([7, 5, 6])])
-    assert [step(k).tolist() for k in (0, 1)] == [[[50, 70]], [[60, 60]]]
+    assert [step(k)().tolist() for k in (0, 1)] == [[[50, 70]], [[60, 60]]]
     assert everything([0]).tolist() == [[70, 50, 60]]
 
 

@@ -125,7 +125,7 @@ def test_an_error_of_one_client_names_its_place_in_the_chunk(full):
     samples = Some(finite_sum(), 1)
     oracle = GradientOracle(samples, fails, torch.empty(len(samples), 0))
     w = torch.zeros(len(samples), 1)
-    batch = Minibatch(torch.zeros(len(samples), 1), computed=torch.tensor([0, 2]))
+    batch = Minibatch(lambda: torch.zeros(len(samples), 1), computed=torch.tensor([0, 2]))
     with pytest.raises(ObjectiveError) as caught:
         _ = oracle.full(w) if full else oracle(w, batch)
     assert caught.value.place == 2

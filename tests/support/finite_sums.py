@@ -29,7 +29,7 @@ class Samples:
 
     def minibatches(self):
         for k in range(self.index.shape[1]):
-            yield Minibatch(self.a[torch.arange(CLIENTS), self.index[:, k]][:, None])
+            yield Minibatch.of(self.a[torch.arange(CLIENTS), self.index[:, k]][:, None])
 
     def full(self):
         yield torch.arange(CLIENTS), self.a
