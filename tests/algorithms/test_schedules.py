@@ -7,14 +7,28 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
+from fedlightning import algorithms as fl
 from fedlightning.core.in_force import in_force, scheduled
 from fedlightning.core.schedule import varies_by_round
 from fedlightning.local import GradientDescent, LocalSteps
-from fedlightning.oracle import Autocast
+from fedlightning.oracle import Autocast, Sequential, Vectorized
 from fedlightning.proximal import L1, compose
 from fedlightning.schedules import Exponential, Function, Milestones
 from tests.support.cases import CASES, EXACT
-from tests.support.federations import close, loop_for, quadratic, rounds_of, run, space_of, train
+from tests.support.federations import (
+    CLIENTS,
+    close,
+    loop_for,
+    personal_quadratic,
+    quadratic,
+    rounds_of,
+    run,
+    space_of,
+    train,
+)
+from tests.support.over_the_wire import FederationOverTheWire
+from tests.support.ragged import personal_of, ragged
+from tests.support.ragged import rounds as ragged_rounds
 
 
 def number_of(case, field):
@@ -148,3 +162,59 @@ def test_regularized_methods_take_schedules(name):
     batches = rounds_of(algorithm, 5, size=4)
     expected, _ = by_hand(algorithm, batches, regularizer=composite)
     close(run(loop_for(quadratic(algorithm), regularizer=composite), batches), expected, 1e-10)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_clients_on_machines_of_their_own_find_the_values_alone(name):
+    field = next((field for case, field in VARYING if case == name), None)
+    solver = {"solver": LocalSteps(Exponential(0.06, 0.8))}
+    algorithm = CASES[name].algorithm(**solver) if field is None else falling(CASES[name], field)
+    batches = rounds_of(algorithm, 5, size=4)
+    afar = FederationOverTheWire(quadratic(algorithm), CLIENTS, Sequential())
+    close(run(afar, batches), run(loop_for(quadratic(algorithm), Sequential()), batches))
+
+
+@pytest.mark.parametrize("oracle", [Sequential(), Vectorized(chunk_size=2), Vectorized(replay=False)])
+def test_schedules_hold_for_every_oracle(oracle):
+    algorithm = fl.FedAvg([Exponential(0.05, 0.8), 0.03])
+    batches = rounds_of(algorithm, 4, size=5)
+    close(run(loop_for(quadratic(algorithm), oracle), batches), run(loop_for(quadratic(algorithm)), batches))
+
+
+@pytest.mark.parametrize("make", [fl.FedSim, fl.FedAlt, fl.SCAFFOLD, fl.Ditto])
+def test_architectures_share_a_schedule(make):
+    """Groups of clients of other shapes, made when they are first met, are in the present round at once."""
+    scheduled_one, numbers = make(Exponential(0.05, 0.8)), [0.05 * 0.8**done for done in range(4)]
+    batches = ragged_rounds(scheduled_one, 4, 2)
+    loop = loop_for(ragged(scheduled_one))
+    trajectory = run(loop, batches)
+    state = None
+    for batch, number, point in zip(batches, numbers, trajectory, strict=True):
+        alone = loop_for(ragged(make(number)))
+        if state is not None:
+            alone.load_state_dict(state)
+        alone.run(batch, Autocast("cpu"))
+        state = alone.state_dict()
+        close(alone.point, point)
+    for ours, theirs in zip(personal_of(loop), personal_of(alone), strict=True):
+        close(ours, theirs)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_personal_blocks_step_by_the_schedule(name):
+    case = CASES[name]
+    if "lr" not in case.hyper:
+        return  # the step size is the solver's
+    algorithm = case.personal_algorithm(lr=Exponential(0.05, 0.5))
+    batches = rounds_of(algorithm, 3, size=4)
+    loop = loop_for(personal_quadratic(algorithm, **case.problem))
+    run(loop, batches)
+    state = None
+    for batch in batches:
+        alone = loop_for(personal_quadratic(in_force(algorithm, batch.index), **case.problem))
+        if state is not None:
+            alone.load_state_dict(state)
+        run(alone, [batch])
+        state = alone.state_dict()
+    for key, values in rows(alone).items():
+        close(loop.clients.all(key), values, 1e-10)
