@@ -68,7 +68,7 @@ def why_constant(declared: Field[Any]) -> str:
         return str(declared.metadata["constant"])
     kind = str(getattr(declared.type, "__name__", declared.type))
     if kind.startswith(("int", "Optional[int]")):
-        return "rounds are planned with it"
+        return "counts, seeds and other whole numbers stay the same"
     return "it is not declared as PerRound"
 
 

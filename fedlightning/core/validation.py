@@ -150,7 +150,11 @@ def _entries(value: Any, given: str) -> list[Any]:
     """Return the numbers of a hyper-parameter that may differ by block or prefix."""
     if isinstance(value, Mapping):
         if wrong := [key for key in value if not isinstance(key, str)]:
-            raise InvalidTypeError(f"{given}: expected name prefixes or 'default' as keys, not {wrong[0]!r}.")
+            rounds = " Values by round are a schedule, fedlightning.schedules.Milestones."
+            raise InvalidTypeError(
+                f"{given}: expected name prefixes or 'default' as keys, not {wrong[0]!r}."
+                f"{rounds if isinstance(wrong[0], int) else ''}"
+            )
         return list(value.values())
     if not isinstance(value, Sequence) or isinstance(value, str):
         return [value]

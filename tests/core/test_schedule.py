@@ -52,12 +52,12 @@ def test_annotations_that_are_types_say_so_too():
 
 def test_the_others_say_why_not():
     why = {each.name: why_constant(each) for each in fields(Method) if not varies_by_round(each)}
-    planned = "rounds are planned with it"
+    whole = "counts, seeds and other whole numbers stay the same"
     assert why == {
         "rho": "states are scaled by it",
         "beta": "it decides on phases",
-        "steps": planned,
-        "passes": planned,
+        "steps": whole,
+        "passes": whole,
         "share": "it is not declared as PerRound",
     }
 
