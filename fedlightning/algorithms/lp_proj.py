@@ -25,7 +25,8 @@ coordinates, so with a max block y the problem stays a saddle point problem, y h
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
+from weakref import WeakValueDictionary
 
 from torch import Tensor
 
@@ -121,7 +122,7 @@ class LpProj(Algorithm):
         if not fewest <= k <= x + y:
             raise InvalidValueError(f"LpProj(dim={k}): expected {fewest} to {x + y}, the number of shared parameters.")
         first = k if not y else min(max(round(k * x / (x + y)), min(x, 1), k - y), x, k - 1)
-        object.__setattr__(bound, "sketch", CountSketch([x, y], [first, k - first], bound.seed, like))
+        object.__setattr__(bound, "sketch", _drawn((x, y), (first, k - first), bound.seed, like))
         return bound
 
     def init_server(self, z: Tensor) -> Server:
@@ -164,3 +165,15 @@ class LpProj(Algorithm):
     def _slope(self, gap: Tensor) -> Tensor:
         """Return the gradient of 1/p |gap|^p, a subgradient for p = 1."""
         return gap if self.p == 2 else gap.sign()
+
+
+_IN_USE: WeakValueDictionary[tuple[Any, ...], CountSketch] = WeakValueDictionary()
+
+
+def _drawn(sizes: tuple[int, int], rows: tuple[int, int], seed: int, like: Tensor) -> CountSketch:
+    """Draw a projection, or return the same one if it is in use: a schedule binds the algorithm in every round."""
+    key = (sizes, rows, seed, like.dtype, like.device)
+    sketch = _IN_USE.get(key)
+    if sketch is None:
+        sketch = _IN_USE[key] = CountSketch(sizes, rows, seed, like)
+    return sketch

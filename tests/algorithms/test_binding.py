@@ -55,4 +55,8 @@ def test_solvers_are_bound_as_well():
 def test_what_is_drawn_when_an_algorithm_is_bound_is_the_same_in_every_round():
     first = bound(LpProj(Exponential(0.1, gamma=0.5), dim=4))
     x = torch.randn(8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(first.sketch.project(x), in_round(first, 6).sketch.project(x))
+    now = in_round(first, 6)
+    assert now.sketch is first.sketch  # not drawn again
+    assert torch.equal(first.sketch.project(x), bound(LpProj(0.1, dim=4)).sketch.project(x))
+    other = bound(LpProj(0.1, dim=4, seed=1))
+    assert not torch.equal(first.sketch.project(x), other.sketch.project(x))
