@@ -261,6 +261,7 @@ _PARTS = (
     "oracle",
     "participation",
     "proximal",
+    "schedules",
     "tasks",
 )
 
@@ -306,6 +307,7 @@ def _imported(module: str, name: str) -> Any:
 def _kinds() -> tuple[type, ...]:
     """What hyper-parameters of this package's tasks and data modules derive from."""
     from fedlightning.algorithms.base import Algorithm  # these import this module
+    from fedlightning.core.schedule import Schedule
     from fedlightning.data.partitioners import Partitioner
     from fedlightning.federation.client_states import Storage
     from fedlightning.local import LocalSolver, StoppingRule
@@ -325,6 +327,7 @@ def _kinds() -> tuple[type, ...]:
             Participation,
             Responses,
             Regularizer,
+            Schedule,
         ),
         *(Adversary, nn.Module),
     )

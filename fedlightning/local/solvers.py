@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.parameter_space import ParameterSpace, PerBlock
+from fedlightning.core.schedule import PerRound
 from fedlightning.core.validation import require
 from fedlightning.local.descent import Step, clipped_step, gradient_step, optimizer_step, require_elementwise
 from fedlightning.local.smoothness import estimate_smoothness
@@ -142,7 +143,7 @@ class LocalSteps(LocalSolver):
 
     lr: PerBlock | None = None
     optimizer: Callable[[Iterable[Tensor]], Optimizer] | None = None
-    clip: float | None = None
+    clip: PerRound | None = None
 
     def __post_init__(self) -> None:
         require(self, "lr", above=0.0, optional=True)

@@ -13,7 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from fedlightning.cli import FederatedCLI, main
 from fedlightning.federation.checkpoint_io import AtomicCheckpointIO
-from tests.support.commands import SMALL, of
+from tests.support.commands import ALGORITHM, SMALL, of
 from tests.support.paths import CONFIGS
 
 TASKS = sorted(path.parent for path in CONFIGS.glob("*/base.yaml"))
@@ -155,3 +155,44 @@ def test_load_from_a_checkpoint_of_the_command_line():
     assert task.algorithm.lr == 0.1
     assert task.client_states.lam.shape[0] == 2
     shutil.rmtree("runs")
+
+
+FALLING = "{class_path: Exponential, init_args: {start: 0.1, gamma: 0.5}}"
+
+
+def test_schedules_are_logged_saved_and_go_on():
+    arguments = [*of("classification", "fed_avg"), *SMALL, f"{ALGORITHM}.init_args.lr={FALLING}"]
+    main(["fit", *arguments, "--trainer.log_every_n_steps=1"])
+    (config,) = Path("runs").rglob("config.yaml")
+    saved = yaml.safe_load(config.read_text())["model"]["init_args"]["algorithm"]["init_args"]["lr"]
+    assert saved["class_path"] == "fedlightning.schedules.Exponential"
+    board = EventAccumulator(str(config.parent))
+    board.Reload()
+    assert [event.value for event in board.Scalars("schedule/lr")] == pytest.approx([0.1, 0.05])
+    (checkpoint,) = Path("runs").rglob("last.ckpt")
+    cli = FederatedCLI([*arguments, "--trainer.max_steps=4"], run=False)
+    cli.trainer.fit(cli.model, cli.datamodule, ckpt_path=str(checkpoint))
+    assert cli.model.round_metrics["schedule/lr"] == 0.1 * 0.5**3
+    assert type(cli.model).load_from_checkpoint(checkpoint).algorithm.lr == cli.model.algorithm.lr
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("abc", "lr=abc: expected float or list or Mapping, or null."),
+        ("[a, b]", "lr=['a', 'b']: expected float or Mapping, or null."),
+        ("{head: x}", "lr: expected float or list, or null."),
+        ("{0: 0.1, 9: 0.01}", "Values by round are a schedule, fedlightning.schedules.Milestones."),
+        ("{class_path: Milestone, init_args: {values: {0: 0.1}}}", "Did you mean 'fedlightning.schedules.Milestones'?"),
+        ("{class_path: Exponential, init_args: {start: 0.1}}", "Exponential needs gamma. Give --"),
+        ("{class_path: Milestones, init_args: {values: {0: 0.1, 9: -1}}}", "is -1.0 after 9 rounds: expected > 0."),
+        (
+            "{class_path: fedlightning.proximal.L1, init_args: {weight: 1.0}}",
+            "lr: expected a schedule over rounds such as fedlightning.schedules.Exponential",
+        ),
+    ],
+)
+def test_wrong_step_sizes_and_schedules_are_named_in_a_line(value, said, capsys):
+    with pytest.raises(SystemExit):
+        main(["fit", *of("classification", "fed_avg"), *SMALL, f"{ALGORITHM}.init_args.lr={value}"])
+    assert said in capsys.readouterr().err
