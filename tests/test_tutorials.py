@@ -14,7 +14,9 @@ OTHERS = sorted(page for folder in ("how-to", "coming-from") for page in (DOCS /
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("page", [*PAGES, *(page for page in OTHERS if page.stem != "index")], ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page", [*PAGES, *(page for page in OTHERS if page.stem != "index")], ids=lambda page: page.stem
+)
 def test_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "configs").symlink_to(CONFIGS)

@@ -8,9 +8,8 @@ from functools import cache
 import griffe
 
 from website import docstrings, results
-from website.results import aliases as aliases
 from website.configs import title as task_title
-from website.sources import ROOT
+from website.sources import ROOT, algorithm_page
 
 PACKAGE = "fedlightning.algorithms"
 
@@ -25,20 +24,14 @@ def package() -> griffe.Module:
 @cache
 def table() -> dict[str, tuple[str, str, str]]:
     """Return the table of ``docs/algorithms.md``: other names, paper and setting by class."""
-    rows = re.findall(
-        r"^\| `(\w+)` \| ([^|]*) \| ([^|]*) \| ([^|]*) \|", (ROOT / "docs/algorithms.md").read_text(), re.MULTILINE
-    )
-    return {name: (known.strip(), paper.strip(), setting.strip()) for name, known, paper, setting in rows}
-
-
-def place(name: str) -> str:
-    """Return the page of an algorithm."""
-    return f"algorithms/{name.lower().replace('_', '-')}.md"
+    rows = re.findall(r"^\| `(\w+)` \|(.*)\|$", (ROOT / "docs/algorithms.md").read_text(), re.MULTILINE)
+    cells = {name: [cell.strip() for cell in row.split("|")] for name, row in rows}
+    return {name: (known, paper, setting) for name, (known, paper, setting, _) in cells.items()}
 
 
 def navigation() -> list[tuple[str, str]]:
     """Return name and page of every algorithm, in the order of the table."""
-    return [(name, place(name)) for name in table()]
+    return [(name, algorithm_page(name)) for name in table()]
 
 
 def fields(cls: griffe.Class) -> list[tuple[str, str, str]]:
@@ -46,8 +39,9 @@ def fields(cls: griffe.Class) -> list[tuple[str, str, str]]:
     found: dict[str, tuple[str, str, str]] = {}
     for each in (*reversed(cls.mro()), cls):
         described = arguments(each)
-        for name, attribute in each.attributes.items():
-            if each.name == "Algorithm" or attribute.annotation is None or "instance-attribute" not in attribute.labels:
+        for name, attribute in each.members.items():
+            is_field = attribute.is_attribute and "instance-attribute" in attribute.labels and attribute.annotation
+            if not is_field or each.name == "Algorithm":
                 continue
             value = str(attribute.value) if attribute.value is not None else ""
             if "init=False" in value:
@@ -98,18 +92,16 @@ def page(name: str) -> str:
     module = cls.module
     known, paper, setting = table()[name]
     method = docstrings.method(module.docstring.value)
-    lines = [f"# {name}", "", method.title, "", "| | |", "| --- | --- |", f"| paper | {paper} |"]
-    lines += [f"| also known as | {known} |"] if known else []
-    lines += [
-        f"| setting | {setting} |",
-        f"| class | `{PACKAGE}.{name}` |",
-        f"| regularisers | {'yes' if takes_regularizers(cls) else 'no, refused before training'} |",
-        "",
-        "## Method",
-        "",
-        method.text,
-        "",
-    ]
+    facts = {
+        "Paper": paper,
+        "Also known as": known,
+        "Setting": setting,
+        "Class": f"`{PACKAGE}.{name}`",
+        "Regularisers": "yes" if takes_regularizers(cls) else "no, they are refused before training",
+    }
+    lines = [f"# {name}", "", method.title, ""]
+    lines += [f"* **{fact}:** {text}" for fact, text in facts.items() if text]
+    lines += ["", "## Method", "", method.text, ""]
     if method.symbols:
         lines += ["## Symbols", "", "| paper | here |", "| --- | --- |"]
         lines += [f"| {cell(paper)} | {cell(here)} |" for paper, here in method.symbols] + [""]
@@ -120,7 +112,7 @@ def page(name: str) -> str:
         f"| `{field}` | {f'`{value}`' if value else 'required'} | {cell(text)} |" for field, value, text in fields(cls)
     ]
     lines += ["", *kept(module), *started(name), *results.reached(name)]
-    lines += ["## API", "", f"::: {cls.path}", "    options: {show_root_heading: true, heading_level: 3}", ""]
+    lines += ["## API", "", f"::: {cls.path}", "    options: {heading_level: 3}", ""]
     return "\n".join(lines)
 
 
@@ -166,4 +158,4 @@ def started(name: str) -> list[str]:
 
 def pages() -> dict[str, str]:
     """Return the text of every page by its place on the site."""
-    return {place(name): page(name) for name in table()}
+    return {algorithm_page(name): page(name) for name in table()}

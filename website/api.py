@@ -6,7 +6,7 @@ from functools import cache
 
 import griffe
 
-from website import algorithms
+from website import algorithms, results
 
 PACKAGES = {
     "fedlightning": "What a user subclasses",
@@ -67,9 +67,9 @@ def page(package: str) -> str:
     """Return the page of a package; algorithms have pages of their own."""
     lines = [f"# `{package}`", "", f"{PACKAGES[package]}.", ""]
     for name, path in sorted(definitions()[package].items(), key=lambda each: each[0].lower()):
-        if package == "fedlightning.algorithms" and (name in algorithms.table() or name in algorithms.aliases()):
+        if package == "fedlightning.algorithms" and (name in algorithms.table() or name in results.aliases()):
             continue
-        lines += [f"::: {path}", "    options: {show_root_heading: true, show_root_toc_entry: true}", ""]
+        lines += [f"::: {path}", ""]
     return "\n".join(lines)
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from website.roles import ROLE
+
 UPDATE = re.compile(r"^(Client|Server|Phase \d|Stage)\b.*(:|<-|=)|^\s{2,}\S")
 """First characters of a line that belongs to an update: who does it, or further in than prose."""
 
 MARKED = re.compile(r"``(.+?)``")
-ROLE = re.compile(r":(?:class|func|meth|attr|mod):`~?([^`]+)`")
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def markdown(paragraph: str) -> str:
 
 def prose(text: str) -> str:
     """Return plain text as Markdown: marked names as code, other signs as they are."""
-    text = ROLE.sub(lambda match: f"``{match[1].split('.')[-1]}``", text)
+    text = ROLE.sub(lambda match: f"``{match[1].rsplit('.', 1)[-1]}``", text)
     parts = MARKED.split(text)
     escaped = [re.sub(r"([*_\[\]])", r"\\\1", part).replace("<", "&lt;").replace("|", "&#124;") for part in parts[::2]]
     escaped = [re.sub(r"^\\\* ", "* ", part, flags=re.MULTILINE) for part in escaped]

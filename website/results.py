@@ -63,9 +63,7 @@ def reached(name: str) -> list[str]:
             "| config | rounds | metric | value | best of the config's folder |",
             "| --- | ---: | --- | ---: | ---: |",
         ]
-        lines += [
-            "| `{task}/{config}` | {rounds} | `{metric}` | {value} | {best} |".format(**row) for row in rows
-        ]
+        lines += ["| `{task}/{config}` | {rounds} | `{metric}` | {value} | {best} |".format(**row) for row in rows]
         lines.append("")
     papers = ", ".join(f"[{paper_name(paper)}](../results/{paper}.md)" for paper in papers_of(name))
     return [*lines, f"Compared on the results pages of: {papers}.", ""] if papers else lines

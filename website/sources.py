@@ -28,6 +28,9 @@ FIGURES = {
 }
 """Picture of the repository: picture of the site."""
 
+ALGORITHMS = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/algorithms.md").read_text(), re.MULTILINE)
+"""Algorithms in the order of the table."""
+
 COPIED = {source: page for source, page in PAGES.items() if source != "README.md"}
 """The pages whose text is that of the file."""
 
@@ -38,6 +41,21 @@ def config_page(path: str) -> str | None:
     """Return page and anchor of a file in ``configs/``, or None for other files."""
     match = re.fullmatch(r"configs/(\w+)/(\w+)\.yaml", path)
     return f"configs/{match[1]}.md#{match[2].replace('_', '-')}" if match else None
+
+
+def code_page(path: str) -> str | None:
+    """Return the page of an algorithm's module or of a package, or None for other files."""
+    if match := re.fullmatch(r"fedlightning/(?:(\w+)/)?__init__\.py|fedlightning/(participation)\.py", path):
+        return f"api/{match[1] or match[2] or 'fedlightning'}.md"
+    if re.fullmatch(r"fedlightning/algorithms/\w+\.py", path) and (ROOT / path).exists():
+        classes = re.findall(r"^class (\w+)", (ROOT / path).read_text(), re.MULTILINE)
+        return next((algorithm_page(name) for name in classes if name in ALGORITHMS), None)
+    return None
+
+
+def algorithm_page(name: str) -> str:
+    """Return the page of an algorithm."""
+    return f"algorithms/{name.lower().replace('_', '-')}.md"
 
 
 def source_of(page: str) -> str:
@@ -60,7 +78,7 @@ def relinked(markdown: str, page: str, repository: str) -> str:
         if not path or "://" in path or path.startswith("mailto:"):
             return match[0]
         source = posixpath.normpath(posixpath.join(folder, path))
-        found = PAGES.get(source) or FIGURES.get(source) or config_page(source)
+        found = PAGES.get(source) or FIGURES.get(source) or config_page(source) or code_page(source)
         if found is None and source.startswith("docs/"):
             found = source.removeprefix("docs/")
         if found is None and (ROOT / source).exists():

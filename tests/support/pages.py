@@ -72,10 +72,16 @@ def command(line, monkeypatch):
     prompt, *words = shlex.split(line)
     assert (prompt, words[0]) == ("$", "fedlightning"), line
     monkeypatch.setattr(sys, "argv", words)
+    assert not status(), line
+
+
+def status():
+    """The status with which the command ends."""
     try:
         main()
     except SystemExit as end:
-        assert not end.code, f"{line}: {end.code}"
+        return end.code
+    return 0
 
 
 def assert_alike(shown, printed):

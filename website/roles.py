@@ -1,0 +1,24 @@
+"""References of docstrings, as the API pages show them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import griffe
+
+ROLE = re.compile(r":(?:class|func|meth|attr|mod|data):`~?([^`]+)`")
+
+
+def unmarked(text: str) -> str:
+    """Return a docstring whose references are plain names in code type."""
+    return ROLE.sub(lambda match: f"`{match[1].rsplit('.', 1)[-1]}`", text)
+
+
+class Roles(griffe.Extension):
+    """Turns references in the notation of Sphinx into names in code type."""
+
+    def on_instance(self, *, obj: griffe.Object, **kwargs: Any) -> None:
+        """Rewrite the docstring of an object that was read."""
+        if obj.docstring is not None:
+            obj.docstring.value = unmarked(obj.docstring.value)
