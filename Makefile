@@ -28,8 +28,9 @@ $(VENV)/docs-ready: $(VENV)/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	touch $@
 
-docs: $(VENV)/docs-ready ## the documentation site, in build/site; any warning is an error
+docs: $(VENV)/docs-ready ## the documentation site, in build/site, without a warning
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	$(BIN)/python -m pytest -q tests/website
 
 bench: $(VENV)/ready ## speed and memory beside a plain PyTorch loop: the standard job, eleven networks, short rounds
 	$(BIN)/python benchmarks/standard_job.py

@@ -85,6 +85,11 @@ def cell(text: str) -> str:
     return docstrings.prose(" ".join(text.split()))
 
 
+def named(here: str) -> str:
+    """Return what a symbol is called here, in code type if it is one name."""
+    return f"`{here}`" if re.fullmatch(r"\w+", here) else cell(here)
+
+
 def page(name: str) -> str:
     """Return the page of an algorithm."""
     cls = package()[name]
@@ -104,9 +109,9 @@ def page(name: str) -> str:
     lines += ["", "## Method", "", method.text, ""]
     if method.symbols:
         lines += ["## Symbols", "", "| paper | here |", "| --- | --- |"]
-        lines += [f"| {cell(paper)} | {cell(here)} |" for paper, here in method.symbols] + [""]
+        lines += [f"| {cell(paper)} | {named(here)} |" for paper, here in method.symbols] + [""]
     if method.departures:
-        lines += ["## Departures from the paper", "", method.departures, ""]
+        lines += ["## Departures from the paper", "", method.departures[0].upper() + method.departures[1:], ""]
     lines += ["## Hyper-parameters", "", "| name | default | meaning |", "| --- | --- | --- |"]
     lines += [
         f"| `{field}` | {f'`{value}`' if value else 'required'} | {cell(text)} |" for field, value, text in fields(cls)
@@ -154,6 +159,11 @@ def started(name: str) -> list[str]:
             "",
         ]
     return lines
+
+
+def with_links(markdown: str) -> str:
+    """Return the page with the table of algorithms, each name leading to its page."""
+    return re.sub(r"^\| `(\w+)` \|", lambda m: f"| [`{m[1]}`]({algorithm_page(m[1])}) |", markdown, flags=re.MULTILINE)
 
 
 def pages() -> dict[str, str]:

@@ -37,5 +37,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Turn links to files of the repository into links of the site."""
-    return relinked(markdown, page.file.src_uri, config.repo_url or "")
+    """Turn links to files of the repository into links of the site, and let the table of algorithms lead to pages."""
+    if page.file.src_uri == "algorithms.md":
+        markdown = algorithms.with_links(markdown)
+    return relinked(markdown, page.file.src_uri, config.extra["repository"])
