@@ -17,13 +17,13 @@ def title(task: str) -> str:
 
 def page(task: str) -> str:
     """Return the page of a folder."""
-    lines = [f"# {title(task)}", ""]
+    lines = [f"# {title(task)}", "", f"The files of `configs/{task}/`. A run takes the base and one of the others.", ""]
     base = "base.yaml"
     files = sorted(path.name for path in (ROOT / "configs" / task).glob("*.yaml"))
     for name in [base, *(name for name in files if name != base)]:
         anchor = name.removesuffix(".yaml").replace("_", "-")
         text = (ROOT / "configs" / task / name).read_text()
-        lines += [f"## `configs/{task}/{name}` {{: #{anchor} }}", "", "```yaml", text.rstrip(), "```", ""]
+        lines += [f"## `{name}` {{: #{anchor} }}", "", "```yaml", text.rstrip(), "```", ""]
     return "\n".join(lines)
 
 

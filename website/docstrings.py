@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from website.roles import ROLE
-
 UPDATE = re.compile(r"^(Client|Server|Phase \d|Stage)\b.*(:|<-|=)|^\s{2,}\S")
 """First characters of a line that belongs to an update: who does it, or further in than prose."""
 
+ROLE = re.compile(r":(?:class|func|meth|attr|mod|data):`~?([^`]+)`")
 MARKED = re.compile(r"``(.+?)``")
 
 
