@@ -30,6 +30,7 @@ $(VENV)/docs-ready: $(VENV)/ready
 
 docs: $(VENV)/docs-ready ## the documentation site, in build/site, without a warning
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	$(BIN)/python -m website.links build/site
 	$(BIN)/python -m pytest -q tests/website
 
 bench: $(VENV)/ready ## speed and memory beside a plain PyTorch loop: the standard job, eleven networks, short rounds
