@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test lint docs bench clean
 
 help: ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 8
@@ -24,10 +24,19 @@ lint: $(VENV)/ready ## formatting, lint and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+$(VENV)/docs-ready: $(VENV)/ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	touch $@
+
+docs: $(VENV)/docs-ready ## the documentation site, in build/site, without a warning
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	$(BIN)/python -m website.links build/site
+	$(BIN)/python -m pytest -q tests/website
+
 bench: $(VENV)/ready ## speed and memory beside a plain PyTorch loop: the standard job, eleven networks, short rounds
 	$(BIN)/python benchmarks/standard_job.py
 	$(BIN)/python benchmarks/networks.py
 	$(BIN)/python benchmarks/overhead.py
 
 clean: ## remove the virtual environment and caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache

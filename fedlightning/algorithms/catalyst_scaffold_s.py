@@ -10,6 +10,10 @@ All clients synchronise after the same number of steps of a round, geometric of 
 client's own minibatches, it meets them again from the first on, whoever is computed beside it. The operators at w and z
 share the minibatch and its random numbers. The proximal term holds both blocks. As Xie et al.
 (CDMA, AAAI 2023) run it across devices, any cohort stands for all clients.
+
+Symbols: eta_l -> lr; theta -> theta; p -> p; K_0 -> stage_steps; eta_g -> lr, as Xie et al. set it.
+
+Departures: any cohort stands for all clients, and stages have a fixed length, see above.
 """
 
 from __future__ import annotations

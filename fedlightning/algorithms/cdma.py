@@ -15,6 +15,12 @@ of heterogeneous clients w stays at z: no drift for any K under full participati
 * CDMA-NC, no correction: beta = 0, one phase, FedAvgGDA with first responders.
 * CDMA-ONE: beta = 1, alpha_t = 1: the correction is that of this round's cohort.
 * CDMA-ADA: beta = 1, alpha_t below 1: recursive momentum carries over earlier cohorts.
+
+Symbols: x, y -> z, its min and its max block; eta_t, gamma_t -> lr / (t + 1)^rho, a pair; c_eta, c_gamma -> lr; c_alpha
+-> alpha; beta -> beta; rho -> rho; u_t, v_t -> u; S_hat -> size of FirstResponders; K -> local_steps of the data.
+
+Departures: none in the update. How many clients answer is a model of the data module (FirstResponders, ResponseShare),
+not of the method.
 """
 
 from __future__ import annotations

@@ -13,6 +13,10 @@ times mean_i f_i + ψ: the same iterates.
 Proven for cohorts that cover all clients every so often, smooth f_i and sigma large against L_i: all limit points are
 stationary, at rate O(1/T); as tolerances tighten, so must the steps of a client grow, like log(1 / eps_i). Nothing is
 proven with a max block.
+
+Symbols: x -> z; x_i -> x of a client; pi_i -> pi; sigma_i -> sigma; epsilon_i -> eps; nu_i -> nu.
+
+Departures: one penalty for all clients, the proximal step of the second paper, and the operator form; see above.
 """
 
 from __future__ import annotations

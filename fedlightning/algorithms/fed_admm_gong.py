@@ -12,6 +12,10 @@ between clients.
 
 Proven for random cohorts and smooth f_i with rho large against L_i: rate O(1/T) to a neighbourhood set by the tolerance
 of the subproblems. Nothing is proven with a max block.
+
+Symbols: theta -> z; w_i -> x of a client; y_i -> lam; rho -> rho; eta -> lr_server; epsilon_i -> stop.
+
+Departures: by default subproblems take the minibatch steps of the round and no rule of accuracy.
 """
 
 from __future__ import annotations

@@ -11,6 +11,12 @@ and stays there in a client's first round, which so starts at z. In its second a
 clients choose: the paper adapts the upper layers only and takes the lower ones as received.
 
 With a max block both updates use the operator: a_i of an ascent parameter then climbs like the parameter itself.
+
+Symbols: Theta -> z; Theta_i -> v; W_i -> a; alpha -> lr; eta -> lr_weights; p -> adaptive, 1 on the upper layers; s ->
+the minibatches of the round.
+
+Departures: in its second round a client takes ``first_passes`` passes, where the paper goes on to convergence; a_i is
+learnt on the minibatches of the round, where the paper draws s % of the data.
 """
 
 from __future__ import annotations

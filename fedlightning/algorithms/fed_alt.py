@@ -6,6 +6,11 @@ Server:   z   <- mean(w)
 
 Both blocks go through the minibatches of the round in the same order, so a round takes twice as many gradients as
 FedSim (:class:`FedAvg`, both blocks at once), each of one block alone. Without personal parameters it is FedAvg.
+
+Symbols: u -> z; v_i -> v, the personal block; gamma_u, gamma_v -> lr, by name prefix; tau_v -> personal_passes times
+the minibatches of the round; tau_u -> local_steps of the data.
+
+Departures: the personal block goes through the minibatches that the shared one then meets.
 """
 
 from __future__ import annotations

@@ -21,6 +21,11 @@ shrinks by ``decay`` each time the client takes part; the round's minibatches ar
 does not say where the shared subproblem starts. From the client's own u_i is how the algorithm reads
 (``start="local"``); from z is what makes FedAlt the special case without duals and penalty (``start="shared"``, which
 also puts z in place of u_i in the personal subproblem).
+
+Symbols: u -> z; u_i -> u of a client; v_i -> v, the personal block; pi_i -> pi; z_i -> u + pi / rho; rho -> rho; sigma
+-> sigma; eta -> lr; xi_i -> tolerance; mu -> decay; alpha_i -> weighting of the task.
+
+Departures: the scale of pi, rho, sigma and xi, (15) for (9), and the start of the shared subproblem; see above.
 """
 
 from __future__ import annotations

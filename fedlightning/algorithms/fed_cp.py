@@ -7,6 +7,11 @@ Server:   z        <- mean(w)
 So the objective needs to give the global head no gradient: :class:`~fedlightning.tasks.FedCP` holds it fixed beside the
 personal head. share is 1/2 in the authors' code (TsingZ0/FedCP, PFLlib), from which this is known. What a client sends
 tells its personal head to whoever knows z: that is the method's. Without ``heads`` it is FedSim.
+
+Symbols: W^fe, W^hd -> z; W_i^hd -> the personal head; eta -> lr; the share of the local head -> share.
+
+Departures: written from the authors' code, as above; the conditional policy is a part of the task, not of the
+algorithm.
 """
 
 from __future__ import annotations

@@ -13,6 +13,12 @@ exact, so the cost of a round does not depend on N.
 Proven for cohorts drawn at random, smooth f_i, convex ψ, small eta and 0 < alpha < 2 depending on it: stationary
 points at rate O(1/T) with errors of the subproblems that sum up or shrink with ||x_i^+ - x_i||. The operator form with
 a max block is Douglas-Rachford splitting of monotone operators, proven for exact subproblems and all clients.
+
+Symbols: x_i, y_i -> x, y of a client; x_bar -> z; eta -> eta; alpha -> alpha; epsilon_i -> stop; g -> regularizer of
+the task.
+
+Departures: the start of clients that were never sampled, as above; how accurately subproblems are solved is left to
+``solver`` and ``stop``.
 """
 
 from __future__ import annotations

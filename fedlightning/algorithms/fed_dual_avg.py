@@ -10,6 +10,11 @@ threshold of an l1 or nuclear norm grows with the rounds, and averages of sparse
 The paper keeps the sum s of operators and a fixed start s_bar; ``dual`` is s_bar - s. It starts at the dual image of
 the task's own parameters, projected into the constraint. Without a regularizer this is FedAvg with a server step size.
 For saddle point problems it is a baseline without guarantee; FeDualEx adds the extra step.
+
+Symbols: s_bar - s -> dual; eta_c -> lr; eta_s -> lr_server; psi -> regularizer of the task; K -> local_steps of the
+data.
+
+Departures: written for operators, so that it runs with a max block, where nothing is proven.
 """
 
 from __future__ import annotations

@@ -18,6 +18,11 @@ Proven for all clients in every round and smooth f_i, with subproblems solved to
 then falls to at rate O(1/T) (tolerances must tend to 0 for a stationary point); p > 0 needs clients that differ little.
 Nothing is proven with a max block, where this is the same iteration on operators; for p = 0 it is FIAELT with tau = 1,
 beta = 1 / eta.
+
+Symbols: x_0 -> z; x_i -> x of a client; x_{0,i} -> x0; lambda_i -> lam; eta -> eta; p -> p; epsilon -> stop.
+
+Departures: cohorts may be partial; by default subproblems take the minibatch steps of the round and no rule of
+accuracy.
 """
 
 from __future__ import annotations

@@ -15,12 +15,16 @@ The paper minimises sum_i f_i + g, this package mean_i f_i + ψ. The former with
 its server step prox_{g / (N beta)} is prox_{ψ / beta}: the same iterates, and N appears nowhere.
 
 At a fixed point z_i = -g_i(y). Proven for all clients in every round, smooth f_i, convex ψ and beta >= 5 L: the
-sequence converges to stationary points at rate O(1/T), linearly where the KL exponent allows. Departures: clients may
-stay away (the means cover all N with their last values); the operator form with a max block, for which nothing is
-proven beyond monotone operators solved exactly; and without a given beta every client takes its own,
-beta_i = 5 L_i, with L_i from a power iteration when it first takes part. Then the server weighs each by its
-beta_i: y = prox_{ψ / mean(beta_i)}(mean(beta_i x_i + z_i) / mean(beta_i)), which is exact ADMM in that metric;
-clients that have not yet come have no weight.
+sequence converges to stationary points at rate O(1/T), linearly where the KL exponent allows.
+
+Symbols: x_i, z_i -> x, z of a client; y -> y; beta -> beta; tau -> tau; r -> r; L -> smoothness; g -> N times the
+task's regularizer; m, eta -> steps and lr of the solver SVRG.
+
+Departures: clients may stay away (the means cover all N with their last values); the operator form with a max block,
+for which nothing is proven beyond monotone operators solved exactly; and without a given beta every client takes its
+own, beta_i = 5 L_i, with L_i from a power iteration when it first takes part. Then the server weighs each by its
+beta_i: y = prox_{ψ / mean(beta_i)}(mean(beta_i x_i + z_i) / mean(beta_i)), which is exact ADMM in that metric; clients
+that have not yet come have no weight.
 """
 
 from __future__ import annotations

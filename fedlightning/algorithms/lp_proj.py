@@ -12,14 +12,20 @@ The server knows no model, only w. The point that is logged and evaluated as the
 models that P takes to w the one nearest to the common start z0 (P P' = I). It is worth little by itself where k << d;
 the clients' own models are what the method is for. The drift is |w_i - w|, which is the distance of these points.
 
-Known from the paper's abstract and its authors' code (desternylin/perfed), not from the paper's full text. Departures
-from the code: P is a :class:`~fedlightning.local.CountSketch` and not a dense Gaussian with normalised rows, which
-would take k d numbers and as much time a step; it has the same scale, so lam means the same. w starts at P z0 and not
-at zero, so that nothing pulls before the clients differ. The inner steps are taken on one minibatch and not on one each
+Known from the paper's abstract and its authors' code (desternylin/perfed), not from the paper's full text.
+
+P mixes no min with max coordinates, so with a max block y the problem stays a saddle point problem, y having a
+reference of its own.
+
+Symbols: w -> w; theta_i -> theta; P -> the projection drawn from seed; lambda -> lam; p -> p; eta -> lr_reference; beta
+-> beta.
+
+Departures: P is a :class:`~fedlightning.local.CountSketch` and not a dense Gaussian with normalised rows, which would
+take k d numbers and as much time a step; it has the same scale, so lam means the same. w starts at P z0 and not at
+zero, so that nothing pulls before the clients differ. The inner steps are taken on one minibatch and not on one each
 (as in :class:`pFedMe`, which this is for p = 2, k = d, apart from theta's start: here it is carried on from round to
 round). In the code all clients train in every round and some of them send; here those train who send. Its p = 2 step of
-w is taken where its general one would divide by the norm. No weight decay and no clipping. P mixes no min with max
-coordinates, so with a max block y the problem stays a saddle point problem, y having a reference of its own.
+w is taken where its general one would divide by the norm. No weight decay and no clipping.
 """
 
 from __future__ import annotations

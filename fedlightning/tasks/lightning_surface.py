@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer, callbacks
+from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import nn
@@ -72,6 +73,9 @@ CALLBACKS = {
     "by themselves, and a loss that grows a million-fold is reported",
 }
 """Callbacks of Lightning that a federated fit refuses, by class name, and what to use instead."""
+
+SHARDING = (DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy)
+"""Strategies that leave a part of the model only in each process."""
 
 _AVERAGING = (
     "clients have models of their own, which it does not average, so validation client by client would look at the "
@@ -160,6 +164,11 @@ def _differs(task: LightningModule, base: type[LightningModule], hook: str) -> b
 
 
 def _require_options(trainer: Trainer, task: Any) -> None:
+    if isinstance(trainer.strategy, SHARDING):
+        raise InvalidValueError(
+            f"Trainer(strategy={type(trainer.strategy).__name__}) shards the parameters over processes, but every "
+            "process computes clients of its own with the whole model. Use strategy='ddp', or one device."
+        )
     clip, algorithm = trainer.gradient_clip_val, trainer.gradient_clip_algorithm
     if clip or algorithm is not None:
         option = f"gradient_clip_val={clip}" if clip else f"gradient_clip_algorithm={str(algorithm)!r}"
