@@ -9,6 +9,7 @@ import pytest
 from fedlightning.algorithms import FedAvg
 from fedlightning.cli import FederatedCLI
 from fedlightning.participation import FirstResponders, ResponseShare
+from fedlightning.schedules import Milestones
 from fedlightning.tasks import ClientNumbers, PersonalQuadratic, QuadraticSaddle
 from tests.support.cases import CASES
 from tests.support.paths import CONFIGS, ROOT
@@ -47,7 +48,12 @@ def of_rounds():
 def test_every_metric_of_a_round_is_on_the_page(of_rounds):
     known = names("Of every round") | names("Of some algorithms")
     assert set(of_rounds) - known == set()
-    assert known - set(of_rounds) == {"train_<name>", "regularization", "skipped"}  # other runs, below
+    assert known - set(of_rounds) == {
+        "train_<name>",
+        "regularization",
+        "skipped",
+        "schedule/<name>",
+    }  # other runs, below
 
 
 @pytest.mark.slow
@@ -59,6 +65,14 @@ def test_the_page_says_which_algorithms_log_what(of_rounds):
             continue
         said = set(algorithms.replace("both FedADMM", "FedADMM, FedADMMGong").split(", "))
         assert said == of_rounds[metric], metric
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_values_of_schedules_are_logged():
+    fit = trainer(max_steps=2)
+    algorithm = FedAvg([Milestones({0: 0.05, 1: 0.01}), 0.02])
+    fit.fit(QuadraticSaddle(algorithm, num_clients=4), ClientNumbers(num_clients=4, local_steps=2))
+    assert fit.callback_metrics["schedule/lr/min"] == pytest.approx(0.01)
 
 
 @pytest.mark.filterwarnings("ignore")
