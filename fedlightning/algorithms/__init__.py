@@ -43,6 +43,7 @@ from fedlightning.algorithms.p_fed_me import pFedMe
 from fedlightning.algorithms.projected_gda import PGDA, ProjectedGDA
 from fedlightning.algorithms.scaffold import SCAFFOLD, SCAFFOLDS
 from fedlightning.algorithms.splitting import SplittingAlgorithm
+from fedlightning.algorithms.stateful_fed_avg import StatefulFedAvg
 from fedlightning.core.validation import require
 
 __all__ = [
@@ -92,6 +93,7 @@ __all__ = [
     "ProjectedGDA",
     "Reply",
     "SplittingAlgorithm",
+    "StatefulFedAvg",
     "over_all_clients",
     "pFedMe",
     "require",

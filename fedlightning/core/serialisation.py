@@ -308,7 +308,7 @@ def _kinds() -> tuple[type, ...]:
     from fedlightning.algorithms.base import Algorithm  # these import this module
     from fedlightning.data.partitioners import Partitioner
     from fedlightning.federation.client_states import Storage
-    from fedlightning.local import LocalSolver, StoppingRule
+    from fedlightning.local import ByValue, LocalOptimizer, LocalSolver, StoppingRule
     from fedlightning.oracle import ClientBatching
     from fedlightning.participation import Participation, Responses
     from fedlightning.proximal import Regularizer
@@ -319,6 +319,8 @@ def _kinds() -> tuple[type, ...]:
             Algorithm,
             Storage,
             Partitioner,
+            LocalOptimizer,
+            ByValue,
             LocalSolver,
             StoppingRule,
             ClientBatching,
