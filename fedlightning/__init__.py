@@ -44,6 +44,7 @@ __getattr__, __dir__ = lazily(
         "participation",
         "plotting",
         "proximal",
+        "schedules",
         "tasks",
     ),
 )

@@ -23,18 +23,22 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from inspect import isabstract
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor
 
+from fedlightning.algorithms.binding import Binding
 from fedlightning.core.errors import InvalidAttributeError, InvalidTypeError
+from fedlightning.core.in_force import in_force
 from fedlightning.core.parameter_space import ParameterSpace
 from fedlightning.core.per_block import PerBlock as PerBlock
 from fedlightning.core.per_block import per_block as per_block
 from fedlightning.core.per_block import per_block_fields
+from fedlightning.core.schedule import PerRound as PerRound
+from fedlightning.core.schedule import constant as constant
 from fedlightning.core.validation import require
-from fedlightning.local.clipping import Clip, require_clip
+from fedlightning.local.clipping import ByValue, require_clip
 from fedlightning.local.descent import AnyOptimizer, Direction, bound_optimizer, descend
 from fedlightning.local.descent import OptimizerCallable as OptimizerCallable
 from fedlightning.local.optimizers import LocalOptimizer
@@ -178,6 +182,12 @@ class Algorithm(ABC):
     min_dim: ClassVar[int] = 0
     """Length of the min block, which comes first in every vector, set by :meth:`bind`."""
 
+    given = cast("Algorithm", None)  # jsonargparse would read an annotation in the modules of subclasses
+    """The algorithm as it was before :meth:`bind`, which sets this, with numbers in place of schedules."""
+
+    binding = cast("Binding | None", None)
+    """Binds the algorithm anew in every round, set by :meth:`bind` if a hyper-parameter has a schedule."""
+
     regularizer: ClassVar[Composite] = Composite()
     """The term added to the mean of the objectives, set by :meth:`bind`; zero where ``regularized`` is False."""
 
@@ -287,6 +297,8 @@ class Algorithm(ABC):
     def bind(self: AlgorithmT, space: ParameterSpace, like: Tensor, regularizer: Composite | None = None) -> AlgorithmT:
         """Return a copy whose per-block hyper-parameters are numbers or vectors ``[d]``, ready to compute with.
 
+        Schedules have their values of the first round; see :func:`fedlightning.algorithms.binding.in_round`.
+
         Args:
             space: Names and blocks of the parameters.
             like: Gives dtype and device of the vectors.
@@ -295,11 +307,15 @@ class Algorithm(ABC):
         Raises:
             ValueError: If a hyper-parameter names an unknown prefix or leaves a parameter uncovered.
         """
-        bound = copy(self)
+        start = in_force(self, 0)
+        bound = copy(start)
+        object.__setattr__(bound, "given", start)
+        if start is not self:
+            Binding(self, space, like, regularizer).of(bound)
         object.__setattr__(bound, "min_dim", space.shared.min_dim)
         object.__setattr__(bound, "regularizer", Composite() if regularizer is None else regularizer)
         for name in per_block_fields(type(self)):
-            value = getattr(self, name)
+            value = getattr(start, name)
             if value is None:
                 continue
             shared, personal = space.spread(value, name, like)
@@ -326,7 +342,7 @@ class LocalGradientAlgorithm(Algorithm):
 
     lr: PerBlock = per_block()
     local_optimizer: OptimizerCallable | LocalOptimizer | None = field(default=None, kw_only=True)
-    local_clip: Clip | None = field(default=None, kw_only=True)
+    local_clip: PerRound | ByValue | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         require(self, "lr", above=0.0)
@@ -347,7 +363,7 @@ class LocalGradientAlgorithm(Algorithm):
             ValueError: If the local optimizer is not elementwise, or for the reasons of :meth:`Algorithm.bind`.
         """
         bound = super().bind(space, like, regularizer)
-        optimizer = bound_optimizer(self.local_optimizer, space, like, "local_optimizer")
+        optimizer = bound_optimizer(bound.local_optimizer, space, like, "local_optimizer")
         object.__setattr__(bound, "local_optimizer", optimizer)
         return bound
 

@@ -27,6 +27,7 @@ from torch import Tensor
 from fedlightning.algorithms.base import Algorithm, Phase, Point, Reply, per_block
 from fedlightning.algorithms.fed_sgda import Gradient
 from fedlightning.core.parameter_space import PerBlock
+from fedlightning.core.schedule import PerRound, constant
 from fedlightning.core.seeding import derive_seed
 from fedlightning.core.tree import map_tensors
 from fedlightning.core.validation import require
@@ -65,8 +66,8 @@ class CatalystScaffoldS(Algorithm):
     """
 
     lr: PerBlock = per_block()
-    p: float = 0.1
-    theta: float = 0.1
+    p: float = constant("it decides how many local steps a round has", 0.1)
+    theta: PerRound = 0.1
     stage_steps: int = 4000
     seed: int = 0
 

@@ -28,6 +28,7 @@ from torch import Tensor
 from fedlightning.algorithms.base import Algorithm, Phase, Point, Reply, per_block
 from fedlightning.algorithms.fed_sgda import Gradient
 from fedlightning.core.parameter_space import PerBlock
+from fedlightning.core.schedule import PerRound, constant
 from fedlightning.core.validation import require
 from fedlightning.oracle.gradient import GradientOracle
 
@@ -94,9 +95,9 @@ class CDMA(Algorithm):
     state_depends_on = ("beta",)
 
     lr: PerBlock = per_block()
-    beta: float = 1.0
-    alpha: float = 1.0
-    rho: float = 0.0
+    beta: float = constant("it decides which phases a round has", 1.0)
+    alpha: PerRound = 1.0
+    rho: float = constant("it is the exponent of a schedule itself", 0.0)
 
     def __post_init__(self) -> None:
         require(self, "lr", above=0.0)
@@ -202,5 +203,5 @@ class CDMA_ADA(CDMA):
     """
 
     beta: float = field(default=1.0, init=False)
-    alpha: float = 5.0
-    rho: float = 0.2
+    alpha: PerRound = 5.0
+    rho: float = constant("it is the exponent of a schedule itself", 0.2)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fedlightning.algorithms.base import Algorithm, Reply, per_block
 from fedlightning.core.parameter_space import PerBlock
+from fedlightning.core.schedule import PerRound
 from fedlightning.core.validation import require
 from fedlightning.oracle.gradient import GradientOracle
 
@@ -63,7 +64,7 @@ class CODAPlus(Algorithm):
     """
 
     lr: PerBlock = per_block()
-    theta: float = 0.1
+    theta: PerRound = 0.1
     stage_steps: int = 4000
 
     def __post_init__(self) -> None:

@@ -25,6 +25,7 @@ from torch import Tensor
 from fedlightning.algorithms.base import Reply, over_all_clients, per_block
 from fedlightning.algorithms.splitting import SplittingAlgorithm
 from fedlightning.core.parameter_space import PerBlock
+from fedlightning.core.schedule import PerRound, constant
 from fedlightning.core.validation import require
 from fedlightning.local.solvers import GradientDescent, LocalSolver
 from fedlightning.local.stopping import DecreasingTolerance, StoppingRule
@@ -98,9 +99,9 @@ class FedADMM(SplittingAlgorithm):
     regularized = True
     state_depends_on = ("sigma",)
 
-    sigma: PerBlock = per_block()
-    eps: float = 1.0
-    nu: float = 0.95
+    sigma: PerBlock = per_block(constant="the server's mean of x_i + pi_i / sigma is in its units")
+    eps: PerRound = 1.0
+    nu: float = constant("it is the base of a schedule itself", 0.95)
     solver: LocalSolver = field(default_factory=lambda: GradientDescent(max_steps=5), kw_only=True)
 
     def __post_init__(self) -> None:

@@ -69,8 +69,8 @@ class FedADMMGong(SplittingAlgorithm):
     primal = True
     state_depends_on = ("rho", "lr_server")  # z has grown by steps that nobody remembers: it cannot be rebuilt
 
-    rho: PerBlock = per_block()
-    lr_server: PerBlock = per_block(1.0)
+    rho: PerBlock = per_block(constant="the point is a sum of steps in its units")
+    lr_server: PerBlock = per_block(1.0, constant="the point is a sum of steps of this size")
 
     def __post_init__(self) -> None:
         super().__post_init__()

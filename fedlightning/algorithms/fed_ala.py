@@ -23,6 +23,7 @@ from torch import Tensor
 from fedlightning.algorithms.base import Point, Reply, per_block
 from fedlightning.algorithms.fed_avg import FedAvg
 from fedlightning.core.parameter_space import PerBlock
+from fedlightning.core.schedule import PerRound
 from fedlightning.core.validation import require
 from fedlightning.oracle.gradient import GradientOracle
 
@@ -57,9 +58,11 @@ class FedALA(FedAvg):
 
     state_depends_on = ("adaptive",)
 
-    lr_weights: float = 1.0
+    lr_weights: PerRound = 1.0
     first_passes: int = 5
-    adaptive: PerBlock = per_block(1.0)
+    adaptive: PerBlock = per_block(
+        1.0, constant="clients would keep shares that they learned where they may not choose any more"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

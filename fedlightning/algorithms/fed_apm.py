@@ -34,6 +34,7 @@ from torch import Tensor
 from fedlightning.algorithms.base import Algorithm, Point, Reply, over_all_clients, per_block
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.parameter_space import PerBlock
+from fedlightning.core.schedule import PerRound, constant
 from fedlightning.core.validation import require
 from fedlightning.local import descend_personal, descend_until
 from fedlightning.oracle.gradient import GradientOracle
@@ -81,10 +82,10 @@ class FedAPM(Algorithm):
     """
 
     lr: PerBlock = per_block()
-    rho: PerBlock = per_block(0.1)
-    sigma: float = 0.1
-    tolerance: float = 0.0
-    decay: float = 0.95
+    rho: PerBlock = per_block(0.1, constant="the server's mean of u_i + pi_i / rho is in its units")
+    sigma: PerRound = 0.1
+    tolerance: float = constant("clients start with it, and carry on from their own", 0.0)
+    decay: PerRound = 0.95
     personal_passes: int = 1
     start: Literal["local", "shared"] = "local"
 

@@ -21,6 +21,7 @@ from fedlightning.algorithms.base import Point, Reply
 from fedlightning.algorithms.fed_avg import FedAvg
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError
 from fedlightning.core.parameter_space import Layout, ParameterSpace, names_under
+from fedlightning.core.schedule import PerRound
 from fedlightning.core.validation import require
 from fedlightning.oracle.gradient import GradientOracle
 from fedlightning.proximal.composite import Composite
@@ -39,7 +40,7 @@ class FedCP(FedAvg):
     """
 
     heads: tuple[str, str] | None = ("network.head", "own_head")
-    share: float = 0.5
+    share: PerRound = 0.5
 
     places: ClassVar[tuple[Tensor, Tensor] | None] = None
     """Where the two heads lie in the shared and in the personal block, set by :meth:`bind`."""

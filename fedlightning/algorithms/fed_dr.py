@@ -24,6 +24,7 @@ from torch import Tensor
 from fedlightning.algorithms.base import Reply, over_all_clients, per_block
 from fedlightning.algorithms.splitting import SplittingAlgorithm
 from fedlightning.core.parameter_space import PerBlock
+from fedlightning.core.schedule import PerRound
 from fedlightning.core.validation import require
 from fedlightning.local.subproblem import Subproblem
 from fedlightning.oracle.gradient import GradientOracle
@@ -92,8 +93,8 @@ class FedDR(SplittingAlgorithm):
 
     regularized = True
 
-    eta: PerBlock = per_block()
-    alpha: float = 1.0
+    eta: PerBlock = per_block(constant="each y_i has the scale of the round that computed it")
+    alpha: PerRound = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -96,8 +96,9 @@ class FedDualAvg(Algorithm):
         """Return the state with the same thresholds, or None unless all step sizes change in one proportion."""
         if not self.regularizer:
             return server
-        ratio = torch.as_tensor((before.lr * before.lr_server) / (self.lr * self.lr_server)).flatten().to(server.steps)
-        return replace(server, steps=server.steps * ratio[0]) if torch.allclose(ratio, ratio[0]) else None
+        steps, change = server.steps, (before.lr * before.lr_server) / (self.lr * self.lr_server)
+        ratio = torch.as_tensor(change, dtype=steps.dtype, device=steps.device).flatten()
+        return replace(server, steps=steps * ratio[0]) if torch.allclose(ratio, ratio[0]) else None
 
     def point(self, server: Dual) -> Tensor:
         """Return the point of the server's dual."""

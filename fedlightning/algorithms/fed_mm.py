@@ -40,6 +40,7 @@ from torch import Tensor
 from fedlightning.algorithms.base import LocalGradientAlgorithm, Point, Reply, over_all_clients, per_block
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.parameter_space import PerBlock
+from fedlightning.core.schedule import constant
 from fedlightning.core.validation import require
 from fedlightning.oracle.gradient import GradientOracle
 
@@ -120,7 +121,7 @@ class FedMM(LocalGradientAlgorithm):
     state_depends_on = ("mean_over",)
 
     mu: PerBlock = per_block(1.0)
-    eta3: float = 1.0
+    eta3: float = constant("it is the base of a schedule itself", 1.0)
     mean_over: Literal["cohort", "all"] = "cohort"
 
     def __post_init__(self) -> None:

@@ -31,6 +31,7 @@ from torch import Tensor
 from fedlightning.algorithms.base import Point, Reply, per_block
 from fedlightning.algorithms.splitting import SplittingAlgorithm
 from fedlightning.core.parameter_space import PerBlock
+from fedlightning.core.schedule import constant
 from fedlightning.core.seeding import derive_seed
 from fedlightning.core.validation import require
 from fedlightning.local.subproblem import Subproblem
@@ -93,7 +94,7 @@ class FedPD(SplittingAlgorithm):
     """
 
     eta: PerBlock = per_block()
-    p: float = 0.0
+    p: float = constant("the coin of a round is looked at in the next one, too", 0.0)
     seed: int = 0
 
     def __post_init__(self) -> None:

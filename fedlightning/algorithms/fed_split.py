@@ -72,7 +72,7 @@ class FedSplit(SplittingAlgorithm):
         stop: When a client is done before; null for never.
     """
 
-    s: PerBlock = per_block()
+    s: PerBlock = per_block(constant="each z_i has the scale of the round that computed it")
 
     def __post_init__(self) -> None:
         super().__post_init__()

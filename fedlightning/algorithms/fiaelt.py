@@ -34,6 +34,7 @@ from torch import Tensor
 from fedlightning.algorithms.base import Reply, over_all_clients, per_block
 from fedlightning.algorithms.splitting import SplittingAlgorithm
 from fedlightning.core.parameter_space import PerBlock
+from fedlightning.core.schedule import PerRound
 from fedlightning.core.validation import require
 from fedlightning.local.smoothness import estimate_smoothness
 from fedlightning.local.solvers import SVRG, LocalSolver
@@ -137,9 +138,9 @@ class FIAELT(SplittingAlgorithm):
     state_depends_on = ("beta",)
 
     beta: PerBlock | None = per_block(None)
-    tau: float = 0.5
-    r: float = 0.005
-    smoothness: float | None = None
+    tau: PerRound = 0.5
+    r: PerRound = 0.005
+    smoothness: PerRound | None = None
     solver: LocalSolver = field(default_factory=SVRG, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -203,9 +204,10 @@ class FIAELT(SplittingAlgorithm):
 
     def carried_over(self, server: Server, before: FIAELT, clients: Client | None) -> Server | None:
         """Return the state with the mean of beta * x_i for the new beta, or None unless both runs set beta."""
-        if clients is None or self.beta is None or before.beta is None:
+        if self.beta is None or before.beta is None:
             return None
-        return Server(server.y, self.beta * clients.x, server.z, self.beta)
+        bx = server.bx * (self.beta / before.beta) if clients is None else self.beta * clients.x
+        return Server(server.y, bx, server.z, self.beta)
 
     def point(self, server: Server) -> Tensor:
         """Return the server's point y."""

@@ -32,6 +32,7 @@ from torch import Tensor
 from fedlightning.algorithms.base import Algorithm, Reply, per_block
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.parameter_space import ParameterSpace, PerBlock
+from fedlightning.core.schedule import PerRound
 from fedlightning.core.validation import require
 from fedlightning.local import CountSketch
 from fedlightning.oracle.gradient import GradientOracle
@@ -90,11 +91,11 @@ class LpProj(Algorithm):
 
     lr: PerBlock = per_block()
     dim: int  # type: ignore[misc]  # per_block() without a default has none
-    lam: float = 1.0
-    lr_reference: float = 0.1
+    lam: PerRound = 1.0
+    lr_reference: PerRound = 0.1
     p: int = 2
     inner_steps: int = 1
-    beta: float = 1.0
+    beta: PerRound = 1.0
     seed: int = 0
 
     primal: ClassVar[bool] = False

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fedlightning.algorithms.base import Algorithm, Point, Reply, per_block
 from fedlightning.core.parameter_space import PerBlock
+from fedlightning.core.schedule import PerRound
 from fedlightning.core.validation import require
 from fedlightning.oracle.gradient import GradientOracle
 
@@ -48,7 +49,7 @@ class pFedMe(Algorithm):
     lam: PerBlock = per_block(15.0)
     lr_own: PerBlock | None = per_block(None)
     inner_steps: int = 5
-    beta: float = 1.0
+    beta: PerRound = 1.0
 
     def __post_init__(self) -> None:
         require(self, "lr", "lam", above=0.0)

@@ -12,12 +12,13 @@ with moments of zero. With one client this is centralised training with the opti
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from fedlightning.algorithms.base import Point, Reply
 from fedlightning.algorithms.fed_avg import FedAvg
-from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.parameter_space import ParameterSpace
 from fedlightning.core.validation import require_instance
 from fedlightning.local.optimizers import SGD, LocalOptimizer, Moments, OptimizerSteps
@@ -36,34 +37,35 @@ class StatefulFedAvg(FedAvg):
 
     local_optimizer: LocalOptimizer | None = field(default=None, kw_only=True)
 
+    personal_dim: ClassVar[int] = 0
+    """Length of the personal block, set by :meth:`bind`."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.local_optimizer is not None:
             require_instance("StatefulFedAvg(local_optimizer", self.local_optimizer, LocalOptimizer, "Adam()")
 
     def bind(self, space: ParameterSpace, like: Tensor, regularizer: Composite | None = None) -> StatefulFedAvg:
-        """Return a bound copy; see :meth:`~fedlightning.algorithms.base.LocalGradientAlgorithm.bind`.
-
-        Raises:
-            ValueError: If the task has personal parameters, whose moments nobody keeps.
-        """
-        if space.personal.dim:
-            raise InvalidValueError(
-                "StatefulFedAvg keeps the moments of shared parameters alone, but the task has personal_parameters. "
-                "Take FedAvg or FedAlt, whose clients start with new moments in every round."
-            )
+        """Return a bound copy; see :meth:`~fedlightning.algorithms.base.LocalGradientAlgorithm.bind`."""
         bound = super().bind(space, like, regularizer)
         if bound.local_optimizer is None:
             object.__setattr__(bound, "local_optimizer", SGD().bind(space, like))
+        object.__setattr__(bound, "personal_dim", space.personal.dim)
         return bound
 
     def init_client(self, z: Tensor) -> Moments:
-        """Start with moments of zero."""
-        return (SGD() if self.local_optimizer is None else self.local_optimizer).start(z)
+        """Start with moments of zero, of the shared block and the personal block behind it."""
+        optimizer = SGD() if self.local_optimizer is None else self.local_optimizer
+        return optimizer.start(torch.cat([z, z.new_zeros(self.personal_dim)]))
 
     def client_update(self, message: Point, state: Moments, oracle: GradientOracle) -> Reply:
         """Take K local steps from the received point, with the moments of the client's last round."""
         assert self.local_optimizer is not None  # once bound
-        steps = OptimizerSteps(self.local_optimizer, self.lr, state)
-        w, _ = self.local_steps(message.z, oracle, optimizer=steps)
-        return Reply(Point(w), steps.moments, point=w)
+        optimizer, dim = self.local_optimizer, len(message.z)
+        shared, own = state.columns(slice(dim)), state.columns(slice(dim, None))
+        personal = OptimizerSteps(optimizer.personal, self.personal_lr, own)
+        steps = OptimizerSteps(optimizer, self.lr, shared, personal)
+        w, v = self.local_steps(message.z, oracle, optimizer=steps)
+        assert steps.moments is not None
+        assert personal.moments is not None
+        return Reply(Point(w), steps.moments.beside(personal.moments), personal=v, point=w)

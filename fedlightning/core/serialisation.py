@@ -163,7 +163,7 @@ def from_config(config: Any, trust: Trust | None = None, place: str = "The confi
         arguments["download"] = False  # what was fetched is in the checkpoint, or is given again
     try:
         arguments = _as_annotated(made, arguments)
-        if not isinstance(made, type) or issubclass(made, Optimizer | LRScheduler):
+        if not isinstance(made, type) or issubclass(made, Optimizer | LRScheduler) or _is_open(made, arguments):
             return functools.partial(made, **arguments)
         return made(**arguments)
     except Exception as error:
@@ -223,6 +223,12 @@ def rebuild(
         ) from error
 
 
+def _is_open(made: type, arguments: Mapping[str, Any]) -> bool:
+    """Return whether a class was stored without its step size, which is left to whoever makes an object of it."""
+    lr = inspect.signature(made).parameters.get("lr")
+    return lr is not None and lr.default is inspect.Parameter.empty and "lr" not in arguments
+
+
 def _required(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
     """Return the names of the parameters that have no default."""
     variable = (inspect.Parameter.VAR_POSITIONAL, _VAR_KEYWORD)
@@ -261,6 +267,7 @@ _PARTS = (
     "oracle",
     "participation",
     "proximal",
+    "schedules",
     "tasks",
 )
 
@@ -306,6 +313,7 @@ def _imported(module: str, name: str) -> Any:
 def _kinds() -> tuple[type, ...]:
     """What hyper-parameters of this package's tasks and data modules derive from."""
     from fedlightning.algorithms.base import Algorithm  # these import this module
+    from fedlightning.core.schedule import Schedule
     from fedlightning.data.partitioners import Partitioner
     from fedlightning.federation.client_states import Storage
     from fedlightning.local import ByValue, LocalOptimizer, LocalSolver, StoppingRule
@@ -327,6 +335,7 @@ def _kinds() -> tuple[type, ...]:
             Participation,
             Responses,
             Regularizer,
+            Schedule,
         ),
         *(Adversary, nn.Module),
     )

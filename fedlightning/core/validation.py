@@ -12,6 +12,7 @@ from typing_extensions import Unpack
 
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError
 from fedlightning.core.per_block import takes_blocks
+from fedlightning.core.schedule import has_schedule, is_schedule, landmarks_of, value_at, varies_by_round, why_constant
 
 
 class Bounds(TypedDict, total=False):
@@ -34,7 +35,8 @@ def require(owner: object, *names: str, optional: bool = False, whole: bool = Fa
     """Check the ranges of attributes and, for pairs and mappings, of every entry.
 
     A dataclass says which of its fields take several numbers (``per_block()``) and, by their annotations, which take
-    whole ones (``int``).
+    whole ones (``int``) and which take schedules over rounds (``PerRound``, ``PerBlock``). Of a schedule, the values
+    that are known now are checked; all others are checked in their rounds.
 
     Args:
         owner: Object with the attributes.
@@ -52,8 +54,13 @@ def require(owner: object, *names: str, optional: bool = False, whole: bool = Fa
         value, field = getattr(owner, name), declared.get(name)
         given = f"{spoken_name(owner)}({name}={value!r})"
         entries = _entries(value, given) if field is not None and takes_blocks(field) else [value]
+        if field is not None and has_schedule(value):
+            _require_varying(given, field)
         for entry in entries:
-            _require(given, entry, whole or (field is not None and _takes_whole(field)), optional, bounds)
+            if is_schedule(entry) and field is not None:
+                _require_schedule(given, entry, bounds)
+            else:
+                _require(given, entry, whole or (field is not None and _takes_whole(field)), optional, bounds)
 
 
 def spoken_name(owner: object) -> str:
@@ -97,6 +104,21 @@ def require_instance(argument: str, value: object, expected: type, example: str)
     if not isinstance(value, expected):
         shown = value.__name__ if isinstance(value, type) else repr(value)
         raise InvalidTypeError(f"{argument}={shown}): expected a {expected.__name__} object, e.g. {example}.")
+
+
+def _require_varying(given: str, field: Field[Any]) -> None:
+    """Refuse a schedule for a field that stays the same in every round."""
+    if not varies_by_round(field):
+        raise InvalidTypeError(
+            f"{given}: {field.name} takes no schedule, because {why_constant(field)}. Give one value for all rounds."
+        )
+
+
+def _require_schedule(given: str, entry: Any, bounds: Bounds) -> None:
+    """Check the values of a schedule that are known now."""
+    for rounds in landmarks_of(entry):
+        value = value_at(entry, rounds, given)
+        _require(f"{given} is {value!r} after {rounds} rounds", value, False, False, bounds)
 
 
 def _takes_whole(field: Field[Any]) -> bool:

@@ -68,8 +68,10 @@ class RoundLoop:
 
         Raises:
             RoundRejectedError: If no client of a cohort returned finite numbers.
+            ValueError: If a schedule gives a value that the algorithm cannot use.
         """
         server = self.server
+        server.begin_round(index)
         before = server.snapshot()
         try:
             if server.roster is None and invitations[0].answering:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from fedlightning.algorithms.base import Algorithm
+from fedlightning.algorithms.binding import in_round
 from fedlightning.core.errors import FedlightningError, InvalidValueError
 from fedlightning.federation.aggregation import CohortMean
 from fedlightning.federation.buffers import finite_or_zero
@@ -64,7 +65,7 @@ class FederatedServer:
     """Holds and updates the server's state, without seeing data or client states.
 
     Attributes:
-        algorithm: Bound to the task's shared parameters.
+        algorithm: Bound to the task's shared parameters, with the hyper-parameters of the last round that has begun.
         state: The algorithm's server state, a dataclass.
         buffers: Values of the averaged buffers, ``[b]``; None before the clients have joined.
         roster: The federation's clients; None before the first round of this run.
@@ -101,6 +102,31 @@ class FederatedServer:
     def move_to(self, z: Tensor) -> None:
         """Move the global model to ``z [d]``, a point that a server optimizer computed."""
         self.state = self.algorithm.with_point(self.state, z)
+
+    def begin_round(self, index: int) -> None:
+        """Take over the hyper-parameters of a round, if some vary, and make the state fit them.
+
+        Args:
+            index: Number of the round, from 0.
+
+        Raises:
+            ValueError: If a schedule gives a value that the hyper-parameter may not have, or if the state cannot be
+                made to fit.
+        """
+        before = self.algorithm
+        if before.binding is None:
+            return
+        after = in_round(before, index)
+        then, now = ({name: getattr(each.given, name) for name in after.state_depends_on} for each in (before, after))
+        if then != now:
+            carried = after.carried_over(self.state, before, None)
+            if carried is None:
+                raise InvalidValueError(
+                    f"{type(after).__name__}: after {index} rounds {_listed(then, now)}. Its server state depends on "
+                    "the value, and cannot be made to fit another one during a run. Keep it the same in all rounds."
+                )
+            self.state = carried
+        self.algorithm = after
 
     def request(self, stamp: Stamp, seed: int) -> Request:
         """Build the request that is sent to every client of a cohort."""
@@ -266,6 +292,11 @@ def in_order(answers: Iterable[Answer], invited: Sequence[int]) -> Iterator[Answ
             yield heappop(waiting)[2]
     while waiting:
         yield heappop(waiting)[2]
+
+
+def _listed(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Return which hyper-parameters change, and how."""
+    return ", ".join(f"{name} goes from {then[name]!r} to {now[name]!r}" for name in now if then[name] != now[name])
 
 
 def _placed(value: Any, like: Tensor) -> Any:

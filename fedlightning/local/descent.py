@@ -135,9 +135,9 @@ def steps_of(
     if optimizer is None:
         return gradient_step(lr), None
     if isinstance(optimizer, LocalOptimizer):
-        optimizer = OptimizerSteps(optimizer, lr)
+        optimizer = OptimizerSteps(optimizer, lr, personal=OptimizerSteps(optimizer.personal, personal_lr))
     if isinstance(optimizer, OptimizerSteps):
-        return optimizer, OptimizerSteps(optimizer.optimizer.personal, personal_lr)
+        return optimizer, optimizer.personal
     return optimizer_step(w, lr, optimizer), None
 
 

@@ -47,6 +47,15 @@ class Moments:
             torch.where(rows, self.second, old.second),
         )
 
+    def columns(self, columns: slice) -> Moments:
+        """Return the moments of some columns; moments that are not needed stay empty."""
+        return Moments(self.steps, self.first[:, columns], self.second[:, columns])
+
+    def beside(self, others: Moments) -> Moments:
+        """Return these moments with those of further columns, of the same clients after as many steps."""
+        first = torch.cat([self.first, others.first], dim=1)
+        return Moments(self.steps, first, torch.cat([self.second, others.second], dim=1))
+
 
 class LocalOptimizer(ABC):
     """Steps of many clients, each with moments of its own; subclasses are frozen dataclasses.
@@ -189,25 +198,33 @@ class OptimizerSteps:
 
     Attributes:
         moments: What the clients remember after the steps taken so far; None before the first.
-        optimizer: The optimizer, bound.
+        personal: Steps of the personal block; None where this is it, or there is none.
     """
 
-    def __init__(self, optimizer: LocalOptimizer, lr: float | Tensor, moments: Moments | None = None) -> None:
+    def __init__(
+        self,
+        optimizer: LocalOptimizer,
+        lr: float | Tensor,
+        moments: Moments | None = None,
+        personal: OptimizerSteps | None = None,
+    ) -> None:
         """Start a round.
 
         Args:
             optimizer: Bound to the task's parameters.
             lr: Step size, a number or a vector ``[d]``.
             moments: What the clients remember of earlier rounds; None for nothing.
+            personal: Steps of the personal block; None where this is it, or there is none.
         """
-        self.optimizer = optimizer
         self.moments = moments
+        self.personal = personal
+        self._optimizer = optimizer
         self._lr = lr
 
     def __call__(self, w: Tensor, direction: Tensor, active: Tensor | None) -> Tensor:
         """Step from ``w [S, d]`` along ``direction``; only clients ``active [S]``, or all if it is None."""
-        before = self.optimizer.start(w) if self.moments is None else self.moments
-        move, after = self.optimizer.move(w, direction, before)
+        before = self._optimizer.start(w) if self.moments is None else self.moments
+        move, after = self._optimizer.move(w, direction, before)
         if active is None:
             self.moments = after
             return w - self._lr * move

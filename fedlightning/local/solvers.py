@@ -18,8 +18,9 @@ from torch import Tensor
 
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.parameter_space import ParameterSpace, PerBlock
+from fedlightning.core.schedule import PerRound
 from fedlightning.core.validation import require
-from fedlightning.local.clipping import Clip, require_clip
+from fedlightning.local.clipping import ByValue, require_clip
 from fedlightning.local.descent import (
     OptimizerCallable,
     Step,
@@ -151,7 +152,7 @@ class LocalSteps(LocalSolver):
 
     lr: PerBlock | None = None
     optimizer: OptimizerCallable | LocalOptimizer | None = None
-    clip: Clip | None = None
+    clip: PerRound | ByValue | None = None
 
     def __post_init__(self) -> None:
         require(self, "lr", above=0.0, optional=True)

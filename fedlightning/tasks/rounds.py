@@ -11,6 +11,8 @@ import torch
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 
+from fedlightning.algorithms.binding import in_round
+from fedlightning.core.in_force import scheduled_numbers
 from fedlightning.federation.cohort import RoundBatch
 from fedlightning.federation.loop import RoundResult
 from fedlightning.federation.server import RoundRejectedError
@@ -68,7 +70,7 @@ class TrainingRounds:
             batch: A round of the data module.
 
         Returns:
-            The outcome, with the clients' step sizes among the metrics.
+            The outcome, with the clients' step sizes and all hyper-parameters that vary among the metrics.
 
         Raises:
             RoundRejectedError: If no client returned finite numbers; the state before the round is saved.
@@ -79,7 +81,8 @@ class TrainingRounds:
         refuse_gradient_hooks(task)
         simulation = task.run.simulation
         task.run.release_loaded()
-        step_sizes = client_step_sizes(task.algorithm, simulation.server.state)
+        step_sizes = client_step_sizes(in_round(task.algorithm, batch.index), simulation.server.state)
+        step_sizes |= {f"schedule/{n}": value for n, value in scheduled_numbers(task.algorithm, batch.index).items()}
         precision = RoundPrecision.of(task)
         with self._computing(batch), torch.autocast(task.device.type, enabled=False):
             placed = batch.place(task.device, _trained(task).dtype)

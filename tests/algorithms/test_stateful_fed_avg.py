@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedlightning.algorithms import FedAvg, FedSim, StatefulFedAvg
+from fedlightning import FederatedDataModule
+from fedlightning.algorithms import FedAvg, StatefulFedAvg
 from fedlightning.local import SGD, Adam
+from fedlightning.oracle import Sequential
 from tests.support.federations import CLIENTS, close, train
-from tests.support.small import Personal, regression_data, trainer
+from tests.support.small import Personal, clients, trainer
 
 
 def test_without_momentum_it_is_fed_avg():
@@ -37,7 +39,15 @@ def test_a_torch_optimizer_is_refused():
         StatefulFedAvg(0.1, local_optimizer=torch.optim.Adam)
 
 
-def test_personal_parameters_are_refused():
-    assert FedSim is FedAvg
-    with pytest.raises(ValueError, match="StatefulFedAvg keeps the moments of shared parameters alone"):
-        trainer(max_steps=1).fit(Personal(StatefulFedAvg(0.05)), regression_data())
+def test_moments_of_the_personal_block_are_kept_as_well():
+    """With one client what is personal makes no difference."""
+    ends = []
+    for rounds, steps in ((4, 3), (1, 12)):
+        data = FederatedDataModule.from_datasets(clients(1), batch_size=None, local_steps=steps)
+        algorithm = StatefulFedAvg(0.02, local_optimizer=Adam())
+        torch.manual_seed(0)
+        task = Personal(algorithm, oracle=Sequential()).double()
+        trainer(max_steps=rounds, precision="64-true").fit(task, data)
+        ends.append(task.personalize(0).state_dict())
+        assert task.client_states.first.shape == (1, 7)
+    torch.testing.assert_close(*ends)

@@ -10,6 +10,7 @@ from lightning.pytorch.utilities import rank_zero_info
 
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError
+from fedlightning.core.schedule import has_schedule
 from fedlightning.local.clipping import Clip
 from fedlightning.tasks.federated.optimizers import Steps
 
@@ -60,6 +61,8 @@ def with_steps(algorithm: Algorithm, steps: Steps | None, lr_is_open: bool) -> A
     changes: dict[str, Any] = {}
     if "lr" in place and (lr_is_open or place["lr"] is None):
         changes["lr"] = steps.lr
+    elif has_schedule(steps.lr):
+        rank_zero_info(f"{name} has a step size of its own: the schedule of the module's optimizer is not used.")
     if steps.optimizer is None:
         return _changed(algorithm, changes)
     if "optimizer" in place:

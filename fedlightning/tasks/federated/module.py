@@ -11,7 +11,6 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 
 from fedlightning.algorithms.base import Algorithm
-from fedlightning.core.errors import InvalidValueError
 from fedlightning.tasks.base import FederatedLightningModule
 from fedlightning.tasks.federated.algorithms import AlgorithmCallable, with_clip, with_steps, without_step_size
 from fedlightning.tasks.federated.clipping import ClipBy, GiveBackClipping, GradientClipping
@@ -20,8 +19,9 @@ from fedlightning.tasks.federated.naming import ModuleNames
 from fedlightning.tasks.federated.optimizers import Configured, require_steps_in_all_blocks, steps_of
 from fedlightning.tasks.federated.requirements import overrides, require_trainable_by_clients
 from fedlightning.tasks.federated.rounds import ModuleRounds
+from fedlightning.tasks.federated.schedules import scheduled_groups
 from fedlightning.tasks.federated.step import ModuleStep
-from fedlightning.tasks.federated.stored import describe
+from fedlightning.tasks.federated.stored import ALGORITHM_KEY, algorithm_of, describe, stored_algorithm
 from fedlightning.tasks.server_step import LRSchedulerCallable, OptimizerCallable, ServerStep
 
 
@@ -128,12 +128,10 @@ class Federated(FederatedLightningModule):
             ValueError: If clients cannot step so; the message says why.
         """
         configured = Configured.by(self.module) if overrides(self.module, "configure_optimizers") else Configured(None)
-        steps = None if configured.optimizer is None else steps_of(configured.optimizer, self)
-        if configured.schedulers:
-            raise InvalidValueError(
-                f"{type(self.module).__name__}.configure_optimizers returns a scheduler, which clients cannot follow. "
-                "Return the optimizer alone."
-            )
+        steps = None
+        if configured.optimizer is not None:
+            groups = scheduled_groups(configured.optimizer, configured.schedulers, self._length)
+            steps = steps_of(configured.optimizer, groups, self)
         require_steps_in_all_blocks(self.parameter_space(), steps)
         self.algorithm = with_clip(with_steps(self._chosen, steps, self._lr_is_open), self._clipping.limit)
         return super().configure_optimizers()
@@ -147,11 +145,19 @@ class Federated(FederatedLightningModule):
         return [*super().configure_callbacks(), GiveBackClipping(self._clipping)]
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the states of server and clients, and what the module can be made from."""
-        hyper_parameters = checkpoint.get(self.CHECKPOINT_HYPER_PARAMS_KEY)
-        if hyper_parameters is not None:
-            hyper_parameters["algorithm"] = self.algorithm  # with the step size of the module's optimizer
+        """Add the states of server and clients, and the algorithm with the steps of the module's optimizer."""
+        checkpoint[ALGORITHM_KEY] = stored_algorithm(self.algorithm)
         super().on_save_checkpoint(checkpoint)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Restore the states of server and clients; a fit asks the module anew for its optimizer."""
+        self.algorithm = algorithm_of(checkpoint.get(ALGORITHM_KEY), self.algorithm)
+        super().on_load_checkpoint(checkpoint)
+
+    def _length(self) -> tuple[float, float]:
+        """Return the number of rounds of the fit and of an epoch."""
+        self.trainer.fit_loop.setup_data()
+        return self.trainer.estimated_stepping_batches, self.trainer.num_training_batches
 
 
 def federate(module: nn.Module, algorithm: Algorithm | AlgorithmCallable, **options: Any) -> Federated:

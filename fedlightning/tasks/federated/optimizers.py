@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError
 from fedlightning.core.parameter_space import ParameterSpace, PerBlock
+from fedlightning.core.schedule import Schedule
 from fedlightning.local import SGD, Adam, LocalOptimizer
 from fedlightning.local.descent import OptimizerCallable
 
@@ -90,7 +91,7 @@ class Steps:
     optimizer: LocalOptimizer | OptimizerCallable | None
 
 
-def steps_of(optimizer: Optimizer, task: nn.Module) -> Steps:
+def steps_of(optimizer: Optimizer, groups_over_rounds: Sequence[Mapping[str, Any]], task: nn.Module) -> Steps:
     """Read a torch optimizer off.
 
     SGD, Adam and AdamW are taken over with all their parameter groups. Any other optimizer is made anew for the clients
@@ -98,24 +99,25 @@ def steps_of(optimizer: Optimizer, task: nn.Module) -> Steps:
 
     Args:
         optimizer: Of parameters of the task.
+        groups_over_rounds: Its parameter groups, perhaps with schedules among their options.
         task: Names the parameters.
 
     Raises:
         TypeError: If an option is none that a client's optimizer can have.
         ValueError: If a trained parameter is in no group, or an option is not supported.
     """
-    groups = _groups_by_name(optimizer, task)
+    groups = _groups_by_name(optimizer, groups_over_rounds, task)
     for group in groups.values():
         for option, remedy in _REFUSED.items():
             if group.get(option):
                 raise InvalidValueError(
                     f"{type(optimizer).__name__}({option}=True) is no optimizer of clients: {remedy}."
                 )
-    lr = by_prefix({name: float(group["lr"]) for name, group in groups.items()})
+    lr = by_prefix({name: _number(group["lr"]) for name, group in groups.items()})
 
     def each(option: str, number: int | None = None) -> Any:
         values = {name: group[option] if number is None else group[option][number] for name, group in groups.items()}
-        return by_prefix({name: float(value) for name, value in values.items()})
+        return by_prefix({name: _number(value) for name, value in values.items()})
 
     kind = type(optimizer)
     if kind is torch.optim.SGD:
@@ -149,13 +151,13 @@ def require_steps_in_all_blocks(space: ParameterSpace, steps: Steps | None) -> N
         )
 
 
-def by_prefix(values: Mapping[str, float]) -> PerBlock:
-    """Return numbers by parameter in the shortest form: one number, or numbers by name prefix.
+def by_prefix(values: Mapping[str, Any]) -> PerBlock:
+    """Return numbers or schedules by parameter in the shortest form: one of them, or several by name prefix.
 
     Args:
-        values: A number for each parameter name, at least one.
+        values: A number or a schedule for each parameter name, at least one.
     """
-    found: dict[str, float] = {}
+    found: dict[str, Any] = {}
 
     def collect(prefix: str, names: Sequence[str]) -> None:
         own = {values[name] for name in names}
@@ -173,11 +175,17 @@ def by_prefix(values: Mapping[str, float]) -> PerBlock:
     return found.get("", found)
 
 
-def _groups_by_name(optimizer: Optimizer, task: nn.Module) -> dict[str, dict[str, Any]]:
+def _number(value: Any) -> Any:
+    return value if isinstance(value, Schedule) else float(value)
+
+
+def _groups_by_name(
+    optimizer: Optimizer, groups: Sequence[Mapping[str, Any]], task: nn.Module
+) -> dict[str, Mapping[str, Any]]:
     """Return the parameter group of each trained parameter, by name in the order of the task."""
     names = {id(parameter): name for name, parameter in task.named_parameters()}
-    found: dict[str, dict[str, Any]] = {}
-    for group in optimizer.param_groups:
+    found: dict[str, Mapping[str, Any]] = {}
+    for group in groups:
         for parameter in group["params"]:
             if id(parameter) not in names:
                 raise InvalidValueError(

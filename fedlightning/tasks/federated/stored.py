@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedlightning.core.serialisation import NotPlainError, class_path, to_config
+from fedlightning.algorithms.base import Algorithm
+from fedlightning.core.in_force import in_force
+from fedlightning.core.serialisation import NotPlainError, class_path, from_config, to_config
+
+ALGORITHM_KEY = "federated_algorithm"
+"""Where a checkpoint keeps the algorithm of the last fit, beside the hyper-parameter that may leave steps open."""
 
 
 def describe(module: Any) -> dict[str, Any]:
@@ -25,3 +30,26 @@ def describe(module: Any) -> dict[str, Any]:
         return {"module": {"class_path": class_path(type(module)), "init_args": to_config(own, "module")}}
     except NotPlainError:
         return {}
+
+
+def stored_algorithm(algorithm: Algorithm) -> Any:
+    """Return an algorithm in plain types, with the hyper-parameters of its first round; None if it has none."""
+    try:
+        return to_config(in_force(algorithm, 0), "algorithm")
+    except NotPlainError:
+        return None
+
+
+def algorithm_of(stored: Any, present: Algorithm) -> Algorithm:
+    """Return the algorithm of a checkpoint, whose states have the shapes that its steps need.
+
+    Args:
+        stored: What :func:`stored_algorithm` returned; None if nothing is stored.
+        present: The task's algorithm, which stays if the checkpoint's is another one.
+
+    Raises:
+        CheckpointError: If no algorithm can be made from what is stored.
+    """
+    if stored is None or stored.get("class_path") != class_path(type(present)):
+        return present
+    return from_config(stored, place=ALGORITHM_KEY)  # type: ignore[no-any-return]

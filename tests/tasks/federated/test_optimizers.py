@@ -20,6 +20,10 @@ from tests.support.small import regression_data, trainer
 NAMES = ["body.0.weight", "body.0.bias", "head.weight", "head.bias"]
 
 
+def read(optimizer, module):
+    return steps_of(optimizer, optimizer.param_groups, module)
+
+
 def returning(returned):
     module = made()
     module.configure_optimizers = lambda: returned(module)
@@ -76,7 +80,7 @@ def test_numbers_are_given_in_the_shortest_form():
 
 def test_plain_steps_need_no_optimizer():
     module = made()
-    assert steps_of(TorchSGD(module.parameters(), lr=0.1), module).optimizer is None
+    assert read(TorchSGD(module.parameters(), lr=0.1), module).optimizer is None
 
 
 def test_options_and_groups_are_taken():
@@ -85,22 +89,22 @@ def test_options_and_groups_are_taken():
         {"params": module.body.parameters(), "momentum": 0.5, "lr": 0.2},
         {"params": module.head.parameters(), "weight_decay": 0.1},
     ]
-    steps = steps_of(TorchSGD(groups, lr=0.1, momentum=0.9, dampening=0.2), module)
+    steps = read(TorchSGD(groups, lr=0.1, momentum=0.9, dampening=0.2), module)
     assert steps.lr == {"body": 0.2, "head": 0.1}
     assert isinstance(steps.optimizer, SGD)
     assert steps.optimizer.momentum == {"body": 0.5, "head": 0.9}
     assert steps.optimizer.dampening == 0.2
     assert steps.optimizer.weight_decay == {"body": 0.0, "head": 0.1}
-    adam = steps_of(torch.optim.AdamW(module.parameters(), lr=0.1, betas=(0.8, 0.9), eps=1e-4), module).optimizer
+    adam = read(torch.optim.AdamW(module.parameters(), lr=0.1, betas=(0.8, 0.9), eps=1e-4), module).optimizer
     assert isinstance(adam, Adam)
     assert (adam.beta1, adam.beta2, adam.eps, adam.weight_decay, adam.decoupled) == (0.8, 0.9, 1e-4, 0.01, True)
-    assert not steps_of(TorchAdam(module.parameters()), module).optimizer.decoupled
+    assert not read(TorchAdam(module.parameters()), module).optimizer.decoupled
 
 
 def test_frozen_parameters_need_no_group():
     module = made()
     module.head.requires_grad_(False)
-    assert steps_of(TorchSGD(module.body.parameters(), lr=0.1), module).lr == 0.1
+    assert read(TorchSGD(module.body.parameters(), lr=0.1), module).lr == 0.1
 
 
 class Part(Lit):
@@ -122,12 +126,6 @@ class Differs(Lit):
 class Foreign(Lit):
     def configure_optimizers(self):
         return TorchSGD([*self.parameters(), torch.nn.Parameter(torch.zeros(7))], lr=0.1)
-
-
-class Scheduled(Lit):
-    def configure_optimizers(self):
-        optimizer = TorchSGD(self.parameters(), lr=0.1)
-        return [optimizer], [StepLR(optimizer, 1)]
 
 
 @pytest.mark.parametrize(
