@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 
 from fedlightning.core.errors import InvalidValueError
@@ -62,19 +61,3 @@ class GradientClipping:
         if self._of_trainer != (None, None):
             trainer.gradient_clip_val, trainer.gradient_clip_algorithm = self._of_trainer
             self._of_trainer = (None, None)
-
-
-class GiveBackClipping(Callback):
-    """Gives a trainer its limit back when a fit has ended, or failed."""
-
-    def __init__(self, clipping: GradientClipping) -> None:
-        """Keep what may have been taken."""
-        self._clipping = clipping
-
-    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Give it back after a fit."""
-        self._clipping.give_back(trainer)
-
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Give it back after a failure."""
-        self._clipping.give_back(trainer)

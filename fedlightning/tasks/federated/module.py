@@ -13,15 +13,18 @@ from torch import Tensor, nn
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.tasks.base import FederatedLightningModule
 from fedlightning.tasks.federated.algorithms import AlgorithmCallable, with_clip, with_steps, without_step_size
-from fedlightning.tasks.federated.clipping import ClipBy, GiveBackClipping, GradientClipping
+from fedlightning.tasks.federated.clipping import ClipBy, GradientClipping
+from fedlightning.tasks.federated.frozen import FrozenParameters
+from fedlightning.tasks.federated.give_back import GiveBack
 from fedlightning.tasks.federated.hooks import adopt
 from fedlightning.tasks.federated.naming import ModuleNames
 from fedlightning.tasks.federated.optimizers import Configured, require_steps_in_all_blocks, steps_of
+from fedlightning.tasks.federated.plateau import Plateau, StepOnPlateau
 from fedlightning.tasks.federated.requirements import overrides, require_trainable_by_clients
 from fedlightning.tasks.federated.rounds import ModuleRounds
-from fedlightning.tasks.federated.schedules import scheduled_groups
+from fedlightning.tasks.federated.schedules import plateau_of, scheduled_groups
 from fedlightning.tasks.federated.step import ModuleStep
-from fedlightning.tasks.federated.stored import ALGORITHM_KEY, algorithm_of, describe, stored_algorithm
+from fedlightning.tasks.federated.stored import ALGORITHM_KEY, PLATEAU_KEY, algorithm_of, describe, stored_algorithm
 from fedlightning.tasks.server_step import LRSchedulerCallable, OptimizerCallable, ServerStep
 
 
@@ -34,6 +37,7 @@ class Federated(FederatedLightningModule):
 
     Attributes:
         module: The LightningModule.
+        plateau: Decides on step sizes after validation, if the module's scheduler waits for a metric.
     """
 
     def __init__(
@@ -93,6 +97,9 @@ class Federated(FederatedLightningModule):
         self.rounds = ModuleRounds(self, ServerStep(server_optimizer, server_scheduler, server_clip))
         self._chosen = given
         self._lr_is_open = lr_is_open
+        self.plateau: Plateau | None = None
+        self._stored_plateau: Any = None
+        self._frozen = FrozenParameters()
         self._clipping = GradientClipping(gradient_clip_val, gradient_clip_algorithm)
         self._step = ModuleStep(module, self)
         adopt(self, module)
@@ -130,7 +137,11 @@ class Federated(FederatedLightningModule):
         configured = Configured.by(self.module) if overrides(self.module, "configure_optimizers") else Configured(None)
         steps = None
         if configured.optimizer is not None:
-            groups = scheduled_groups(configured.optimizer, configured.schedulers, self._length)
+            self._frozen.freeze(self.module, configured.optimizer)
+            self.plateau = plateau_of(configured.schedulers)
+            if self.plateau is not None and self._stored_plateau is not None:
+                self.plateau.load_state_dict(self._stored_plateau)
+            groups = scheduled_groups(configured.optimizer, configured.schedulers, self._length, self.plateau)
             steps = steps_of(configured.optimizer, groups, self)
         require_steps_in_all_blocks(self.parameter_space(), steps)
         self.algorithm = with_clip(with_steps(self._chosen, steps, self._lr_is_open), self._clipping.limit)
@@ -141,17 +152,19 @@ class Federated(FederatedLightningModule):
         self._step.reset_metrics()
 
     def configure_callbacks(self) -> list[Callback]:
-        """Add what gives the Trainer back what was taken over for a fit."""
-        return [*super().configure_callbacks(), GiveBackClipping(self._clipping)]
+        """Add what a fit does between rounds, and what gives the Trainer back what was taken over."""
+        return [*super().configure_callbacks(), StepOnPlateau(), GiveBack([self._clipping, self._frozen])]
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the states of server and clients, and the algorithm with the steps of the module's optimizer."""
         checkpoint[ALGORITHM_KEY] = stored_algorithm(self.algorithm)
+        checkpoint[PLATEAU_KEY] = None if self.plateau is None else self.plateau.state_dict()
         super().on_save_checkpoint(checkpoint)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore the states of server and clients; a fit asks the module anew for its optimizer."""
         self.algorithm = algorithm_of(checkpoint.get(ALGORITHM_KEY), self.algorithm)
+        self._stored_plateau = checkpoint.get(PLATEAU_KEY)
         super().on_load_checkpoint(checkpoint)
 
     def _length(self) -> tuple[float, float]:

@@ -104,7 +104,7 @@ def steps_of(optimizer: Optimizer, groups_over_rounds: Sequence[Mapping[str, Any
 
     Raises:
         TypeError: If an option is none that a client's optimizer can have.
-        ValueError: If a trained parameter is in no group, or an option is not supported.
+        ValueError: If a parameter is none of the task's, or an option is not supported.
     """
     groups = _groups_by_name(optimizer, groups_over_rounds, task)
     for group in groups.values():
@@ -195,12 +195,6 @@ def _groups_by_name(
             if parameter.requires_grad:
                 found[names[id(parameter)]] = group
     trained = [name for name, parameter in task.named_parameters() if parameter.requires_grad]
-    if without := [name for name in trained if name not in found]:
-        raise InvalidValueError(
-            f"'{without[0]}' requires gradients, but {type(optimizer).__name__} does not have it: on one machine it "
-            "would stay as it is, clients would train it. Freeze it with requires_grad_(False), or give it to the "
-            "optimizer."
-        )
     return {name: found[name] for name in trained}
 
 

@@ -15,6 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError
 from fedlightning.core.schedule import Schedule
 from fedlightning.core.validation import require_argument
+from fedlightning.tasks.federated.plateau import Plateau
 
 _VARYING = ("lr", "momentum", "betas", "weight_decay")
 """Options that schedulers of torch set; the learning rate, and momentum in cycles."""
@@ -55,7 +56,10 @@ class _Turn:
 
 
 def scheduled_groups(
-    optimizer: Optimizer, schedulers: Sequence[Any], length: Callable[[], tuple[float, float]]
+    optimizer: Optimizer,
+    schedulers: Sequence[Any],
+    length: Callable[[], tuple[float, float]],
+    plateau: Plateau | None = None,
 ) -> list[dict[str, Any]]:
     """Return the parameter groups of an optimizer, with schedules in place of what its schedulers change.
 
@@ -67,13 +71,16 @@ def scheduled_groups(
         optimizer: Of the module; its options are put back afterwards.
         schedulers: As ``configure_optimizers`` returns them.
         length: Returns the number of rounds of the fit, and of an epoch; called if there are schedulers.
+        plateau: The only scheduler, if it waits for a metric.
 
     Raises:
         TypeError: If a scheduler is none of torch's.
-        ValueError: If a scheduler waits for a metric, or the fit has no end.
+        ValueError: If the fit has no end.
     """
     if not schedulers:
         return [dict(group) for group in optimizer.param_groups]
+    if plateau is not None:
+        return [{**group, "lr": lr} for group, lr in zip(optimizer.param_groups, plateau.schedules, strict=True)]
     rounds, epoch = length()
     if not isfinite(rounds):
         raise InvalidValueError(
@@ -97,15 +104,35 @@ def scheduled_groups(
     return groups
 
 
-def _turn(given: Any, epoch: int) -> _Turn:
-    config = dict(given) if isinstance(given, Mapping) else {"scheduler": given}
-    scheduler = config.get("scheduler")
-    name = type(scheduler).__name__
-    if isinstance(scheduler, ReduceLROnPlateau):
+def plateau_of(schedulers: Sequence[Any]) -> Plateau | None:
+    """Return the scheduler that waits for a metric; None if there is none.
+
+    Args:
+        schedulers: As ``configure_optimizers`` returns them.
+
+    Raises:
+        ValueError: If there are others beside it, or it names no metric.
+    """
+    configs = [_config(given) for given in schedulers]
+    waiting = [config for config in configs if isinstance(config["scheduler"], ReduceLROnPlateau)]
+    if not waiting:
+        return None
+    if len(configs) > 1:
+        others = ", ".join(type(config["scheduler"]).__name__ for config in configs)
         raise InvalidValueError(
-            f"configure_optimizers returns {name}, which waits for a metric, but clients know the round alone. Take a "
-            "scheduler that goes by steps, or a server_scheduler."
+            f"configure_optimizers returns {others}: one that waits for a metric goes with no other. Return one."
         )
+    return Plateau(waiting[0]["scheduler"], waiting[0].get("monitor"), bool(waiting[0].get("strict", True)))
+
+
+def _config(given: Any) -> dict[str, Any]:
+    return {"scheduler": None, **given} if isinstance(given, Mapping) else {"scheduler": given}
+
+
+def _turn(given: Any, epoch: int) -> _Turn:
+    config = _config(given)
+    scheduler = config["scheduler"]
+    name = type(scheduler).__name__
     if not isinstance(scheduler, LRScheduler):
         raise InvalidTypeError(f"configure_optimizers returns {given!r} as a scheduler: expected one of torch.")
     interval = config.get("interval", "epoch")

@@ -33,7 +33,8 @@ class ModuleStep:
         """
         self._module = module
         self._task = task
-        self._takes_index = len(inspect.signature(module.training_step).parameters) > 1
+        takes = inspect.signature(module.training_step).parameters.values()
+        self._takes_index = len(takes) > 1 or any(each.kind is each.VAR_POSITIONAL for each in takes)
         self._transfers = overrides(module, "on_after_batch_transfer")
         self._open: dict[int, dict[str, Any]] = {}
         self._metrics: dict[str, Metric] = {}

@@ -10,6 +10,8 @@ from fedlightning.core.serialisation import NotPlainError, class_path, from_conf
 
 ALGORITHM_KEY = "federated_algorithm"
 """Where a checkpoint keeps the algorithm of the last fit, beside the hyper-parameter that may leave steps open."""
+PLATEAU_KEY = "federated_plateau"
+"""Where a checkpoint keeps the decisions of a scheduler that waits for a metric."""
 
 
 def describe(module: Any) -> dict[str, Any]:

@@ -107,11 +107,6 @@ def test_frozen_parameters_need_no_group():
     assert read(TorchSGD(module.body.parameters(), lr=0.1), module).lr == 0.1
 
 
-class Part(Lit):
-    def configure_optimizers(self):
-        return TorchSGD(self.body.parameters(), lr=0.1)
-
-
 class Maximises(Lit):
     def configure_optimizers(self):
         return TorchSGD(self.parameters(), lr=0.1, maximize=True)
@@ -131,7 +126,6 @@ class Foreign(Lit):
 @pytest.mark.parametrize(
     ("cls", "message"),
     [
-        (Part, "'module.head.weight' requires gradients, but SGD does not have it"),
         (Maximises, r"SGD\(maximize=True\).*name what is maximised in max_parameters"),
         (Differs, "SGD: parameter groups differ in nesterov"),
         (Foreign, r"a parameter of shape \[7\] that is no parameter of the module"),

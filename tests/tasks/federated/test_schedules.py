@@ -137,8 +137,8 @@ def test_a_table_ends_with_its_last_value_and_can_be_stored():
     ("make", "message"),
     [
         (
-            lambda m, o: {"scheduler": lr_scheduler.ReduceLROnPlateau(o), "monitor": "val_loss"},
-            "ReduceLROnPlateau, which",
+            lambda m, o: lr_scheduler.ReduceLROnPlateau(o),
+            "ReduceLROnPlateau without the metric it waits for",
         ),
         (lambda m, o: {"scheduler": lr_scheduler.StepLR(o, 1), "interval": "hour"}, "StepLR: interval='hour'"),
     ],
