@@ -20,12 +20,14 @@ class Module:
         make: Makes it, with dropout off, so that plain training draws the same numbers: none.
         samples: ``(number, generator) -> tensors [number, ...]`` in the structure of its batches.
         options: Further arguments of ``federate``.
+        weights_only: False if the module writes more than tensors and plain values into checkpoints.
     """
 
     package: str
     make: Callable[[], Any]
     samples: Callable[[int, torch.Generator], Any]
     options: dict[str, Any] = field(default_factory=dict)
+    weights_only: bool | None = None
 
 
 def boring() -> Any:
@@ -153,7 +155,8 @@ def series(target_alone: bool = False, number: int = 64, generator: torch.Genera
 def windows(target_alone: bool, number: int, generator: torch.Generator) -> Any:
     loader = series(target_alone, number, generator).to_dataloader(train=False, batch_size=number)
     x, (target, _) = next(iter(loader))
-    return {name: value for name, value in x.items() if isinstance(value, Tensor)}, (target, torch.ones_like(target))
+    weight = torch.ones(number) if target_alone else torch.ones_like(target)
+    return {name: value for name, value in x.items() if isinstance(value, Tensor)}, (target, weight)
 
 
 def tokens(number: int, generator: torch.Generator) -> Any:
@@ -194,9 +197,9 @@ MODULES = {
     "ClassificationTask": Module("torchgeo", classification, partial(images, key="label", target=_classes)),
     "SemanticSegmentationTask": Module("torchgeo", segmentation, partial(images, key="mask", target=_masks)),
     "RegressionTask": Module("torchgeo", regression, partial(images, key="label", target=_numbers)),
-    "NBeats": Module("pytorch-forecasting", n_beats, partial(windows, True), _FORECASTING),
+    "NBeats": Module("pytorch-forecasting", n_beats, partial(windows, True), _FORECASTING, False),
     "TemporalFusionTransformer": Module(
-        "pytorch-forecasting", temporal_fusion_transformer, partial(windows, False), _FORECASTING
+        "pytorch-forecasting", temporal_fusion_transformer, partial(windows, False), _FORECASTING, False
     ),
     "LinearClassifier": Module("lightly", linear_classifier, labelled),
     "DeterministicRegression": Module("lightning-uq-box", deterministic_regression, table),

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from fedlightning import Federated, FederatedDataModule, federate
 from fedlightning.algorithms import SCAFFOLD, Ditto, FedAlt, FedAvg, FedProx, StatefulFedAvg
+from fedlightning.cli import main
 from fedlightning.local import Adam
 from fedlightning.oracle import Sequential, Vectorized
 from tests.support.lit import Classifier, Lit, distance, made, one_client, trained_alone
@@ -246,3 +247,23 @@ def test_the_optimizer_that_the_algorithm_names_stays():
     trainer(max_steps=1).fit(task, regression_data())
     assert isinstance(task.algorithm.local_optimizer, Adam)
     assert task.algorithm.lr == 0.01
+
+
+def test_the_command_line_takes_any_module(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["fedlightning"])
+    small = ("num_clients=3", "rounds_per_epoch=2", "batch_size=5", "local_steps=2")
+    data = ["--data=fedlightning.data.Synthetic", *(f"--data.init_args.{each}" for each in small)]
+    module = ["--model.module=tests.support.lit.Classifier", "--model.module.init_args.lr=0.05"]
+    algorithm = "--model.algorithm=fedlightning.algorithms.FedAvg"
+    quiet = ["--trainer.max_epochs=1", "--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false"]
+    fit = ["fit", "--model=fedlightning.Federated", *module, algorithm, *data, *quiet]
+    main(fit)
+    (path,) = tmp_path.rglob("last.ckpt")
+    task = Federated.load_from_checkpoint(path, trusted=[Classifier])
+    assert isinstance(task.module, Classifier)
+    assert task.module.hparams.lr == 0.05
+    assert (task.algorithm.lr, task.algorithm.local_optimizer.momentum) == (0.05, 0.9)
+    main([*fit, "--model.algorithm.init_args.lr=0.01"])
+    stored = [torch.load(each, weights_only=True)["federated_algorithm"] for each in tmp_path.rglob("last.ckpt")]
+    assert sorted(each["init_args"]["lr"] for each in stored) == [0.01, 0.05]
