@@ -96,6 +96,16 @@ def test_momentum_at_the_server_is_that_of_a_server_optimizer(readme):
     torch.testing.assert_close(tasks[0].y, tasks[1].y, rtol=1e-12, atol=1e-12)
 
 
+def test_a_module_is_trained_as_it_is(readme):
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(3, 20, 5, generator=draw)
+    train = [TensorDataset(rows, rows.sum(1)) for rows in x]
+    data = FederatedDataModule.from_datasets(train=train, val=train[0], batch_size=5, local_steps=4, rounds_per_epoch=5)
+    task = readme("federate").task
+    first = float(fit(task, data, rounds=5).callback_metrics["val_mse"])
+    assert float(fit(task, data, rounds=40).callback_metrics["val_mse"]) < 0.5 * first
+
+
 def test_task_learns_the_line(readme):
     robust_line = readme("task").RobustLine
     draw = torch.Generator().manual_seed(0)

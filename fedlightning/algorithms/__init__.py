@@ -44,6 +44,7 @@ from fedlightning.algorithms.p_fed_me import pFedMe
 from fedlightning.algorithms.projected_gda import PGDA, ProjectedGDA
 from fedlightning.algorithms.scaffold import SCAFFOLD, SCAFFOLDS
 from fedlightning.algorithms.splitting import SplittingAlgorithm
+from fedlightning.algorithms.stateful_fed_avg import StatefulFedAvg
 from fedlightning.core.validation import require
 from fedlightning.schedules import Schedule
 
@@ -95,6 +96,7 @@ __all__ = [
     "Reply",
     "Schedule",
     "SplittingAlgorithm",
+    "StatefulFedAvg",
     "in_round",
     "over_all_clients",
     "pFedMe",

@@ -22,6 +22,7 @@ from fedlightning.algorithms.base import Point, Reply
 from fedlightning.algorithms.fed_avg import FedAvg
 from fedlightning.core.validation import require
 from fedlightning.local import descend, descend_personal
+from fedlightning.local.descent import steps_of
 from fedlightning.oracle.gradient import GradientOracle
 
 
@@ -32,7 +33,8 @@ class FedAlt(FedAvg):
     Args:
         lr: Local step size eta > 0 of both blocks: one number, ``[min, max]`` or by name prefix.
         personal_passes: How often the personal block goes through the round's minibatches.
-        local_optimizer: Elementwise torch optimizer for the shared block in place of plain gradient steps.
+        local_optimizer: Elementwise torch optimizer for the shared block in place of plain gradient steps, or one of
+            :mod:`fedlightning.local` for both blocks.
     """
 
     personal_passes: int = 1
@@ -47,6 +49,7 @@ class FedAlt(FedAvg):
         """Take steps of the personal block at the received point, then of the shared block."""
         z = message.z
         start, passes = z.expand(oracle.num_clients, -1), self.personal_passes
-        v = descend_personal(start, oracle, self.personal_lr, passes=passes, clip=self.local_clip)
+        _, step = steps_of(self.local_optimizer, start, self.lr, self.personal_lr)
+        v = descend_personal(start, oracle, self.personal_lr, passes=passes, clip=self.local_clip, step=step)
         w, _ = descend(z, oracle, self.lr, optimizer=self.local_optimizer, clip=self.local_clip, personal=v)
         return Reply(Point(w), personal=v, point=w)

@@ -163,7 +163,7 @@ def from_config(config: Any, trust: Trust | None = None, place: str = "The confi
         arguments["download"] = False  # what was fetched is in the checkpoint, or is given again
     try:
         arguments = _as_annotated(made, arguments)
-        if not isinstance(made, type) or issubclass(made, Optimizer | LRScheduler):
+        if not isinstance(made, type) or issubclass(made, Optimizer | LRScheduler) or _is_open(made, arguments):
             return functools.partial(made, **arguments)
         return made(**arguments)
     except Exception as error:
@@ -221,6 +221,12 @@ def rebuild(
             f"{cls.__name__} cannot be made from {place}: {str(error).rstrip('.')}. Values that are missing or "
             f"have changed are given as {cls.__name__}.load_from_checkpoint(path, name=value)."
         ) from error
+
+
+def _is_open(made: type, arguments: Mapping[str, Any]) -> bool:
+    """Return whether a class was stored without its step size, which is left to whoever makes an object of it."""
+    lr = inspect.signature(made).parameters.get("lr")
+    return lr is not None and lr.default is inspect.Parameter.empty and "lr" not in arguments
 
 
 def _required(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
@@ -310,7 +316,7 @@ def _kinds() -> tuple[type, ...]:
     from fedlightning.core.schedule import Schedule
     from fedlightning.data.partitioners import Partitioner
     from fedlightning.federation.client_states import Storage
-    from fedlightning.local import LocalSolver, StoppingRule
+    from fedlightning.local import ByValue, LocalOptimizer, LocalSolver, StoppingRule
     from fedlightning.oracle import ClientBatching
     from fedlightning.participation import Participation, Responses
     from fedlightning.proximal import Regularizer
@@ -321,6 +327,8 @@ def _kinds() -> tuple[type, ...]:
             Algorithm,
             Storage,
             Partitioner,
+            LocalOptimizer,
+            ByValue,
             LocalSolver,
             StoppingRule,
             ClientBatching,

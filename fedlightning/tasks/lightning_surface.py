@@ -112,7 +112,7 @@ def require_a_federated_fit(task: LightningModule, base: type[LightningModule], 
             "itself, with oracle=fedlightning.oracle.Vectorized(compile=True)."
         )
     for hook, remedy in HOOKS.items():
-        if _differs(task, base, hook):
+        if _differs(task, base, hook) and not _is_of_this_package(task, hook):
             remedy = remedy.format_map(step_advice(task))
             raise InvalidTypeError(f"{name} overrides {hook}, which a federated fit never calls: {remedy}.")
     for hook in TRANSFER_HOOKS:
@@ -161,6 +161,12 @@ def _differs(task: LightningModule, base: type[LightningModule], hook: str) -> b
     """Return whether the class of a task, or an attribute of the task itself, overrides a method of the base."""
     present, inherited = getattr(task, hook, None), getattr(base, hook, None)  # some are in newer Lightning alone
     return getattr(present, "__func__", present) is not inherited
+
+
+def _is_of_this_package(task: LightningModule, hook: str) -> bool:
+    """Return whether a method that differs from the base's is that of a task of this package, which calls it."""
+    present = getattr(task, hook)
+    return str(getattr(present, "__module__", "")).startswith(f"{__package__}.")
 
 
 def _require_options(trainer: Trainer, task: Any) -> None:
