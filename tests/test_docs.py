@@ -150,6 +150,18 @@ def test_other_percentiles_are_logged(tmp_path, monkeypatch):
     assert ends == {"std", "worst", "p5", "p25", "p50", "p75", "p95"}
 
 
+def test_every_clients_values_are_in_a_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("values.yaml").write_text(block("client values file", "yaml"))
+    configs = [CONFIGS / "personalized" / "base.yaml", CONFIGS / "personalized" / "fed_alt.yaml", "values.yaml"]
+    options = ["--trainer.max_steps=1", "--trainer.val_check_interval=1", "--trainer.enable_progress_bar=false"]
+    FederatedCLI(["fit", *(f"--config={path}" for path in configs), *options])
+    header, *rows = Path("runs/version_0/clients.csv").read_text().splitlines()
+    shown = re.search(r"^round,stage,client.*$", PAGES, re.MULTILINE)[0]
+    assert {*shown.split(",")} <= {*header.split(",")}
+    assert {row.split(",")[1] for row in rows} == {"train", "val"}
+
+
 def test_python_example_runs():
     code = re.search(r"## Use it from Python\n\n```python\n(.*?)```", README, re.DOTALL)[1]
     exec(compile(code, "README.md: Python", "exec"), {})

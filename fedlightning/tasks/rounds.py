@@ -27,7 +27,11 @@ if TYPE_CHECKING:
 
 
 class TrainingRounds:
-    """Carries out rounds between the server and the clients of a task, and moves the task's global model after each."""
+    """Carries out rounds between the server and the clients of a task, and moves the task's global model after each.
+
+    Attributes:
+        last: Outcome of the last round of this fit; None before the first.
+    """
 
     def __init__(self, task: FederatedLightningModule, server_step: ServerStep) -> None:
         """Store the task and its server step; no fit has begun yet.
@@ -40,6 +44,7 @@ class TrainingRounds:
         self._server_step = server_step
         self._report = RoundReport()
         self._running = False
+        self.last: RoundResult | None = None
 
     @property
     def running(self) -> bool:
@@ -54,6 +59,7 @@ class TrainingRounds:
             ValueError: If a name prefix or a shape of the algorithm's or the regularizer's does not fit the task.
         """
         self._report = RoundReport()
+        self.last = None
         task = self._task
         space, options = task.parameter_space(), task.federation_options
         task.algorithm.bind(space, _trained(task), options.composite(space))  # names wrong prefixes and shapes now
@@ -88,7 +94,8 @@ class TrainingRounds:
             result = simulation.run(placed, precision.autocast, precision.undoes_overflow)
         self._server_step.take(task, simulation, precision.scaler, result.undone)
         simulation.loop.finish_round()
-        return replace(result, metrics={**result.metrics, **step_sizes})
+        self.last = replace(result, metrics={**result.metrics, **step_sizes})
+        return self.last
 
     def report(self, result: RoundResult, seconds: float) -> None:
         """Pass the metrics of a round on to callbacks and loggers.
