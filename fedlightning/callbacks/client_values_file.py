@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
 
 from fedlightning.callbacks.row_file import Cells, RowFile
@@ -30,9 +30,10 @@ class ClientValuesFile(Callback):
     stages ``val`` and ``test`` are of the clients that were evaluated one by one, with every metric. An empty cell says
     that there is no such value; ``nan`` is a value that is not a number, or a metric undefined on a client's data.
 
-    A run that resumes goes on with its file: rounds after the checkpoint are removed, and written when they are
-    repeated. The file of another run is renamed to ``clients.before-1.csv`` first. In several processes the first one
-    writes the values of all. Rows are appended, so that a round costs the same at any length of the file.
+    The file of a run that resumes has every round once: rows after the checkpoint are removed and, where the run has a
+    new folder, the rows before it are copied. The file of another run is renamed to ``clients.before-1.csv``. In
+    several processes the first one writes the values of all. Rows are appended, so that a round costs the same at any
+    length of the file.
 
     Args:
         path: The file; null for ``clients.csv`` in the folder of the run.
@@ -44,6 +45,7 @@ class ClientValuesFile(Callback):
         require(self, "every_n_rounds", at_least=1, whole=True)
         self._given = path
         self._file: RowFile | None = None
+        self._resumed: Path | None = None
         self._written: dict[str, int] = {}  # the last round that the file may have, by stage
 
     @property
@@ -72,12 +74,18 @@ class ClientValuesFile(Callback):
         """Remove the rows of rounds that are still to come."""
         rounds = trainer.global_step
         self._written = dict.fromkeys(("train", "val", "test"), rounds)
-        if self._file is None or self._file.is_empty:
+        if self._file is None:
             return
-        if rounds:
-            self._file.keep(lambda row: int(row["round"]) <= rounds)
-        else:
-            rank_zero_info(f"{self._file.path} is of another run: it is now {self._file.move_aside().name}.")
+        file, before, self._resumed = self._file, self._resumed, None
+        if rounds and before in (None, file.path.absolute()):
+            file.keep(lambda row: int(row["round"]) <= rounds)
+            return
+        if not file.is_empty:
+            rank_zero_info(f"{file.path} is of another run: it is now {file.move_aside().name}.")
+        if before is not None and before.is_file():  # of a run that was resumed in a new folder
+            file.begin_with(RowFile(before), lambda row: int(row["round"]) <= rounds)
+        elif before is not None:
+            rank_zero_warn(f"{file.path} begins after round {rounds}: {before}, with the rounds before, is gone.")
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Write the rows of the clients that took part in the round."""
@@ -101,6 +109,14 @@ class ClientValuesFile(Callback):
         """Have the rows on the disk before the checkpoint that a run would resume from."""
         if self._file is not None:
             self._file.flush()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the rows are."""
+        return {} if self.path is None else {"path": str(self.path.absolute())}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Note where the rows of the run are that is resumed."""
+        self._resumed = Path(state_dict["path"]) if "path" in state_dict else None
 
     def _write(self, index: int, stage: str, columns: Mapping[str, tuple[Sequence[int], Tensor]]) -> None:
         if self._file is None or not columns:

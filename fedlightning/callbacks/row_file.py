@@ -59,6 +59,11 @@ class RowFile:
         if self.path.is_file():
             self._rewrite(row for row in self._rows() if wanted(row))
 
+    def begin_with(self, other: RowFile, wanted: Callable[[Cells], bool]) -> None:
+        """Replace the content by the wanted rows of another table."""
+        self._columns = [*other._columns]
+        self._rewrite(row for row in other._rows() if wanted(row))
+
     def flush(self) -> None:
         """Return when what was appended has reached the disk."""
         if self.path.is_file():

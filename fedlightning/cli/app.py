@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
@@ -41,11 +42,17 @@ class TaskParser(ComparisonParser, LightningArgumentParser):
 
 
 class ConfigOfRun(SaveConfigCallback):
-    """Saves the configuration in the folder of the run, also where the logger has one folder for many runs."""
+    """Saves the configuration in the folder of the run, also where the logger has one folder for many runs.
+
+    Attributes:
+        folder: Where to save; None for the folder that the first logger says.
+    """
+
+    folder: Path | None = None
 
     def save_config(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Write ``config.yaml``; called in the first process alone."""
-        folder = run_folder(trainer)
+        folder = self.folder or run_folder(trainer)
         folder.mkdir(parents=True, exist_ok=True)
         self.parser.save(self.config, str(folder / "config.yaml"), skip_none=False, overwrite=True)
 

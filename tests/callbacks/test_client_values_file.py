@@ -110,6 +110,30 @@ def test_a_resumed_run_ends_with_the_same_file(cut, tmp_path):
     assert stopped.read_text() == whole.read_text()
 
 
+@pytest.mark.parametrize("gone", [False, True], ids=["kept", "gone"])
+def test_a_run_resumed_in_a_new_folder_begins_with_the_rows_before(gone, tmp_path):
+    def fit(folder, rounds, ckpt_path=None, **options):
+        torch.manual_seed(0)
+        callbacks = [ClientValuesFile(), *options.pop("callbacks", ())]
+        options = {"val_check_interval": 2, "check_val_every_n_epoch": None, **options}
+        here = trainer(tmp_path / folder, callbacks=callbacks, max_steps=rounds, **options)
+        here.fit(Own(FedAlt(0.05), oracle=Vectorized()), held_out_data(), ckpt_path=ckpt_path)
+        return tmp_path / folder / "clients.csv"
+
+    whole = fit("whole", 6)
+    saved = ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=3, save_top_k=-1)
+    stopped = fit("stopped", 5, enable_checkpointing=True, callbacks=[saved])
+    before = stopped.read_text()
+    if gone:
+        stopped.unlink()
+        with pytest.warns(UserWarning, match=r"begins after round 3: .*stopped/clients.csv, with the rounds"):
+            resumed = fit("new", 6, tmp_path / "step=3.ckpt")
+        assert set(rows(resumed)) == {(4, "train"), (4, "val"), (5, "train"), (6, "train"), (6, "val")}
+    else:
+        assert fit("new", 6, tmp_path / "step=3.ckpt").read_text() == whole.read_text()
+        assert stopped.read_text() == before
+
+
 def test_the_file_of_another_run_is_kept_aside(tmp_path, caplog):
     path = tmp_path / "clients.csv"
     run(path, rounds=2)

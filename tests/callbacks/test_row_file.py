@@ -52,3 +52,13 @@ def test_a_file_that_is_moved_aside_is_kept(tmp_path):
     assert rows(tmp_path / "table.before-1.csv") == [{"c1": "1"}]
     assert rows(tmp_path / "table.before-2.csv") == [{"c2": "2"}]
     assert rows(path) == [{"c3": "3"}]
+
+
+def test_a_file_may_begin_with_rows_of_another(tmp_path):
+    other = RowFile(tmp_path / "other.csv")
+    other.append(["a"], [{"a": "1"}, {"a": "2"}])
+    file = RowFile(tmp_path / "table.csv")
+    file.begin_with(other, lambda row: row["a"] == "2")
+    file.append(["b"], [{"b": "x"}])
+    assert rows(tmp_path / "table.csv") == [{"a": "2", "b": ""}, {"a": "", "b": "x"}]
+    assert len(rows(tmp_path / "other.csv")) == 2
