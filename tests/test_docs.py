@@ -142,6 +142,36 @@ def test_clients_with_other_sensors_learn_one_head(readme):
     assert [task.personalize(i).sensor.in_features for i in range(4)] == [9, 6, 6, 9]
 
 
+def test_a_logger_of_ones_own_takes_histograms(readme, tmp_path):
+    logger = readme("a logger of your own").Binned(tmp_path, name="", version="")
+    data = ClientNumbers(local_steps=3, rounds_per_epoch=2)
+    fit(QuadraticSaddle(FedMM(lr=0.05, mu=1.0)), data, rounds=2, logger=logger, log_every_n_steps=1)
+    header = (tmp_path / "metrics.csv").read_text().splitlines()[0].split(",")
+    assert {"dual_norm_clients_low", "dual_norm_p10", "dual_norm"} <= set(header)
+
+
+def test_other_percentiles_are_logged(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("percentiles.yaml").write_text(block("percentiles", "yaml"))
+    configs = [CONFIGS / "personalized" / "base.yaml", CONFIGS / "personalized" / "fed_alt.yaml", "percentiles.yaml"]
+    options = ["--trainer.max_steps=1", "--trainer.val_check_interval=1", "--trainer.enable_progress_bar=false"]
+    cli = FederatedCLI(["fit", *(f"--config={path}" for path in configs), *options])
+    ends = {name.rpartition("_")[2] for name in cli.trainer.callback_metrics if name.startswith("val_accuracy_")}
+    assert ends == {"std", "worst", "p5", "p25", "p50", "p75", "p95"}
+
+
+def test_every_clients_values_are_in_a_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("values.yaml").write_text(block("client values file", "yaml"))
+    configs = [CONFIGS / "personalized" / "base.yaml", CONFIGS / "personalized" / "fed_alt.yaml", "values.yaml"]
+    options = ["--trainer.max_steps=1", "--trainer.val_check_interval=1", "--trainer.enable_progress_bar=false"]
+    FederatedCLI(["fit", *(f"--config={path}" for path in configs), *options])
+    header, *rows = Path("runs/version_0/clients.csv").read_text().splitlines()
+    shown = re.search(r"^round,stage,client.*$", PAGES, re.MULTILINE)[0]
+    assert {*shown.split(",")} <= {*header.split(",")}
+    assert {row.split(",")[1] for row in rows} == {"train", "val"}
+
+
 def test_python_example_runs():
     code = re.search(r"## Use it from Python\n\n```python\n(.*?)```", README, re.DOTALL)[1]
     exec(compile(code, "README.md: Python", "exec"), {})

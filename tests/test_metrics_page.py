@@ -17,7 +17,7 @@ from tests.support.small import trainer
 
 PAGE = (ROOT / "docs" / "metrics.md").read_text()
 TASKS = sorted(base.parent for base in CONFIGS.glob("*/base.yaml"))
-PARTS = re.compile(r"_(std|worst|min|max|defined)$")
+PARTS = re.compile(r"_(std|worst|min|max|defined|p\d+)$")
 
 
 def section(heading):

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import BasePredictionWriter, ProgressBar
-from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.utilities import rank_zero_info
 
 from fedlightning import callbacks, data, tasks
 from fedlightning.callbacks import LastCheckpoint, LogPictures, RoundProgressBar
 from fedlightning.callbacks.history import TRAFFIC_AND_TIME
+from fedlightning.callbacks.run_folder import run_folder
 from fedlightning.cli import DESCRIPTIONS
 from fedlightning.cli.early import DEFAULT_LOGGER, MistakeError, asks_for_help, require_checkpoint
 from fedlightning.cli.errors import comes_from, is_refusal
@@ -37,6 +39,22 @@ class TaskParser(ComparisonParser, LightningArgumentParser):
         for group in self._action_groups[before:]:
             group.title = f"Arguments of {method_name}"
         return added
+
+
+class ConfigOfRun(SaveConfigCallback):
+    """Saves the configuration in the folder of the run, also where the logger has one folder for many runs.
+
+    Attributes:
+        folder: Where to save; None for the folder that the first logger says.
+    """
+
+    folder: Path | None = None
+
+    def save_config(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Write ``config.yaml``; called in the first process alone."""
+        folder = self.folder or run_folder(trainer)
+        folder.mkdir(parents=True, exist_ok=True)
+        self.parser.save(self.config, str(folder / "config.yaml"), skip_none=False, overwrite=True)
 
 
 class FederatedCLI(LightningCLI):
@@ -63,7 +81,8 @@ class FederatedCLI(LightningCLI):
             subclass_mode_data=True,
             auto_configure_optimizers=False,
             seed_everything_default=0,
-            save_config_kwargs={"overwrite": True},
+            save_config_callback=ConfigOfRun,
+            save_config_kwargs={"save_to_log_dir": False},
             trainer_defaults={**_TRAINER_DEFAULTS, **trainer_defaults},
             parser_class=TaskParser,
             parser_kwargs={name: {"description": text} for name, text in DESCRIPTIONS.items() if name in subcommands}

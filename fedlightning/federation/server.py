@@ -16,6 +16,7 @@ from fedlightning.algorithms.binding import in_round
 from fedlightning.core.errors import FedlightningError, InvalidValueError
 from fedlightning.federation.aggregation import CohortMean
 from fedlightning.federation.buffers import finite_or_zero
+from fedlightning.federation.client_columns import ClientColumn
 from fedlightning.federation.processes import Processes
 from fedlightning.federation.protocol import Answer, EvaluationRequest, Request, Roster, Stamp
 from fedlightning.federation.remedies import LOOK_AT_DATA, smaller_steps
@@ -36,13 +37,13 @@ class Outcome:
     Attributes:
         accepted: Round and phase of the answers that count, by client, for the clients of this process.
         metrics: Values to log, means over the cohort.
-        per_client: Values that are logged client by client, ``[S]`` each, for the clients of this process.
+        columns: What each client of this process reported, by name.
         overflow: Whether the phase changed nothing because some answers were not finite.
     """
 
     accepted: Mapping[int, Stamp]
     metrics: Mapping[str, Tensor | float] = field(default_factory=dict)
-    per_client: Mapping[str, Tensor] = field(default_factory=dict)
+    columns: Mapping[str, ClientColumn] = field(default_factory=dict)
     overflow: bool = False
 
 
@@ -193,7 +194,7 @@ class FederatedServer:
             assert self.buffers is not None
             self.buffers = finite_or_zero(self.buffers) + change
         accepted = dict.fromkeys(cohort.accepted, request.stamp)
-        return Outcome(accepted, cohort.metrics(), cohort.per_client())
+        return Outcome(accepted, cohort.metrics(), cohort.columns())
 
     def snapshot(self) -> Snapshot:
         """Return what is needed to undo a round or to pretend that it never happened."""

@@ -29,7 +29,11 @@ if TYPE_CHECKING:
 
 
 class TrainingRounds:
-    """Carries out rounds between the server and the clients of a task, and moves the task's global model after each."""
+    """Carries out rounds between the server and the clients of a task, and moves the task's global model after each.
+
+    Attributes:
+        last: Outcome of the last round of this fit; None before the first.
+    """
 
     def __init__(self, task: FederatedLightningModule, server_step: ServerStep) -> None:
         """Store the task and its server step; no fit has begun yet.
@@ -42,6 +46,7 @@ class TrainingRounds:
         self._server_step = server_step
         self._report = RoundReport()
         self._running = False
+        self.last: RoundResult | None = None
 
     @property
     def running(self) -> bool:
@@ -56,6 +61,7 @@ class TrainingRounds:
             ValueError: If a name prefix or a shape of the algorithm's or the regularizer's does not fit the task.
         """
         self._report = RoundReport()
+        self.last = None
         task = self._task
         space, options = task.parameter_space(), task.federation_options
         task.algorithm.bind(space, _trained(task), options.composite(space))  # names wrong prefixes and shapes now
@@ -90,9 +96,9 @@ class TrainingRounds:
             result = simulation.run(placed, precision.autocast, precision.undoes_overflow)
         self._server_step.take(task, simulation, precision.scaler, result.undone)
         simulation.loop.finish_round()
-        return replace(
-            result, metrics={**result.metrics, **_hyper_parameters(simulation.server.algorithm, before, batch)}
-        )
+        numbers = _hyper_parameters(simulation.server.algorithm, before, batch)
+        self.last = replace(result, metrics={**result.metrics, **numbers})
+        return self.last
 
     def report(self, result: RoundResult, seconds: float) -> None:
         """Pass the metrics of a round on to callbacks and loggers.
