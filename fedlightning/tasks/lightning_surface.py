@@ -20,6 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError
 from fedlightning.core.settings import settings
+from fedlightning.tasks.sharding import refuse_sharded_models
 from fedlightning.tasks.step_advice import clip_options, step_advice
 
 _NEVER = "clients' gradients are computed for many clients at once and never lie in parameters' .grad"
@@ -88,7 +89,7 @@ def require_a_federated_fit(task: LightningModule, base: type[LightningModule], 
         trainer: The trainer, which knows whether it fits, validates, tests or predicts.
 
     Raises:
-        TypeError: If a hook is overridden or put on a parameter, or there is no objective.
+        TypeError: If a hook is overridden or put on a parameter, there is no objective, or the strategy shards models.
         ValueError: If an option or a callback is of no effect.
     """
     algorithm: Any = getattr(task, "algorithm", None)
@@ -101,6 +102,7 @@ def require_a_federated_fit(task: LightningModule, base: type[LightningModule], 
         _require_callback(callback, task)
     if trainer.state.fn != TrainerFn.FITTING:
         return
+    refuse_sharded_models(trainer.strategy)
     name = type(task).__name__
     if getattr(task, "_compiler_ctx", None) is not None:
         raise InvalidTypeError(

@@ -119,6 +119,15 @@ def test_a_wrong_value_is_named(capsys):
     assert "FedMM(eta3=2.0): expected > 0 and <= 1" in text
 
 
+@pytest.mark.parametrize("name", ["fsdp", "fsdp_cpu_offload", "deepspeed", "deepspeed_stage_3_offload"])
+def test_sharding_is_refused_before_lightning_asks_for_packages_and_devices(name, capsys):
+    with pytest.raises(SystemExit):
+        main(["fit", *of("quadratic_saddle", "fed_mm"), *SMALL, f"--trainer.strategy={name}"])
+    message = capsys.readouterr().err
+    assert f"Trainer(strategy='{name}') cuts the model" in message
+    assert "strategy='ddp'" in message
+
+
 def test_step_sizes_by_block_and_by_prefix_from_yaml(tmp_path):
     for value in ("[0.1, 0.2]", "{default: 0.1, features: 0.05, adversary: 0.2}"):
         path = tmp_path / "algorithm.yaml"
