@@ -14,13 +14,19 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from fedlightning.cli import FederatedCLI, main
 from fedlightning.federation.checkpoint_io import AtomicCheckpointIO
 from tests.support.commands import SMALL, of
+from tests.support.language import needs_hf
 from tests.support.paths import CONFIGS
 
 TASKS = sorted(path.parent for path in CONFIGS.glob("*/base.yaml"))
+NEEDS = {"language": needs_hf}
 PAIRS = [(task, algorithm) for task in TASKS for algorithm in sorted(task.glob("*.yaml")) if algorithm.stem != "base"]
 
 
-@pytest.mark.parametrize(("task", "algorithm"), PAIRS, ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    ("task", "algorithm"),
+    [pytest.param(*pair, marks=NEEDS.get(pair[0].stem, ())) for pair in PAIRS],
+    ids=lambda p: p.stem,
+)
 def test_every_config_runs(task, algorithm):
     fit = ["fit", f"--config={task / 'base.yaml'}", f"--config={algorithm}", *SMALL]
     main([*fit, "--trainer.fast_dev_run=1"])

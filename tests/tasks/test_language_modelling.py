@@ -9,10 +9,12 @@ import torch
 from torch import nn
 
 from fedlightning.algorithms import FedAvg, FedSim
+from fedlightning.cli import FederatedCLI, main
 from fedlightning.data import padded
 from fedlightning.oracle import Sequential, Vectorized
 from fedlightning.tasks import LanguageModelling
-from tests.support.language import VOCABULARY, Bigram, ragged_texts, sequences
+from tests.support.commands import SMALL, of
+from tests.support.language import VOCABULARY, Bigram, needs_hf, ragged_texts, sequences
 from tests.support.small import trainer
 
 
@@ -158,6 +160,25 @@ def test_personal_parts_are_validated_client_by_client_on_own_texts():
     assert float(fit.callback_metrics["val_accuracy_worst"]) == pytest.approx(
         float(task.client_metrics["val_accuracy"].min()), rel=1e-5
     )
+
+
+@needs_hf
+@pytest.mark.parametrize("algorithm", ["fed_sim_factors", "fed_sim_ranks"])
+def test_a_checkpoint_of_the_command_brings_all_adapters_back(algorithm, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["fedlightning"])
+    few = [*of("language", algorithm), "--data.init_args.local_steps=2", *SMALL]
+    main(["fit", *few])
+    (path,) = tmp_path.rglob("last.ckpt")
+    task = LanguageModelling.load_from_checkpoint(path, weights_only=True)
+    cli = FederatedCLI([*few, "--trainer.logger=false"], run=False)
+    cli.trainer.validate(cli.model, cli.datamodule, ckpt_path=str(path), verbose=False)
+    batch = cli.datamodule.federation.val[torch.arange(4)]
+    for client in (0, 7):
+        again, own = (each.personalize(client) for each in (task, cli.model))
+        names = [name for name, value in own.named_parameters() if value.requires_grad]
+        assert any("lora_B" in name and dict(own.named_parameters())[name].any() for name in names)
+        torch.testing.assert_close(again.objective(batch), own.objective(batch), rtol=0, atol=0)
 
 
 def test_predictions_are_the_likeliest_next_tokens():
