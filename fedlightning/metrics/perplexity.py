@@ -39,8 +39,9 @@ class TokenPerplexity(Metric):
             losses: Negative log likelihood of every token in nats, of any shape.
             counts: Which tokens count, of the same shape, bool.
         """
-        self.total += losses.detach().double().masked_fill(~counts, 0.0).sum()
-        self.count += counts.sum()
+        # not in place: Lightning validates in inference mode, whose tensors cannot be changed in a later fit
+        self.total = self.total + losses.detach().double().masked_fill(~counts, 0.0).sum()
+        self.count = self.count + counts.sum()
 
     def compute(self) -> Tensor:
         """Return the perplexity, at least 1, a scalar."""

@@ -50,7 +50,7 @@ class CausalLM(nn.Module):
             own_ranks: Rank of the second adapter for every client, in the order of clients; null for the rank in
                 ``own_lora``. The scaling ``lora_alpha / r`` of ``own_lora`` holds for all ranks.
             attention: ``eager`` computes all clients at once, whatever their padding. ``sdpa`` looks at the mask in
-                Python, so batches with padding are computed one client after the other.
+                Python, so clients are computed one after the other.
 
         Raises:
             FileNotFoundError: If the folder is missing.

@@ -32,6 +32,14 @@ def test_as_torchmetrics_from_logits():
     torch.testing.assert_close(metric.compute(), theirs.compute())
 
 
+def test_sums_may_be_continued_outside_of_inference_mode():
+    metric = TokenPerplexity()
+    with torch.inference_mode():
+        metric.update(torch.tensor([2.0]), torch.tensor([True]))
+    metric.update(torch.tensor([4.0]), torch.tensor([True]))
+    assert float(metric.compute()) == pytest.approx(math.exp(3.0))
+
+
 def test_uncounted_losses_may_be_anything_and_no_token_gives_nan():
     metric = TokenPerplexity()
     metric.update(torch.tensor([torch.inf]), torch.tensor([False]))

@@ -75,9 +75,13 @@ def test_every_client_has_an_adapter_of_its_own_rank_beside_the_shared_one():
 
 
 @needs_hf
-@pytest.mark.parametrize("adapters", ["one", "factor", "ranks"])
+@pytest.mark.parametrize("adapters", ["one", "dropout", "factor", "ranks"])
 def test_clients_are_computed_together_as_one_by_one(adapters):
-    ways = {"one": {"lora": lora(2)}, "factor": {"lora": lora(2), "personal": ["lora_B"]}}
+    ways = {
+        "one": {"lora": lora(2)},
+        "dropout": {"lora": lora(2, lora_dropout=0.3)},
+        "factor": {"lora": lora(2), "personal": ["lora_B"]},
+    }
     states = []
     for oracle in (Vectorized(), Sequential()):
         task, _ = with_ranks(oracle=oracle) if adapters == "ranks" else fitted(oracle=oracle, **ways[adapters])
@@ -120,6 +124,23 @@ def test_merged_models_compute_what_adapters_compute(client, tmp_path):
     torch.testing.assert_close(plain(**batch).logits, network(**batch))
     plain.save_pretrained(tmp_path)
     torch.testing.assert_close(CausalLM(weights=str(tmp_path)).double()(**batch), network(**batch))
+
+
+@needs_hf
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # PEFT's own
+def test_the_files_of_a_clients_adapter_are_those_of_peft(tmp_path):
+    from peft import PeftModel
+
+    task, start = fitted(personal=["lora_B"], lora=lora(2), precision="32-true")
+    own = task.personalize(1).network.eval()
+    own.model.save_pretrained(tmp_path, save_embedding_layers=False)
+    base = CausalLM(LLAMA)
+    frozen = {name.replace(".base_layer", ""): value for name, value in start.items() if "lora_" not in name}
+    base.model.load_state_dict({name.removeprefix("network.model.base_model.model."): v for name, v in frozen.items()
+                                if name.startswith("network.")})  # fmt: skip
+    theirs = PeftModel.from_pretrained(base.model, tmp_path).eval()
+    batch = padded(sequences(5, seed=8))
+    torch.testing.assert_close(theirs(**batch).logits, own(**batch))
 
 
 @needs_hf

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 
 import pytest
@@ -61,6 +62,14 @@ def test_padded_clients_are_computed_together_as_one_by_one(config):
         ways.append(type(task.run.simulation.runner.oracle_selection.oracle))
     torch.testing.assert_close(*weights, rtol=1e-4, atol=1e-5)
     assert ways == [Vectorized, Sequential]
+
+
+@needs_hf
+def test_attention_that_looks_at_masks_is_computed_client_by_client_and_says_so(caplog):
+    task = LanguageModelling(FedAvg(0.3), CausalLM(LLAMA, attention="sdpa"))
+    with caplog.at_level(logging.INFO):
+        trainer(max_steps=1).fit(task, ragged_texts())
+    assert any("oracle: took Sequential" in line and "data-dependent control flow" in line for line in caplog.messages)
 
 
 @needs_hf

@@ -7,10 +7,12 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import Dataset
 
+from fedlightning import FederatedDataModule
 from fedlightning.algorithms import FedAvg, FedSim
 from fedlightning.cli import FederatedCLI, main
-from fedlightning.data import padded
+from fedlightning.data import TensorData, padded
 from fedlightning.oracle import Sequential, Vectorized
 from fedlightning.tasks import LanguageModelling
 from tests.support.commands import SMALL, of
@@ -81,6 +83,29 @@ def test_clients_of_ragged_texts_are_computed_together_as_one_by_one():
     for oracle in (Vectorized(), Sequential()):
         task = bigram(oracle=oracle)
         trainer(max_steps=3, precision="64-true").fit(task, ragged_texts())
+        tables.append(task.network.table.weight.detach())
+    torch.testing.assert_close(tables[0], tables[1], rtol=1e-12, atol=1e-12)
+
+
+class Loaded(Dataset):
+    """Dicts of one sample each, which a DataLoader collates."""
+
+    def __init__(self, tensors):
+        self.tensors = tensors
+
+    def __len__(self):
+        return len(self.tensors["input_ids"])
+
+    def __getitem__(self, index):
+        return {name: value[index] for name, value in self.tensors.items()}
+
+
+def test_loaded_samples_train_as_those_in_memory():
+    tables = []
+    for kind in (TensorData, Loaded):
+        task = bigram()
+        data = FederatedDataModule.from_datasets([kind(padded(sequences(6, client), 9)) for client in range(3)])
+        trainer(max_steps=2, precision="64-true").fit(task, data)
         tables.append(task.network.table.weight.detach())
     torch.testing.assert_close(tables[0], tables[1], rtol=1e-12, atol=1e-12)
 
