@@ -19,6 +19,8 @@ from fedlightning.algorithms import FedAvg, FedMM
 from fedlightning.cli import FederatedCLI, main
 from fedlightning.participation import Uniform
 from fedlightning.tasks import ClientNumbers, QuadraticSaddle
+from tests.support.commands import of
+from tests.support.language import needs_hf
 from tests.support.paths import CONFIGS, ROOT
 
 README = (ROOT / "README.md").read_text()
@@ -170,6 +172,31 @@ def test_every_clients_values_are_in_a_file(tmp_path, monkeypatch):
     shown = re.search(r"^round,stage,client.*$", PAGES, re.MULTILINE)[0]
     assert {*shown.split(",")} <= {*header.split(",")}
     assert {row.split(",")[1] for row in rows} == {"train", "val"}
+
+
+@needs_hf
+def test_adapters_travel_as_the_table_says(readme):
+    module = readme("adapters")
+    spaces = [task.parameter_space() for task in (module.adapters, module.factors, module.ranks)]
+    r, layers = 8, [(32, 32)] * 4 + [(32, 128)]
+    down, up = (r * sum(layer[side] for layer in layers) for side in (0, 1))
+    assert [space.shared.dim for space in spaces] == [down + up, down, down + up]
+    assert [space.personal.dim for space in spaces] == [0, up, (down + up) // 4]
+
+
+@needs_hf
+def test_the_configs_of_adapters_send_what_the_table_says(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["fedlightning"])
+    rows = re.findall(r"^\| `(fed_\w+)`: .* \| ([\d,]+) \| ([\d,]+)", PAGES, re.MULTILINE)
+    assert len(rows) == 3
+    for name, sent, kept in rows:
+        space = FederatedCLI([*of("language", name), "--trainer.logger=false"], run=False).model.parameter_space()
+        assert [f"{space.shared.dim:,}", f"{space.personal.dim:,}"] == [sent, kept.rstrip(",")]
+
+
+def test_texts_of_the_docs_are_padded(readme):
+    samples = readme("texts").data.federation.train[:4]
+    assert samples["attention_mask"].sum(1).tolist() == [6, 18, 6, 23]
 
 
 def test_python_example_runs():

@@ -27,6 +27,7 @@ from fedlightning.cli.wording import remedy
 from fedlightning.data.module import FederatedDataModule
 from fedlightning.federation.checkpoint_io import AtomicCheckpointIO
 from fedlightning.tasks.base import FederatedLightningModule
+from fedlightning.tasks.sharding import refuse_sharded_models
 
 
 class TaskParser(ComparisonParser, LightningArgumentParser):
@@ -123,6 +124,7 @@ class FederatedCLI(LightningCLI):
         return trainer
 
     def _instantiate_trainer(self, config: dict[str, Any], callbacks: list[Callback]) -> Trainer:
+        refuse_sharded_models(config.get("strategy"))  # before Lightning advises to install what will not do
         given = config.get("callbacks") or []
         given = [*(given if isinstance(given, list) else [given]), *callbacks]
         if config.get("enable_progress_bar") is not False and not any(isinstance(c, ProgressBar) for c in given):

@@ -31,7 +31,10 @@ BYTES = (array, bytearray, np.ndarray)
 REGISTERED = ("_parameters", "_buffers", "_modules")
 """Attributes of a module that hold what PyTorch knows of."""
 
-_LIBRARIES = {"torch", "torchvision", "torchmetrics", "lightning", "numpy", "fedlightning", "transformers"}
+_LIBRARIES = {
+    *("torch", "torchvision", "torchmetrics", "lightning", "numpy", "fedlightning"),
+    *("transformers", "peft", "accelerate", "huggingface_hub"),
+}
 _HOLDERS = (list, tuple, dict, set, deque, partial, MethodType, ContextVar, threading.local)
 _STATE = (*PLAIN, *GENERATORS, *BYTES, *_HOLDERS, np.generic, Iterator, Tensor)
 _PLAIN_OBJECTS = (SimpleNamespace, Namespace, UserDict, UserList, threading.local)

@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer, callbacks
-from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import nn
@@ -21,6 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError
 from fedlightning.core.settings import settings
+from fedlightning.tasks.sharding import refuse_sharded_models
 from fedlightning.tasks.step_advice import clip_options, step_advice
 
 _NEVER = "clients' gradients are computed for many clients at once and never lie in parameters' .grad"
@@ -74,9 +74,6 @@ CALLBACKS = {
 }
 """Callbacks of Lightning that a federated fit refuses, by class name, and what to use instead."""
 
-SHARDING = (DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy)
-"""Strategies that leave a part of the model only in each process."""
-
 _AVERAGING = (
     "clients have models of their own, which it does not average, so validation client by client would look at the "
     "models without it. Use a server_optimizer, or average the shared parameters after the fit"
@@ -92,7 +89,7 @@ def require_a_federated_fit(task: LightningModule, base: type[LightningModule], 
         trainer: The trainer, which knows whether it fits, validates, tests or predicts.
 
     Raises:
-        TypeError: If a hook is overridden or put on a parameter, or there is no objective.
+        TypeError: If a hook is overridden or put on a parameter, there is no objective, or the strategy shards models.
         ValueError: If an option or a callback is of no effect.
     """
     algorithm: Any = getattr(task, "algorithm", None)
@@ -105,6 +102,7 @@ def require_a_federated_fit(task: LightningModule, base: type[LightningModule], 
         _require_callback(callback, task)
     if trainer.state.fn != TrainerFn.FITTING:
         return
+    refuse_sharded_models(trainer.strategy)
     name = type(task).__name__
     if getattr(task, "_compiler_ctx", None) is not None:
         raise InvalidTypeError(
@@ -170,11 +168,6 @@ def _is_of_this_package(task: LightningModule, hook: str) -> bool:
 
 
 def _require_options(trainer: Trainer, task: Any) -> None:
-    if isinstance(trainer.strategy, SHARDING):
-        raise InvalidValueError(
-            f"Trainer(strategy={type(trainer.strategy).__name__}) shards the parameters over processes, but every "
-            "process computes clients of its own with the whole model. Use strategy='ddp', or one device."
-        )
     clip, algorithm = trainer.gradient_clip_val, trainer.gradient_clip_algorithm
     if clip or algorithm is not None:
         option = f"gradient_clip_val={clip}" if clip else f"gradient_clip_algorithm={str(algorithm)!r}"

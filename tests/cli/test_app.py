@@ -14,13 +14,19 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from fedlightning.cli import FederatedCLI, main
 from fedlightning.federation.checkpoint_io import AtomicCheckpointIO
 from tests.support.commands import ALGORITHM, SMALL, of
+from tests.support.language import needs_hf
 from tests.support.paths import CONFIGS
 
 TASKS = sorted(path.parent for path in CONFIGS.glob("*/base.yaml"))
+NEEDS = {"language": needs_hf}
 PAIRS = [(task, algorithm) for task in TASKS for algorithm in sorted(task.glob("*.yaml")) if algorithm.stem != "base"]
 
 
-@pytest.mark.parametrize(("task", "algorithm"), PAIRS, ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    ("task", "algorithm"),
+    [pytest.param(*pair, marks=NEEDS.get(pair[0].stem, ())) for pair in PAIRS],
+    ids=lambda p: p.stem,
+)
 def test_every_config_runs(task, algorithm):
     fit = ["fit", f"--config={task / 'base.yaml'}", f"--config={algorithm}", *SMALL]
     main([*fit, "--trainer.fast_dev_run=1"])
@@ -117,6 +123,15 @@ def test_a_wrong_value_is_named(capsys):
         main(["fit", *of("quadratic_saddle", "fed_mm"), "--model.init_args.algorithm.init_args.eta3=2", *SMALL])
     text = str(caught.value) + capsys.readouterr().err
     assert "FedMM(eta3=2.0): expected > 0 and <= 1" in text
+
+
+@pytest.mark.parametrize("name", ["fsdp", "fsdp_cpu_offload", "deepspeed", "deepspeed_stage_3_offload"])
+def test_sharding_is_refused_before_lightning_asks_for_packages_and_devices(name, capsys):
+    with pytest.raises(SystemExit):
+        main(["fit", *of("quadratic_saddle", "fed_mm"), *SMALL, f"--trainer.strategy={name}"])
+    message = capsys.readouterr().err
+    assert f"Trainer(strategy='{name}') cuts the model" in message
+    assert "strategy='ddp'" in message
 
 
 def test_step_sizes_by_block_and_by_prefix_from_yaml(tmp_path):

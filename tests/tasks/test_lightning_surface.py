@@ -6,16 +6,14 @@ import pytest
 import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import EMAWeightAveraging, LambdaCallback, SpikeDetection, WeightAveraging
-from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy
-from lightning.pytorch.trainer.states import TrainerFn
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from fedlightning import FederatedDataModule, FederatedLightningModule
+from fedlightning import FederatedDataModule
 from fedlightning.algorithms import SCAFFOLD, Ditto, FedAlt, FedAPM, FedAvg, FedDR
 from fedlightning.data import IID, Digits
 from fedlightning.tasks import Classification
-from fedlightning.tasks.lightning_surface import TRANSFER_HOOKS, require_a_federated_fit
+from fedlightning.tasks.lightning_surface import TRANSFER_HOOKS
 from tests.support.evaluated import Own, held_out_data, messages, two_rounds
 from tests.support.small import Line, Normed, clients, regression_data, trainer
 
@@ -51,16 +49,6 @@ def test_hooks_that_no_round_calls_are_refused(hook, base):
     data = regression_data() if base is Line else Digits(IID(2))
     with pytest.raises(TypeError, match=f"Mine overrides {hook}, which a federated fit never calls: .*{HOOKS[hook]}"):
         trainer().fit(mine(FedAvg(0.1)), data)
-
-
-@pytest.mark.parametrize("strategy", [FSDPStrategy, ModelParallelStrategy], ids=lambda strategy: strategy.__name__)
-def test_strategies_that_shard_the_model_are_refused(strategy, monkeypatch):
-    """Lightning itself refuses them without a GPU, so the strategy is put in place of the Trainer's own."""
-    here = trainer()
-    here.state.fn = TrainerFn.FITTING
-    monkeypatch.setattr(type(here), "strategy", strategy())
-    with pytest.raises(ValueError, match=rf"strategy={strategy.__name__}\) shards the parameters .*strategy='ddp'"):
-        require_a_federated_fit(Line(FedAvg(0.1)), FederatedLightningModule, here)
 
 
 def test_a_hook_of_a_mixin_or_of_one_object_is_found():
