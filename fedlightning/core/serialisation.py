@@ -225,8 +225,10 @@ def rebuild(
 
 def _is_open(made: type, arguments: Mapping[str, Any]) -> bool:
     """Return whether a class was stored without its step size, which is left to whoever makes an object of it."""
-    lr = inspect.signature(made).parameters.get("lr")
-    return lr is not None and lr.default is inspect.Parameter.empty and "lr" not in arguments
+    known = inspect.signature(made).parameters
+    lr = known.get("lr")
+    is_left = lr is not None and lr.default is inspect.Parameter.empty and "lr" not in arguments
+    return is_left and set(arguments) <= set(known)
 
 
 def _required(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
