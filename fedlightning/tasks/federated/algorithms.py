@@ -88,7 +88,7 @@ def with_clip(algorithm: Algorithm, clip: Clip | None) -> Algorithm:
         clip: The limit; None to leave the algorithm as it is.
 
     Raises:
-        ValueError: If the algorithm cannot limit gradients.
+        ValueError: If the algorithm cannot limit gradients, or has a limit of its own.
     """
     if clip is None:
         return algorithm
@@ -96,6 +96,12 @@ def with_clip(algorithm: Algorithm, clip: Clip | None) -> Algorithm:
         raise InvalidValueError(
             f"gradient_clip_val: {type(algorithm).__name__} has no option that clips clients' gradients, as local_clip "
             "of FedAvg does. Leave it out, or set server_clip, which limits the global model's move."
+        )
+    own = _place(algorithm)["clip"]
+    if own is not None:
+        raise InvalidValueError(
+            f"{type(algorithm).__name__} limits clients' gradients by {own!r}, and gradient_clip_val by {clip!r}: give "
+            "one of the two."
         )
     return _changed(algorithm, {"clip": clip})
 
