@@ -158,3 +158,32 @@ def test_a_fit_without_end_is_refused():
         ValueError, match=r"StepLR: the values of all rounds are found out.*Set max_epochs or max_steps"
     ):
         trainer(max_steps=-1, max_epochs=-1).fit(federate(made(Scheduled, make=by_step), FedAvg), regression_data())
+
+
+def test_gradients_of_an_earlier_fit_move_nothing():
+    """A module that was fitted centrally keeps its last gradients."""
+    module = made()
+    for parameter in module.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    before = [parameter.detach().clone() for parameter in module.parameters()]
+    optimizer = torch.optim.Adam(module.parameters(), lr=0.1, weight_decay=0.1)
+    scheduled_groups(optimizer, [lr_scheduler.StepLR(optimizer, 1)], lambda: (3, 1))
+    assert all(torch.equal(a, b) for a, b in zip(before, module.parameters(), strict=True))
+    assert not optimizer.state
+
+
+@pytest.mark.filterwarnings("error")
+def test_optimizers_that_need_a_closure_are_run_through():
+    optimizer = torch.optim.LBFGS(made().parameters(), lr=0.1)
+    (group,) = scheduled_groups(optimizer, [lr_scheduler.StepLR(optimizer, 1)], lambda: (3, 1))
+    assert group["lr"].values == pytest.approx((0.1, 0.01, 0.001))
+
+
+def test_step_sizes_may_be_tensors():
+    rate = torch.tensor(0.1, dtype=torch.float64)
+    optimizer = torch.optim.Adam(made().parameters(), lr=rate)
+    (group,) = scheduled_groups(optimizer, [lr_scheduler.StepLR(optimizer, 1)], lambda: (3, 1))
+    assert group["lr"].values == pytest.approx((0.1, 0.01, 0.001))
+    assert isinstance(group["lr"].values[0], float)
+    assert optimizer.param_groups[0]["lr"] is rate
+    assert rate.item() == 0.1
