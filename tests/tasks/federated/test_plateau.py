@@ -149,3 +149,29 @@ def test_decisions_stay_in_order_if_rounds_come_again():
     for rounds in (3, 6, 9, 3, 6):
         plateau.step(Metrics(rounds))
     assert plateau.schedules[0].changes == [(0, 1.0), (3, pytest.approx(1e-3)), (6, pytest.approx(1e-4))]
+
+
+def test_a_fit_from_the_start_decides_anew(tmp_path):
+    """After a resumed fit, a loaded checkpoint, and a validation of a checkpoint."""
+
+    def fitted(task, epochs, ckpt_path=None):
+        fit = trainer(tmp_path, max_steps=-1, max_epochs=epochs)
+        fit.fit(task, data(), ckpt_path=ckpt_path)
+        return fit
+
+    def new():
+        return federate(made(Waits), StatefulFedAvg, oracle=Sequential())
+
+    path = tmp_path / "4.ckpt"
+    stored = new()
+    fitted(stored, 4).save_checkpoint(path)
+    assert len(stored.algorithm.lr.changes) > 1
+    resumed, loaded, validated = new(), new(), new()
+    fitted(resumed, 5, path)
+    loaded.on_load_checkpoint(torch.load(path, weights_only=False))
+    trainer(tmp_path).validate(validated, data(), ckpt_path=path, verbose=False)
+    for task in (resumed, loaded, validated):
+        fitted(task, 1)
+        assert all(since in (0, 3) for since, _ in task.algorithm.lr.changes)
+        assert task.algorithm.lr.changes[0] == (0, 0.05)
+        assert len(task.algorithm.lr.changes) == 1
