@@ -29,15 +29,40 @@ class Tabulated(Schedule):
 
     Args:
         values: The value of each round, at least one.
+        scheduler: Class name of what gave the values, for messages.
     """
 
     values: tuple[float, ...]
+    scheduler: str = "a table"
 
     def __post_init__(self) -> None:
         if not self.values:
             raise InvalidValueError("Tabulated(values=()): expected at least one value.")
         for value in self.values:
             require_argument(self, "values", value)
+
+    def require_positive(self, what: str) -> None:
+        """Make sure that every value can be a step size.
+
+        Args:
+            what: Who takes the steps, for the message.
+
+        Raises:
+            ValueError: If a value is 0 or less.
+        """
+        first = next((rounds for rounds, value in enumerate(self.values) if value <= 0.0), None)
+        if first is None:
+            return
+        remedy = (
+            "Begin a warm-up above 0: call scheduler.step() once in configure_optimizers, before it is returned; "
+            "torch's warning about the order is of no matter there."
+            if first == 0
+            else "Let it end above 0, or after the last round of the fit."
+        )
+        raise InvalidValueError(
+            f"{self.scheduler} of the module gives the step size {self.values[first]:g} in the round after {first} "
+            f"others, and {what} takes steps > 0. {remedy}"
+        )
 
     def __call__(self, rounds: int) -> float:
         """Return the value of the round that follows ``rounds`` others."""
@@ -95,8 +120,9 @@ def scheduled_groups(
         table = _table(optimizer, turns, int(rounds))
     finally:
         _put_back(optimizer, before)
+    made_by = ", ".join(type(turn.scheduler).__name__ for turn in turns)
     return [
-        {**group, **{name: _over_rounds([row[number][name] for row in table]) for name in table[0][number]}}
+        {**group, **{name: _over_rounds([row[number][name] for row in table], made_by) for name in table[0][number]}}
         for number, group in enumerate(optimizer.param_groups)
     ]
 
@@ -162,8 +188,8 @@ def _put_back(optimizer: Optimizer, before: Sequence[dict[str, Any]]) -> None:
                 group[name] = value
 
 
-def _over_rounds(values: Sequence[Any]) -> Any:
+def _over_rounds(values: Sequence[Any], made_by: str) -> Any:
     """Return one value if all are the same, else a schedule; of tuples entry by entry."""
     if isinstance(values[0], tuple):
-        return tuple(_over_rounds(column) for column in zip(*values, strict=True))
-    return Tabulated(tuple(values)) if any(a != b for a, b in pairwise(values)) else values[0]
+        return tuple(_over_rounds(column, made_by) for column in zip(*values, strict=True))
+    return Tabulated(tuple(values), made_by) if any(a != b for a, b in pairwise(values)) else values[0]
