@@ -142,6 +142,7 @@ class Federated(FederatedLightningModule):
             self.plateau = plateau_of(configured.schedulers)
             if self.plateau is not None and self._stored_plateau is not None:
                 self.plateau.load_state_dict(self._stored_plateau)
+            self._stored_plateau = None
             groups = scheduled_groups(configured.optimizer, configured.schedulers, self._length, self.plateau)
             steps = steps_of(configured.optimizer, groups, self)
         require_steps_in_all_blocks(self.parameter_space(), steps)
@@ -165,7 +166,8 @@ class Federated(FederatedLightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore the states of server and clients; a fit asks the module anew for its optimizer."""
         self.algorithm = algorithm_of(checkpoint.get(ALGORITHM_KEY), self.algorithm)
-        self._stored_plateau = checkpoint.get(PLATEAU_KEY)
+        resumes = self._trainer is not None and self._trainer.state.fn == "fit"
+        self._stored_plateau = checkpoint.get(PLATEAU_KEY) if resumes else None
         super().on_load_checkpoint(checkpoint)
 
     def _length(self) -> tuple[float, float]:
