@@ -17,6 +17,7 @@ from fedlightning.core.errors import InvalidTypeError
 from fedlightning.core.validation import require
 from fedlightning.federation.client_columns import ClientColumn, of_all_processes
 from fedlightning.federation.cohort import RoundBatch
+from fedlightning.federation.loop import RoundResult
 
 KEYS = ("round", "stage", "client")
 
@@ -26,7 +27,8 @@ class ClientValuesFile(Callback):
 
     A row has the columns ``round``, ``stage``, ``client``, and one for every value. Rows of the stage ``train`` are of
     the clients that took part in a round: ``samples`` and ``minibatches`` of each, its mean losses over its local steps
-    (``train_loss`` and whatever else the objective returns), its ``drift``, and what the algorithm logs. Rows of the
+    (``train_loss`` and whatever else the objective returns), its ``drift``, what the algorithm logs, and ``counted``,
+    which is 0 for a client that means leave out because it sent numbers that are not finite, otherwise 1. Rows of the
     stages ``val`` and ``test`` are of the clients that were evaluated one by one, with every metric. An empty cell says
     that there is no such value; ``nan`` is a value that is not a number, or a metric undefined on a client's data.
 
@@ -92,7 +94,7 @@ class ClientValuesFile(Callback):
         if trainer.fast_dev_run or trainer.global_step % self.every_n_rounds:  # type: ignore[attr-defined]
             return
         result = pl_module.rounds.last
-        columns = {} if result is None or result.undone else {**_shares(batch), **result.columns}
+        columns = {} if result is None or result.undone else {**_shares(batch), **_counted(result), **result.columns}
         everyone = of_all_processes(columns, pl_module.run.simulation.loop.transport.processes)
         self._write(trainer.global_step, "train", {k: (each.client_ids, each.values) for k, each in everyone.items()})
 
@@ -142,6 +144,17 @@ def _shares(batch: RoundBatch) -> dict[str, ClientColumn]:
     for column, numbers in zip(columns.values(), counts.view(-1, 2).T, strict=True):
         column.add(list(members), numbers)
     return columns
+
+
+def _counted(result: RoundResult) -> dict[str, ClientColumn]:
+    """Return which clients count in the means of a round, 1 or 0: in those of all phases that they took part in."""
+    counts: dict[int, bool] = {}
+    for column in result.columns.values():
+        for client, counted in zip(column.client_ids, column.counted.tolist(), strict=True):
+            counts[client] = counts.get(client, True) and counted
+    found = ClientColumn()
+    found.add(list(counts), torch.tensor(list(counts.values()), dtype=torch.long))
+    return {"counted": found}
 
 
 def _as_text(values: Tensor) -> list[str]:
