@@ -103,7 +103,8 @@ class ClientValuesFile(Callback):
         if not trainer.sanity_checking:
             found = pl_module.evaluation_session.found
             measured = {name: (values.client_ids, values.values) for name, values in found.items()}
-            self._write(trainer.global_step, "test" if trainer.testing else "val", measured)
+            rounds = trainer.global_step if trainer.state.fn == "fit" else pl_module.run.rounds
+            self._write(rounds, "test" if trainer.testing else "val", measured)
 
     on_test_end = on_validation_end
 
@@ -124,7 +125,7 @@ class ClientValuesFile(Callback):
         if self._file is None or not columns:
             return
         if self._written.get(stage, index) >= index:  # by a repeated evaluation, or of an earlier program
-            self._file.keep(lambda row: row["stage"] != stage or int(row["round"]) < index)
+            self._file.keep(lambda row: row["stage"] != stage or int(row["round"]) != index)
         cells: dict[int, dict[str, str]] = {}
         for name, (client_ids, values) in columns.items():
             for client, text in zip(client_ids, _as_text(values), strict=True):
@@ -133,7 +134,7 @@ class ClientValuesFile(Callback):
             {"round": str(index), "stage": stage, "client": str(client), **cells[client]} for client in sorted(cells)
         ]
         self._file.append([*KEYS, *columns], rows)
-        self._written[stage] = index
+        self._written[stage] = max(index, self._written.get(stage, index))
 
 
 def _shares(batch: RoundBatch) -> dict[str, ClientColumn]:

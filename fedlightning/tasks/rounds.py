@@ -96,6 +96,7 @@ class TrainingRounds:
             result = simulation.run(placed, precision.autocast, precision.undoes_overflow)
         self._server_step.take(task, simulation, precision.scaler, result.undone)
         simulation.loop.finish_round()
+        task.run.rounds = task.trainer.global_step
         numbers = _hyper_parameters(simulation.server.algorithm, before, batch)
         self.last = replace(result, metrics={**result.metrics, **numbers})
         return self.last

@@ -106,7 +106,31 @@ def test_a_test_is_written_once_however_often_it_is_run(tmp_path):
     }
     trainer(callbacks=[ClientValuesFile(str(path))]).test(fit.lightning_module, held_out_data(), verbose=False)
     trainer(callbacks=[ClientValuesFile(str(path))]).test(fit.lightning_module, held_out_data(), verbose=False)
-    assert len(rows(path)[0, "test"]) == 4
+    assert len(rows(path)[2, "test"]) == 4
+    assert set(rows(path)) == {*before, (2, "test")}
+
+
+def test_tests_of_several_checkpoints_stand_beside_one_another(tmp_path):
+    """Also those of a new program, whose trainer knows no rounds."""
+    path = tmp_path / "clients.csv"
+    saved = ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=2, save_top_k=-1)
+    run(path, rounds=4, enable_checkpointing=True, callbacks=[saved])
+    before = set(rows(path))
+    for rounds in (4, 2, 4):
+        task = Own(FedAlt(0.05), oracle=Vectorized())
+        file = tmp_path / f"step={rounds}.ckpt"
+        trainer(callbacks=[ClientValuesFile(str(path))]).test(task, held_out_data(), ckpt_path=file, verbose=False)
+    shared = trainer(callbacks=[ClientValuesFile(str(path))])
+    for rounds in (4, 2, 4):
+        file = tmp_path / f"step={rounds}.ckpt"
+        shared.test(Own(FedAlt(0.05)), held_out_data(), ckpt_path=file, verbose=False)
+    found = rows(path)
+    assert set(found) == before | {(2, "test"), (4, "test")}
+    for rounds in (2, 4):
+        assert [row["client"] for row in found[rounds, "test"]] == ["0", "1", "2", "3"]
+    two, four = (numbers(found[rounds, "test"][0]) for rounds in (2, 4))
+    assert set(two) == set(four) > {"round", "client"}
+    assert all(two[name] != four[name] for name in set(two) - {"round", "client"})
 
 
 @pytest.mark.parametrize("cut", [0, 7], ids=["whole", "with an incomplete end"])
