@@ -40,7 +40,12 @@ class ClientValuesFile(Callback):
     Args:
         path: The file; null for ``clients.csv`` in the folder of the run.
         every_n_rounds: Training rows are written after every n-th round, at least 1.
+
+    Attributes:
+        folder: Where the file lies under its name, wherever ``path`` is; None for what ``path`` says.
     """
+
+    folder: Path | None = None
 
     def __init__(self, path: str | None = None, every_n_rounds: int = 1) -> None:
         self.every_n_rounds = every_n_rounds
@@ -66,7 +71,7 @@ class ClientValuesFile(Callback):
                 f"ClientValuesFile: {type(pl_module).__name__} is no FederatedLightningModule, so that it has no "
                 "clients. Take the callback out."
             )
-        path = run_folder(trainer) / "clients.csv" if self._given is None else Path(self._given)
+        path = self._place(trainer)
         writes = trainer.is_global_zero and not trainer.fast_dev_run  # type: ignore[attr-defined]
         if self._file is None or self._file.path != path:
             self._file = RowFile(path) if writes else None
@@ -120,6 +125,12 @@ class ClientValuesFile(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Note where the rows of the run are that is resumed."""
         self._resumed = Path(state_dict["path"]) if "path" in state_dict else None
+
+    def _place(self, trainer: Trainer) -> Path:
+        given = None if self._given is None else Path(self._given)
+        if self.folder is not None:
+            return self.folder / ("clients.csv" if given is None else given.name)
+        return run_folder(trainer) / "clients.csv" if given is None else given
 
     def _write(self, index: int, stage: str, columns: Mapping[str, tuple[Sequence[int], Tensor]]) -> None:
         if self._file is None or not columns:
