@@ -20,6 +20,17 @@ def _seeded():
     torch.manual_seed(0)
 
 
+@pytest.fixture(autouse=True)
+def _alone():
+    """Forget what strategies of several processes leave in the environment: the next one would wait for the others."""
+    names = ("LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    before = {name: os.environ.get(name) for name in names}
+    yield
+    for name, value in before.items():
+        if value is None:
+            os.environ.pop(name, None)
+
+
 @pytest.fixture(scope="session")
 def shared_data():
     """Folder with MNIST and photographs for tests of the real data; see CONTRIBUTING."""

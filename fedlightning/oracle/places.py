@@ -32,7 +32,8 @@ REGISTERED = ("_parameters", "_buffers", "_modules")
 """Attributes of a module that hold what PyTorch knows of."""
 
 _LIBRARIES = {
-    *("torch", "torchvision", "torchmetrics", "lightning", "numpy", "fedlightning"),
+    *("torch", "torchvision", "torchmetrics", "numpy", "fedlightning"),
+    *("lightning", "lightning_fabric", "lightning_utilities", "pytorch_lightning"),
     *("transformers", "peft", "accelerate", "huggingface_hub"),
 }
 _HOLDERS = (list, tuple, dict, set, deque, partial, MethodType, ContextVar, threading.local)
