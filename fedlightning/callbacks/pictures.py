@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.utilities import rank_zero_warn
 
+from fedlightning.core.errors import MissingPackageError
 from fedlightning.core.validation import require
 
 
@@ -32,9 +35,18 @@ class LogPictures(Callback):
         boards = [logger for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)]
         if pictures is None or not boards or not due:
             return
-        for name, figure in pictures().items():
+        for name, figure in self._drawn(pictures).items():
             for board in boards:
                 board.experiment.add_figure(name, figure, global_step=trainer.global_step)
+
+    @staticmethod
+    def _drawn(pictures: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Return the figures; none, with a warning, where nothing can be drawn because a package is missing."""
+        try:
+            return pictures()
+        except MissingPackageError as missing:
+            rank_zero_warn(f"LogPictures draws no pictures. {missing}")
+            return {}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the number of validations so far."""

@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from fedlightning.cli import plain_refusals
+from fedlightning.cli.default_logger import tensorboard_is_installed
 from fedlightning.cli.outputs import writing_to
 from fedlightning.compare.arguments import Mode
 from fedlightning.compare.grid import Values, best_points, grid_points, grid_table, label, parse_grid
@@ -27,6 +28,7 @@ from fedlightning.compare.plan import Plan, algorithm_arguments, file_name, pars
 from fedlightning.compare.results import Goal, collect, markdown_table, mode_of, write_csv
 from fedlightning.compare.run import Run, execute, hyper_parameters, prepare
 from fedlightning.core.errors import InvalidValueError, UsageError
+from fedlightning.core.requirements import imported
 from fedlightning.plotting.comparison import comparison_figure
 
 
@@ -74,6 +76,7 @@ def compare(
         The output folder.
 
     Raises:
+        ModuleNotFoundError: If matplotlib is not installed.
         ValueError: If an argument or a configuration is not valid, the metric is not logged, or all runs of a grid
             diverge.
     """
@@ -83,6 +86,7 @@ def compare(
         raise InvalidValueError(f"--budget_upload {budget_upload:g}: expected > 0.")
     if not seeds or len({*seeds}) < len(seeds):
         raise InvalidValueError(f"--seeds {' '.join(map(str, seeds))}: expected at least one, each once.")
+    imported("matplotlib")  # said before the runs, which may take hours
     folder = Path(output)
     console = Console()
     with writing_to({"--output": folder}):
@@ -120,9 +124,8 @@ def compare(
                     markup=False,
                     soft_wrap=True,
                 )
-        console.print(
-            f"\nFigure: {folder / 'figure.png'}\nCurves, pictures: tensorboard --logdir {folder}", markup=False
-        )
+        boards = f"\nCurves, pictures: tensorboard --logdir {folder}" if tensorboard_is_installed() else ""
+        console.print(f"\nFigure: {folder / 'figure.png'}{boards}", markup=False)
     return folder
 
 

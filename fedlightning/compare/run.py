@@ -25,6 +25,7 @@ from fedlightning.callbacks import History, LastCheckpoint
 from fedlightning.callbacks.history import Row
 from fedlightning.cli.app import FederatedCLI
 from fedlightning.cli.complaints import did_you_mean
+from fedlightning.cli.default_logger import tensorboard_is_installed
 from fedlightning.cli.stops import signal_behind
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.federation.server import RoundRejectedError
@@ -145,7 +146,8 @@ def execute(run: Run, report: ReportProgress, stopped: Callable[[], bool] = lamb
     ]
     if run.budget_upload is not None:
         callbacks.append(_UploadBudget(run.budget_upload))
-    trainer.loggers = [TensorBoardLogger(run.folder, name="", version="", default_hp_metric=False)]
+    if tensorboard_is_installed():
+        trainer.loggers = [TensorBoardLogger(run.folder, name="", version="", default_hp_metric=False)]
     last = run.folder / "last.ckpt"
     diverged = False
     with quiet(), _interrupts_as_such():

@@ -28,6 +28,10 @@ class MissingFileError(FedlightningError, FileNotFoundError):
     """A file or folder is not where it was looked for."""
 
 
+class MissingPackageError(FedlightningError, ModuleNotFoundError):
+    """A package that only some users need is not installed."""
+
+
 class NoSuchClientError(FedlightningError, IndexError):
     """A client's number is not among those of the federation."""
 
