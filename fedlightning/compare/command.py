@@ -106,7 +106,7 @@ def compare(
         curves = collect(runs, plan.algorithms)
         write_csv(runs, folder / "results.csv")
         table = markdown_table(curves, goal, also)
-        (folder / "table.md").write_text(table + "\n")
+        (folder / "table.md").write_text(table + "\n", encoding="utf-8")
         histories = {curve.name: curve.histories for curve in curves if curve.histories}
         figure = comparison_figure(histories, (metric, *also), target=target, log_scale=log_scale)
         figure.savefig(folder / "figure.png", dpi=150)
@@ -157,7 +157,7 @@ def _search(
         }
     _carry_out([run for points in searched.values() for run in points.values()], console, jobs)
     chosen = best_points(searched, goal)
-    (folder / "grid.md").write_text(grid_table(searched, chosen, goal) + "\n")
+    (folder / "grid.md").write_text(grid_table(searched, chosen, goal) + "\n", encoding="utf-8")
     if not chosen:
         raise InvalidValueError(f"--grid: every run diverged, see {folder / 'grid.md'}. Add smaller step sizes.")
     for name in searched:
