@@ -46,8 +46,8 @@ PLAIN = {
     "data/evaluation.py: IndexError",  # and of a sequence that has ended
     "oracle/auto.py: NotImplementedError",
     "oracle/base.py: RuntimeError",  # raised while an objective runs, and wrapped with the client's number
+    "oracle/compiled.py: RuntimeError",
     "oracle/double.py: MemoryError",
-    "oracle/vectorized.py: RuntimeError",
 }
 """Built-in errors that are raised on purpose, by file."""
 
