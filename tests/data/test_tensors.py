@@ -30,7 +30,7 @@ def test_positions_count_through_all_shapes():
     assert MIXED[2].tolist() == 2
     assert MIXED[torch.tensor([3, 6])].tolist() == [[0, 1], [6, 7]]
     assert [MIXED.shape_of(position) for position in range(7)] == [0] * 3 + [1] * 4
-    assert MIXED.source().minibatches(torch.tensor([[[6]]]))(0).tolist() == [[[6, 7]]]
+    assert MIXED.source().minibatches(torch.tensor([[[6]]]))(0)().tolist() == [[[6, 7]]]
 
 
 def test_data_sets_that_are_tensors_are_recognised():
@@ -75,8 +75,8 @@ def test_mixed_positions_count_through_the_parts():
     source = mixed.source().place(torch.device("cpu"), torch.float64)
     index = torch.tensor([[[3, 5]], [[6, 4]]])
     step, everything = source.minibatches_and_all(index, [torch.arange(3, 6), torch.arange(4, 7)])
-    (batch,) = step(0)
+    (batch,) = step(0)()
     assert torch.equal(batch[1], torch.tensor([[16.0, 17.0], [12.0, 13.0]], dtype=torch.float64))
     (whole,) = everything([0, 1])
     assert whole.shape == (2, 3, 2)
-    assert torch.equal(source.minibatches(torch.tensor([[[2]]]))(0)[0], torch.tensor([[2.0]], dtype=torch.float64))
+    assert torch.equal(source.minibatches(torch.tensor([[[2]]]))(0)()[0], torch.tensor([[2.0]], dtype=torch.float64))
