@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 OLDEST ?= $(PYTHON)
 NEWEST ?= $(PYTHON)
 
-.PHONY: help demo test lint bench build clean
+.PHONY: help demo test lint docs bench build clean
 
 help: ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 8
@@ -26,6 +26,15 @@ lint: $(VENV)/ready ## formatting, lint and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+$(VENV)/docs-ready: $(VENV)/ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	touch $@
+
+docs: $(VENV)/docs-ready ## the documentation site, in build/site, without a warning
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	$(BIN)/python -m website.links build/site
+	$(BIN)/python -m pytest -q tests/website
 
 bench: $(VENV)/ready ## speed and memory beside a plain PyTorch loop: the standard job, eleven networks, short rounds
 	$(BIN)/python benchmarks/standard_job.py

@@ -10,15 +10,18 @@ if TYPE_CHECKING:
     from fedlightning.data.module import FederatedDataModule
     from fedlightning.tasks.base import FederatedLightningModule
     from fedlightning.tasks.batched_evaluation import BatchedEvaluationTask
+    from fedlightning.tasks.federated.module import Federated, federate
 
 __version__ = "0.1.0"
 
 __all__ = [
     "BatchedEvaluationTask",
+    "Federated",
     "FederatedDataModule",
     "FederatedLightningModule",
     "FedlightningError",
     "__version__",
+    "federate",
 ]
 
 declare_before_torchvision()
@@ -28,6 +31,7 @@ __getattr__, __dir__ = lazily(
         "data.module": "FederatedDataModule",
         "tasks.base": "FederatedLightningModule",
         "tasks.batched_evaluation": "BatchedEvaluationTask",
+        "tasks.federated.module": "Federated federate",
     },
     modules=(
         "algorithms",
@@ -40,6 +44,7 @@ __getattr__, __dir__ = lazily(
         "participation",
         "plotting",
         "proximal",
+        "schedules",
         "tasks",
     ),
 )

@@ -19,6 +19,8 @@ from fedlightning.algorithms import FedAvg, FedMM
 from fedlightning.cli import FederatedCLI, main
 from fedlightning.participation import Uniform
 from fedlightning.tasks import ClientNumbers, QuadraticSaddle
+from tests.support.commands import of
+from tests.support.language import needs_hf
 from tests.support.paths import CONFIGS, ROOT
 
 README = (ROOT / "README.md").read_text()
@@ -96,6 +98,16 @@ def test_momentum_at_the_server_is_that_of_a_server_optimizer(readme):
     torch.testing.assert_close(tasks[0].y, tasks[1].y, rtol=1e-12, atol=1e-12)
 
 
+def test_a_module_is_trained_as_it_is(readme):
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(3, 20, 5, generator=draw)
+    train = [TensorDataset(rows, rows.sum(1)) for rows in x]
+    data = FederatedDataModule.from_datasets(train=train, val=train[0], batch_size=5, local_steps=4, rounds_per_epoch=5)
+    task = readme("federate").task
+    first = float(fit(task, data, rounds=5).callback_metrics["val_mse"])
+    assert float(fit(task, data, rounds=40).callback_metrics["val_mse"]) < 0.5 * first
+
+
 def test_task_learns_the_line(readme):
     robust_line = readme("task").RobustLine
     draw = torch.Generator().manual_seed(0)
@@ -130,6 +142,61 @@ def test_clients_with_other_sensors_learn_one_head(readme):
     assert trainer.callback_metrics["val_mse_max"] < 0.3
     assert trainer.val_dataloaders.grouped
     assert [task.personalize(i).sensor.in_features for i in range(4)] == [9, 6, 6, 9]
+
+
+def test_a_logger_of_ones_own_takes_histograms(readme, tmp_path):
+    logger = readme("a logger of your own").Binned(tmp_path, name="", version="")
+    data = ClientNumbers(local_steps=3, rounds_per_epoch=2)
+    fit(QuadraticSaddle(FedMM(lr=0.05, mu=1.0)), data, rounds=2, logger=logger, log_every_n_steps=1)
+    header = (tmp_path / "metrics.csv").read_text().splitlines()[0].split(",")
+    assert {"dual_norm_clients_low", "dual_norm_p10", "dual_norm"} <= set(header)
+
+
+def test_other_percentiles_are_logged(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("percentiles.yaml").write_text(block("percentiles", "yaml"))
+    configs = [CONFIGS / "personalized" / "base.yaml", CONFIGS / "personalized" / "fed_alt.yaml", "percentiles.yaml"]
+    options = ["--trainer.max_steps=1", "--trainer.val_check_interval=1", "--trainer.enable_progress_bar=false"]
+    cli = FederatedCLI(["fit", *(f"--config={path}" for path in configs), *options])
+    ends = {name.rpartition("_")[2] for name in cli.trainer.callback_metrics if name.startswith("val_accuracy_")}
+    assert ends == {"std", "worst", "p5", "p25", "p50", "p75", "p95"}
+
+
+def test_every_clients_values_are_in_a_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("values.yaml").write_text(block("client values file", "yaml"))
+    configs = [CONFIGS / "personalized" / "base.yaml", CONFIGS / "personalized" / "fed_alt.yaml", "values.yaml"]
+    options = ["--trainer.max_steps=1", "--trainer.val_check_interval=1", "--trainer.enable_progress_bar=false"]
+    FederatedCLI(["fit", *(f"--config={path}" for path in configs), *options])
+    header, *rows = Path("runs/version_0/clients.csv").read_text().splitlines()
+    shown = re.search(r"^round,stage,client.*$", PAGES, re.MULTILINE)[0]
+    assert {*shown.split(",")} <= {*header.split(",")}
+    assert {row.split(",")[1] for row in rows} == {"train", "val"}
+
+
+@needs_hf
+def test_adapters_travel_as_the_table_says(readme):
+    module = readme("adapters")
+    spaces = [task.parameter_space() for task in (module.adapters, module.factors, module.ranks)]
+    r, layers = 8, [(32, 32)] * 4 + [(32, 128)]
+    down, up = (r * sum(layer[side] for layer in layers) for side in (0, 1))
+    assert [space.shared.dim for space in spaces] == [down + up, down, down + up]
+    assert [space.personal.dim for space in spaces] == [0, up, (down + up) // 4]
+
+
+@needs_hf
+def test_the_configs_of_adapters_send_what_the_table_says(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["fedlightning"])
+    rows = re.findall(r"^\| `(fed_\w+)`: .* \| ([\d,]+) \| ([\d,]+)", PAGES, re.MULTILINE)
+    assert len(rows) == 3
+    for name, sent, kept in rows:
+        space = FederatedCLI([*of("language", name), "--trainer.logger=false"], run=False).model.parameter_space()
+        assert [f"{space.shared.dim:,}", f"{space.personal.dim:,}"] == [sent, kept.rstrip(",")]
+
+
+def test_texts_of_the_docs_are_padded(readme):
+    samples = readme("texts").data.federation.train[:4]
+    assert samples["attention_mask"].sum(1).tolist() == [6, 18, 6, 23]
 
 
 def test_python_example_runs():
@@ -171,10 +238,25 @@ def test_table_names_every_algorithm():
     assert f"All {len(classes - bases)} algorithms" in README
 
 
-def test_links_lead_somewhere():
-    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
-        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-            assert "://" in target or (page.parent / target).exists(), f"{page.name} links to {target}"
+LINKED = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def anchors(page):
+    """The anchors of a page's headings, as the site and code hosts make them."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.M), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    """To files of the repository and to headings of its pages, so that they lead somewhere off the site as well."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    for target, anchor in re.findall(r"\]\(([^)#]*)#?([^)]*)\)", text):
+        if "://" in target:
+            continue
+        linked = page.parent / target if target else page
+        assert linked.exists(), f"{page.name} links to {target}"
+        assert not anchor or anchor in anchors(linked), f"{page.name} links to {target}#{anchor}"
 
 
 def test_every_algorithm_file_is_exported():

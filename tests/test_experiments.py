@@ -73,9 +73,9 @@ def test_comparison_is_valid(path, tmp_path, monkeypatch):
         if grid:
             known |= hyper_parameters(run).keys()  # checks the configuration, too
         if number == 0 or not grid:
-            rounds, done = prepare(run)
-            assert rounds > 0
-            assert not done
+            prepared = prepare(run)
+            assert prepared.rounds > 0
+            assert not prepared.is_finished
     assert {name for name in grid if "." not in name} <= known
 
 
@@ -86,7 +86,7 @@ def test_every_command_of_a_page_is_valid(paper, tmp_path, monkeypatch):
     for subcommand, *words in commands(paper):
         if subcommand == "fit":
             run = Run("judge", 0, tuple("--config" if word == "-c" else word for word in words), tmp_path)
-            assert prepare(run)[0] > 0
+            assert prepare(run).rounds > 0
             continue
         asked = understood(words, monkeypatch)
         assert asked["output"] not in outputs
@@ -95,7 +95,7 @@ def test_every_command_of_a_page_is_valid(paper, tmp_path, monkeypatch):
             first = next(iter(parse_algorithms(asked["algorithms"])))
             comparison = plan(asked, [first])
             run = comparison.run(first, 0, (), tmp_path)
-            assert prepare(run)[0] > 0
+            assert prepare(run).rounds > 0
             if "--grid" in words:
                 assert hyper_parameters(run).keys() & parse_grid(asked["grid"]).keys()
 

@@ -6,14 +6,20 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from tests.support.language import needs_hf
 from tests.support.paths import ROOT
 
+NEEDS = {"03_language_models": needs_hf}
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=NEEDS.get(path.stem, ())) for path in NOTEBOOKS],
+    ids=lambda path: path.stem,
+)
 def test_notebook_runs(path, tmp_path):
     notebook = nbformat.read(path, as_version=4)
     NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()

@@ -12,6 +12,7 @@ from fedlightning.algorithms.base import (
     Reply,
     over_all_clients,
 )
+from fedlightning.algorithms.binding import in_round
 from fedlightning.algorithms.catalyst_scaffold_s import CatalystScaffoldS
 from fedlightning.algorithms.cdma import CDMA, CDMA_ADA, CDMA_NC, CDMA_ONE
 from fedlightning.algorithms.coda_plus import CODAPlus
@@ -43,7 +44,9 @@ from fedlightning.algorithms.p_fed_me import pFedMe
 from fedlightning.algorithms.projected_gda import PGDA, ProjectedGDA
 from fedlightning.algorithms.scaffold import SCAFFOLD, SCAFFOLDS
 from fedlightning.algorithms.splitting import SplittingAlgorithm
+from fedlightning.algorithms.stateful_fed_avg import StatefulFedAvg
 from fedlightning.core.validation import require
+from fedlightning.schedules import Schedule
 
 __all__ = [
     "CDMA",
@@ -91,7 +94,10 @@ __all__ = [
     "Point",
     "ProjectedGDA",
     "Reply",
+    "Schedule",
     "SplittingAlgorithm",
+    "StatefulFedAvg",
+    "in_round",
     "over_all_clients",
     "pFedMe",
     "require",

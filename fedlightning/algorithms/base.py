@@ -19,28 +19,31 @@ Minimisation and minimax are one thing here. With the operator ``g_i = (grad_x f
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from inspect import isabstract
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
+from fedlightning.algorithms.binding import Binding
 from fedlightning.core.errors import InvalidAttributeError, InvalidTypeError
+from fedlightning.core.in_force import in_force
 from fedlightning.core.parameter_space import ParameterSpace
 from fedlightning.core.per_block import PerBlock as PerBlock
 from fedlightning.core.per_block import per_block as per_block
 from fedlightning.core.per_block import per_block_fields
+from fedlightning.core.schedule import PerRound as PerRound
+from fedlightning.core.schedule import constant as constant
 from fedlightning.core.validation import require
-from fedlightning.local.descent import Direction, descend, require_elementwise
+from fedlightning.local.clipping import ByValue, require_clip
+from fedlightning.local.descent import AnyOptimizer, Direction, bound_optimizer, descend
+from fedlightning.local.descent import OptimizerCallable as OptimizerCallable
+from fedlightning.local.optimizers import LocalOptimizer
 from fedlightning.oracle.gradient import GradientOracle
 from fedlightning.proximal.composite import Composite
-
-OptimizerCallable = Callable[[Iterable[Tensor]], Optimizer]
-"""Makes an optimizer over given tensors, e.g. ``torch.optim.Adam`` or a ``functools.partial`` of it."""
 
 AlgorithmT = TypeVar("AlgorithmT", bound="Algorithm")
 LocalGradientAlgorithmT = TypeVar("LocalGradientAlgorithmT", bound="LocalGradientAlgorithm")
@@ -179,6 +182,12 @@ class Algorithm(ABC):
     min_dim: ClassVar[int] = 0
     """Length of the min block, which comes first in every vector, set by :meth:`bind`."""
 
+    given = cast("Algorithm", None)  # jsonargparse would read an annotation in the modules of subclasses
+    """The algorithm as it was before :meth:`bind`, which sets this, with numbers in place of schedules."""
+
+    binding = cast("Binding | None", None)
+    """Binds the algorithm anew in every round, set by :meth:`bind` if a hyper-parameter has a schedule."""
+
     regularizer: ClassVar[Composite] = Composite()
     """The term added to the mean of the objectives, set by :meth:`bind`; zero where ``regularized`` is False."""
 
@@ -288,6 +297,8 @@ class Algorithm(ABC):
     def bind(self: AlgorithmT, space: ParameterSpace, like: Tensor, regularizer: Composite | None = None) -> AlgorithmT:
         """Return a copy whose per-block hyper-parameters are numbers or vectors ``[d]``, ready to compute with.
 
+        Schedules have their values of the first round; see :func:`fedlightning.algorithms.binding.in_round`.
+
         Args:
             space: Names and blocks of the parameters.
             like: Gives dtype and device of the vectors.
@@ -296,11 +307,15 @@ class Algorithm(ABC):
         Raises:
             ValueError: If a hyper-parameter names an unknown prefix or leaves a parameter uncovered.
         """
-        bound = copy(self)
+        start = in_force(self, 0)
+        bound = copy(start)
+        object.__setattr__(bound, "given", start)
+        if start is not self:
+            Binding(self, space, like, regularizer).of(bound)
         object.__setattr__(bound, "min_dim", space.shared.min_dim)
         object.__setattr__(bound, "regularizer", Composite() if regularizer is None else regularizer)
         for name in per_block_fields(type(self)):
-            value = getattr(self, name)
+            value = getattr(start, name)
             if value is None:
                 continue
             shared, personal = space.spread(value, name, like)
@@ -316,24 +331,27 @@ class LocalGradientAlgorithm(Algorithm):
 
     Args:
         lr: Local step size eta > 0: one number, ``[min, max]`` or by name prefix.
-        local_optimizer: Elementwise torch optimizer in place of plain gradient steps (momentum, Adam, ...), fresh in
-            every round; its learning rate is ``lr``.
-        local_clip: Largest norm > 0 of one client's minibatch gradient, null for no clipping. The gradient of the
-            objective itself is clipped (shared and personal block together where both step on it, min and max block
-            together), before the method adds its corrections and before the local optimizer.
+        local_optimizer: What takes the steps in place of plain ones, fresh in every round, with the learning rate
+            ``lr``: an elementwise torch optimizer (momentum, Adam, ...) for the shared block, or a
+            :class:`fedlightning.local.LocalOptimizer` for all blocks.
+        local_clip: Largest norm > 0 of one client's minibatch gradient, or :class:`fedlightning.local.ByValue`; null
+            for no clipping. The gradient of the objective itself is clipped (shared and personal block together where
+            both step on it, min and max block together), before the method adds its corrections and before the local
+            optimizer.
     """
 
     lr: PerBlock = per_block()
-    local_optimizer: OptimizerCallable | None = field(default=None, kw_only=True)
-    local_clip: float | None = field(default=None, kw_only=True)
+    local_optimizer: OptimizerCallable | LocalOptimizer | None = field(default=None, kw_only=True)
+    local_clip: PerRound | ByValue | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         require(self, "lr", above=0.0)
-        require(self, "local_clip", above=0.0, optional=True)
-        if self.local_optimizer is not None and not callable(self.local_optimizer):
+        require_clip(self, "local_clip")
+        optimizer = self.local_optimizer
+        if not (optimizer is None or isinstance(optimizer, LocalOptimizer) or callable(optimizer)):
             raise InvalidTypeError(
-                f"{type(self).__name__}(local_optimizer={self.local_optimizer!r}): expected something that makes one, "
-                "e.g. functools.partial(torch.optim.Adam, lr=0.01)."
+                f"{type(self).__name__}(local_optimizer={optimizer!r}): expected something that makes one, e.g. "
+                "functools.partial(torch.optim.Adam, lr=0.01), or an optimizer of fedlightning.local."
             )
 
     def bind(
@@ -344,16 +362,21 @@ class LocalGradientAlgorithm(Algorithm):
         Raises:
             ValueError: If the local optimizer is not elementwise, or for the reasons of :meth:`Algorithm.bind`.
         """
-        if self.local_optimizer is not None:
-            require_elementwise(self.local_optimizer, like, "local_optimizer")
-        return super().bind(space, like, regularizer)
+        bound = super().bind(space, like, regularizer)
+        optimizer = bound_optimizer(bound.local_optimizer, space, like, "local_optimizer")
+        object.__setattr__(bound, "local_optimizer", optimizer)
+        return bound
 
     def local_steps(
-        self, z: Tensor, oracle: GradientOracle, direction: Direction | None = None
+        self, z: Tensor, oracle: GradientOracle, direction: Direction | None = None, optimizer: AnyOptimizer = None
     ) -> tuple[Tensor, Tensor | None]:
-        """Take every client's K steps from ``z [d]`` or ``[S, d]``; see :func:`fedlightning.local.descent.descend`."""
+        """Take every client's K steps from ``z [d]`` or ``[S, d]``; see :func:`fedlightning.local.descent.descend`.
+
+        They are steps of ``optimizer`` or, if None, of ``local_optimizer``.
+        """
         lr: Any = self.lr
-        return descend(z, oracle, lr, direction, self.local_optimizer, self.personal_lr, self.local_clip)
+        how = self.local_optimizer if optimizer is None else optimizer
+        return descend(z, oracle, lr, direction, how, self.personal_lr, self.local_clip)
 
 
 def composite_methods() -> list[str]:

@@ -10,6 +10,10 @@ All clients synchronise after the same number of steps of a round, geometric of 
 client's own minibatches, it meets them again from the first on, whoever is computed beside it. The operators at w and z
 share the minibatch and its random numbers. The proximal term holds both blocks. As Xie et al.
 (CDMA, AAAI 2023) run it across devices, any cohort stands for all clients.
+
+Symbols: eta_l -> lr; theta -> theta; p -> p; K_0 -> stage_steps; eta_g -> lr, as Xie et al. set it.
+
+Departures: any cohort stands for all clients, and stages have a fixed length, see above.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ from torch import Tensor
 from fedlightning.algorithms.base import Algorithm, Phase, Point, Reply, per_block
 from fedlightning.algorithms.fed_sgda import Gradient
 from fedlightning.core.parameter_space import PerBlock
+from fedlightning.core.schedule import PerRound, constant
 from fedlightning.core.seeding import derive_seed
 from fedlightning.core.tree import map_tensors
 from fedlightning.core.validation import require
@@ -65,8 +70,8 @@ class CatalystScaffoldS(Algorithm):
     """
 
     lr: PerBlock = per_block()
-    p: float = 0.1
-    theta: float = 0.1
+    p: float = constant("it decides how many local steps a round has", 0.1)
+    theta: PerRound = 0.1
     stage_steps: int = 4000
     seed: int = 0
 

@@ -15,6 +15,12 @@ of heterogeneous clients w stays at z: no drift for any K under full participati
 * CDMA-NC, no correction: beta = 0, one phase, FedAvgGDA with first responders.
 * CDMA-ONE: beta = 1, alpha_t = 1: the correction is that of this round's cohort.
 * CDMA-ADA: beta = 1, alpha_t below 1: recursive momentum carries over earlier cohorts.
+
+Symbols: x, y -> z, its min and its max block; eta_t, gamma_t -> lr / (t + 1)^rho, a pair; c_eta, c_gamma -> lr; c_alpha
+-> alpha; beta -> beta; rho -> rho; u_t, v_t -> u; S_hat -> size of FirstResponders; K -> local_steps of the data.
+
+Departures: none in the update. How many clients answer is a model of the data module (FirstResponders, ResponseShare),
+not of the method.
 """
 
 from __future__ import annotations
@@ -28,6 +34,7 @@ from torch import Tensor
 from fedlightning.algorithms.base import Algorithm, Phase, Point, Reply, per_block
 from fedlightning.algorithms.fed_sgda import Gradient
 from fedlightning.core.parameter_space import PerBlock
+from fedlightning.core.schedule import PerRound, constant
 from fedlightning.core.validation import require
 from fedlightning.oracle.gradient import GradientOracle
 
@@ -94,9 +101,9 @@ class CDMA(Algorithm):
     state_depends_on = ("beta",)
 
     lr: PerBlock = per_block()
-    beta: float = 1.0
-    alpha: float = 1.0
-    rho: float = 0.0
+    beta: float = constant("it decides which phases a round has", 1.0)
+    alpha: PerRound = 1.0
+    rho: float = constant("it is the exponent of a schedule itself", 0.0)
 
     def __post_init__(self) -> None:
         require(self, "lr", above=0.0)
@@ -202,5 +209,5 @@ class CDMA_ADA(CDMA):
     """
 
     beta: float = field(default=1.0, init=False)
-    alpha: float = 5.0
-    rho: float = 0.2
+    alpha: PerRound = 5.0
+    rho: float = constant("it is the exponent of a schedule itself", 0.2)

@@ -6,6 +6,12 @@ Stage s ends after ``stage_steps`` local updates: reference <- x, lr_s = lr / 3^
 
 Written for AUC maximisation, nonconvex in x and strongly concave in y: each stage solves a problem that the proximal
 term makes strongly convex.
+
+Symbols: v -> the min block; alpha -> the max block; eta_l -> lr; theta -> theta; K_0 -> stage_steps; K -> local_steps
+of the data.
+
+Departures: stages of equal length, each with a third of the step size, and any cohort, as Xie et al. (CDMA, AAAI 2023)
+run it; a stage ends with the round in which its steps are done.
 """
 
 from __future__ import annotations
@@ -18,6 +24,7 @@ from torch import Tensor
 
 from fedlightning.algorithms.base import Algorithm, Reply, per_block
 from fedlightning.core.parameter_space import PerBlock
+from fedlightning.core.schedule import PerRound
 from fedlightning.core.validation import require
 from fedlightning.oracle.gradient import GradientOracle
 
@@ -63,7 +70,7 @@ class CODAPlus(Algorithm):
     """
 
     lr: PerBlock = per_block()
-    theta: float = 0.1
+    theta: PerRound = 0.1
     stage_steps: int = 4000
 
     def __post_init__(self) -> None:

@@ -7,6 +7,11 @@ Server:           z <- z + lr_server * mean(w - z)
 Stages as in CODA+.
 
 c is the mean of c_i over all N clients at all times, whoever takes part. Control variates are kept across stages.
+
+Symbols: v -> the min block; alpha -> the max block; eta_l -> lr; eta_g -> lr_server; theta -> theta; K_0 ->
+stage_steps; K -> local_steps of the data.
+
+Departures: those of CODA+.
 """
 
 from __future__ import annotations

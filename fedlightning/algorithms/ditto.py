@@ -7,6 +7,11 @@ Server:   z   <- mean(w)
 v_i is a model of its own for every shared parameter; it stays on the client and never influences z. lam = 0 trains it
 on the client's data alone, a large lam ties it to z. A task's personal block goes along with w, and v_i is trained
 beside the block so found. Averaged statistics (BatchNorm's) are those of w alone.
+
+Symbols: w -> z; w_k -> w; v_k -> v; lambda -> lam; eta -> lr and lr_own; s -> local_steps of the data.
+
+Departures: the personal model takes as many steps as the global one, on the same minibatches, where the paper's
+algorithm gives it a number of steps of its own.
 """
 
 from __future__ import annotations

@@ -6,6 +6,10 @@ Server:           z <- mean(w)
 
 The method is for smooth problems. With a regularizer it takes subgradients and projects after every step, as Bai and
 Bullins (FeDualEx, ICLR 2024, Section 6) run it for comparison: it keeps the constraint, but no structure.
+
+Symbols: z_m -> w; gamma -> lr; H -> local_steps of the data.
+
+Departures: projection and subgradients, as above; any cohort may take part, where the paper averages over all.
 """
 
 from __future__ import annotations

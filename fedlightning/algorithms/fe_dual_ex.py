@@ -15,6 +15,11 @@ the default, returns the server's own projection. Local steps do not depend on t
 With one client it is stochastic dual extrapolation (the paper's Algorithm 3, rate O(1/T + sigma/sqrt(T)) in the gap),
 with one client and full batches the deterministic one (Algorithm 4, rate O(1/T)); without ψ and for one step a round
 Nesterov's dual extrapolation.
+
+Symbols: s_bar - s -> dual; eta^c -> lr; eta^s -> lr_server; psi -> regularizer and max_regularizer of the task; K ->
+local_steps of the data; R -> max_steps of the Trainer.
+
+Departures: the model holds the server's own projection unless ``output="ergodic"`` asks for the mean of the theory.
 """
 
 from __future__ import annotations

@@ -13,6 +13,10 @@ times mean_i f_i + ψ: the same iterates.
 Proven for cohorts that cover all clients every so often, smooth f_i and sigma large against L_i: all limit points are
 stationary, at rate O(1/T); as tolerances tighten, so must the steps of a client grow, like log(1 / eps_i). Nothing is
 proven with a max block.
+
+Symbols: x -> z; x_i -> x of a client; pi_i -> pi; sigma_i -> sigma; epsilon_i -> eps; nu_i -> nu.
+
+Departures: one penalty for all clients, the proximal step of the second paper, and the operator form; see above.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from torch import Tensor
 from fedlightning.algorithms.base import Reply, over_all_clients, per_block
 from fedlightning.algorithms.splitting import SplittingAlgorithm
 from fedlightning.core.parameter_space import PerBlock
+from fedlightning.core.schedule import PerRound, constant
 from fedlightning.core.validation import require
 from fedlightning.local.solvers import GradientDescent, LocalSolver
 from fedlightning.local.stopping import DecreasingTolerance, StoppingRule
@@ -98,9 +103,9 @@ class FedADMM(SplittingAlgorithm):
     regularized = True
     state_depends_on = ("sigma",)
 
-    sigma: PerBlock = per_block()
-    eps: float = 1.0
-    nu: float = 0.95
+    sigma: PerBlock = per_block(constant="the server's mean of x_i + pi_i / sigma is in its units")
+    eps: PerRound = 1.0
+    nu: float = constant("it is the base of a schedule itself", 0.95)
     solver: LocalSolver = field(default_factory=lambda: GradientDescent(max_steps=5), kw_only=True)
 
     def __post_init__(self) -> None:

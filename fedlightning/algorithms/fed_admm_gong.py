@@ -12,6 +12,10 @@ between clients.
 
 Proven for random cohorts and smooth f_i with rho large against L_i: rate O(1/T) to a neighbourhood set by the tolerance
 of the subproblems. Nothing is proven with a max block.
+
+Symbols: theta -> z; w_i -> x of a client; y_i -> lam; rho -> rho; eta -> lr_server; epsilon_i -> stop.
+
+Departures: by default subproblems take the minibatch steps of the round and no rule of accuracy.
 """
 
 from __future__ import annotations
@@ -69,8 +73,8 @@ class FedADMMGong(SplittingAlgorithm):
     primal = True
     state_depends_on = ("rho", "lr_server")  # z has grown by steps that nobody remembers: it cannot be rebuilt
 
-    rho: PerBlock = per_block()
-    lr_server: PerBlock = per_block(1.0)
+    rho: PerBlock = per_block(constant="the point is a sum of steps in its units")
+    lr_server: PerBlock = per_block(1.0, constant="the point is a sum of steps of this size")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -11,6 +11,12 @@ and stays there in a client's first round, which so starts at z. In its second a
 clients choose: the paper adapts the upper layers only and takes the lower ones as received.
 
 With a max block both updates use the operator: a_i of an ascent parameter then climbs like the parameter itself.
+
+Symbols: Theta -> z; Theta_i -> v; W_i -> a; alpha -> lr; eta -> lr_weights; p -> adaptive, 1 on the upper layers; s ->
+the minibatches of the round.
+
+Departures: in its second round a client takes ``first_passes`` passes, where the paper goes on to convergence; a_i is
+learnt on the minibatches of the round, where the paper draws s % of the data.
 """
 
 from __future__ import annotations
@@ -23,6 +29,7 @@ from torch import Tensor
 from fedlightning.algorithms.base import Point, Reply, per_block
 from fedlightning.algorithms.fed_avg import FedAvg
 from fedlightning.core.parameter_space import PerBlock
+from fedlightning.core.schedule import PerRound
 from fedlightning.core.validation import require
 from fedlightning.oracle.gradient import GradientOracle
 
@@ -57,9 +64,11 @@ class FedALA(FedAvg):
 
     state_depends_on = ("adaptive",)
 
-    lr_weights: float = 1.0
+    lr_weights: PerRound = 1.0
     first_passes: int = 5
-    adaptive: PerBlock = per_block(1.0)
+    adaptive: PerBlock = per_block(
+        1.0, constant="clients would keep shares that they learned where they may not choose any more"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

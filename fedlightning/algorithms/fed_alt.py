@@ -6,6 +6,11 @@ Server:   z   <- mean(w)
 
 Both blocks go through the minibatches of the round in the same order, so a round takes twice as many gradients as
 FedSim (:class:`FedAvg`, both blocks at once), each of one block alone. Without personal parameters it is FedAvg.
+
+Symbols: u -> z; v_i -> v, the personal block; gamma_u, gamma_v -> lr, by name prefix; tau_v -> personal_passes times
+the minibatches of the round; tau_u -> local_steps of the data.
+
+Departures: the personal block goes through the minibatches that the shared one then meets.
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ from fedlightning.algorithms.base import Point, Reply
 from fedlightning.algorithms.fed_avg import FedAvg
 from fedlightning.core.validation import require
 from fedlightning.local import descend, descend_personal
+from fedlightning.local.descent import steps_of
 from fedlightning.oracle.gradient import GradientOracle
 
 
@@ -27,7 +33,8 @@ class FedAlt(FedAvg):
     Args:
         lr: Local step size eta > 0 of both blocks: one number, ``[min, max]`` or by name prefix.
         personal_passes: How often the personal block goes through the round's minibatches.
-        local_optimizer: Elementwise torch optimizer for the shared block in place of plain gradient steps.
+        local_optimizer: Elementwise torch optimizer for the shared block in place of plain gradient steps, or one of
+            :mod:`fedlightning.local` for both blocks.
     """
 
     personal_passes: int = 1
@@ -42,6 +49,7 @@ class FedAlt(FedAvg):
         """Take steps of the personal block at the received point, then of the shared block."""
         z = message.z
         start, passes = z.expand(oracle.num_clients, -1), self.personal_passes
-        v = descend_personal(start, oracle, self.personal_lr, passes=passes, clip=self.local_clip)
+        _, step = steps_of(self.local_optimizer, start, self.lr, self.personal_lr)
+        v = descend_personal(start, oracle, self.personal_lr, passes=passes, clip=self.local_clip, step=step)
         w, _ = descend(z, oracle, self.lr, optimizer=self.local_optimizer, clip=self.local_clip, personal=v)
         return Reply(Point(w), personal=v, point=w)

@@ -21,6 +21,11 @@ shrinks by ``decay`` each time the client takes part; the round's minibatches ar
 does not say where the shared subproblem starts. From the client's own u_i is how the algorithm reads
 (``start="local"``); from z is what makes FedAlt the special case without duals and penalty (``start="shared"``, which
 also puts z in place of u_i in the personal subproblem).
+
+Symbols: u -> z; u_i -> u of a client; v_i -> v, the personal block; pi_i -> pi; z_i -> u + pi / rho; rho -> rho; sigma
+-> sigma; eta -> lr; xi_i -> tolerance; mu -> decay; alpha_i -> weighting of the task.
+
+Departures: the scale of pi, rho, sigma and xi, (15) for (9), and the start of the shared subproblem; see above.
 """
 
 from __future__ import annotations
@@ -34,6 +39,7 @@ from torch import Tensor
 from fedlightning.algorithms.base import Algorithm, Point, Reply, over_all_clients, per_block
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.parameter_space import PerBlock
+from fedlightning.core.schedule import PerRound, constant
 from fedlightning.core.validation import require
 from fedlightning.local import descend_personal, descend_until
 from fedlightning.oracle.gradient import GradientOracle
@@ -81,10 +87,10 @@ class FedAPM(Algorithm):
     """
 
     lr: PerBlock = per_block()
-    rho: PerBlock = per_block(0.1)
-    sigma: float = 0.1
-    tolerance: float = 0.0
-    decay: float = 0.95
+    rho: PerBlock = per_block(0.1, constant="the server's mean of u_i + pi_i / rho is in its units")
+    sigma: PerRound = 0.1
+    tolerance: float = constant("clients start with it, and carry on from their own", 0.0)
+    decay: PerRound = 0.95
     personal_passes: int = 1
     start: Literal["local", "shared"] = "local"
 

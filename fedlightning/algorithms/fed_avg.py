@@ -8,6 +8,12 @@ saddle point: each client drifts towards its own.
 
 On a task with personal parameters both blocks take each step at the same iterate: that is FedSim (Pillutla et al., ICML
 2022, Algorithm 3), under whose name it goes as well.
+
+Symbols: w_t -> z; w^k -> w; eta -> lr; C -> fraction of Uniform; E -> local_epochs of the data; B -> batch_size of the
+data; n_k / n -> weighting of the task.
+
+Departures: clients count alike unless the task says ``weighting="samples"``, as the paper does. A client whose samples
+do not fill its last minibatch meets some of them again in it.
 """
 
 from __future__ import annotations

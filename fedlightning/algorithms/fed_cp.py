@@ -7,6 +7,11 @@ Server:   z        <- mean(w)
 So the objective needs to give the global head no gradient: :class:`~fedlightning.tasks.FedCP` holds it fixed beside the
 personal head. share is 1/2 in the authors' code (TsingZ0/FedCP, PFLlib), from which this is known. What a client sends
 tells its personal head to whoever knows z: that is the method's. Without ``heads`` it is FedSim.
+
+Symbols: W^fe, W^hd -> z; W_i^hd -> the personal head; eta -> lr; the share of the local head -> share.
+
+Departures: written from the authors' code, as above; the conditional policy is a part of the task, not of the
+algorithm.
 """
 
 from __future__ import annotations
@@ -21,6 +26,7 @@ from fedlightning.algorithms.base import Point, Reply
 from fedlightning.algorithms.fed_avg import FedAvg
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError
 from fedlightning.core.parameter_space import Layout, ParameterSpace, names_under
+from fedlightning.core.schedule import PerRound
 from fedlightning.core.validation import require
 from fedlightning.oracle.gradient import GradientOracle
 from fedlightning.proximal.composite import Composite
@@ -39,7 +45,7 @@ class FedCP(FedAvg):
     """
 
     heads: tuple[str, str] | None = ("network.head", "own_head")
-    share: float = 0.5
+    share: PerRound = 0.5
 
     places: ClassVar[tuple[Tensor, Tensor] | None] = None
     """Where the two heads lie in the shared and in the personal block, set by :meth:`bind`."""

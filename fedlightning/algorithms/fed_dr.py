@@ -13,6 +13,12 @@ exact, so the cost of a round does not depend on N.
 Proven for cohorts drawn at random, smooth f_i, convex ψ, small eta and 0 < alpha < 2 depending on it: stationary
 points at rate O(1/T) with errors of the subproblems that sum up or shrink with ||x_i^+ - x_i||. The operator form with
 a max block is Douglas-Rachford splitting of monotone operators, proven for exact subproblems and all clients.
+
+Symbols: x_i, y_i -> x, y of a client; x_bar -> z; eta -> eta; alpha -> alpha; epsilon_i -> stop; g -> regularizer of
+the task.
+
+Departures: the start of clients that were never sampled, as above; how accurately subproblems are solved is left to
+``solver`` and ``stop``.
 """
 
 from __future__ import annotations
@@ -24,6 +30,7 @@ from torch import Tensor
 from fedlightning.algorithms.base import Reply, over_all_clients, per_block
 from fedlightning.algorithms.splitting import SplittingAlgorithm
 from fedlightning.core.parameter_space import PerBlock
+from fedlightning.core.schedule import PerRound
 from fedlightning.core.validation import require
 from fedlightning.local.subproblem import Subproblem
 from fedlightning.oracle.gradient import GradientOracle
@@ -92,8 +99,8 @@ class FedDR(SplittingAlgorithm):
 
     regularized = True
 
-    eta: PerBlock = per_block()
-    alpha: float = 1.0
+    eta: PerBlock = per_block(constant="each y_i has the scale of the round that computed it")
+    alpha: PerRound = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -10,6 +10,11 @@ threshold of an l1 or nuclear norm grows with the rounds, and averages of sparse
 The paper keeps the sum s of operators and a fixed start s_bar; ``dual`` is s_bar - s. It starts at the dual image of
 the task's own parameters, projected into the constraint. Without a regularizer this is FedAvg with a server step size.
 For saddle point problems it is a baseline without guarantee; FeDualEx adds the extra step.
+
+Symbols: s_bar - s -> dual; eta_c -> lr; eta_s -> lr_server; psi -> regularizer of the task; K -> local_steps of the
+data.
+
+Departures: written for operators, so that it runs with a max block, where nothing is proven.
 """
 
 from __future__ import annotations
@@ -96,8 +101,9 @@ class FedDualAvg(Algorithm):
         """Return the state with the same thresholds, or None unless all step sizes change in one proportion."""
         if not self.regularizer:
             return server
-        ratio = torch.as_tensor((before.lr * before.lr_server) / (self.lr * self.lr_server)).flatten().to(server.steps)
-        return replace(server, steps=server.steps * ratio[0]) if torch.allclose(ratio, ratio[0]) else None
+        steps, change = server.steps, (before.lr * before.lr_server) / (self.lr * self.lr_server)
+        ratio = torch.as_tensor(change, dtype=steps.dtype, device=steps.device).flatten()
+        return replace(server, steps=steps * ratio[0]) if torch.allclose(ratio, ratio[0]) else None
 
     def point(self, server: Dual) -> Tensor:
         """Return the point of the server's dual."""

@@ -8,6 +8,12 @@ from_dual(., t) the proximal operator of t * ψ: a proximal gradient step on the
 The mean of sparse points is not sparse, and the server's threshold does not grow: the "curse of primal averaging".
 (The paper adds the primal mean change to the dual image of z; the change of dual images is the same thing for the
 Euclidean map and stays in the dual space for others.)
+
+Symbols: w -> z; w_k -> w; eta_c -> lr; eta_s -> lr_server; psi -> regularizer of the task; h -> the mirror map of the
+regularizer; K -> local_steps of the data.
+
+Departures: the server adds changes of dual images, see above. Written for operators, where nothing is proven with a max
+block.
 """
 
 from __future__ import annotations

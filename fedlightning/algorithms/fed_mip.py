@@ -6,6 +6,11 @@ Server:           as FedMiD
 
 FedMiD with an extra step. It finds saddle points, but averages primal points, so sparsity and low rank suffer as
 FedMiD's do. Algorithm 2 writes the mirror map sometimes as h and leaves out the mean over clients; both are meant.
+
+Symbols: z -> z; eta^c -> lr; eta^s -> lr_server; psi -> regularizer and max_regularizer of the task; K -> local_steps
+of the data.
+
+Departures: none beyond the readings above.
 """
 
 from __future__ import annotations

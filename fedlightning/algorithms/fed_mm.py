@@ -27,6 +27,11 @@ so only where clients agree. Elsewhere z follows the cohorts and ends about as f
 fixed point again has w_i = z and u_i = z + lam_i / mu for all i; their mean is z, hence mean(lam_i) = 0 with
 lam_i = -g_i(z): the saddle, whoever takes part, as in FedADMM (Zhou, Li) and FedAPM. Every client keeps u_i beside
 lam_i; u_i is what was sent, so mu and eta3 may change on the way. With all clients in every round both are the same.
+
+Symbols: omega_0, psi_0 -> z, its min and its max block; omega_i, psi_i -> w; lambda_i, beta_i -> lam; mu_1, mu_2 -> mu;
+eta_1, eta_2 -> lr; eta_3 -> eta3; M_i -> local_steps of the data.
+
+Departures: the two misprints above, and the choice ``mean_over="all"``, which is ours.
 """
 
 from __future__ import annotations
@@ -40,6 +45,7 @@ from torch import Tensor
 from fedlightning.algorithms.base import LocalGradientAlgorithm, Point, Reply, over_all_clients, per_block
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.parameter_space import PerBlock
+from fedlightning.core.schedule import constant
 from fedlightning.core.validation import require
 from fedlightning.oracle.gradient import GradientOracle
 
@@ -120,7 +126,7 @@ class FedMM(LocalGradientAlgorithm):
     state_depends_on = ("mean_over",)
 
     mu: PerBlock = per_block(1.0)
-    eta3: float = 1.0
+    eta3: float = constant("it is the base of a schedule itself", 1.0)
     mean_over: Literal["cohort", "all"] = "cohort"
 
     def __post_init__(self) -> None:

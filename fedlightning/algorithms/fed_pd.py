@@ -18,6 +18,11 @@ Proven for all clients in every round and smooth f_i, with subproblems solved to
 then falls to at rate O(1/T) (tolerances must tend to 0 for a stationary point); p > 0 needs clients that differ little.
 Nothing is proven with a max block, where this is the same iteration on operators; for p = 0 it is FIAELT with tau = 1,
 beta = 1 / eta.
+
+Symbols: x_0 -> z; x_i -> x of a client; x_{0,i} -> x0; lambda_i -> lam; eta -> eta; p -> p; epsilon -> stop.
+
+Departures: cohorts may be partial; by default subproblems take the minibatch steps of the round and no rule of
+accuracy.
 """
 
 from __future__ import annotations
@@ -31,6 +36,7 @@ from torch import Tensor
 from fedlightning.algorithms.base import Point, Reply, per_block
 from fedlightning.algorithms.splitting import SplittingAlgorithm
 from fedlightning.core.parameter_space import PerBlock
+from fedlightning.core.schedule import constant
 from fedlightning.core.seeding import derive_seed
 from fedlightning.core.validation import require
 from fedlightning.local.subproblem import Subproblem
@@ -93,7 +99,7 @@ class FedPD(SplittingAlgorithm):
     """
 
     eta: PerBlock = per_block()
-    p: float = 0.0
+    p: float = constant("the coin of a round is looked at in the next one, too", 0.0)
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -5,6 +5,11 @@ Server:           z <- mean(w)
 
 The proximal term pulls both blocks towards the received point, so in operator form it has the same sign on both:
 f_i(x, y) + mu/2 |x - x_z|^2 - mu/2 |y - y_z|^2.
+
+Symbols: w^t -> z; w -> w; mu -> mu; eta_1, eta_2 of FedMM -> lr; E -> local_epochs of the data; K -> size of Uniform.
+
+Departures: clients take a fixed number of steps, where the paper asks for an inexact minimiser of accuracy gamma; they
+are drawn uniformly, where the paper draws them by their share of the samples.
 """
 
 from __future__ import annotations

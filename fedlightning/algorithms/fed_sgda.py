@@ -5,6 +5,10 @@ Server:  z <- prox_{lr ψ}(z - lr * mean(g_i(z)))
 
 One step a round: no drift, and as many rounds as centralised training has steps. The proximal operator is ours: with
 full batches and a regularizer this is the proximal gradient method on the mean of the objectives.
+
+Symbols: omega, psi -> z, its min and its max block; eta_1, eta_2 -> lr.
+
+Departures: the proximal operator, which the papers do not have.
 """
 
 from __future__ import annotations

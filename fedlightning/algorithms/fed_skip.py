@@ -10,6 +10,10 @@ the last cohorts starts from the newest model it was given since the last mean, 
 
 period = 1 is FedAvg. Like it, it is not exact on heterogeneous clients. With a max block it is the same on operators;
 nothing is proven there.
+
+Symbols: w -> z; eta -> lr; Delta -> period; E -> local_epochs of the data.
+
+Departures: what absent clients start from, as above.
 """
 
 from __future__ import annotations

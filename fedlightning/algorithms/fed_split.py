@@ -11,6 +11,10 @@ z_i: over partial cohorts this is randomised Peaceman-Rachford splitting.
 Proven for all clients, smooth and strongly convex f_i: linear convergence, up to the error of the subproblems. In
 operator form it holds for strongly monotone Lipschitz operators, so for strongly convex, strongly concave saddle point
 problems too; without strong convexity it may cycle.
+
+Symbols: x_bar -> z; z_j -> z of a client; s -> s; prox_update_j -> solver and stop.
+
+Departures: cohorts may be partial, where the paper asks all clients.
 """
 
 from __future__ import annotations
@@ -72,7 +76,7 @@ class FedSplit(SplittingAlgorithm):
         stop: When a client is done before; null for never.
     """
 
-    s: PerBlock = per_block()
+    s: PerBlock = per_block(constant="each z_i has the scale of the round that computed it")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -15,12 +15,16 @@ The paper minimises sum_i f_i + g, this package mean_i f_i + ψ. The former with
 its server step prox_{g / (N beta)} is prox_{ψ / beta}: the same iterates, and N appears nowhere.
 
 At a fixed point z_i = -g_i(y). Proven for all clients in every round, smooth f_i, convex ψ and beta >= 5 L: the
-sequence converges to stationary points at rate O(1/T), linearly where the KL exponent allows. Departures: clients may
-stay away (the means cover all N with their last values); the operator form with a max block, for which nothing is
-proven beyond monotone operators solved exactly; and without a given beta every client takes its own,
-beta_i = 5 L_i, with L_i from a power iteration when it first takes part. Then the server weighs each by its
-beta_i: y = prox_{ψ / mean(beta_i)}(mean(beta_i x_i + z_i) / mean(beta_i)), which is exact ADMM in that metric;
-clients that have not yet come have no weight.
+sequence converges to stationary points at rate O(1/T), linearly where the KL exponent allows.
+
+Symbols: x_i, z_i -> x, z of a client; y -> y; beta -> beta; tau -> tau; r -> r; L -> smoothness; g -> N times the
+task's regularizer; m, eta -> steps and lr of the solver SVRG.
+
+Departures: clients may stay away (the means cover all N with their last values); the operator form with a max block,
+for which nothing is proven beyond monotone operators solved exactly; and without a given beta every client takes its
+own, beta_i = 5 L_i, with L_i from a power iteration when it first takes part. Then the server weighs each by its
+beta_i: y = prox_{ψ / mean(beta_i)}(mean(beta_i x_i + z_i) / mean(beta_i)), which is exact ADMM in that metric; clients
+that have not yet come have no weight.
 """
 
 from __future__ import annotations
@@ -34,6 +38,7 @@ from torch import Tensor
 from fedlightning.algorithms.base import Reply, over_all_clients, per_block
 from fedlightning.algorithms.splitting import SplittingAlgorithm
 from fedlightning.core.parameter_space import PerBlock
+from fedlightning.core.schedule import PerRound
 from fedlightning.core.validation import require
 from fedlightning.local.smoothness import estimate_smoothness
 from fedlightning.local.solvers import SVRG, LocalSolver
@@ -137,9 +142,9 @@ class FIAELT(SplittingAlgorithm):
     state_depends_on = ("beta",)
 
     beta: PerBlock | None = per_block(None)
-    tau: float = 0.5
-    r: float = 0.005
-    smoothness: float | None = None
+    tau: PerRound = 0.5
+    r: PerRound = 0.005
+    smoothness: PerRound | None = None
     solver: LocalSolver = field(default_factory=SVRG, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -203,9 +208,10 @@ class FIAELT(SplittingAlgorithm):
 
     def carried_over(self, server: Server, before: FIAELT, clients: Client | None) -> Server | None:
         """Return the state with the mean of beta * x_i for the new beta, or None unless both runs set beta."""
-        if clients is None or self.beta is None or before.beta is None:
+        if self.beta is None or before.beta is None:
             return None
-        return Server(server.y, self.beta * clients.x, server.z, self.beta)
+        bx = server.bx * (self.beta / before.beta) if clients is None else self.beta * clients.x
+        return Server(server.y, bx, server.z, self.beta)
 
     def point(self, server: Server) -> Tensor:
         """Return the server's point y."""

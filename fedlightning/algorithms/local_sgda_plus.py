@@ -6,6 +6,11 @@ Server:           z <- mean of (x, y);  every ``refresh`` rounds  x_snapshot <- 
 
 Both gradients use the same minibatch. Without a max block it is FedAvg. For nonconvex-concave problems the slowly
 moving snapshot keeps the inner maximisation stable.
+
+Symbols: x, y -> z, its min and its max block; eta, gamma -> lr, a pair; x_tilde -> snapshot; S -> refresh, in rounds; K
+-> local_steps of the data.
+
+Departures: the snapshot is taken after whole rounds; any cohort may take part, as Xie et al. (CDMA, AAAI 2023) run it.
 """
 
 from __future__ import annotations

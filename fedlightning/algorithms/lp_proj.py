@@ -12,26 +12,34 @@ The server knows no model, only w. The point that is logged and evaluated as the
 models that P takes to w the one nearest to the common start z0 (P P' = I). It is worth little by itself where k << d;
 the clients' own models are what the method is for. The drift is |w_i - w|, which is the distance of these points.
 
-Known from the paper's abstract and its authors' code (desternylin/perfed), not from the paper's full text. Departures
-from the code: P is a :class:`~fedlightning.local.CountSketch` and not a dense Gaussian with normalised rows, which
-would take k d numbers and as much time a step; it has the same scale, so lam means the same. w starts at P z0 and not
-at zero, so that nothing pulls before the clients differ. The inner steps are taken on one minibatch and not on one each
+Known from the paper's abstract and its authors' code (desternylin/perfed), not from the paper's full text.
+
+P mixes no min with max coordinates, so with a max block y the problem stays a saddle point problem, y having a
+reference of its own.
+
+Symbols: w -> w; theta_i -> theta; P -> the projection drawn from seed; lambda -> lam; p -> p; eta -> lr_reference; beta
+-> beta.
+
+Departures: P is a :class:`~fedlightning.local.CountSketch` and not a dense Gaussian with normalised rows, which would
+take k d numbers and as much time a step; it has the same scale, so lam means the same. w starts at P z0 and not at
+zero, so that nothing pulls before the clients differ. The inner steps are taken on one minibatch and not on one each
 (as in :class:`pFedMe`, which this is for p = 2, k = d, apart from theta's start: here it is carried on from round to
 round). In the code all clients train in every round and some of them send; here those train who send. Its p = 2 step of
-w is taken where its general one would divide by the norm. No weight decay and no clipping. P mixes no min with max
-coordinates, so with a max block y the problem stays a saddle point problem, y having a reference of its own.
+w is taken where its general one would divide by the norm. No weight decay and no clipping.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
+from weakref import WeakValueDictionary
 
 from torch import Tensor
 
 from fedlightning.algorithms.base import Algorithm, Reply, per_block
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.parameter_space import ParameterSpace, PerBlock
+from fedlightning.core.schedule import PerRound
 from fedlightning.core.validation import require
 from fedlightning.local import CountSketch
 from fedlightning.oracle.gradient import GradientOracle
@@ -90,11 +98,11 @@ class LpProj(Algorithm):
 
     lr: PerBlock = per_block()
     dim: int  # type: ignore[misc]  # per_block() without a default has none
-    lam: float = 1.0
-    lr_reference: float = 0.1
+    lam: PerRound = 1.0
+    lr_reference: PerRound = 0.1
     p: int = 2
     inner_steps: int = 1
-    beta: float = 1.0
+    beta: PerRound = 1.0
     seed: int = 0
 
     primal: ClassVar[bool] = False
@@ -120,7 +128,7 @@ class LpProj(Algorithm):
         if not fewest <= k <= x + y:
             raise InvalidValueError(f"LpProj(dim={k}): expected {fewest} to {x + y}, the number of shared parameters.")
         first = k if not y else min(max(round(k * x / (x + y)), min(x, 1), k - y), x, k - 1)
-        object.__setattr__(bound, "sketch", CountSketch([x, y], [first, k - first], bound.seed, like))
+        object.__setattr__(bound, "sketch", _drawn((x, y), (first, k - first), bound.seed, like))
         return bound
 
     def init_server(self, z: Tensor) -> Server:
@@ -163,3 +171,15 @@ class LpProj(Algorithm):
     def _slope(self, gap: Tensor) -> Tensor:
         """Return the gradient of 1/p |gap|^p, a subgradient for p = 1."""
         return gap if self.p == 2 else gap.sign()
+
+
+_IN_USE: WeakValueDictionary[tuple[Any, ...], CountSketch] = WeakValueDictionary()
+
+
+def _drawn(sizes: tuple[int, int], rows: tuple[int, int], seed: int, like: Tensor) -> CountSketch:
+    """Draw a projection, or return the same one if it is in use: a schedule binds the algorithm in every round."""
+    key = (sizes, rows, seed, like.dtype, like.device)
+    sketch = _IN_USE.get(key)
+    if sketch is None:
+        sketch = _IN_USE[key] = CountSketch(sizes, rows, seed, like)
+    return sketch

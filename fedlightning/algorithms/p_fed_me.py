@@ -7,6 +7,11 @@ Server:                       z     <- (1 - beta) * z + beta * mean(w)
 w starts at the received z; theta, the near minimiser of f_i + lam/2 |theta - w|^2, starts there too and is carried from
 minibatch to minibatch of the round (the paper leaves its start open; its authors' code does so). The last theta is the
 client's personal model. A task's personal block takes one plain step a minibatch, at the first theta it meets.
+
+Symbols: w -> z; w_i -> w; theta_i -> theta; lambda -> lam; eta -> lr; beta -> beta; R -> local_steps of the data; delta
+-> inner_steps and lr_own.
+
+Departures: the envelope's minimiser takes a fixed number of gradient steps, where the paper asks for accuracy delta.
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ from torch import Tensor
 
 from fedlightning.algorithms.base import Algorithm, Point, Reply, per_block
 from fedlightning.core.parameter_space import PerBlock
+from fedlightning.core.schedule import PerRound
 from fedlightning.core.validation import require
 from fedlightning.oracle.gradient import GradientOracle
 
@@ -48,7 +54,7 @@ class pFedMe(Algorithm):
     lam: PerBlock = per_block(15.0)
     lr_own: PerBlock | None = per_block(None)
     inner_steps: int = 5
-    beta: float = 1.0
+    beta: PerRound = 1.0
 
     def __post_init__(self) -> None:
         require(self, "lr", "lam", above=0.0)

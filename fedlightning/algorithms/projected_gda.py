@@ -7,6 +7,11 @@ Server:           z <- mean(w)
 
 A subgradient step never lands on zero, so an l1 norm yields small values instead of sparse ones. Without a regularizer
 it is FedAvg (FedAvgGDA). The projection keeps every local point, and with it the mean, in the constraint.
+
+Symbols: w, delta -> z, its min and its max block; eta -> lr; the set of delta -> max_regularizer of the task.
+
+Departures: the method is federated as Bai and Bullins run it, by local steps on every client, with subgradients of a
+norm.
 """
 
 from __future__ import annotations

@@ -7,6 +7,11 @@ Server:           z <- z + lr_server * mean(w - z)
 
 c_i estimates the client's operator and c the mean operator. The increments of c are summed over the cohort and divided
 by N, so c = mean of c_i over all N clients at all times, whoever takes part. K is the number of steps the client took.
+
+Symbols: x -> z; y_i -> w; c, c_i -> c; eta_l -> lr; eta_g -> lr_server; K -> local_steps of the data; S, N ->
+participation and number of clients of the data.
+
+Departures: none for minimisation. With a max block the same lines run on the operator.
 """
 
 from __future__ import annotations

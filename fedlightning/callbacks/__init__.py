@@ -5,17 +5,19 @@ from typing import TYPE_CHECKING
 from fedlightning.core.lazy import lazily
 
 if TYPE_CHECKING:
+    from fedlightning.callbacks.client_values_file import ClientValuesFile
     from fedlightning.callbacks.clients import EvaluateClients
     from fedlightning.callbacks.history import History
     from fedlightning.callbacks.last_checkpoint import LastCheckpoint
     from fedlightning.callbacks.pictures import LogPictures
     from fedlightning.callbacks.progress import RoundProgressBar
 
-__all__ = ["EvaluateClients", "History", "LastCheckpoint", "LogPictures", "RoundProgressBar"]
+__all__ = ["ClientValuesFile", "EvaluateClients", "History", "LastCheckpoint", "LogPictures", "RoundProgressBar"]
 
 __getattr__, __dir__ = lazily(
     __name__,
     {
+        "client_values_file": "ClientValuesFile",
         "clients": "EvaluateClients",
         "history": "History",
         "last_checkpoint": "LastCheckpoint",

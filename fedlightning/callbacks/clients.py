@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -9,6 +10,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torchmetrics import Metric
 
 from fedlightning.callbacks.client_report import log_over_clients
+from fedlightning.callbacks.percentiles import PERCENTILES, require_percentiles
 from fedlightning.data.evaluation import ClientLoader, PooledLoader
 
 
@@ -21,17 +23,24 @@ class EvaluateClients(Callback):
     over clients is logged under the name itself, the standard deviation over clients as ``<name>_std`` and the worst
     client as ``<name>_worst``: the least value where more is better, else the largest. Metrics of torchmetrics know
     which; of plain numbers the task's ``higher_is_better`` says it, and where nobody does, ``<name>_min`` and
-    ``<name>_max`` are logged instead. Clients for whom a torchmetric is undefined (NaN) are left out, and
-    ``<name>_defined`` says how many were not; a plain number that is not finite makes the mean so. TensorBoard shows
-    histograms over clients. Where methods keep personal models beside the global one, the global one is evaluated on
-    every client's data as well: ``val_global_accuracy`` beside ``val_accuracy``. With ``validate_train`` of the data
-    module every client's model is evaluated on the client's training data too: ``local_train_loss``, and
-    ``global_train_loss`` for the global one.
+    ``<name>_max`` are logged instead. ``<name>_p10``, ``<name>_p50`` and ``<name>_p90`` are percentiles over clients;
+    what an algorithm logs client by client in a round has percentiles as well. Loggers that show histograms get one.
+    Clients for whom a torchmetric is undefined (NaN) are left out, and ``<name>_defined`` says how many were not; a
+    plain number that is not finite makes the mean so. Where methods keep personal models beside the global one, the
+    global one is evaluated on every client's data as well: ``val_global_accuracy`` beside ``val_accuracy``. With
+    ``validate_train`` of the data module every client's model is evaluated on the client's training data too:
+    ``local_train_loss``, and ``global_train_loss`` for the global one.
 
     A :class:`~fedlightning.BatchedEvaluationTask` gets batches of several clients, whose models run side by side.
 
     Every task brings this callback; it rests where clients have no models of their own.
+
+    Args:
+        percentiles: Which percentiles are logged, each from 0 to 100; empty for none.
     """
+
+    def __init__(self, percentiles: Sequence[float] = PERCENTILES) -> None:
+        self.percentiles = require_percentiles(self, percentiles)
 
     def on_validation_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Let the clients begin with the server's request, if evaluation data come client by client."""
@@ -69,7 +78,7 @@ class EvaluateClients(Callback):
         found = session.collect(num_clients)
         pl_module.client_metrics = {name: values.spread(num_clients) for name, values in found.items()}
         for name, values in found.items():
-            log_over_clients(trainer, pl_module, name, values)
+            log_over_clients(trainer, pl_module, name, values, self.percentiles)
 
     on_test_start = on_validation_start
     on_test_batch_start = on_validation_batch_start

@@ -86,6 +86,7 @@ TRAFFIC_AND_TIME = {
     "round_download_bytes",
     "round_time",
     "client_lr",
+    "schedule",
     "regularization",
 }
 """Names that are logged beside metrics, up to a slash."""

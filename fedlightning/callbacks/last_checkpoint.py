@@ -11,6 +11,7 @@ from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
+from fedlightning.callbacks.run_folder import run_folder
 from fedlightning.core.validation import require
 
 
@@ -21,7 +22,7 @@ class LastCheckpoint(Checkpoint):
     uninterrupted run. Lightning's own default saves after validation or at the end of an epoch only.
 
     Args:
-        folder: Where to save; null for ``checkpoints`` in the logger's folder.
+        folder: Where to save; null for ``checkpoints`` in the folder of the run.
         every_n_seconds: Seconds between two saves, at least 0; 0 saves after every round.
     """
 
@@ -41,7 +42,7 @@ class LastCheckpoint(Checkpoint):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Choose the folder, the same in all processes."""
         if self._folder is None:
-            chosen = Path(trainer.log_dir or trainer.default_root_dir) / "checkpoints"
+            chosen = run_folder(trainer) / "checkpoints"
             self.dirpath = str(trainer.strategy.broadcast(str(chosen)))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

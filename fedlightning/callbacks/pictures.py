@@ -1,4 +1,4 @@
-"""The callback that writes pictures of tasks to TensorBoard."""
+"""The callback that writes pictures of tasks to loggers."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ from collections.abc import Callable
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.loggers import TensorBoardLogger
-from lightning.pytorch.utilities import rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
+from fedlightning.callbacks.loggers import picture_writer
 from fedlightning.core.errors import MissingPackageError
 from fedlightning.core.validation import require
 
 
 class LogPictures(Callback):
-    """Writes the figures that a task's ``pictures()`` returns, by name, to TensorBoard after validation.
+    """Writes the figures that a task's ``pictures()`` returns, by name, to the loggers after validation.
+
+    TensorBoard, W&B, MLflow and Comet show them; a ``CSVLogger`` gets files in ``pictures/`` beside its table. Of
+    other loggers a line says that they get none.
 
     Args:
         every_n_validations: Pictures are written after the first validation and every n-th from there, at least 1.
@@ -24,6 +27,7 @@ class LogPictures(Callback):
         self.every_n_validations = every_n_validations
         require(self, "every_n_validations", at_least=1, whole=True)
         self._validations = 0
+        self._said = False
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Draw the pictures and write them, if they are due."""
@@ -32,12 +36,22 @@ class LogPictures(Callback):
         due = self._validations % self.every_n_validations == 0
         self._validations += 1
         pictures: Any = getattr(pl_module, "pictures", None)
-        boards = [logger for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)]
-        if pictures is None or not boards or not due:
+        if pictures is None or not due:
             return
-        for name, figure in self._drawn(pictures).items():
-            for board in boards:
-                board.experiment.add_figure(name, figure, global_step=trainer.global_step)
+        writers = [(logger, picture_writer(logger)) for logger in trainer.loggers]
+        self._say_who_gets_none([type(logger).__name__ for logger, write in writers if write is None])
+        taking = [write for _, write in writers if write is not None]
+        for name, figure in self._drawn(pictures).items() if taking else ():
+            for write in taking:
+                write(name, figure, trainer.global_step)
+
+    def _say_who_gets_none(self, loggers: list[str]) -> None:
+        if loggers and not self._said:
+            self._said = True
+            rank_zero_info(
+                f"{', '.join(loggers)} gets no pictures: fedlightning.callbacks.loggers.picture_writer knows no way. "
+                "Register one there, or add a logger that takes pictures, such as TensorBoardLogger."
+            )
 
     @staticmethod
     def _drawn(pictures: Callable[[], dict[str, Any]]) -> dict[str, Any]:

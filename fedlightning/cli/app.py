@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import BasePredictionWriter, ProgressBar
-from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.utilities import rank_zero_info
 
 from fedlightning import callbacks, data, tasks
 from fedlightning.callbacks import LastCheckpoint, LogPictures, RoundProgressBar
 from fedlightning.callbacks.history import TRAFFIC_AND_TIME
+from fedlightning.callbacks.run_folder import run_folder
 from fedlightning.cli import DESCRIPTIONS
 from fedlightning.cli.default_logger import default_logger, tensorboard_is_installed
 from fedlightning.cli.early import MistakeError, asks_for_help, require_checkpoint
@@ -28,6 +30,7 @@ from fedlightning.core.requirements import how_to_install
 from fedlightning.data.module import FederatedDataModule
 from fedlightning.federation.checkpoint_io import AtomicCheckpointIO
 from fedlightning.tasks.base import FederatedLightningModule
+from fedlightning.tasks.sharding import refuse_sharded_models
 
 
 class TaskParser(ComparisonParser, LightningArgumentParser):
@@ -40,6 +43,22 @@ class TaskParser(ComparisonParser, LightningArgumentParser):
         for group in self._action_groups[before:]:
             group.title = f"Arguments of {method_name}"
         return added
+
+
+class ConfigOfRun(SaveConfigCallback):
+    """Saves the configuration in the folder of the run, also where the logger has one folder for many runs.
+
+    Attributes:
+        folder: Where to save; None for the folder that the first logger says.
+    """
+
+    folder: Path | None = None
+
+    def save_config(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Write ``config.yaml``; called in the first process alone."""
+        folder = self.folder or run_folder(trainer)
+        folder.mkdir(parents=True, exist_ok=True)
+        self.parser.save(self.config, str(folder / "config.yaml"), skip_none=False, overwrite=True)
 
 
 class FederatedCLI(LightningCLI):
@@ -66,7 +85,8 @@ class FederatedCLI(LightningCLI):
             subclass_mode_data=True,
             auto_configure_optimizers=False,
             seed_everything_default=0,
-            save_config_kwargs={"overwrite": True},
+            save_config_callback=ConfigOfRun,
+            save_config_kwargs={"save_to_log_dir": False},
             trainer_defaults={"log_every_n_steps": 1, "logger": default_logger(), **trainer_defaults},
             parser_class=TaskParser,
             parser_kwargs={name: {"description": text} for name, text in DESCRIPTIONS.items() if name in subcommands}
@@ -107,12 +127,13 @@ class FederatedCLI(LightningCLI):
         for table in (logger for logger in trainer.loggers if isinstance(logger, CSVLogger)):
             if not tensorboard_is_installed():
                 rank_zero_info(
-                    f"TensorBoard is not installed: metrics go to {table.log_dir}/metrics.csv, and pictures nowhere. "
+                    f"TensorBoard is not installed: metrics go to {table.log_dir}/metrics.csv, pictures beside it. "
                     f"{how_to_install('tensorboard')}"
                 )
         return trainer
 
     def _instantiate_trainer(self, config: dict[str, Any], callbacks: list[Callback]) -> Trainer:
+        refuse_sharded_models(config.get("strategy"))  # before Lightning advises to install what will not do
         given = config.get("callbacks") or []
         given = [*(given if isinstance(given, list) else [given]), *callbacks]
         if config.get("enable_progress_bar") is not False and not any(isinstance(c, ProgressBar) for c in given):

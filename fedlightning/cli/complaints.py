@@ -19,6 +19,7 @@ _PACKAGES = (
     "oracle",
     "participation",
     "proximal",
+    "schedules",
     "tasks",
 )
 

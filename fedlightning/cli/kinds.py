@@ -21,6 +21,10 @@ _KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "Adversary": ("an adversary", ("fedlightning.tasks.DANN", "fedlightning.tasks.CDAN")),
     "Optimizer": ("an optimizer", ("torch.optim.SGD", "torch.optim.Adam")),
+    "Schedule": (
+        "a schedule over rounds",
+        ("fedlightning.schedules.Exponential", "fedlightning.schedules.Milestones"),
+    ),
     "LRScheduler": ("a schedule", ("torch.optim.lr_scheduler.StepLR", "torch.optim.lr_scheduler.CosineAnnealingLR")),
     "Callback": ("a callback", ("fedlightning.callbacks.History", "lightning.pytorch.callbacks.EarlyStopping")),
     "Logger": ("a logger", ("lightning.pytorch.loggers.TensorBoardLogger", "lightning.pytorch.loggers.CSVLogger")),

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from jsonargparse import ArgumentParser
 
-from fedlightning.cli.complaints import did_you_mean, no_argument, no_class, no_name, no_option
+from fedlightning.cli.complaints import did_you_mean, no_argument, no_class, no_name, no_option, own_classes
 from fedlightning.cli.kinds import wrong_kind
 from fedlightning.cli.wording import Complaint, Subject, allows_none, deepest_complaints
 
@@ -48,7 +48,7 @@ def plain(message: str, parser: ArgumentParser | None = None) -> str:
     if not deepest:
         return message.strip()
     first = next((complaint for complaint in deepest if complaint.subject is not Subject.TYPE), deepest[0])
-    if first.subject is Subject.TYPE:
+    if first.subject is Subject.TYPE or _is_no_class(first, deepest):
         return _types(first, deepest, allows_none(message))
     if first.subject is Subject.CHOICE:
         return _choices(first, deepest)
@@ -63,8 +63,18 @@ def _where(complaint: Complaint, name: str = "") -> str:
     return key if complaint.given is None else f"{key}={complaint.given}"
 
 
+def _is_no_class(complaint: Complaint, alike: Iterable[Complaint]) -> bool:
+    """True if a number would do as well as a class, and what was given resembles no class."""
+    if not any(each.subject is Subject.TYPE and each.details == ("float",) for each in alike):
+        return False
+    if complaint.subject is Subject.UNDOTTED_CLASS:
+        return not did_you_mean(complaint.details[0], own_classes())
+    return complaint.subject in (Subject.ABSTRACT_CLASS, Subject.OTHER)
+
+
 def _types(complaint: Complaint, alike: Iterable[Complaint], none: bool) -> str:
-    types = dict.fromkeys(_TYPES.get(each.details[0], each.details[0]) for each in alike)
+    named = [each.details[0] for each in alike if each.subject is Subject.TYPE]
+    types = dict.fromkeys(_TYPES.get(name, name) for name in named)
     example = f" such as [{complaint.given}]" if complaint.given and set(types) == {"list"} else ""
     return f"{_where(complaint)}: expected {' or '.join(types)}{example}{', or null' if none else ''}."
 

@@ -15,15 +15,16 @@ from threading import Thread
 from typing import Any
 
 import torch
+from jsonargparse import Namespace
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from fedlightning.cli import plain_refusals
-from fedlightning.cli.default_logger import tensorboard_is_installed
 from fedlightning.cli.outputs import writing_to
 from fedlightning.compare.arguments import Mode
 from fedlightning.compare.grid import Values, best_points, grid_points, grid_table, label, parse_grid
 from fedlightning.compare.interrupts import deferred_interrupts, interrupts_held
+from fedlightning.compare.loggers import open_groups, where
 from fedlightning.compare.plan import Plan, algorithm_arguments, file_name, parse_algorithms
 from fedlightning.compare.results import Goal, collect, markdown_table, mode_of, write_csv
 from fedlightning.compare.run import Run, execute, hyper_parameters, prepare
@@ -93,7 +94,7 @@ def compare(
         goal = Goal(metric, mode_of(metric) if mode is None else mode, target)
         overrides = tuple(f"--{value}" for value in set)
         arguments = algorithm_arguments(base, parse_algorithms(algorithms), overrides)
-        plan = Plan(arguments, overrides, test, budget_upload, metric)
+        plan = Plan(arguments, overrides, test, budget_upload, metric, folder)
         chosen: dict[str, Values] = dict.fromkeys(plan.algorithms, ())
         if grid:
             chosen = _search(plan, parse_grid(grid), seeds[0], goal, folder, console, jobs)
@@ -102,7 +103,7 @@ def compare(
             for name, values in chosen.items()
             for seed in seeds
         ]
-        _carry_out(runs, console, jobs)
+        loggers = _carry_out(runs, console, jobs)
         curves = collect(runs, plan.algorithms)
         write_csv(runs, folder / "results.csv")
         table = markdown_table(curves, goal, also)
@@ -124,8 +125,8 @@ def compare(
                     markup=False,
                     soft_wrap=True,
                 )
-        boards = f"\nCurves, pictures: tensorboard --logdir {folder}" if tensorboard_is_installed() else ""
-        console.print(f"\nFigure: {folder / 'figure.png'}{boards}", markup=False)
+        lines = [f"\nFigure: {folder / 'figure.png'}", *where(loggers, folder)]
+        console.print("\n".join(lines), markup=False, soft_wrap=True)
     return folder
 
 
@@ -171,12 +172,16 @@ def _searched(folder: Path, name: str, values: Values, seed: int | None = None) 
     return point if seed is None else point / f"seed-{seed}"
 
 
-def _carry_out(runs: Sequence[Run], console: Console, jobs: int) -> None:
+def _carry_out(runs: Sequence[Run], console: Console, jobs: int) -> list[Namespace]:
+    """Execute the runs that are not finished, and return the loggers of the first one."""
     prepared = [prepare(run) for run in runs]
-    todo = [(run, rounds) for run, (rounds, done) in zip(runs, prepared, strict=True) if not done]
+    todo = [(each.run, each.rounds) for each in prepared if not each.is_finished]
     if len(todo) < len(runs):
         console.print(f"{len(runs) - len(todo)} of {len(runs)} runs are already finished.")
     if todo:
+        for each in prepared:
+            if not each.is_finished:
+                open_groups(each.loggers)
         with _progress(console) as progress, deferred_interrupts(raising=jobs == 1) as presses:
             if jobs == 1:
                 _one_after_the_other(todo, progress, presses)
@@ -184,6 +189,7 @@ def _carry_out(runs: Sequence[Run], console: Console, jobs: int) -> None:
                 _side_by_side(todo, progress, presses, jobs)
             if presses():  # in the last round of the last run
                 raise KeyboardInterrupt
+    return prepared[0].loggers
 
 
 def _tell(run: Run, progress: Progress) -> None:

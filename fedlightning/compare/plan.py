@@ -85,6 +85,7 @@ class Plan:
         test: Whether to test the final models.
         budget_upload: Stop after the round in which so many floats have been uploaded; None for no such limit.
         metric: Metric of the comparison.
+        comparison: Folder of the comparison.
     """
 
     algorithms: Mapping[str, tuple[str, ...]]
@@ -92,6 +93,7 @@ class Plan:
     test: bool = False
     budget_upload: float | None = None
     metric: str = ""
+    comparison: Path | None = None
 
     def run(self, name: str, seed: int, values: Values, folder: Path, searching: bool = False) -> Run:
         """Return one run of an algorithm.
@@ -112,6 +114,7 @@ class Plan:
             self.budget_upload,
             self.metric,
             label(values),
+            comparison=self.comparison,
         )
 
 

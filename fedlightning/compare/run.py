@@ -18,15 +18,15 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from jsonargparse import Namespace
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.loggers import TensorBoardLogger
 
 from fedlightning.callbacks import History, LastCheckpoint
 from fedlightning.callbacks.history import Row
-from fedlightning.cli.app import FederatedCLI
+from fedlightning.cli.app import ConfigOfRun, FederatedCLI
 from fedlightning.cli.complaints import did_you_mean
-from fedlightning.cli.default_logger import tensorboard_is_installed
 from fedlightning.cli.stops import signal_behind
+from fedlightning.compare.loggers import Place, close, placed, remember
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.federation.server import RoundRejectedError
 
@@ -50,6 +50,7 @@ class Run:
         metric: Metric of the comparison, which validation must log; checked when it first has.
         values: Of the searched hyper-parameters, as shown.
         twin: Folder of a run that may have been the same one; then its results are taken over.
+        comparison: Folder of the comparison; None for a run by itself.
     """
 
     name: str
@@ -61,6 +62,12 @@ class Run:
     metric: str = ""
     values: str = ""
     twin: Path | None = None
+    comparison: Path | None = None
+
+    @property
+    def place(self) -> Place:
+        """Where the loggers of the run write."""
+        return Place(self.name, self.seed, str(self), self.folder, self.comparison or self.folder)
 
     @property
     def history(self) -> list[Row]:
@@ -78,14 +85,28 @@ class Run:
         return ", ".join(filter(None, (self.name, f"seed {self.seed}", self.values)))
 
 
-def prepare(run: Run) -> tuple[int, bool]:
+@dataclass(frozen=True)
+class Prepared:
+    """Says what is left to do of a run.
+
+    Attributes:
+        run: The run.
+        rounds: Rounds of the run.
+        is_finished: Whether all of it is done.
+        loggers: Configurations of the loggers.
+    """
+
+    run: Run
+    rounds: int
+    is_finished: bool
+    loggers: list[Namespace]
+
+
+def prepare(run: Run) -> Prepared:
     """Check a run's configuration and find out how much of the run is already done.
 
     Results of another configuration in the same folder are moved aside, to ``<folder>.before-1`` and so on. Those of a
     twin with the same configuration are copied.
-
-    Returns:
-        Rounds of the run, and whether it is finished.
     """
     cli, fingerprint = _instantiate(run)
     rounds = cli.trainer.max_steps
@@ -104,7 +125,8 @@ def prepare(run: Run) -> tuple[int, bool]:
         shutil.rmtree(partial, ignore_errors=True)
         shutil.copytree(run.twin, partial)
         partial.rename(run.folder)
-    return rounds, (run.folder / "done.json").is_file() and not (run.test and _untested(run))
+    is_finished = (run.folder / "done.json").is_file() and not (run.test and _untested(run))
+    return Prepared(run, rounds, is_finished, placed(cli.configured_logger, run.place))
 
 
 def hyper_parameters(run: Run) -> dict[str, str]:
@@ -130,13 +152,16 @@ def execute(run: Run, report: ReportProgress, stopped: Callable[[], bool] = lamb
     Raises:
         KeyboardInterrupt: If the run was interrupted; it goes on from there when it is executed again.
     """
-    cli, fingerprint = _instantiate(run)
+    cli, fingerprint = _instantiate(run, logs=True)
     run.folder.mkdir(parents=True, exist_ok=True)
     (run.folder / "fingerprint").write_text(fingerprint)
     trainer = cli.trainer
     history = History()
-    callbacks: list[Callback] = trainer.callbacks
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
     callbacks[:] = [c for c in callbacks if not isinstance(c, LastCheckpoint)]
+    for callback in callbacks:
+        if isinstance(callback, ConfigOfRun):
+            callback.folder = run.folder
     callbacks += [
         history,
         _Stop(stopped),
@@ -146,11 +171,9 @@ def execute(run: Run, report: ReportProgress, stopped: Callable[[], bool] = lamb
     ]
     if run.budget_upload is not None:
         callbacks.append(_UploadBudget(run.budget_upload))
-    if tensorboard_is_installed():
-        trainer.loggers = [TensorBoardLogger(run.folder, name="", version="", default_hp_metric=False)]
     last = run.folder / "last.ckpt"
     diverged = False
-    with quiet(), _interrupts_as_such():
+    with quiet(), _interrupts_as_such(), _logged(trainer, run.folder):
         try:
             trainer.fit(cli.model, cli.datamodule, ckpt_path=str(last) if last.is_file() else None)
             if not history.rows or history.rows[-1]["round"] < trainer.global_step:
@@ -163,6 +186,16 @@ def execute(run: Run, report: ReportProgress, stopped: Callable[[], bool] = lamb
     partial = run.folder / "done.json.partial"
     partial.write_text(json.dumps(summary, indent=1))
     os.replace(partial, run.folder / "done.json")
+
+
+@contextlib.contextmanager
+def _logged(trainer: Trainer, folder: Path) -> Iterator[None]:
+    """Note where a run is logged, and end it there in any case."""
+    try:
+        remember(trainer.loggers, folder)
+        yield
+    finally:
+        close(trainer.loggers)
 
 
 @contextlib.contextmanager
@@ -192,22 +225,42 @@ def quiet() -> Iterator[None]:
             logger.setLevel(level)
 
 
-def _instantiate(run: Run) -> tuple[Any, str]:
-    fixed = (
-        f"--seed_everything={run.seed}",
-        "--trainer.enable_progress_bar=false",
-        "--trainer.enable_model_summary=false",
-        f"--trainer.default_root_dir={run.folder}",
-        "--trainer.logger=false",
-    )
+class _RunCLI(FederatedCLI):
+    """Makes task, data and trainer of a run.
+
+    Attributes:
+        configured_logger: The value of ``trainer.logger``.
+    """
+
+    def __init__(self, run: Run, logs: bool) -> None:
+        self._place = run.place if logs else None
+        self.configured_logger: Any = None
+        fixed = (
+            f"--seed_everything={run.seed}",
+            "--trainer.enable_progress_bar=false",
+            "--trainer.enable_model_summary=false",
+            f"--trainer.default_root_dir={run.folder}",
+        )
+        super().__init__([*run.arguments, *fixed], run=False)
+
+    def before_instantiate_classes(self) -> None:
+        """Give the loggers their places; without one, there are none."""
+        self.configured_logger = self.config.trainer.logger
+        self.config.trainer.logger = (
+            False if self._place is None else placed(self.configured_logger, self._place) or False
+        )
+
+
+def _instantiate(run: Run, logs: bool = False) -> tuple[_RunCLI, str]:
     with quiet(), contextlib.redirect_stderr(io.StringIO()) as errors:
         try:
-            cli = FederatedCLI([*run.arguments, *fixed], run=False)
+            cli = _RunCLI(run, logs)
         except SystemExit as exit_:
             complaint = errors.getvalue().strip().removeprefix("fedlightning: ")
             raise InvalidValueError(f"The configuration of {run} is not valid: {complaint}") from exit_
     config = cli.config.clone()
     config.trainer.default_root_dir = None  # a moved folder holds the same results
+    config.trainer.logger = False  # and so does one that is logged elsewhere
     identity = cli.parser.dump(config, skip_none=False)
     if run.budget_upload is not None:
         identity += f"budget_upload: {run.budget_upload}"

@@ -8,16 +8,17 @@ from dataclasses import MISSING, Field, field, fields
 from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
 from fedlightning.core.errors import InvalidTypeError
+from fedlightning.core.schedule import Schedule
 
 if TYPE_CHECKING:
     PerBlock: TypeAlias = Any  # once an algorithm is bound, arithmetic on it is that of a number or a vector
 else:
-    PerBlock: TypeAlias = float | Sequence[float] | Mapping[str, float]
+    PerBlock: TypeAlias = float | Schedule | Sequence[float | Schedule] | Mapping[str, float | Schedule]
 """A hyper-parameter that may differ by block: one number, a pair ``[min, max]``, or ``{name prefix: number}``
-(the longest prefix wins, ``default`` covers the rest)."""
+(the longest prefix wins, ``default`` covers the rest). Each number may be a schedule over rounds."""
 
 
-def per_block(default: Any = MISSING, **options: Any) -> Any:
+def per_block(default: Any = MISSING, constant: str | None = None, **options: Any) -> Any:
     """Declares a hyper-parameter that may differ by block: a number, a pair ``[min, max]``, or numbers by name prefix.
 
     ``lr: PerBlock = per_block()``; :meth:`fedlightning.algorithms.Algorithm.bind` turns the value into a number or a
@@ -25,9 +26,11 @@ def per_block(default: Any = MISSING, **options: Any) -> Any:
 
     Args:
         default: Value if none is given; a field without a default must be given.
+        constant: Why it stays the same in every round, as a clause; None if it takes schedules.
         options: As for ``dataclasses.field``.
     """
-    return field(default=default, metadata={"per_block": True}, **options)
+    metadata = {"per_block": True} if constant is None else {"per_block": True, "constant": constant}
+    return field(default=default, metadata=metadata, **options)
 
 
 def per_block_fields(algorithm: type[Any]) -> list[str]:

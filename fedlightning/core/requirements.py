@@ -10,9 +10,11 @@ from fedlightning.core.errors import MissingPackageError
 EXTRAS = {
     "PIL": "vision",
     "matplotlib": "plots",
+    "peft": "hf",
     "sklearn": "data",
     "tensorboard": "tensorboard",
     "torchvision": "vision",
+    "transformers": "hf",
 }
 """The extra of fedlightning that installs a package, by the name that is imported."""
 

@@ -163,7 +163,7 @@ def from_config(config: Any, trust: Trust | None = None, place: str = "The confi
         arguments["download"] = False  # what was fetched is in the checkpoint, or is given again
     try:
         arguments = _as_annotated(made, arguments)
-        if not isinstance(made, type) or issubclass(made, Optimizer | LRScheduler):
+        if not isinstance(made, type) or issubclass(made, Optimizer | LRScheduler) or _is_open(made, arguments):
             return functools.partial(made, **arguments)
         return made(**arguments)
     except Exception as error:
@@ -223,6 +223,14 @@ def rebuild(
         ) from error
 
 
+def _is_open(made: type, arguments: Mapping[str, Any]) -> bool:
+    """Return whether a class was stored without its step size, which is left to whoever makes an object of it."""
+    known = inspect.signature(made).parameters
+    lr = known.get("lr")
+    is_left = lr is not None and lr.default is inspect.Parameter.empty and "lr" not in arguments
+    return is_left and set(arguments) <= set(known)
+
+
 def _required(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
     """Return the names of the parameters that have no default."""
     variable = (inspect.Parameter.VAR_POSITIONAL, _VAR_KEYWORD)
@@ -261,6 +269,7 @@ _PARTS = (
     "oracle",
     "participation",
     "proximal",
+    "schedules",
     "tasks",
 )
 
@@ -306,9 +315,10 @@ def _imported(module: str, name: str) -> Any:
 def _kinds() -> tuple[type, ...]:
     """What hyper-parameters of this package's tasks and data modules derive from."""
     from fedlightning.algorithms.base import Algorithm  # these import this module
+    from fedlightning.core.schedule import Schedule
     from fedlightning.data.partitioners import Partitioner
     from fedlightning.federation.client_states import Storage
-    from fedlightning.local import LocalSolver, StoppingRule
+    from fedlightning.local import ByValue, LocalOptimizer, LocalSolver, StoppingRule
     from fedlightning.oracle import ClientBatching
     from fedlightning.participation import Participation, Responses
     from fedlightning.proximal import Regularizer
@@ -319,12 +329,15 @@ def _kinds() -> tuple[type, ...]:
             Algorithm,
             Storage,
             Partitioner,
+            LocalOptimizer,
+            ByValue,
             LocalSolver,
             StoppingRule,
             ClientBatching,
             Participation,
             Responses,
             Regularizer,
+            Schedule,
         ),
         *(Adversary, nn.Module),
     )

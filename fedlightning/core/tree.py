@@ -1,8 +1,9 @@
-"""Nested dicts, lists and tuples of tensors, the structure of a batch."""
+"""Nested mappings, lists, tuples and dataclasses of tensors, the structure of a batch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from torch import Tensor
@@ -13,11 +14,24 @@ Structure = Any
 """A hashable description of the nesting; None stands for one tensor."""
 
 
+@dataclass(frozen=True)
+class _Made:
+    """Describes an object that is made anew from its parts: a mapping that is no dict, or a dataclass."""
+
+    kind: type
+    names: tuple[Any, ...]
+    by_keyword: bool
+
+    def of(self, values: list[Any]) -> Any:
+        parts = dict(zip(self.names, values, strict=True))
+        return self.kind(**parts) if self.by_keyword else self.kind(parts)
+
+
 def flatten(data: Any) -> tuple[list[Tensor], Structure]:
     """Return the tensors of ``data`` in order, and the structure of the nesting.
 
     Raises:
-        TypeError: If ``data`` contains anything but tensors in dicts, lists and tuples.
+        TypeError: If ``data`` contains anything but tensors in mappings, lists, tuples and dataclasses.
     """
     if isinstance(data, Tensor):
         return [data], None
@@ -26,6 +40,11 @@ def flatten(data: Any) -> tuple[list[Tensor], Structure]:
         names, parts = tuple(data), list(data.values())
     elif isinstance(data, list | tuple):
         names, parts = type(data), list(data)
+    elif isinstance(data, Mapping):  # such as the BatchEncoding of transformers
+        names, parts = _Made(type(data), tuple(data), by_keyword=False), list(data.values())
+    elif is_dataclass(data) and not isinstance(data, type):
+        given = tuple(each.name for each in fields(data) if each.init)
+        names, parts = _Made(type(data), given, by_keyword=True), [getattr(data, name) for name in given]
     else:
         raise InvalidTypeError(
             f"A batch holds {type(data).__name__} {data!r}; federated batches are tensors in dicts, lists and tuples. "
@@ -56,6 +75,8 @@ def unflatten(leaves: list[Any], structure: Structure) -> Any:
         values = list(leaves)
     if isinstance(names, tuple):
         return dict(zip(names, values, strict=True))
+    if isinstance(names, _Made):
+        return names.of(values)
     return names(*values) if hasattr(names, "_fields") else names(values)
 
 
@@ -64,7 +85,7 @@ def map_tensors(function: Callable[..., Any], data: Any, *others: Any) -> Any:
 
     Args:
         function: Takes a tensor of ``data`` and the tensors at the same place in each of the ``others``.
-        data: Tensors in nested dicts, lists and tuples.
+        data: Tensors in nested mappings, lists, tuples and dataclasses.
         others: Further data of the same structure.
 
     Raises:

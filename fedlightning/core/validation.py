@@ -12,6 +12,7 @@ from typing_extensions import Unpack
 
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError
 from fedlightning.core.per_block import takes_blocks
+from fedlightning.core.schedule import has_schedule, is_schedule, landmarks_of, value_at, varies_by_round, why_constant
 
 
 class Bounds(TypedDict, total=False):
@@ -34,7 +35,8 @@ def require(owner: object, *names: str, optional: bool = False, whole: bool = Fa
     """Check the ranges of attributes and, for pairs and mappings, of every entry.
 
     A dataclass says which of its fields take several numbers (``per_block()``) and, by their annotations, which take
-    whole ones (``int``).
+    whole ones (``int``) and which take schedules over rounds (``PerRound``, ``PerBlock``). Of a schedule, the values
+    that are known now are checked; all others are checked in their rounds.
 
     Args:
         owner: Object with the attributes.
@@ -52,8 +54,13 @@ def require(owner: object, *names: str, optional: bool = False, whole: bool = Fa
         value, field = getattr(owner, name), declared.get(name)
         given = f"{spoken_name(owner)}({name}={value!r})"
         entries = _entries(value, given) if field is not None and takes_blocks(field) else [value]
+        if field is not None and has_schedule(value):
+            _require_varying(given, field)
         for entry in entries:
-            _require(given, entry, whole or (field is not None and _takes_whole(field)), optional, bounds)
+            if is_schedule(entry) and field is not None:
+                _require_schedule(given, entry, bounds)
+            else:
+                _require(given, entry, whole or (field is not None and _takes_whole(field)), optional, bounds)
 
 
 def spoken_name(owner: object) -> str:
@@ -99,6 +106,21 @@ def require_instance(argument: str, value: object, expected: type, example: str)
         raise InvalidTypeError(f"{argument}={shown}): expected a {expected.__name__} object, e.g. {example}.")
 
 
+def _require_varying(given: str, field: Field[Any]) -> None:
+    """Refuse a schedule for a field that stays the same in every round."""
+    if not varies_by_round(field):
+        raise InvalidTypeError(
+            f"{given}: {field.name} takes no schedule, because {why_constant(field)}. Give one value for all rounds."
+        )
+
+
+def _require_schedule(given: str, entry: Any, bounds: Bounds) -> None:
+    """Check the values of a schedule that are known now."""
+    for rounds in landmarks_of(entry):
+        value = value_at(entry, rounds, given)
+        _require(f"{given} is {value!r} after {rounds} rounds", value, False, False, bounds)
+
+
 def _takes_whole(field: Field[Any]) -> bool:
     """True for fields annotated ``int``, as text or as a type, with or without None."""
     return field.type in (int, int | None) or str(field.type).startswith(("int", "Optional[int]"))
@@ -128,7 +150,11 @@ def _entries(value: Any, given: str) -> list[Any]:
     """Return the numbers of a hyper-parameter that may differ by block or prefix."""
     if isinstance(value, Mapping):
         if wrong := [key for key in value if not isinstance(key, str)]:
-            raise InvalidTypeError(f"{given}: expected name prefixes or 'default' as keys, not {wrong[0]!r}.")
+            rounds = " Values by round are a schedule, fedlightning.schedules.Milestones."
+            raise InvalidTypeError(
+                f"{given}: expected name prefixes or 'default' as keys, not {wrong[0]!r}."
+                f"{rounds if isinstance(wrong[0], int) else ''}"
+            )
         return list(value.values())
     if not isinstance(value, Sequence) or isinstance(value, str):
         return [value]

@@ -38,8 +38,10 @@ if TYPE_CHECKING:
         PersonalPictures,
         PersonalTinyImageNet,
     )
+    from fedlightning.data.speeches import Speeches
     from fedlightning.data.synthetic import Synthetic
     from fedlightning.data.tensors import MixedTensorData, TensorData
+    from fedlightning.data.text import byte_tokens, padded, text_of
     from fedlightning.federation.round_loader import RoundLoader
 
 __all__ = [
@@ -80,10 +82,14 @@ __all__ = [
     "ScalePixels",
     "Shards",
     "SourceTargetShare",
+    "Speeches",
     "SubjectFeatures",
     "Synthetic",
     "TensorData",
     "TinyImageNet",
+    "byte_tokens",
+    "padded",
+    "text_of",
 ]
 
 __getattr__, __dir__ = lazily(
@@ -104,8 +110,10 @@ __getattr__, __dir__ = lazily(
         "partitioners": "IID ByGroup Dirichlet Partitioner Shards SourceTargetShare",
         "personal": "HAPT KUHAR UCIHAR PersonalCIFAR10 PersonalCIFAR100 "
         "PersonalData PersonalDigits PersonalMNIST PersonalPictures PersonalTinyImageNet",
+        "speeches": "Speeches",
         "synthetic": "Synthetic",
         "tensors": "MixedTensorData TensorData",
+        "text": "byte_tokens padded text_of",
         ".federation.round_loader": "RoundLoader",
     },
 )

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedlightning.algorithms.base import PerClient
 from fedlightning.core.errors import InvalidValueError
+from fedlightning.federation.client_columns import ClientColumn
 from fedlightning.federation.processes import Processes
 from fedlightning.federation.protocol import Answer, Roster
 from fedlightning.federation.validation import tensors_of
@@ -132,7 +133,7 @@ class CohortMean:
         self._updates = WeightedMean()
         self._metrics = WeightedMean()
         self._tallies = WeightedMean()
-        self._per_client: dict[str, list[Tensor]] = {}
+        self._columns: dict[str, ClientColumn] = {}
         self._update_type: type[Any] | None = None
         self._each: dict[str, list[Tensor]] = {}
 
@@ -151,8 +152,9 @@ class CohortMean:
         self._metrics.add(answer.metrics, counted)
         if answer.tally:  # a client whose solver had nothing to do has no losses to average
             self._tallies.add(answer.tally, counted if answer.evaluated is None else counted * answer.evaluated)
-        for name in answer.per_client:
-            self._per_client.setdefault(name, []).append(answer.metrics[name])
+        for name, values in {**answer.tally, **answer.metrics}.items():
+            column = self._columns.setdefault(name, ClientColumn(name in answer.per_client))
+            column.add(answer.client_ids, values)
         if answer.update is not None:
             self._update_type = type(answer.update)
             for each in _sent_by_each(self._update_type):
@@ -223,9 +225,9 @@ class CohortMean:
             "left_out": self.answered - counted,
         }
 
-    def per_client(self) -> dict[str, Tensor]:
-        """Return the values that are logged client by client, ``[S]`` each, for the clients of this process."""
-        return {name: torch.cat(values) for name, values in self._per_client.items()}
+    def columns(self) -> dict[str, ClientColumn]:
+        """Return what each client of this process reported, by name; clients that are left out among them."""
+        return dict(self._columns)
 
 
 def _require_same_names(all_names: Sequence[Sequence[str]]) -> None:

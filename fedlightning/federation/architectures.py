@@ -49,7 +49,10 @@ class GroupsByArchitecture:
         """Return the group of an architecture, whichever one is active."""
         if architecture not in self.met:
             with self._choice.activated(architecture):
-                self.met[architecture] = self._make()
+                group = self._make()
+            if self.met:
+                _require_equal_states(self._choice.first, self.first, architecture, group)
+            self.met[architecture] = group
             if self._autocast is not None:
                 self.met[architecture].use(self._autocast)
         return self.met[architecture]
@@ -267,3 +270,22 @@ class Architectures:
                 "LayerNorm)."
             )
         selection.check_alone(group, cohort.preview(2), request)
+
+
+def _require_equal_states(one: str, first: ClientGroup, other: str, group: ClientGroup) -> None:
+    """Check that the algorithm keeps the same of clients of two architectures.
+
+    Raises:
+        ValueError: If its client states depend on the personal parameters.
+    """
+    shapes = [
+        {} if state is None else {name: list(tensor.shape) for name, tensor in tensors_of(state).items()}
+        for state in (first.table.start_state, group.table.start_state)
+    ]
+    for name, shape in shapes[0].items():
+        if shapes[1].get(name) != shape:
+            raise InvalidValueError(
+                f"{type(first.table.algorithm).__name__} keeps '{name}' of every client, with shape {shape} for "
+                f"architecture '{one}' and {shapes[1].get(name)} for '{other}': it does not train personal parameters "
+                "that differ in shape by client. Use another algorithm, or one architecture."
+            )

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fedlightning.algorithms.base import PerClient, Phase, Reply
+from fedlightning.algorithms.binding import in_round
 from fedlightning.core.parameter_space import read
 from fedlightning.core.seeding import derive_seed
 from fedlightning.core.tree import map_tensors
@@ -117,6 +118,7 @@ class ClientGroup:
         if not self.has_joined and len(cohort):  # this process had no client in the first cohort
             self.join(cohort.preview(1), self.table.states.num_clients)
             selection.check_alone(self, cohort.preview(2), request)
+        self.table.algorithm = in_round(self.table.algorithm, request.stamp.round)
         phase = self.table.algorithm.phases[request.stamp.phase]
         request = replace(request, message=_copied(request.message))
         evaluators = _Evaluators(self.objective, phase, cohort, self._full_calls.get(request.stamp.phase, 1))

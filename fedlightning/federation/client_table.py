@@ -84,7 +84,7 @@ class ClientTable:
     Attributes:
         task: The module with the objective.
         space: The task's parameters and, once clients have joined, the buffers that the objective changes.
-        algorithm: Bound to the parameters of ``space``.
+        algorithm: Bound to the parameters of ``space``, with the hyper-parameters of the last round that has begun.
         start_state: The algorithm's state of a client before its first round; None for a stateless algorithm.
         start_personal: The personal block of a client before its first round, ``[p]``.
     """

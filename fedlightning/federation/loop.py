@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from fedlightning.federation.client_columns import ClientColumn
 from fedlightning.federation.evaluation import join_answers
 from fedlightning.federation.protocol import ClientValues, EvaluationRequest, Invitation, Stamp, Transport
 from fedlightning.federation.server import FederatedServer
@@ -20,13 +21,13 @@ class RoundResult:
 
     Attributes:
         metrics: Values to log, means over the cohort.
-        per_client: Values that the algorithm logs client by client, ``[S]`` each, for the clients of this process.
+        columns: What each client of this process reported, by name.
         undone: Whether the server's state was put back to its value before the round.
         overflow: Whether the round was undone because 16-bit gradients overflowed; otherwise too few clients answered.
     """
 
     metrics: Mapping[str, Tensor | float]
-    per_client: Mapping[str, Tensor] = field(default_factory=dict)
+    columns: Mapping[str, ClientColumn] = field(default_factory=dict)
     undone: bool = False
     overflow: bool = False
 
@@ -68,8 +69,10 @@ class RoundLoop:
 
         Raises:
             RoundRejectedError: If no client of a cohort returned finite numbers.
+            ValueError: If a schedule gives a value that the algorithm cannot use.
         """
         server = self.server
+        server.begin_round(index)
         before = server.snapshot()
         try:
             if server.roster is None and invitations[0].answering:
@@ -93,7 +96,7 @@ class RoundLoop:
         """Carry out all phases of a round: the server asks, clients answer, the server aggregates, clients settle."""
         server, transport = self.server, self.transport
         metrics: dict[str, Tensor | float] = {}
-        per_client: dict[str, Tensor] = {}
+        columns: dict[str, ClientColumn] = {}
         for phase, invitation in enumerate(invitations):
             request = server.request(Stamp(index, phase), invitation.seed)
             if not invitation.answering:
@@ -105,11 +108,11 @@ class RoundLoop:
                 request, answers, transport.processes, invitation.client_ids, invitation.contacted, undo_overflow
             )
             if outcome.overflow:
-                return RoundResult(metrics, per_client, undone=True, overflow=True)
+                return RoundResult(metrics, columns, undone=True, overflow=True)
             self._settle(outcome.accepted)
             metrics |= outcome.metrics
-            per_client |= outcome.per_client
-        return RoundResult(metrics, per_client)
+            columns |= outcome.columns
+        return RoundResult(metrics, columns)
 
     def _settle(self, accepted: Mapping[int, Stamp]) -> None:
         """Let clients keep what was accepted; once any client's state has changed, the round is under way."""

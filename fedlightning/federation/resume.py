@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.core.errors import InvalidValueError
+from fedlightning.core.in_force import scheduled
 from fedlightning.core.serialisation import NotPlainError, to_config
 from fedlightning.federation.validation import shapes_of
 
@@ -32,7 +33,7 @@ class Dependencies:
     that went into what the server has accumulated may not change, unless the algorithm can make the state fit.
 
     Attributes:
-        given: The algorithm as the user gave it.
+        given: The algorithm as the user gave it, with numbers in place of schedules.
         bound: The same algorithm, bound to the task's parameters.
         weighting: How clients are weighted in means.
     """
@@ -73,6 +74,14 @@ class Dependencies:
         if shapes_of(before.init_client(z)) != shapes_of(self.bound.init_client(z)):
             raise self.refusal(stored)
         return before
+
+    def vary(self, stored: Mapping[str, Any]) -> bool:
+        """Return whether all hyper-parameters that a checkpoint has other values of have a schedule in this run.
+
+        If so, rounds make the state fit anyway, from one value to the next.
+        """
+        binding = self.bound.binding
+        return binding is not None and self._differing(stored).keys() <= scheduled(binding.given).keys()
 
     def refusal(self, stored: Mapping[str, Any]) -> InvalidValueError:
         """Build the error for a run that resumes with hyper-parameters that do not fit the states."""

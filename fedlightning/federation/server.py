@@ -12,9 +12,11 @@ from typing import Any, Literal
 from torch import Tensor
 
 from fedlightning.algorithms.base import Algorithm
+from fedlightning.algorithms.binding import in_round
 from fedlightning.core.errors import FedlightningError, InvalidValueError
 from fedlightning.federation.aggregation import CohortMean
 from fedlightning.federation.buffers import finite_or_zero
+from fedlightning.federation.client_columns import ClientColumn
 from fedlightning.federation.processes import Processes
 from fedlightning.federation.protocol import Answer, EvaluationRequest, Request, Roster, Stamp
 from fedlightning.federation.remedies import LOOK_AT_DATA, smaller_steps
@@ -35,13 +37,13 @@ class Outcome:
     Attributes:
         accepted: Round and phase of the answers that count, by client, for the clients of this process.
         metrics: Values to log, means over the cohort.
-        per_client: Values that are logged client by client, ``[S]`` each, for the clients of this process.
+        columns: What each client of this process reported, by name.
         overflow: Whether the phase changed nothing because some answers were not finite.
     """
 
     accepted: Mapping[int, Stamp]
     metrics: Mapping[str, Tensor | float] = field(default_factory=dict)
-    per_client: Mapping[str, Tensor] = field(default_factory=dict)
+    columns: Mapping[str, ClientColumn] = field(default_factory=dict)
     overflow: bool = False
 
 
@@ -64,7 +66,7 @@ class FederatedServer:
     """Holds and updates the server's state, without seeing data or client states.
 
     Attributes:
-        algorithm: Bound to the task's shared parameters.
+        algorithm: Bound to the task's shared parameters, with the hyper-parameters of the last round that has begun.
         state: The algorithm's server state, a dataclass.
         buffers: Values of the averaged buffers, ``[b]``; None before the clients have joined.
         roster: The federation's clients; None before the first round of this run.
@@ -101,6 +103,31 @@ class FederatedServer:
     def move_to(self, z: Tensor) -> None:
         """Move the global model to ``z [d]``, a point that a server optimizer computed."""
         self.state = self.algorithm.with_point(self.state, z)
+
+    def begin_round(self, index: int) -> None:
+        """Take over the hyper-parameters of a round, if some vary, and make the state fit them.
+
+        Args:
+            index: Number of the round, from 0.
+
+        Raises:
+            ValueError: If a schedule gives a value that the hyper-parameter may not have, or if the state cannot be
+                made to fit.
+        """
+        before = self.algorithm
+        if before.binding is None:
+            return
+        after = in_round(before, index)
+        then, now = ({name: getattr(each.given, name) for name in after.state_depends_on} for each in (before, after))
+        if then != now:
+            carried = after.carried_over(self.state, before, None)
+            if carried is None:
+                raise InvalidValueError(
+                    f"{type(after).__name__}: after {index} rounds {_listed(then, now)}. Its server state depends on "
+                    "the value, and cannot be made to fit another one during a run. Keep it the same in all rounds."
+                )
+            self.state = carried
+        self.algorithm = after
 
     def request(self, stamp: Stamp, seed: int) -> Request:
         """Build the request that is sent to every client of a cohort."""
@@ -167,7 +194,7 @@ class FederatedServer:
             assert self.buffers is not None
             self.buffers = finite_or_zero(self.buffers) + change
         accepted = dict.fromkeys(cohort.accepted, request.stamp)
-        return Outcome(accepted, cohort.metrics(), cohort.per_client())
+        return Outcome(accepted, cohort.metrics(), cohort.columns())
 
     def snapshot(self) -> Snapshot:
         """Return what is needed to undo a round or to pretend that it never happened."""
@@ -266,6 +293,11 @@ def in_order(answers: Iterable[Answer], invited: Sequence[int]) -> Iterator[Answ
             yield heappop(waiting)[2]
     while waiting:
         yield heappop(waiting)[2]
+
+
+def _listed(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Return which hyper-parameters change, and how."""
+    return ", ".join(f"{name} goes from {then[name]!r} to {now[name]!r}" for name in now if then[name] != now[name])
 
 
 def _placed(value: Any, like: Tensor) -> Any:

@@ -83,7 +83,6 @@ class Simulation:
         """
         self.space = space
         self._task = task
-        self._given = algorithm
         self._regularizer = regularizer
         self._report = report
         self._weighting = weighting
@@ -232,6 +231,9 @@ class Simulation:
         same = before is self.server.algorithm
         start = self.server.state if same else before.init_server(self._start.clone())
         stored = self.server.stored_state(state, start)
+        binding = self.server.algorithm.binding
+        if not same and binding is not None and self._dependencies.vary(computed_with):
+            self.server.algorithm, same = binding.of(before), True  # the next round goes on from its values
         traffic = Traffic(state["upload"], state["download"])
         if state["clients"] is None:  # no round yet, so nothing depends on hyper-parameters
             self.server.resume(stored if same else self.server.state, traffic, self.server.buffers)
@@ -255,7 +257,7 @@ class Simulation:
 
     @property
     def _dependencies(self) -> Dependencies:
-        return Dependencies(self._given, self.server.algorithm, self._weighting)
+        return Dependencies(self.server.algorithm.given, self.server.algorithm, self._weighting)
 
     def _bind(self, algorithm: Algorithm, space: ParameterSpace) -> Algorithm:
         return algorithm.bind(space, self._start, self._regularizer)

@@ -1,7 +1,9 @@
 """Local solvers that algorithms share, and their stopping rules."""
 
 from fedlightning.local.alternating import descend_personal, descend_until
+from fedlightning.local.clipping import ByValue
 from fedlightning.local.descent import Direction, descend
+from fedlightning.local.optimizers import SGD, Adam, LocalOptimizer, Moments
 from fedlightning.local.sketch import CountSketch
 from fedlightning.local.smoothness import estimate_smoothness
 from fedlightning.local.solvers import SVRG, GradientDescent, LocalSolver, LocalSteps, Solution
@@ -15,15 +17,20 @@ from fedlightning.local.stopping import (
 from fedlightning.local.subproblem import Subproblem
 
 __all__ = [
+    "SGD",
     "SVRG",
+    "Adam",
+    "ByValue",
     "CountSketch",
     "DecreasingTolerance",
     "Direction",
     "FixedSteps",
     "GradientDescent",
     "GradientTolerance",
+    "LocalOptimizer",
     "LocalSolver",
     "LocalSteps",
+    "Moments",
     "RelativeDecrease",
     "Solution",
     "StoppingRule",

@@ -8,7 +8,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fedlightning.local.descent import Direction, clip_rows
+from fedlightning.local.clipping import Clip, clipped
+from fedlightning.local.descent import Direction, Step, gradient_step
 from fedlightning.oracle.gradient import GradientOracle
 
 
@@ -19,7 +20,8 @@ def descend_personal(
     lr: float | Tensor,
     direction: Callable[[Tensor, Tensor], Tensor] | None = None,
     passes: int = 1,
-    clip: float | None = None,
+    clip: Clip | None = None,
+    step: Step | None = None,
 ) -> Tensor | None:
     """Take steps ``v <- v - lr * direction(v, g_v)`` of every client's personal block at a fixed shared point.
 
@@ -29,7 +31,8 @@ def descend_personal(
         lr: Step size, a number or a vector ``[p]``.
         direction: ``(v [S, p], g_v [S, p]) -> [S, p]``; defaults to the gradient itself.
         passes: Number of passes over the round's minibatches.
-        clip: Largest norm of a client's minibatch gradient in the personal block, before ``direction``; None for none.
+        clip: Limit of a client's minibatch gradient in the personal block, before ``direction``; None for none.
+        step: Takes the steps along the directions; None for plain steps of size ``lr``.
 
     Returns:
         The personal blocks ``[S, p]``; None if there are none, in which case nothing is computed.
@@ -37,11 +40,12 @@ def descend_personal(
     v = oracle.personal
     if v is None:
         return None
+    v, step = v.clone(), gradient_step(lr) if step is None else step
     for _ in range(passes):
         for batch in oracle.batches():
             g = oracle.personal_gradient(w, v, batch)
-            g = g if clip is None else clip_rows(clip, g)[0]
-            v = batch.keep(v - lr * (g if direction is None else direction(v, g)), v)
+            (g,) = clipped(clip, g)
+            v = step(v, g if direction is None else direction(v, g), batch.active)
     return v
 
 

@@ -13,12 +13,21 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from fedlightning.core.errors import InvalidValueError
+from fedlightning.core.parameter_space import ParameterSpace
+from fedlightning.local.clipping import Clip, clipped
+from fedlightning.local.optimizers import LocalOptimizer, OptimizerSteps
 
 if TYPE_CHECKING:
     from fedlightning.oracle.gradient import GradientOracle, Minibatch
 
 Direction = Callable[[Tensor, Tensor], Tensor]
 """``(w [S, d], g [S, d]) -> [S, d]``: maps clients' points and operators to the directions that are subtracted."""
+
+OptimizerCallable = Callable[[Iterable[Tensor]], Optimizer]
+"""Makes an optimizer over given tensors, e.g. ``torch.optim.Adam`` or a ``functools.partial`` of it."""
+
+AnyOptimizer = OptimizerCallable | LocalOptimizer | OptimizerSteps | None
+"""How local steps are taken: by a torch optimizer or one of this package, begun or not; None for plain steps."""
 
 
 @torch.no_grad()
@@ -27,9 +36,9 @@ def descend(
     oracle: GradientOracle,
     lr: float | Tensor,
     direction: Direction | None = None,
-    optimizer: Callable[[Iterable[Tensor]], Optimizer] | None = None,
+    optimizer: AnyOptimizer = None,
     personal_lr: float | Tensor = 0.0,
-    clip: float | None = None,
+    clip: Clip | None = None,
     personal: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Start every client at ``z`` and take its local steps ``w <- w - lr * direction(w, g)``.
@@ -42,10 +51,12 @@ def descend(
         oracle: Operators and minibatches of the S clients.
         lr: Step size, a number or a vector ``[d]``.
         direction: Defaults to the operator itself.
-        optimizer: Makes an elementwise optimizer for the matrix ``[S, d]``, which acts as one optimizer for each
-            client; None for plain gradient steps.
-        personal_lr: Step size of the personal block.
-        clip: Largest norm of a client's minibatch gradient, before ``direction``; see :func:`clip_rows`. None for none.
+        optimizer: Acts as one optimizer for each client: a bound :class:`~fedlightning.local.LocalOptimizer`, its
+            :class:`~fedlightning.local.optimizers.OptimizerSteps` to go on from moments, or what makes an elementwise
+            torch optimizer for the matrix ``[S, d]``. None for plain gradient steps.
+        personal_lr: Step size of the personal block, which a :class:`~fedlightning.local.LocalOptimizer` moves as well;
+            otherwise it takes plain steps.
+        clip: Limit of a client's minibatch gradient, before ``direction``; see :func:`clipped`. None for none.
         personal: Start of the personal blocks, ``[S, p]``; None for their values at the start of the round.
 
     Returns:
@@ -55,9 +66,9 @@ def descend(
     v = oracle.personal if personal is None else personal
     if oracle.steps_together and optimizer is None and clip is None and _stands_still(v, personal_lr):
         return _several_at_once(w, v, oracle, lr, direction), v
-    step = gradient_step(lr) if optimizer is None else optimizer_step(w, lr, optimizer)
+    step, personal_step = steps_of(optimizer, w, lr, personal_lr)
     for batch in oracle.batches():
-        g, v = clipped_step(oracle, w, v, batch, personal_lr, clip)
+        g, v = clipped_step(oracle, w, v, batch, personal_lr, clip, personal_step)
         w = step(w, g if direction is None else direction(w, g), batch.active)
     return w.detach(), v
 
@@ -68,11 +79,12 @@ def clipped_step(
     v: Tensor | None,
     batch: Minibatch,
     personal_lr: float | Tensor,
-    clip: float | None,
+    clip: Clip | None,
+    personal_step: Step | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Compute the operator and take the personal step, with both blocks of the gradient clipped together.
 
-    Without clipping, this is ``oracle.step_personal``.
+    Without clipping and with plain steps, this is ``oracle.step_personal``.
 
     Args:
         oracle: Operators of the S clients.
@@ -80,32 +92,20 @@ def clipped_step(
         v: Personal blocks, ``[S, p]``; None if there are none.
         batch: A minibatch of every client.
         personal_lr: Step size of the personal block; 0.0 keeps the block fixed, and then only the operator is clipped.
-        clip: Largest norm of a client's gradient; None for none.
+        clip: Limit of a client's gradient; None for none.
+        personal_step: Steps the personal block; None for plain steps of size ``personal_lr``.
 
     Returns:
         The clipped operator ``[S, d]``, and the new personal blocks ``[S, p]`` or None.
     """
-    if clip is None or _stands_still(v, personal_lr):
+    if _stands_still(v, personal_lr) or (clip is None and personal_step is None):
         g, v = oracle.step_personal(w, v, batch, personal_lr)
-        return (g if clip is None else clip_rows(clip, g)[0]), v
+        return clipped(clip, g)[0], v
     assert v is not None
-    g, g_v = clip_rows(clip, *oracle(w, v, batch))
-    return g, batch.keep(v - personal_lr * g_v, v)
-
-
-def clip_rows(clip: float, *blocks: Tensor) -> tuple[Tensor, ...]:
-    """Scale every client's gradient to a norm of at most ``clip``, as ``torch.nn.utils.clip_grad_norm_`` does for one.
-
-    Args:
-        clip: Largest norm of a client's gradient, over all blocks together.
-        blocks: Parts of the same clients' gradients, ``[S, d]``, ``[S, p]``, ...
-
-    Returns:
-        The blocks, scaled client by client. A gradient that is not finite stays so.
-    """
-    norm = torch.stack([block.square().sum(dim=1) for block in blocks]).sum(dim=0).sqrt()
-    scale = (clip / (norm + 1e-6)).clamp(max=1.0)  # the 1e-6 is torch's
-    return tuple(block * scale[:, None] for block in blocks)
+    g, g_v = clipped(clip, *oracle(w, v, batch))
+    if personal_step is None:
+        return g, batch.keep(v - personal_lr * g_v, v)
+    return g, personal_step(v, g_v, batch.active)
 
 
 def _stands_still(v: Tensor | None, personal_lr: float | Tensor) -> bool:
@@ -150,7 +150,27 @@ def gradient_step(lr: float | Tensor) -> Step:
     return step
 
 
-def optimizer_step(w: Tensor, lr: float | Tensor, make: Callable[[Iterable[Tensor]], Optimizer]) -> Step:
+def steps_of(
+    optimizer: AnyOptimizer, w: Tensor, lr: float | Tensor, personal_lr: float | Tensor = 0.0
+) -> tuple[Step, Step | None]:
+    """Return what steps the shared blocks, and what the personal blocks; None where the latter take plain steps.
+
+    Args:
+        optimizer: How local steps are taken.
+        w: Start of the shared blocks, which a torch optimizer changes in place.
+        lr: Step size of the shared block.
+        personal_lr: Step size of the personal block.
+    """
+    if optimizer is None:
+        return gradient_step(lr), None
+    if isinstance(optimizer, LocalOptimizer):
+        optimizer = OptimizerSteps(optimizer, lr, personal=OptimizerSteps(optimizer.personal, personal_lr))
+    if isinstance(optimizer, OptimizerSteps):
+        return optimizer, optimizer.personal
+    return optimizer_step(w, lr, optimizer), None
+
+
+def optimizer_step(w: Tensor, lr: float | Tensor, make: OptimizerCallable) -> Step:
     """Return a function that takes the steps of a torch optimizer over ``w``, which is changed in place.
 
     The moves of elementwise optimizers are proportional to lr, so a vector of step sizes scales the move of lr = 1.
@@ -175,11 +195,32 @@ def optimizer_step(w: Tensor, lr: float | Tensor, make: Callable[[Iterable[Tenso
     return step
 
 
+def bound_optimizer(
+    optimizer: OptimizerCallable | LocalOptimizer | None, space: ParameterSpace, like: Tensor, argument: str
+) -> OptimizerCallable | LocalOptimizer | None:
+    """Return a local optimizer that is ready to step, or None for plain steps.
+
+    Args:
+        optimizer: As the user gave it.
+        space: Names and blocks of the parameters.
+        like: Gives dtype and device of vectors.
+        argument: What messages call the optimizer.
+
+    Raises:
+        ValueError: If a torch optimizer is not elementwise, or a hyper-parameter does not fit the parameters.
+    """
+    if isinstance(optimizer, LocalOptimizer):
+        return optimizer.bind(space, like)
+    if optimizer is not None:
+        require_elementwise(optimizer, like, argument)
+    return optimizer
+
+
 TRIAL_STEPS = 24
 """Number of steps in the trial, as some optimizers mix coordinates only after a while."""
 
 
-def require_elementwise(make: Callable[[Iterable[Tensor]], Optimizer], like: Tensor, argument: str) -> None:
+def require_elementwise(make: OptimizerCallable, like: Tensor, argument: str) -> None:
     """Check that an optimizer over the matrix of several clients acts as one optimizer for each client.
 
     The steps of two clients beside others are compared with the steps of each client alone, on gradients of very
@@ -205,7 +246,7 @@ def require_elementwise(make: Callable[[Iterable[Tensor]], Optimizer], like: Ten
         )
 
 
-def _objection(make: Callable[[Iterable[Tensor]], Optimizer], dtype: torch.dtype, device: torch.device) -> str | None:
+def _objection(make: OptimizerCallable, dtype: torch.dtype, device: torch.device) -> str | None:
     """Return why an optimizer does not act as one for each client; None if it does."""
     draw = torch.Generator().manual_seed(0)
     for clients, dim in ((2, 5), (160, 130)):  # some optimizers treat small matrices elementwise
@@ -229,7 +270,7 @@ def _objection(make: Callable[[Iterable[Tensor]], Optimizer], dtype: torch.dtype
 _known_objection = lru_cache(maxsize=16)(_objection)  # algorithms are bound more than once a fit
 
 
-def _trial(make: Callable[[Iterable[Tensor]], Optimizer], start: Tensor, gradients: Tensor) -> Tensor:
+def _trial(make: OptimizerCallable, start: Tensor, gradients: Tensor) -> Tensor:
     """Return where an optimizer goes from ``start [S, d]`` along ``gradients [steps, S, d]``."""
     w = start.clone()
     with torch.enable_grad(), torch.random.fork_rng(devices=[w.device] if w.device.type == "cuda" else []):

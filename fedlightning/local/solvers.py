@@ -7,7 +7,7 @@ steps of every client. All solvers work on operators, so a subproblem with a max
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -15,12 +15,21 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.parameter_space import ParameterSpace, PerBlock
+from fedlightning.core.schedule import PerRound
 from fedlightning.core.validation import require
-from fedlightning.local.descent import Step, clipped_step, gradient_step, optimizer_step, require_elementwise
+from fedlightning.local.clipping import ByValue, require_clip
+from fedlightning.local.descent import (
+    OptimizerCallable,
+    Step,
+    bound_optimizer,
+    clipped_step,
+    gradient_step,
+    steps_of,
+)
+from fedlightning.local.optimizers import LocalOptimizer
 from fedlightning.local.smoothness import estimate_smoothness
 from fedlightning.local.stopping import StoppingRule
 from fedlightning.local.subproblem import Subproblem
@@ -135,18 +144,19 @@ class LocalSteps(LocalSolver):
     Args:
         lr: Step size > 0: one number, ``[min, max]`` or by name prefix. Null: 1 / (weight + L_i), with L_i estimated on
             a minibatch in every round unless the algorithm knows it, which costs eleven more operators.
-        optimizer: Makes the optimizer, fresh in every round, with the learning rate ``lr``; null for plain steps.
+        optimizer: What makes an elementwise torch optimizer, or a :class:`LocalOptimizer`; fresh in every round, with
+            the learning rate ``lr``. Null for plain steps.
         clip: Largest norm > 0 of one client's minibatch gradient, shared and personal block together, before the
-            subproblem's terms are added; null for no clipping.
+            subproblem's terms are added, or :class:`ByValue`; null for no clipping.
     """
 
     lr: PerBlock | None = None
-    optimizer: Callable[[Iterable[Tensor]], Optimizer] | None = None
-    clip: float | None = None
+    optimizer: OptimizerCallable | LocalOptimizer | None = None
+    clip: PerRound | ByValue | None = None
 
     def __post_init__(self) -> None:
         require(self, "lr", above=0.0, optional=True)
-        require(self, "clip", above=0.0, optional=True)
+        require_clip(self, "clip")
 
     def bind(self, space: ParameterSpace, like: Tensor) -> LocalSteps:
         """Try out the optimizer, and return a bound copy; see :meth:`LocalSolver.bind`.
@@ -154,21 +164,21 @@ class LocalSteps(LocalSolver):
         Raises:
             ValueError: If the optimizer is not elementwise, or for the reasons of :meth:`LocalSolver.bind`.
         """
-        if self.optimizer is not None:
-            require_elementwise(self.optimizer, like, "LocalSteps: optimizer")
-        return super().bind(space, like)
+        bound = super().bind(space, like)
+        object.__setattr__(bound, "optimizer", bound_optimizer(self.optimizer, space, like, "LocalSteps: optimizer"))
+        return bound
 
     def solve(self, w: Tensor, oracle: GradientOracle, problem: Subproblem, stop: StoppingRule) -> Solution:
         """Take steps on minibatches, in the personal block on the same minibatches."""
         w = w.expand(oracle.num_clients, -1).clone()
         first_batch = next(oracle.batches())
         lr = self.step_size(problem, lambda point: oracle.at_reference(point, first_batch), w)
-        step = gradient_step(lr) if self.optimizer is None else optimizer_step(w, lr, self.optimizer)
+        step, personal_step = steps_of(self.optimizer, w, lr, self.personal_lr)
         run = _Run(w, stop, problem, step, oracle.personal)
         for batch in oracle.batches():
             going = run.going if batch.active is None else run.going & batch.active
             batch = replace(batch, active=None if bool(going.all()) else going)
-            g, run.v = clipped_step(oracle, run.w, run.v, batch, self.personal_lr, self.clip)
+            g, run.v = clipped_step(oracle, run.w, run.v, batch, self.personal_lr, self.clip, personal_step)
             if not run.step(problem.operator(run.w, g), batch.active):
                 break
         return run.solution

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fedlightning.core.errors import InvalidValueError
+from fedlightning.core.schedule import PerRound, constant
 from fedlightning.core.validation import require
 from fedlightning.local.subproblem import Subproblem
 
@@ -59,14 +60,15 @@ class GradientTolerance(StoppingRule):
         eps: Tolerance > 0.
     """
 
-    eps: float
+    eps: PerRound
 
     def __post_init__(self) -> None:
         require(self, "eps", above=0.0)
 
     def done(self, problem: Subproblem, squared_norm: Tensor, first: Tensor) -> Tensor:
         """Compare the squared norm with eps."""
-        return squared_norm <= self.eps
+        small: Tensor = squared_norm <= self.eps
+        return small
 
 
 @dataclass(frozen=True)
@@ -80,8 +82,8 @@ class DecreasingTolerance(StoppingRule):
         nu: Factor 0 < nu < 1 from one turn to the next.
     """
 
-    eps: float
-    nu: float = 0.95
+    eps: PerRound
+    nu: float = constant("it is the base of a schedule itself", 0.95)
 
     def __post_init__(self) -> None:
         require(self, "eps", above=0.0)
@@ -107,7 +109,7 @@ class RelativeDecrease(StoppingRule):
         r: Factor 0 < r < 1.
     """
 
-    r: float
+    r: PerRound
 
     def __post_init__(self) -> None:
         require(self, "r", above=0.0, below=1.0)

@@ -1,6 +1,7 @@
 """Networks of the papers and benchmarks."""
 
 from fedlightning.core.per_architecture import PerArchitecture
+from fedlightning.models.causal_lm import CausalLM
 from fedlightning.models.classifiers import CNN, MLP, LeNet5, LogisticRegression, ThreeLayerCNN
 from fedlightning.models.conditional_policy import ConditionalPolicy, head_context
 from fedlightning.models.dcgan import DCGANDiscriminator, DCGANGenerator
@@ -23,6 +24,7 @@ __all__ = [
     "MLP",
     "AttentionPooling",
     "AudioVideoNet",
+    "CausalLM",
     "Chain",
     "ConditionalPolicy",
     "DCGANDiscriminator",

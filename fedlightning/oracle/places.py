@@ -31,10 +31,14 @@ BYTES = (array, bytearray, np.ndarray)
 REGISTERED = ("_parameters", "_buffers", "_modules")
 """Attributes of a module that hold what PyTorch knows of."""
 
-_LIBRARIES = {"torch", "torchvision", "torchmetrics", "lightning", "numpy", "fedlightning", "transformers"}
+_LIBRARIES = {
+    *("torch", "torchvision", "torchmetrics", "lightning", "numpy", "fedlightning"),
+    *("transformers", "peft", "accelerate", "huggingface_hub"),
+}
 _HOLDERS = (list, tuple, dict, set, deque, partial, MethodType, ContextVar, threading.local)
 _STATE = (*PLAIN, *GENERATORS, *BYTES, *_HOLDERS, np.generic, Iterator, Tensor)
 _PLAIN_OBJECTS = (SimpleNamespace, Namespace, UserDict, UserList, threading.local)
+_STORE_GLOBAL = dis.opmap["STORE_GLOBAL"]
 _MISSING: Any = object()
 
 
@@ -199,7 +203,8 @@ def names_in(code: CodeType) -> list[str]:
 
 def assigned_in(code: CodeType) -> set[str]:
     """Return the globals that a function assigns to, and those that the functions within it do."""
-    own = {each.argval for each in dis.get_instructions(code) if each.opname == "STORE_GLOBAL"}
+    assigns = _STORE_GLOBAL in code.co_code[::2]  # few functions do, and to take one apart costs a hundred times more
+    own = {each.argval for each in dis.get_instructions(code) if each.opcode == _STORE_GLOBAL} if assigns else set()
     return own.union(*(assigned_in(each) for each in code.co_consts if isinstance(each, CodeType)))
 
 

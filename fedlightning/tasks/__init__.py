@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from fedlightning.tasks.fed_cp import FedCP
     from fedlightning.tasks.fed_rod import FedRoD
     from fedlightning.tasks.gan import GAN
+    from fedlightning.tasks.language_modelling import LanguageModelling
     from fedlightning.tasks.personal_quadratic import PersonalQuadratic
     from fedlightning.tasks.personalized_classification import PersonalizedClassification
     from fedlightning.tasks.quadratic_saddle import ClientNumbers, QuadraticSaddle
@@ -34,6 +35,7 @@ __all__ = [
     "DomainAdaptation",
     "FedCP",
     "FedRoD",
+    "LanguageModelling",
     "PersonalQuadratic",
     "PersonalizedClassification",
     "QuadraticSaddle",
@@ -52,6 +54,7 @@ __getattr__, __dir__ = lazily(
         "fed_cp": "FedCP",
         "fed_rod": "FedRoD",
         "gan": "GAN",
+        "language_modelling": "LanguageModelling",
         "personal_quadratic": "PersonalQuadratic",
         "personalized_classification": "PersonalizedClassification",
         "quadratic_saddle": "ClientNumbers QuadraticSaddle",

@@ -77,8 +77,8 @@ class FederatedLightningModule(CheckpointedTask):
         federation_options: How the task is trained over clients, beside its algorithm.
     """
 
-    max_parameters: ClassVar[tuple[str, ...]] = ()
-    per_client_evaluation: ClassVar[bool] = False
+    max_parameters: tuple[str, ...] = ()
+    per_client_evaluation: bool = False
     higher_is_better: ClassVar[Mapping[str, bool]] = {}
 
     __jit_unused_properties__: list[str] = [  # noqa: RUF012  # as in Lightning; TorchScript would compile these

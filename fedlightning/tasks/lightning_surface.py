@@ -20,6 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError
 from fedlightning.core.settings import settings
+from fedlightning.tasks.sharding import refuse_sharded_models
 from fedlightning.tasks.step_advice import clip_options, step_advice
 
 _NEVER = "clients' gradients are computed for many clients at once and never lie in parameters' .grad"
@@ -88,7 +89,7 @@ def require_a_federated_fit(task: LightningModule, base: type[LightningModule], 
         trainer: The trainer, which knows whether it fits, validates, tests or predicts.
 
     Raises:
-        TypeError: If a hook is overridden or put on a parameter, or there is no objective.
+        TypeError: If a hook is overridden or put on a parameter, there is no objective, or the strategy shards models.
         ValueError: If an option or a callback is of no effect.
     """
     algorithm: Any = getattr(task, "algorithm", None)
@@ -101,6 +102,7 @@ def require_a_federated_fit(task: LightningModule, base: type[LightningModule], 
         _require_callback(callback, task)
     if trainer.state.fn != TrainerFn.FITTING:
         return
+    refuse_sharded_models(trainer.strategy)
     name = type(task).__name__
     if getattr(task, "_compiler_ctx", None) is not None:
         raise InvalidTypeError(
@@ -108,7 +110,7 @@ def require_a_federated_fit(task: LightningModule, base: type[LightningModule], 
             "itself, with oracle=fedlightning.oracle.Vectorized(compile=True)."
         )
     for hook, remedy in HOOKS.items():
-        if _differs(task, base, hook):
+        if _differs(task, base, hook) and not _is_of_this_package(task, hook):
             remedy = remedy.format_map(step_advice(task))
             raise InvalidTypeError(f"{name} overrides {hook}, which a federated fit never calls: {remedy}.")
     for hook in TRANSFER_HOOKS:
@@ -157,6 +159,12 @@ def _differs(task: LightningModule, base: type[LightningModule], hook: str) -> b
     """Return whether the class of a task, or an attribute of the task itself, overrides a method of the base."""
     present, inherited = getattr(task, hook, None), getattr(base, hook, None)  # some are in newer Lightning alone
     return getattr(present, "__func__", present) is not inherited
+
+
+def _is_of_this_package(task: LightningModule, hook: str) -> bool:
+    """Return whether a method that differs from the base's is that of a task of this package, which calls it."""
+    present = getattr(task, hook)
+    return str(getattr(present, "__module__", "")).startswith(f"{__package__}.")
 
 
 def _require_options(trainer: Trainer, task: Any) -> None:

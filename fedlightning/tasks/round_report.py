@@ -11,9 +11,12 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from fedlightning.algorithms.base import Algorithm
-from fedlightning.callbacks.histograms import log_histogram
+from fedlightning.callbacks.clients import EvaluateClients
+from fedlightning.callbacks.loggers import log_histogram
+from fedlightning.callbacks.percentiles import percentiles
 from fedlightning.core.parameter_space import PerBlock
 from fedlightning.core.settings import settings
+from fedlightning.federation.client_columns import of_all_processes
 from fedlightning.federation.loop import RoundResult
 from fedlightning.federation.remedies import LOOK_AT_DATA, smaller_steps
 from fedlightning.tasks.step_advice import server_moves
@@ -57,11 +60,15 @@ class RoundReport:
         if not (trainer.should_stop or (every and (trainer.global_step % every == 0 or _is_last(trainer)))):
             return
         numbers = {name: float(value) for name, value in metrics.items()}
+        spread = _distributions(task, result)
+        which = _percentiles_of(trainer)
+        for name, values in spread.items():
+            numbers |= {f"{name}{suffix}": value for suffix, value in percentiles(values, which).items()}
         trainer.logged_metrics.update({name: torch.as_tensor(value) for name, value in numbers.items()})
         for logger in trainer.loggers:
             logger.log_metrics({**numbers, "epoch": trainer.current_epoch}, step=trainer.global_step)
             logger.save()
-        for name, values in result.per_client.items():
+        for name, values in spread.items():
             log_histogram(trainer, f"{name}_clients", values)
 
     def _watch(self, metrics: Mapping[str, Tensor | float], task: Any) -> None:
@@ -92,6 +99,20 @@ class RoundReport:
                 "clients that count are finite: a term of the objective is undefined where its gradient is not (log of "
                 "a negative number, 0/0). Look at the data and at every term of the objective."
             )
+
+
+def _percentiles_of(trainer: Any) -> tuple[float, ...]:
+    """Return which percentiles over clients are logged, as the callback of validation says it."""
+    return next((each.percentiles for each in trainer.callbacks if isinstance(each, EvaluateClients)), ())
+
+
+def _distributions(task: Any, result: RoundResult) -> dict[str, Tensor]:
+    """Return what the algorithm logs client by client: the finite values among those of all clients of the round."""
+    columns = of_all_processes(
+        {name: column for name, column in result.columns.items() if column.is_distribution},
+        task.run.simulation.loop.transport.processes,
+    )
+    return {name: column.values[column.values.isfinite()] for name, column in columns.items()}
 
 
 def _start_loss(task: Any) -> float | None:

@@ -11,6 +11,8 @@ import torch
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 
+from fedlightning.algorithms.base import Algorithm
+from fedlightning.core.in_force import scheduled_numbers
 from fedlightning.core.memory import keep_freed_memory
 from fedlightning.federation.cohort import RoundBatch
 from fedlightning.federation.loop import RoundResult
@@ -27,7 +29,11 @@ if TYPE_CHECKING:
 
 
 class TrainingRounds:
-    """Carries out rounds between the server and the clients of a task, and moves the task's global model after each."""
+    """Carries out rounds between the server and the clients of a task, and moves the task's global model after each.
+
+    Attributes:
+        last: Outcome of the last round of this fit; None before the first.
+    """
 
     def __init__(self, task: FederatedLightningModule, server_step: ServerStep) -> None:
         """Store the task and its server step; no fit has begun yet.
@@ -40,6 +46,7 @@ class TrainingRounds:
         self._server_step = server_step
         self._report = RoundReport()
         self._running = False
+        self.last: RoundResult | None = None
 
     @property
     def running(self) -> bool:
@@ -54,6 +61,7 @@ class TrainingRounds:
             ValueError: If a name prefix or a shape of the algorithm's or the regularizer's does not fit the task.
         """
         self._report = RoundReport()
+        self.last = None
         task = self._task
         space, options = task.parameter_space(), task.federation_options
         task.algorithm.bind(space, _trained(task), options.composite(space))  # names wrong prefixes and shapes now
@@ -70,7 +78,7 @@ class TrainingRounds:
             batch: A round of the data module.
 
         Returns:
-            The outcome, with the clients' step sizes among the metrics.
+            The outcome, with the clients' step sizes and all hyper-parameters that vary among the metrics.
 
         Raises:
             RoundRejectedError: If no client returned finite numbers; the state before the round is saved.
@@ -81,14 +89,16 @@ class TrainingRounds:
         refuse_gradient_hooks(task)
         simulation = task.run.simulation
         task.run.release_loaded()
-        step_sizes = client_step_sizes(task.algorithm, simulation.server.state)
+        before = simulation.server.state
         precision = RoundPrecision.of(task)
         with self._computing(batch), torch.autocast(task.device.type, enabled=False):
             placed = batch.place(task.device, _trained(task).dtype)
             result = simulation.run(placed, precision.autocast, precision.undoes_overflow)
         self._server_step.take(task, simulation, precision.scaler, result.undone)
         simulation.loop.finish_round()
-        return replace(result, metrics={**result.metrics, **step_sizes})
+        numbers = _hyper_parameters(simulation.server.algorithm, before, batch)
+        self.last = replace(result, metrics={**result.metrics, **numbers})
+        return self.last
 
     def report(self, result: RoundResult, seconds: float) -> None:
         """Pass the metrics of a round on to callbacks and loggers.
@@ -109,6 +119,21 @@ class TrainingRounds:
             raise RoundRejectedError(f"Round {batch.index + 1}: {error}{rescue(self._task.trainer)}") from None
         finally:
             self._running = False
+
+
+def _hyper_parameters(algorithm: Algorithm, server: Any, batch: RoundBatch) -> dict[str, float]:
+    """Return what is logged of the hyper-parameters of a round: the clients' step sizes, and all that vary.
+
+    Args:
+        algorithm: As it was bound for the round.
+        server: The server state before the round.
+        batch: The round.
+    """
+    values = client_step_sizes(algorithm.given, server)
+    if algorithm.binding is not None:
+        varying = scheduled_numbers(algorithm.binding.given, batch.index)
+        values |= {f"schedule/{name}": value for name, value in varying.items()}
+    return values
 
 
 def _trained(task: nn.Module) -> Tensor:

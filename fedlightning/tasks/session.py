@@ -19,6 +19,9 @@ class EvaluationSession:
 
     It is the :class:`~fedlightning.federation.transport.Evaluator` of clients in this process. They measure while the
     evaluation loop runs, and the server asks for their answers afterwards.
+
+    Attributes:
+        found: What the clients of all processes measured in the last evaluation client by client, by metric.
     """
 
     def __init__(self, task: FederatedLightningModule) -> None:
@@ -27,6 +30,7 @@ class EvaluationSession:
         self._side_by_side = SideBySide()
         self._evaluation: ClientEvaluation | None = None
         self._shows_a_client = False
+        self.found: dict[str, ClientValues] = {}
 
     @property
     def evaluation(self) -> ClientEvaluation | None:
@@ -41,6 +45,7 @@ class EvaluationSession:
     def end(self) -> None:
         """End the evaluation that runs, if one does, and drop what was prepared for it."""
         self._evaluation = None
+        self.found = {}
         self._side_by_side.forget_models()
 
     def close(self) -> None:
@@ -104,4 +109,5 @@ class EvaluationSession:
             raise UsageError("No evaluation client by client runs, so nothing was measured.")
         found = self._task.run.loop.evaluate(self._evaluation.request, range(num_clients))
         self.end()
+        self.found = found
         return found

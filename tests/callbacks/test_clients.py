@@ -21,6 +21,8 @@ from fedlightning.tasks import Classification, PersonalizedClassification
 from tests.support.evaluated import CLIENTS, Own, digits, fitted, held_out_data, task, two_rounds
 from tests.support.small import Line, Personal, clients, regression_data, trainer
 
+PERCENTILES = ("_p10", "_p50", "_p90")
+
 
 def by_hand(model, data, part="val"):
     """Accuracy, F1, AUC and loss of every client, on all its samples at once."""
@@ -338,7 +340,7 @@ def test_steps_that_do_not_tell_the_loaders_apart_are_not_mixed():
     fit = fitted(model, data)
     names = {"val_loss", "val_global_loss", "val_loss/dataloader_idx_1", "global_val_loss/dataloader_idx_1"}
     assert {name for name in fit.callback_metrics if "_loss" in name} - {"train_loss"} == {
-        f"{name}{end}" for name in names for end in ("", "_std", "_min", "_max")
+        f"{name}{end}" for name in names for end in ("", "_std", "_min", "_max", *PERCENTILES)
     }
     train = [model.personalize(i).objective(part.tensors).item() for i, part in enumerate(clients())]
     assert float(fit.callback_metrics["val_loss/dataloader_idx_1"]) == pytest.approx(sum(train) / 4)
@@ -404,9 +406,13 @@ def test_worst_is_never_the_best_client():
     known = two_rounds(judged, held_out_data()).callback_metrics
     r, loss = plain.client_metrics["val_r"], plain.client_metrics["val_loss"]
     assert r.std() > 0
-    assert {name for name in logged if name.startswith("val_r")} == {"val_r", "val_r_std", "val_r_min", "val_r_max"}
+    assert {name for name in logged if name.startswith("val_r")} == {
+        f"val_r{end}" for end in ("", "_std", "_min", "_max", *PERCENTILES)
+    }
     assert (logged["val_r_min"], logged["val_r_max"]) == (r.min(), r.max())
-    assert {name for name in known if name.startswith("val_r")} == {"val_r", "val_r_std", "val_r_worst"}
+    assert {name for name in known if name.startswith("val_r")} == {
+        f"val_r{end}" for end in ("", "_std", "_worst", *PERCENTILES)
+    }
     assert known["val_r_worst"] == r.min()
     assert known["val_loss_worst"] == loss.max()
 
@@ -426,6 +432,7 @@ def test_metrics_that_know_no_direction_get_both_ends():
         "val_mean_std",
         "val_mean_min",
         "val_mean_max",
+        *(f"val_mean{end}" for end in PERCENTILES),
     }
 
 

@@ -13,14 +13,20 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from fedlightning.cli import FederatedCLI, main
 from fedlightning.federation.checkpoint_io import AtomicCheckpointIO
-from tests.support.commands import SMALL, of
+from tests.support.commands import ALGORITHM, SMALL, of
+from tests.support.language import needs_hf
 from tests.support.paths import CONFIGS
 
 TASKS = sorted(path.parent for path in CONFIGS.glob("*/base.yaml"))
+NEEDS = {"language": needs_hf}
 PAIRS = [(task, algorithm) for task in TASKS for algorithm in sorted(task.glob("*.yaml")) if algorithm.stem != "base"]
 
 
-@pytest.mark.parametrize(("task", "algorithm"), PAIRS, ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    ("task", "algorithm"),
+    [pytest.param(*pair, marks=NEEDS.get(pair[0].stem, ())) for pair in PAIRS],
+    ids=lambda p: p.stem,
+)
 def test_every_config_runs(task, algorithm):
     fit = ["fit", f"--config={task / 'base.yaml'}", f"--config={algorithm}", *SMALL]
     main([*fit, "--trainer.fast_dev_run=1"])
@@ -119,6 +125,15 @@ def test_a_wrong_value_is_named(capsys):
     assert "FedMM(eta3=2.0): expected > 0 and <= 1" in text
 
 
+@pytest.mark.parametrize("name", ["fsdp", "fsdp_cpu_offload", "deepspeed", "deepspeed_stage_3_offload"])
+def test_sharding_is_refused_before_lightning_asks_for_packages_and_devices(name, capsys):
+    with pytest.raises(SystemExit):
+        main(["fit", *of("quadratic_saddle", "fed_mm"), *SMALL, f"--trainer.strategy={name}"])
+    message = capsys.readouterr().err
+    assert f"Trainer(strategy='{name}') cuts the model" in message
+    assert "strategy='ddp'" in message
+
+
 def test_step_sizes_by_block_and_by_prefix_from_yaml(tmp_path):
     for value in ("[0.1, 0.2]", "{default: 0.1, features: 0.05, adversary: 0.2}"):
         path = tmp_path / "algorithm.yaml"
@@ -155,3 +170,44 @@ def test_load_from_a_checkpoint_of_the_command_line():
     assert task.algorithm.lr == 0.1
     assert task.client_states.lam.shape[0] == 2
     shutil.rmtree("runs")
+
+
+FALLING = "{class_path: Exponential, init_args: {start: 0.1, gamma: 0.5}}"
+
+
+def test_schedules_are_logged_saved_and_go_on():
+    arguments = [*of("classification", "fed_avg"), *SMALL, f"{ALGORITHM}.init_args.lr={FALLING}"]
+    main(["fit", *arguments, "--trainer.log_every_n_steps=1"])
+    (config,) = Path("runs").rglob("config.yaml")
+    saved = yaml.safe_load(config.read_text())["model"]["init_args"]["algorithm"]["init_args"]["lr"]
+    assert saved["class_path"] == "fedlightning.schedules.Exponential"
+    board = EventAccumulator(str(config.parent))
+    board.Reload()
+    assert [event.value for event in board.Scalars("schedule/lr")] == pytest.approx([0.1, 0.05])
+    (checkpoint,) = Path("runs").rglob("last.ckpt")
+    cli = FederatedCLI([*arguments, "--trainer.max_steps=4"], run=False)
+    cli.trainer.fit(cli.model, cli.datamodule, ckpt_path=str(checkpoint))
+    assert cli.model.round_metrics["schedule/lr"] == 0.1 * 0.5**3
+    assert type(cli.model).load_from_checkpoint(checkpoint).algorithm.lr == cli.model.algorithm.lr
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("abc", "lr=abc: expected float or list or Mapping, or null."),
+        ("[a, b]", "lr=['a', 'b']: expected float or Mapping, or null."),
+        ("{head: x}", "lr: expected float or list, or null."),
+        ("{0: 0.1, 9: 0.01}", "Values by round are a schedule, fedlightning.schedules.Milestones."),
+        ("{class_path: Milestone, init_args: {values: {0: 0.1}}}", "Did you mean 'fedlightning.schedules.Milestones'?"),
+        ("{class_path: Exponential, init_args: {start: 0.1}}", "Exponential needs gamma. Give --"),
+        ("{class_path: Milestones, init_args: {values: {0: 0.1, 9: -1}}}", "is -1.0 after 9 rounds: expected > 0."),
+        (
+            "{class_path: fedlightning.proximal.L1, init_args: {weight: 1.0}}",
+            "lr: expected a schedule over rounds such as fedlightning.schedules.Exponential",
+        ),
+    ],
+)
+def test_wrong_step_sizes_and_schedules_are_named_in_a_line(value, said, capsys):
+    with pytest.raises(SystemExit):
+        main(["fit", *of("classification", "fed_avg"), *SMALL, f"{ALGORITHM}.init_args.lr={value}"])
+    assert said in capsys.readouterr().err

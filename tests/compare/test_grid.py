@@ -122,3 +122,15 @@ def test_grid_values_may_be_pairs():
     compare(**arguments(algorithms=[f"FedMM={SADDLE / 'fed_mm.yaml'}"], grid=["lr=[0.05,0.02],{x: 0.04, y: 0.03}"]))
     assert "lr=[0.05,0.02] |" in Path("out/grid.md").read_text()
     assert "lr={x: 0.04, y: 0.03} |" in Path("out/grid.md").read_text()
+
+
+def test_grid_values_may_be_schedules():
+    falling = "{class_path: fedlightning.schedules.Exponential, init_args: {start: 0.05, gamma: 0.9}}"
+    wild = f"{{class_path: fedlightning.schedules.Milestones, init_args: {{values: {{0: 0.01, 1: {WILD}}}}}}}"
+    compare(**arguments(algorithms=[f"FedAvg={SADDLE / 'fed_avg.yaml'}"], grid=[f"lr={wild},{falling}"]))
+    rows = [line for line in Path("out/grid.md").read_text().splitlines() if line.startswith("| FedAvg")]
+    assert ["diverged" in row for row in rows] == [True, False]
+    assert rows[1].startswith(f"| FedAvg | lr={falling} |")
+    assert rows[1].endswith("| chosen |")
+    (made,) = (yaml.safe_load(path.read_text()) for path in Path("out/FedAvg").rglob("config.yaml"))
+    assert made["model"]["init_args"]["algorithm"]["init_args"]["lr"]["init_args"]["gamma"] == 0.9

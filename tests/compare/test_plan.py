@@ -81,7 +81,8 @@ def test_a_value_of_all_runs_wins_over_an_algorithms_own(tmp_path):
     own = Plan(algorithm_arguments(BASE, parse_algorithms([entry])))
     both = Plan(algorithm_arguments(BASE, parse_algorithms([entry]), overrides), overrides)
     assert own.run("A", 0, (), tmp_path).arguments[-1] == "--trainer.max_steps=5"
-    assert prepare(own.run("A", 0, (), tmp_path)) == (5, False)
-    assert prepare(both.run("A", 0, (), tmp_path)) == (7, False)
+    for plan, rounds in ((own, 5), (both, 7)):
+        prepared = prepare(plan.run("A", 0, (), tmp_path))
+        assert (prepared.rounds, prepared.is_finished) == (rounds, False)
     searched = both.run("A", 0, (f"{INIT_ARGS}.lr=0.2",), tmp_path)
     assert searched.arguments[-3:] == (*overrides, f"--{INIT_ARGS}.lr=0.2")

@@ -53,9 +53,9 @@ def test_extras_have_the_packages_that_errors_say(package, extra):
     assert DISTRIBUTIONS.get(package, package) not in listed("dependencies")
 
 
-def test_everybody_who_develops_has_all_extras():
+def test_everybody_who_develops_has_all_extras_but_language_models():
     parts = re.search(r'^all = \["fedlightning\[(.*)\]"\]', PROJECT, re.MULTILINE)[1].split(",")
-    assert {*EXTRAS.values()} <= {*parts}
+    assert {*EXTRAS.values()} - {"hf"} == {*parts}
     assert '"fedlightning[all]"' in PROJECT
 
 

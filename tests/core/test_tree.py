@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import UserDict
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import pytest
@@ -15,11 +17,25 @@ class Pair(NamedTuple):
     y: torch.Tensor
 
 
+class Encoding(UserDict):
+    """A mapping that is no dict, as transformers' BatchEncoding."""
+
+
+@dataclass
+class Sample:
+    x: torch.Tensor
+    y: tuple[torch.Tensor, ...]
+
+
 A, B, C = torch.tensor(1.0), torch.tensor([2.0]), torch.tensor([3, 4])
 
 
 @pytest.mark.parametrize(
-    "data", [A, (A, B), [A, B], {"a": A, "b": (B, C)}, Pair(A, B), {"a": {"b": [A, (B,)]}, "c": C}]
+    "data",
+    [
+        *(A, (A, B), [A, B], {"a": A, "b": (B, C)}, Pair(A, B), {"a": {"b": [A, (B,)]}, "c": C}),
+        *(Encoding(a=A, b=(B, C)), Sample(A, (B, C)), {"a": Sample(A, (B,)), "b": Encoding(c=C)}),
+    ],
 )
 def test_unflatten_is_the_inverse(data):
     leaves, structure = flatten(data)

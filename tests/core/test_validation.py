@@ -40,7 +40,12 @@ def test_numbers_within_their_range_pass(step):
         (Step(lr=0.0), ValueError, r"Step\(lr=0.0\): expected > 0\."),
         (Step(lr=[0.1, -1]), ValueError, r"Step\(lr=\[0.1, -1\]\): expected > 0\."),
         (Step(lr=[0.1, 0.2, 0.3]), ValueError, r"expected one number or a pair \[min, max\]"),
-        (Step(lr={1: 0.1}), TypeError, "expected name prefixes or 'default' as keys, not 1"),
+        (
+            Step(lr={1: 0.1}),
+            TypeError,
+            "expected name prefixes or 'default' as keys, not 1. Values by round are a sched",
+        ),
+        (Step(lr={None: 0.1}), TypeError, "expected name prefixes or 'default' as keys, not None.$"),
         (Step(lr="0.1"), TypeError, "expected a number, not '0.1'"),
         (Step(steps=1.5), TypeError, r"Step\(steps=1.5\): expected a whole number, not 1.5"),
         (Step(steps=True), TypeError, "expected a whole number, not True"),

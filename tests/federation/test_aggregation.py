@@ -39,7 +39,7 @@ def test_means_over_the_cohort_and_over_all_clients(by_samples):
     torch.testing.assert_close(update.w, (weights[:, None] * w).sum(0) / weights.sum())
     torch.testing.assert_close(update.c, (weights[:, None] * c).sum(0) / (30 if by_samples else 7))
     assert (cohort.accepted, cohort.left_out, cohort.floats) == ([1, 2, 3, 4, 5], [], 25)
-    torch.testing.assert_close(cohort.per_client()["norm"], w.norm(dim=1))
+    torch.testing.assert_close(cohort.columns()["norm"].values, w.norm(dim=1))
 
 
 def test_who_sends_or_keeps_what_is_not_finite_is_left_out():

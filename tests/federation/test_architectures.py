@@ -79,7 +79,7 @@ def test_a_plain_step_of_the_personal_block_beside_every_step(name):
 
 
 @pytest.mark.parametrize(
-    "name", sorted(set(CASES) - {"FedCP"})
+    "name", sorted(set(CASES) - {"FedCP", "StatefulFedAvg"})
 )  # whose personal heads are all shaped as the shared one
 def test_every_algorithm_computes_alike_in_any_order_and_resumes(name):
     algorithm = CASES[name].personal_algorithm()
@@ -104,6 +104,14 @@ def test_every_algorithm_computes_alike_in_any_order_and_resumes(name):
         assert torch.equal(ours, theirs)
     for ours, theirs in zip(*(tensors_of(loop.client_states()).values() for loop in (second, loops[0])), strict=True):
         assert torch.equal(ours, theirs)
+
+
+def test_states_that_depend_on_personal_parameters_are_refused_by_name():
+    algorithm = CASES["StatefulFedAvg"].personal_algorithm()
+    with pytest.raises(
+        ValueError, match=r"StatefulFedAvg keeps 'first' of every client, with shape \[\d+\] for arch.*"
+    ):
+        run(loop_for(ragged(algorithm)), rounds(algorithm, 3, 5))
 
 
 def test_only_those_who_take_part_move_and_nothing_personal_travels():

@@ -17,7 +17,7 @@ from tests.support.shared_runs import COUNT, RUNS
 from tests.support.situations import SITUATIONS, batches_of
 from tests.support.small import regression_data
 
-NAMES = ("fedmm", "personal", "architectures", "fiaelt", "fed_pd", "fed_skip", "uneven")
+NAMES = ("fedmm", "personal", "architectures", "fiaelt", "fed_pd", "fed_skip", "schedule", "uneven")
 _SCRIPT = """
 import atexit, fedlightning, sys, torch
 from fedlightning import FederatedDataModule
@@ -28,6 +28,7 @@ from fedlightning.models import PerArchitecture
 from fedlightning.core.serialisation import to_config
 from fedlightning.oracle import Sequential, Vectorized
 from fedlightning.participation import Uniform
+from fedlightning.schedules import Exponential
 from fedlightning.federation.processes import DistributedProcesses, OneProcess
 class Varied(Line):
     personal_parameters = ("own",)
@@ -69,6 +70,9 @@ tasks = {
     "fiaelt": lambda: Line(FIAELT(beta=5.0, solver=SVRG(inner_steps=6, epochs=2)), dropout=0.0),
     "fed_pd": lambda: Line(FedPD(eta=0.5, p=0.5, solver=LocalSteps(lr=0.05)), dropout=0.0),
     "fed_skip": lambda: Line(FedSkip(lr=0.05, period=3), dropout=0.0),
+    "schedule": lambda: Line(
+        FIAELT(beta=Exponential(5.0, 1.1), solver=SVRG(lr=Exponential(0.02, 0.9), inner_steps=6, epochs=2)), dropout=0.0
+    ),
     "uneven": Uneven,
 }
 if __name__ == "__main__":

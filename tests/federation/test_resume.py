@@ -10,10 +10,12 @@ import torch
 from fedlightning import FederatedDataModule
 from fedlightning import algorithms as fl
 from fedlightning.algorithms import Algorithm
+from fedlightning.core.in_force import in_force
 from fedlightning.core.parameter_space import ParameterSpace
 from fedlightning.local import GradientDescent, LocalSteps
 from fedlightning.participation import Uniform
 from fedlightning.proximal import L1, compose
+from fedlightning.schedules import Exponential, Milestones
 from tests.support.cases import CASES
 from tests.support.federations import loop_for, personal_quadratic, quadratic, rounds_of, run
 from tests.support.small import Line, Personal, clients, regression_data, trainer
@@ -93,7 +95,7 @@ def test_every_hyper_parameter_either_goes_on_or_is_refused_by_name(name):
                 ValueError, match=rf"computed with {field}={was!r}, this run has {field}=.* Resume with"
             ):
                 second.load_state_dict(state)
-        elif not (name == "FeDualEx" and field == "output"):  # its server keeps another field: refused by shapes
+        elif (name, field) not in (("FeDualEx", "output"), ("StatefulFedAvg", "local_optimizer")):  # by shapes
             second.load_state_dict(state)
             run(second, rounds_of(other, 1))
 
@@ -260,3 +262,43 @@ def test_personal_models_of_other_clients_of_the_same_sizes_are_refused(tmp_path
 
 def test_a_user_s_algorithm_is_free_to_change_unless_it_says_otherwise():
     assert Algorithm.state_depends_on == ()
+
+
+SCHEDULES = {
+    "FedAvg, from a number": (fl.FedAvg(0.08), {"lr": Exponential(0.05, 0.9)}),
+    "SCAFFOLD, to a number": (fl.SCAFFOLD(Exponential(0.08, 0.9)), {"lr": 0.055}),
+    "FIAELT, from a number": (fl.FIAELT(8.0, r=0.05, solver=SOLVER), {"beta": Exponential(6.0, 1.1)}),
+    "FIAELT, to a number": (fl.FIAELT(Exponential(6.0, 1.1), r=0.05, solver=SOLVER), {"beta": 7.0}),
+    "FIAELT, another": (fl.FIAELT(Exponential(6.0, 1.1), r=0.05, solver=SOLVER), {"beta": Exponential(9.0, 0.95)}),
+    "FedADMM, beside another change": (
+        fl.FedADMM(4.0, eps=1e-20, nu=0.9, solver=SOLVER),
+        {"sigma": 3.0, "solver": replace(SOLVER, lr=Exponential(0.15, 0.99))},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_run_may_resume_with_another_schedule_as_with_another_number(name):
+    """Three rounds done, the new schedule gives the value of the fourth."""
+    algorithm, changes = SCHEDULES[name]
+    first = loop_for(quadratic(algorithm))
+    batches = rounds_of(algorithm, 5, size=4)
+    run(first, batches[:3])
+    scheduled_on, state = replace(algorithm, **changes), first.state_dict()
+    second = loop_for(quadratic(scheduled_on))
+    second.load_state_dict(state)
+    torch.testing.assert_close(second.point, first.point, rtol=1e-12, atol=1e-12)
+    trajectory = run(second, batches[3:])
+    for batch, point in zip(batches[3:], trajectory, strict=True):
+        by_hand = loop_for(quadratic(in_force(scheduled_on, batch.index)))
+        by_hand.load_state_dict(state)
+        torch.testing.assert_close(run(by_hand, [batch])[0], point, rtol=1e-10, atol=1e-10)
+        state = by_hand.state_dict()
+
+
+def test_checkpoints_keep_the_numbers_in_force():
+    algorithm = fl.FedDualAvg(Milestones({0: 0.05, 2: 0.01}))
+    loop = loop_for(quadratic(algorithm))
+    assert loop.state_dict()["depends_on"]["lr"] == 0.05
+    run(loop, rounds_of(algorithm, 3))
+    assert loop.state_dict()["depends_on"]["lr"] == 0.01

@@ -7,12 +7,16 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from fedlightning import FederatedDataModule
-from fedlightning.algorithms import SCAFFOLD, FedAvg, FedMM
+from fedlightning.algorithms import FIAELT, SCAFFOLD, FedAvg, FedDualAvg, FedMM
 from fedlightning.callbacks import LastCheckpoint
 from fedlightning.federation.protocol import Answer, Stamp
 from fedlightning.federation.server import RoundRejectedError, in_order
-from fedlightning.oracle import Sequential, Vectorized
+from fedlightning.local import GradientDescent
+from fedlightning.oracle import Autocast, Sequential, Vectorized
 from fedlightning.participation import Uniform
+from fedlightning.proximal import L1, compose
+from fedlightning.schedules import Exponential, Milestones
+from tests.support.federations import loop_for, quadratic, rounds_of, run, space_of
 from tests.support.small import Line, clients, fitted, regression_data, trainer
 
 
@@ -105,3 +109,75 @@ def test_answers_in_order_do_not_wait():
     first = next(in_order(stream(), invited=[2, 0, 1]))
     assert first.client_ids == [2]
     assert taken == [2]
+
+
+def sparse(algorithm):
+    """A loop on a quadratic problem with an l1 norm."""
+    task = quadratic(algorithm)
+    return loop_for(task, regularizer=compose(space_of(task).shared, L1(0.05), L1(0.05), personal=()))
+
+
+def test_thresholds_of_dual_averaging_are_sums_of_steps_that_vary():
+    """lr_server * lr * steps is the sum of all steps taken, whatever size they had."""
+    algorithm = FedDualAvg(Exponential(0.05, gamma=0.7), lr_server=0.9)
+    loop = sparse(algorithm)
+    batches = rounds_of(algorithm, 4)
+    taken = 0.0
+    for index, batch in enumerate(batches):
+        run(loop, [batch])
+        taken += 0.9 * 0.05 * 0.7**index * 5
+        now = loop.algorithm
+        torch.testing.assert_close(float(now.lr * now.lr_server * loop.state.steps), taken, rtol=1e-12, atol=0.0)
+        prox = L1(0.05).prox(loop.state.dual, taken)
+        torch.testing.assert_close(loop.point, prox, rtol=1e-12, atol=1e-15)
+
+
+def test_a_new_penalty_moves_neither_the_point_nor_the_means():
+    algorithm = FIAELT(Milestones({0: 8.0, 3: 12.0}), r=0.05, solver=GradientDescent(max_steps=30))
+    loop = loop_for(quadratic(algorithm))
+    run(loop, rounds_of(algorithm, 3, size=4))
+    before = loop.state
+    loop.server.begin_round(3)
+    assert loop.state.beta == loop.algorithm.beta == 12.0
+    assert torch.equal(loop.state.y, before.y)
+    assert torch.equal(loop.state.z, before.z)
+    mean = loop.runner.mean_state().x
+    torch.testing.assert_close(loop.state.bx, 12.0 * mean, rtol=1e-12, atol=1e-12)
+
+
+def test_a_state_that_cannot_follow_a_schedule_is_refused_in_the_round():
+    loop = sparse(FedDualAvg([Milestones({0: 0.05, 2: 0.01}), 0.05]))
+    batches = rounds_of(loop.algorithm, 3)
+    run(loop, batches[:2])
+    point = loop.point.clone()
+    with pytest.raises(
+        ValueError, match=r"FedDualAvg: after 2 rounds lr goes from \[0.05, 0.05\] to \[0.01, 0.05\]. .*cannot be made"
+    ):
+        run(loop, batches[2:])
+    assert torch.equal(loop.point, point)
+
+
+def test_a_round_that_was_interrupted_after_its_hyper_parameters_came_into_force_is_repeated_bitwise():
+    algorithm = FedDualAvg(Exponential(0.05, gamma=0.7))
+    batches = rounds_of(algorithm, 4)
+    whole = sparse(algorithm)
+    trajectory = run(whole, batches)
+    first = sparse(algorithm)
+    run(first, batches[:2])
+
+    class Interrupted(Exception):
+        pass
+
+    def stop(*_):
+        raise Interrupted
+        yield
+
+    asking, first.loop.transport.ask = first.loop.transport.ask, stop
+    with pytest.raises(Interrupted):
+        first.run(batches[2], Autocast("cpu"))
+    first.loop.transport.ask = asking
+    second = sparse(algorithm)
+    second.load_state_dict(first.state_dict())
+    torch.testing.assert_close(second.point, trajectory[1], rtol=1e-12, atol=1e-15)
+    assert torch.equal(run(second, batches[2:]), trajectory[2:])
+    assert torch.equal(run(first, batches[2:]), trajectory[2:])

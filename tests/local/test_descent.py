@@ -15,7 +15,7 @@ from torch import optim
 from fedlightning import FederatedDataModule
 from fedlightning.algorithms import Ditto, FedALA, FedAlt, FedAvg, FedDR, FedMM, FedProx, FedSkip
 from fedlightning.local import LocalSteps
-from fedlightning.local.descent import clip_rows, optimizer_step, require_elementwise
+from fedlightning.local.descent import optimizer_step, require_elementwise
 from fedlightning.oracle import Sequential, Vectorized
 from fedlightning.tasks import ClientNumbers, QuadraticSaddle
 from tests.support.federations import K, loop_for, numpy_operators, quadratic, rounds_of, run, start_of
@@ -296,14 +296,6 @@ def test_no_client_moves_further_than_its_clipped_steps(make):
         for name, start in before.items():
             moved = (own[name] - start).norm()
             assert 0 < moved < 4 * lr * clip * 1.3, (i, name)  # Ditto also pulls towards the global model
-
-
-def test_rows_are_scaled_one_by_one_and_nan_stays():
-    g, v = torch.tensor([[3.0, 0.0], [0.3, 0.0], [torch.nan, 1.0]]), torch.tensor([[4.0], [0.4], [1.0]])
-    short, with_v = clip_rows(1.0, g, v)
-    torch.testing.assert_close(short[:2], torch.tensor([[0.6, 0.0], [0.3, 0.0]]))
-    torch.testing.assert_close(with_v[:2], torch.tensor([[0.8], [0.4]]))
-    assert short[2].isnan().all()
 
 
 def test_a_clip_of_nothing_is_refused():

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedlightning.oracle.places import places_outside
+from fedlightning.oracle.places import is_foreign, places_outside
 from fedlightning.oracle.side_effects import Memory, undone
 
 COUNT = 0
@@ -129,3 +129,10 @@ def test_a_value_is_set_and_taken_away_again():
     assert place.get() == 3
     place.put(before)
     assert "LATER" not in globals()
+
+
+def test_libraries_of_language_models_are_not_watched():
+    """Their functions lead to thousands of places, none of which an objective changes."""
+    watched = [name for name in ("transformers", "peft", "accelerate", "huggingface_hub") if not is_foreign(name)]
+    assert watched == []
+    assert not is_foreign("my_adapters")

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from fedlightning import algorithms as fl
-from fedlightning.local import SVRG, GradientDescent, GradientTolerance, LocalSteps
+from fedlightning.local import SGD, SVRG, Adam, GradientDescent, GradientTolerance, LocalSteps
 from tests.support.references.cdma import catalyst_scaffold_s, cdma
 from tests.support.references.coda import coda, local_sgda_plus
 from tests.support.references.composite import (
@@ -22,7 +22,7 @@ from tests.support.references.composite import (
     fed_sgda,
     projected_gda,
 )
-from tests.support.references.fed_avg import fed_avg
+from tests.support.references.fed_avg import fed_avg, stateful_fed_avg
 from tests.support.references.fed_mm import fed_mm
 from tests.support.references.personal import ditto, fed_ala, fed_alt, fed_apm, fed_cp, lp_proj, p_fed_me
 from tests.support.references.scaffold import scaffold
@@ -81,6 +81,13 @@ CASES = {
         {"lr": 0.05, "mu": 0.3},
         fed_avg,
         {"lr": 0.04, "mu": 0.2, "local_optimizer": torch.optim.Adam, "local_clip": 0.5},
+    ),
+    "StatefulFedAvg": Case(
+        fl.StatefulFedAvg,
+        {"lr": 0.05, "local_optimizer": SGD(momentum=0.6)},
+        stateful_fed_avg,
+        {"lr": 0.04, "local_optimizer": Adam(), "local_clip": 0.5},
+        kept=frozenset({"second"}),
     ),
     "FedSGDA": Case(fl.FedSGDA, {"lr": 0.05}, fed_sgda, {"lr": 0.04}),
     "SCAFFOLD": Case(fl.SCAFFOLD, {"lr": 0.05, "lr_server": 0.9}, scaffold, {"lr": 0.04, "lr_server": 0.8}),

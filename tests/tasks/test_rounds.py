@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
+from lightning.pytorch import Callback
 from torch import nn
 
-from fedlightning.algorithms import FedAvg, FedMiD
+from fedlightning.algorithms import SCAFFOLD, FedAvg, FedMiD, FedProx
 from fedlightning.federation.server import RoundRejectedError
-from fedlightning.oracle import Sequential
+from fedlightning.oracle import Sequential, Vectorized
+from fedlightning.participation import Uniform
 from fedlightning.proximal import L1
+from fedlightning.schedules import Cosine, Exponential, Milestones
 from tests.support.small import Line, Personal, fitted, regression_data, trainer
 
 
@@ -82,3 +85,91 @@ def test_the_dtype_of_a_round_is_that_of_what_is_trained():
     task.objective = lambda batch: (task.head.weight @ torch.tanh(task.body[0](batch[0])).T).square().mean()
     fitted(task, max_steps=1, precision="64-true", limit_val_batches=0)
     assert task.run.simulation.server.point.dtype == torch.float64
+
+
+class Noting(Callback):
+    """Notes what callbacks see of every round."""
+
+    def on_train_start(self, *_):
+        self.rows = []
+
+    def on_train_batch_end(self, trainer, *_):
+        self.rows.append({name: float(value) for name, value in trainer.callback_metrics.items()})
+
+
+def test_values_of_schedules_are_logged_in_every_round():
+    noting = Noting()
+    method = FedProx(
+        {"body": Exponential(0.08, gamma=0.5), "default": 0.01}, mu=Milestones({0: 1.0, 2: 0.1}), local_clip=5.0
+    )
+    fitted(Line(method), max_steps=4, callbacks=[noting])
+    seen = {
+        name: [row[name] for row in noting.rows]
+        for name in noting.rows[0]
+        if name.startswith(("schedule/", "client_lr"))
+    }
+    falling = pytest.approx([0.08, 0.04, 0.02, 0.01])
+    assert seen == {
+        "client_lr/body": falling,
+        "client_lr/default": pytest.approx([0.01] * 4),
+        "schedule/lr/body": falling,
+        "schedule/lr/default": pytest.approx([0.01] * 4),
+        "schedule/mu": pytest.approx([1.0, 1.0, 0.1, 0.1]),
+    }
+
+
+def test_nothing_is_logged_of_schedules_without_one():
+    task = Line(FedProx(0.05))
+    fitted(task, max_steps=1)
+    assert not [name for name in task.round_metrics if name.startswith("schedule")]
+
+
+def test_a_fit_by_a_schedule_is_fits_of_one_round_each_by_hand(tmp_path):
+    data = regression_data(participation=Uniform(2))
+    torch.manual_seed(0)
+    task = Line(SCAFFOLD(Exponential(0.08, gamma=0.7)), oracle=Vectorized())
+    fitted(task, data, max_steps=4)
+    before = None
+    for done in range(4):
+        torch.manual_seed(0)
+        step = Line(SCAFFOLD(0.08 * 0.7**done), oracle=Vectorized())
+        fit = trainer(tmp_path, max_steps=done + 1)
+        fit.fit(step, data, ckpt_path=before)
+        before = tmp_path / f"{done}.ckpt"
+        fit.save_checkpoint(before)
+    for ours, theirs in zip(task.parameters(), step.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+    assert torch.equal(task.client_states.c, step.client_states.c)
+
+
+def test_a_second_fit_begins_the_schedule_again():
+    task = Line(FedAvg(Exponential(0.08, gamma=0.5)))
+    fitted(task, max_steps=3)
+    assert task.round_metrics["client_lr"] == 0.02
+    fitted(task, max_steps=1)
+    assert task.round_metrics["client_lr"] == 0.08
+
+
+def test_a_value_that_may_not_be_ends_the_fit_in_its_round():
+    task = Line(FedAvg(Cosine(0.08, rounds=2)))
+    with pytest.raises(ValueError, match=r"After 2 rounds of the schedule: FedAvg\(lr=0.0\): expected > 0"):
+        fitted(task, max_steps=3)
+    assert task.trainer.global_step == 2
+
+
+@pytest.mark.parametrize("lr", [Exponential(0.08, gamma=0.5), [Milestones({0: 0.1, 3: 0.01}), 0.05]])
+def test_a_checkpoint_rebuilds_the_schedule(lr, tmp_path):
+    fit = fitted(Line(FedAvg(lr)), max_steps=2)
+    fit.save_checkpoint(tmp_path / "last.ckpt")
+    assert Line.load_from_checkpoint(tmp_path / "last.ckpt").algorithm.lr == lr
+
+
+@pytest.mark.filterwarnings("ignore:Hyper-parameter 'algorithm' is left out of checkpoints. algorithm.lr is a function")
+def test_a_function_trains_and_is_left_out_of_checkpoints(tmp_path):
+    task = Line(FedAvg(lambda rounds: 0.08 / (1 + rounds)))
+    fitted(task, max_steps=2).save_checkpoint(tmp_path / "last.ckpt")
+    assert task.round_metrics["client_lr"] == 0.04
+    given = Line.load_from_checkpoint(tmp_path / "last.ckpt", algorithm=FedAvg(lambda rounds: 0.08 / (1 + rounds)))
+    fit = trainer(tmp_path, max_steps=3)
+    fit.fit(given, regression_data(), ckpt_path=tmp_path / "last.ckpt")
+    assert given.round_metrics["client_lr"] == pytest.approx(0.08 / 3)

@@ -14,3 +14,20 @@ def fed_avg(operators, z, cohorts, K, lr, mu=0.0):
         z = np.mean(ends, axis=0)
         points.append(z)
     return points
+
+
+def stateful_fed_avg(operators, z, cohorts, K, lr, local_optimizer):
+    """FedAvg whose clients step with momentum, and remember its buffer from one of their rounds to the next."""
+    points, buffers = [], {}
+    for cohort in cohorts:
+        ends = []
+        for i in cohort:
+            w = z.copy()
+            for _ in range(K):
+                g = operators[i](w)
+                buffers[i] = local_optimizer.momentum * buffers[i] + g if i in buffers else g
+                w = w - lr * buffers[i]
+            ends.append(w)
+        z = np.mean(ends, axis=0)
+        points.append(z)
+    return points

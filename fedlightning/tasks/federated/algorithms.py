@@ -1,0 +1,125 @@
+"""An algorithm whose clients step as a module's own optimizer does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+from lightning.pytorch.utilities import rank_zero_info
+
+from fedlightning.algorithms.base import Algorithm
+from fedlightning.core.errors import InvalidTypeError, InvalidValueError
+from fedlightning.core.schedule import has_schedule
+from fedlightning.local.clipping import Clip
+from fedlightning.tasks.federated.optimizers import Steps
+
+AlgorithmCallable = Callable[[float], Algorithm]
+"""Makes an algorithm for a step size ``lr``: a class such as ``FedAvg``, or a ``functools.partial`` of it."""
+
+_OWN = {"lr": "lr", "optimizer": "local_optimizer", "clip": "local_clip"}
+_OF_SOLVER = {"lr": "lr", "optimizer": "optimizer", "clip": "clip"}
+
+
+def without_step_size(make: Any) -> Algorithm:
+    """Make an algorithm whose step size is still open.
+
+    Raises:
+        TypeError: If the algorithm needs further hyper-parameters.
+    """
+    try:
+        return make(lr=1.0)  # type: ignore[no-any-return]  # the optimizer of the module decides when a fit begins
+    except TypeError as error:
+        name = getattr(getattr(make, "func", make), "__name__", repr(make))
+        raise InvalidTypeError(
+            f"federate(algorithm={name}): it cannot be made from a step size alone: {error}. Give an object, "
+            f"{name}(...), or functools.partial({name}, ...) to leave the step size lr to the module."
+        ) from None
+
+
+def with_steps(algorithm: Algorithm, steps: Steps | None, lr_is_open: bool) -> Algorithm:
+    """Return an algorithm whose clients step as a torch optimizer does.
+
+    A step size or a local optimizer that the algorithm names itself stays.
+
+    Args:
+        algorithm: As the user chose it.
+        steps: The module's optimizer; None if it has none.
+        lr_is_open: Whether the algorithm's own step size is none that the user chose.
+
+    Raises:
+        ValueError: If there is no step size, or the algorithm's steps cannot be those of the optimizer.
+    """
+    name, place = type(algorithm).__name__, _place(algorithm)
+    if steps is None:
+        if lr_is_open:
+            raise InvalidValueError(
+                f"federate(algorithm={name}): the module has no optimizer to take the step size from. Write "
+                f"configure_optimizers, or give {name}(lr=...)."
+            )
+        return algorithm
+    changes: dict[str, Any] = {}
+    if "lr" in place and (lr_is_open or place["lr"] is None):
+        changes["lr"] = steps.lr
+    elif has_schedule(steps.lr):
+        rank_zero_info(f"{name} has a step size of its own: the schedule of the module's optimizer is not used.")
+    if steps.optimizer is None:
+        return _changed(algorithm, changes)
+    if "optimizer" in place:
+        if place["optimizer"] is None:
+            changes["optimizer"] = steps.optimizer
+        return _changed(algorithm, changes)
+    made = type(steps.optimizer).__name__ if not hasattr(steps.optimizer, "func") else steps.optimizer.func.__name__
+    if "lr" in changes:
+        raise InvalidValueError(
+            f"{name} takes plain gradient steps of its own, for which the step size of the module's {made} means "
+            f"something else. Give a step size, {name}(lr=...), or take an algorithm with a local optimizer (FedAvg, "
+            "FedProx, FedMM, FedSkip, Ditto, ...)."
+        )
+    rank_zero_info(f"{name} takes plain gradient steps of its own size: the module's {made} is not used.")
+    return algorithm
+
+
+def with_clip(algorithm: Algorithm, clip: Clip | None) -> Algorithm:
+    """Return an algorithm that limits clients' gradients.
+
+    Args:
+        algorithm: As the user chose it.
+        clip: The limit; None to leave the algorithm as it is.
+
+    Raises:
+        ValueError: If the algorithm cannot limit gradients.
+    """
+    if clip is None:
+        return algorithm
+    if "clip" not in _place(algorithm):
+        raise InvalidValueError(
+            f"gradient_clip_val: {type(algorithm).__name__} has no option that clips clients' gradients, as local_clip "
+            "of FedAvg does. Leave it out, or set server_clip, which limits the global model's move."
+        )
+    return _changed(algorithm, {"clip": clip})
+
+
+def _place(algorithm: Algorithm) -> dict[str, Any]:
+    """Return the present values of the options of clients' steps that the algorithm, or its solver, has."""
+    own = {what: name for what, name in _OWN.items() if name in _names(algorithm)}
+    solver: Any = getattr(algorithm, "solver", None)
+    of_solver = {what: name for what, name in _OF_SOLVER.items() if name in _names(solver) and what not in own}
+    return {what: getattr(algorithm, name) for what, name in own.items()} | {
+        what: getattr(solver, name) for what, name in of_solver.items()
+    }
+
+
+def _changed(algorithm: Algorithm, changes: Mapping[str, Any]) -> Algorithm:
+    own = {_OWN[what]: value for what, value in changes.items() if _OWN[what] in _names(algorithm)}
+    inner = {_OF_SOLVER[what]: value for what, value in changes.items() if _OWN[what] not in _names(algorithm)}
+    if inner:
+        made: Any = algorithm
+        own["solver"] = replace(made.solver, **inner)
+    made_anew: Any = algorithm
+    return replace(made_anew, **own) if own else algorithm
+
+
+def _names(value: Any) -> set[str]:
+    """Return the names of the arguments of a dataclass's object; empty for anything else."""
+    return {each.name for each in fields(value) if each.init} if is_dataclass(value) else set()

@@ -1,0 +1,63 @@
+"""Limits of clients' gradients that were given to a task, or to its Trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+from lightning.pytorch.trainer.states import TrainerFn
+
+from fedlightning.core.errors import InvalidValueError
+from fedlightning.core.validation import require_argument
+from fedlightning.local.clipping import ByValue, Clip
+
+ClipBy = Literal["norm", "value"]
+
+
+class GradientClipping:
+    """Knows how far clients' gradients may go, and takes the Trainer's limit over for the time of a fit.
+
+    Lightning refuses a limit beside rounds, which it takes for manual optimization. So the Trainer has none while it
+    fits, and gets it back afterwards.
+    """
+
+    def __init__(self, value: float | None, algorithm: str) -> None:
+        """Keep the limit that was given to the task; None leaves it to the Trainer.
+
+        Raises:
+            TypeError: If the limit is no number.
+            ValueError: If it is not above 0, or ``algorithm`` is neither ``norm`` nor ``value``.
+        """
+        require_argument(self, "gradient_clip_val", value, optional=True, above=0.0)
+        if algorithm not in ("norm", "value"):
+            raise InvalidValueError(f"gradient_clip_algorithm={algorithm!r}: expected 'norm' or 'value'.")
+        self._own = value, algorithm
+        self._of_trainer: tuple[Any, Any] = (None, None)
+
+    @property
+    def limit(self) -> Clip | None:
+        """Return the limit of one client's gradient, the task's own before the Trainer's; None for none."""
+        value, algorithm = self._own if self._own[0] is not None else self._of_trainer
+        if not value:
+            return None
+        return ByValue(float(value)) if algorithm == "value" else float(value)
+
+    @contextmanager
+    def taken(self, trainer: Any) -> Iterator[None]:
+        """Take the limit of a trainer that is about to fit; it gets the limit back if something is refused."""
+        given = trainer.gradient_clip_val, trainer.gradient_clip_algorithm
+        if trainer.state.fn == TrainerFn.FITTING and given != (None, None):
+            self._of_trainer = given
+            trainer.gradient_clip_val = trainer.gradient_clip_algorithm = None
+        try:
+            yield
+        except Exception:
+            self.give_back(trainer)
+            raise
+
+    def give_back(self, trainer: Any) -> None:
+        """Give the trainer its limit back."""
+        if self._of_trainer != (None, None):
+            trainer.gradient_clip_val, trainer.gradient_clip_algorithm = self._of_trainer
+            self._of_trainer = (None, None)

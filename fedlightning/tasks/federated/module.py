@@ -1,0 +1,193 @@
+"""Any LightningModule as a federated task, without a line of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
+
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
+from torch import Tensor, nn
+
+from fedlightning.algorithms.base import Algorithm
+from fedlightning.tasks.base import FederatedLightningModule
+from fedlightning.tasks.federated.algorithms import AlgorithmCallable, with_clip, with_steps, without_step_size
+from fedlightning.tasks.federated.clipping import ClipBy, GradientClipping
+from fedlightning.tasks.federated.frozen import FrozenParameters
+from fedlightning.tasks.federated.give_back import GiveBack
+from fedlightning.tasks.federated.hooks import adopt
+from fedlightning.tasks.federated.naming import ModuleNames
+from fedlightning.tasks.federated.optimizers import Configured, require_steps_in_all_blocks, steps_of
+from fedlightning.tasks.federated.plateau import Plateau, StepOnPlateau
+from fedlightning.tasks.federated.requirements import overrides, require_trainable_by_clients
+from fedlightning.tasks.federated.rounds import ModuleRounds
+from fedlightning.tasks.federated.schedules import plateau_of, scheduled_groups
+from fedlightning.tasks.federated.step import ModuleStep
+from fedlightning.tasks.federated.stored import ALGORITHM_KEY, PLATEAU_KEY, algorithm_of, describe, stored_algorithm
+from fedlightning.tasks.server_step import LRSchedulerCallable, OptimizerCallable, ServerStep
+
+
+class Federated(FederatedLightningModule):
+    """Trains a LightningModule over many clients as it is; :func:`federate` does the same in Python.
+
+    The module's ``training_step`` is the objective of a client, its optimizer takes the local steps, and what it logs
+    is averaged over clients. Validation, test, prediction, hooks and metrics are its own. After a fit ``module`` holds
+    the global model: ``torch.save(task.module.state_dict(), path)`` is read by the module without this package.
+
+    Attributes:
+        module: The LightningModule.
+        plateau: Decides on step sizes after validation, if the module's scheduler waits for a metric.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        algorithm: Algorithm | AlgorithmCallable,
+        max_parameters: Sequence[str] = (),
+        personal_parameters: Sequence[str] = (),
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: ClipBy = "norm",
+        per_client_evaluation: bool = False,
+        without_hooks: Sequence[str] = (),
+        server_optimizer: OptimizerCallable | None = None,
+        server_scheduler: LRSchedulerCallable | None = None,
+        server_clip: float | None = None,
+        **federation: Any,
+    ) -> None:
+        """Take a module over.
+
+        Args:
+            module: A LightningModule with automatic optimization and at most one optimizer.
+            algorithm: What clients and server do. An object's own step size is used; a class such as ``FedAvg``, or a
+                ``functools.partial`` of it, takes that of the module's optimizer.
+            max_parameters: Dotted name prefixes, as in the module, of the parameters that are maximised.
+            personal_parameters: Dotted name prefixes, as in the module, of the parameters that never leave a client.
+            gradient_clip_val: Limit > 0 of every client's gradients; null for that of the Trainer, if it has one.
+            gradient_clip_algorithm: Whether the limit is one of the ``norm`` or of every ``value``.
+            per_client_evaluation: Whether validation and test look at every client by itself even if all use the global
+                model. Where clients have models of their own, they always do.
+            without_hooks: Hooks of the module that training does without, because no round can call them.
+            server_optimizer: As for :class:`FederatedLightningModule`.
+            server_scheduler: Likewise.
+            server_clip: Likewise.
+            federation: Further arguments of :class:`FederatedLightningModule`. Name prefixes are those of the module.
+
+        Raises:
+            TypeError: If the module is none, or cannot be trained by clients.
+            ValueError: If a value is out of range.
+        """
+        require_trainable_by_clients(module, without_hooks)
+        names = ModuleNames(module)
+        lr_is_open = not isinstance(algorithm, Algorithm) and callable(algorithm)
+        given: Any = names.hyper_parameters(without_step_size(algorithm) if lr_is_open else algorithm)
+        super().__init__(
+            given,
+            server_optimizer=server_optimizer,
+            server_scheduler=server_scheduler,
+            server_clip=server_clip,
+            **names.options(federation),
+        )
+        self.save_hyperparameters(ignore=["module"])
+        self.save_hyperparameters(describe(module))
+        self.max_parameters = names.prefixes(max_parameters)
+        self.personal_parameters = names.prefixes(personal_parameters)
+        self.per_client_evaluation = per_client_evaluation
+        self.module: Any = module
+        self.rounds = ModuleRounds(self, ServerStep(server_optimizer, server_scheduler, server_clip))
+        self._chosen = given
+        self._lr_is_open = lr_is_open
+        self.plateau: Plateau | None = None
+        self._stored_plateau: Any = None
+        self._frozen = FrozenParameters()
+        self._clipping = GradientClipping(gradient_clip_val, gradient_clip_algorithm)
+        self._step = ModuleStep(module, self)
+        adopt(self, module)
+
+    @property
+    def trainer(self) -> Trainer:
+        """Return the trainer, which is the module's as well."""
+        return super().trainer
+
+    @trainer.setter
+    def trainer(self, trainer: Trainer | None) -> None:
+        attach: Any = FederatedLightningModule.trainer
+        with nullcontext() if trainer is None else self._clipping.taken(trainer):
+            attach.fset(self, trainer)
+        self.module.trainer = trainer  # also one of the package pytorch_lightning
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the module."""
+        return self.module(*args, **kwargs)
+
+    def objective(self, batch: Any) -> Tensor | dict[str, Tensor]:
+        """Return the loss of the module's training step, and what it logs.
+
+        The step's ``batch_idx`` is the number of the round in its epoch.
+        """
+        trainer = self._trainer
+        return self._step(batch, 0 if trainer is None else trainer.fit_loop.batch_idx)
+
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        """Let clients step as the module's optimizer does, and begin a fit.
+
+        Raises:
+            ValueError: If clients cannot step so; the message says why.
+        """
+        configured = Configured.by(self.module) if overrides(self.module, "configure_optimizers") else Configured(None)
+        steps = None
+        if configured.optimizer is not None:
+            self._frozen.freeze(self.module, configured.optimizer)
+            self.plateau = plateau_of(configured.schedulers)
+            if self.plateau is not None and self._stored_plateau is not None:
+                self.plateau.load_state_dict(self._stored_plateau)
+            groups = scheduled_groups(configured.optimizer, configured.schedulers, self._length, self.plateau)
+            steps = steps_of(configured.optimizer, groups, self)
+        require_steps_in_all_blocks(self.parameter_space(), steps)
+        self.algorithm = with_clip(with_steps(self._chosen, steps, self._lr_is_open), self._clipping.limit)
+        return super().configure_optimizers()
+
+    def on_train_epoch_end(self) -> None:
+        """Reset the metrics that the module's training step logs."""
+        self._step.reset_metrics()
+
+    def configure_callbacks(self) -> list[Callback]:
+        """Add what a fit does between rounds, and what gives the Trainer back what was taken over."""
+        return [*super().configure_callbacks(), StepOnPlateau(), GiveBack([self._clipping, self._frozen])]
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add the states of server and clients, and the algorithm with the steps of the module's optimizer."""
+        checkpoint[ALGORITHM_KEY] = stored_algorithm(self.algorithm)
+        checkpoint[PLATEAU_KEY] = None if self.plateau is None else self.plateau.state_dict()
+        super().on_save_checkpoint(checkpoint)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Restore the states of server and clients; a fit asks the module anew for its optimizer."""
+        self.algorithm = algorithm_of(checkpoint.get(ALGORITHM_KEY), self.algorithm)
+        self._stored_plateau = checkpoint.get(PLATEAU_KEY)
+        super().on_load_checkpoint(checkpoint)
+
+    def _length(self) -> tuple[float, float]:
+        """Return the number of rounds of the fit and of an epoch."""
+        self.trainer.fit_loop.setup_data()
+        return self.trainer.estimated_stepping_batches, self.trainer.num_training_batches
+
+
+def federate(module: nn.Module, algorithm: Algorithm | AlgorithmCallable, **options: Any) -> Federated:
+    """Return a task that trains a LightningModule over many clients as it is.
+
+    Fit it with a :class:`~fedlightning.FederatedDataModule`::
+
+        task = federate(LitModel(), FedAvg)
+        Trainer(max_epochs=10).fit(task, FederatedDataModule.from_datasets(train=[...], val=...))
+
+    Args:
+        module: The LightningModule.
+        algorithm: What clients and server do; a class takes the step size of the module's optimizer.
+        options: Further arguments of :class:`Federated`.
+
+    Raises:
+        TypeError: If the module is none, or cannot be trained by clients.
+        ValueError: If a value is out of range.
+    """
+    return Federated(module, algorithm, **options)

@@ -1,0 +1,57 @@
+"""Name prefixes as a module's author writes them, and as the task that holds the module has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, TypeVar
+
+from torch import nn
+
+from fedlightning.core.parameter_space import is_under
+from fedlightning.core.per_block import takes_blocks
+from fedlightning.tasks.federated.hooks import PREFIX
+
+T = TypeVar("T")
+
+
+class ModuleNames:
+    """Translates name prefixes of a module into those of the task; prefixes of the task stay as they are."""
+
+    def __init__(self, module: nn.Module) -> None:
+        """Read the names of the module's parameters."""
+        self._names = [name for name, _ in module.named_parameters(remove_duplicate=False)]
+
+    def prefix(self, prefix: Any) -> Any:
+        """Return a prefix in the task's names."""
+        known = isinstance(prefix, str) and any(is_under(name, prefix) for name in self._names)
+        return f"{PREFIX}{prefix}" if known else prefix
+
+    def prefixes(self, prefixes: Any) -> Any:
+        """Return several prefixes in the task's names; what is no list is returned as it is, for its own error."""
+        if isinstance(prefixes, str) or not isinstance(prefixes, Iterable):
+            return prefixes
+        return tuple(self.prefix(each) for each in prefixes)
+
+    def keys(self, value: Any) -> Any:
+        """Return a mapping by prefix with the task's names as keys; anything else is returned as it is."""
+        return {self.prefix(key): each for key, each in value.items()} if isinstance(value, Mapping) else value
+
+    def options(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return options of a task, those with name prefixes in the task's names."""
+        named = {name: self.keys(value) if isinstance(value, Mapping) else value for name, value in options.items()}
+        if "drift_parameters" in options:
+            named["drift_parameters"] = self.prefixes(options["drift_parameters"])
+        return named
+
+    def hyper_parameters(self, owner: T) -> T:
+        """Return an algorithm, or a part of one, whose hyper-parameters by prefix have the task's names."""
+        if not is_dataclass(owner) or isinstance(owner, type):
+            return owner
+        changes = {}
+        for each in fields(owner):
+            value = getattr(owner, each.name)
+            named = self.keys(value) if takes_blocks(each) else self.hyper_parameters(value)
+            if named is not value and named != value:
+                changes[each.name] = named
+        return replace(owner, **changes) if changes else owner

@@ -1,0 +1,123 @@
+"""A LightningModule's training step as the objective of clients, with what it logs as outputs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from threading import get_ident
+from typing import Any
+
+from torch import Tensor
+from torchmetrics import Metric
+
+from fedlightning.core.errors import InvalidTypeError, InvalidValueError, UsageError
+from fedlightning.tasks.federated.requirements import base_of, overrides
+
+LOGGED = "logged/"
+"""Begins the names under which logged values are returned beside the loss."""
+
+
+class ModuleStep:
+    """Calls ``training_step`` of a module that is part of a federated task, and answers for the task's logger.
+
+    The module logs into the task: during its training step values are gathered and become outputs of the objective, at
+    all other times they are the task's to log.
+    """
+
+    def __init__(self, module: Any, task: Any) -> None:
+        """Connect a module with the task that it is part of.
+
+        Args:
+            module: A LightningModule, whose methods ``log`` and ``optimizers`` are those of this object from now on.
+            task: The federated task.
+        """
+        self._module = module
+        self._task = task
+        takes = inspect.signature(module.training_step).parameters.values()
+        self._takes_index = len(takes) > 1 or any(each.kind is each.VAR_POSITIONAL for each in takes)
+        self._transfers = overrides(module, "on_after_batch_transfer")
+        self._open: dict[int, dict[str, Any]] = {}
+        self._metrics: dict[str, Metric] = {}
+        module.log = self.log
+
+    def __call__(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
+        """Return the loss of one client's minibatch, and what the step logs.
+
+        Args:
+            batch: One client's minibatch.
+            batch_idx: Number of the round in its epoch, the same for all minibatches of a round.
+
+        Raises:
+            TypeError: If the step returns no loss.
+        """
+        logged = self._open[get_ident()] = {}
+        try:
+            if self._transfers:
+                batch = self._module.on_after_batch_transfer(batch, 0)
+            output = (
+                self._module.training_step(batch, batch_idx) if self._takes_index else self._module.training_step(batch)
+            )
+        finally:
+            del self._open[get_ident()]
+        loss = output.get("loss") if isinstance(output, Mapping) else output
+        if not isinstance(loss, Tensor):
+            got = (
+                f"a {type(output).__name__} without 'loss'"
+                if isinstance(output, Mapping)
+                else f"{type(output).__name__}"
+            )
+            raise InvalidTypeError(
+                f"{type(self._module).__name__}.training_step returned {got}; a client needs the loss of every "
+                "minibatch, a scalar or {'loss': scalar, ...}. To leave samples out weigh them with zero."
+            )
+        return {"loss": loss.squeeze() if loss.numel() == 1 else loss, **logged}
+
+    def log(self, name: str, value: Any, *args: Any, **options: Any) -> None:
+        """Log a value as the task's own, or gather it during a training step.
+
+        Args:
+            name: As ``LightningModule.log`` takes it.
+            value: A number, a tensor of one element, or a metric of torchmetrics.
+            args: As ``LightningModule.log`` takes them.
+            options: Likewise; what is gathered is always a mean.
+
+        Raises:
+            RuntimeError: If the value is a dict.
+            ValueError: If a training step asks for another reduction than the mean.
+        """
+        if get_ident() in self._open:
+            if options.get("reduce_fx", "mean") not in ("mean", "default"):
+                raise InvalidValueError(
+                    f"{type(self._module).__name__}.training_step logs '{name}' with "
+                    f"reduce_fx={options['reduce_fx']!r}: what "
+                    "clients log is averaged over their steps and over clients. Leave reduce_fx out."
+                )
+            self._open[get_ident()][LOGGED + name] = self._scalar(name, value)
+        elif is_attached(self._module, to=self._module):
+            base: Any = base_of(self._module)
+            base.log(self._module, name, value, *args, **options)
+        else:
+            self._task.log(name, value, *args, **options)
+
+    def reset_metrics(self) -> None:
+        """Reset the metrics that training steps logged, as Lightning does at the end of an epoch."""
+        for metric in self._metrics.values():
+            metric.reset()
+
+    def _scalar(self, name: str, value: Any) -> Any:
+        if isinstance(value, Metric):
+            self._metrics[name] = value
+            value = value.compute() if value._forward_cache is None else value._forward_cache
+        if isinstance(value, Tensor):
+            return value.squeeze() if value.numel() == 1 else value
+        if isinstance(value, Mapping):
+            raise UsageError(f"{type(self._module).__name__} logs '{name}', a dict. Use self.log_dict.")
+        return value
+
+
+def is_attached(module: Any, to: Any) -> bool:
+    """Return whether a module has a trainer, and this trainer runs the module ``to``."""
+    try:
+        return module.trainer.lightning_module is to
+    except RuntimeError:  # no trainer yet
+        return False

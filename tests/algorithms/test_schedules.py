@@ -1,0 +1,220 @@
+"""Schedules over rounds, of every hyper-parameter of every algorithm."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+import torch
+
+from fedlightning import algorithms as fl
+from fedlightning.core.in_force import in_force, scheduled
+from fedlightning.core.schedule import varies_by_round
+from fedlightning.local import GradientDescent, LocalSteps
+from fedlightning.oracle import Autocast, Sequential, Vectorized
+from fedlightning.proximal import L1, compose
+from fedlightning.schedules import Exponential, Function, Milestones
+from tests.support.cases import CASES, EXACT
+from tests.support.federations import (
+    CLIENTS,
+    close,
+    loop_for,
+    personal_quadratic,
+    quadratic,
+    rounds_of,
+    run,
+    space_of,
+    train,
+)
+from tests.support.over_the_wire import FederationOverTheWire
+from tests.support.ragged import personal_of, ragged
+from tests.support.ragged import rounds as ragged_rounds
+
+
+def number_of(case, field):
+    """The number a case has for a hyper-parameter, or the other one where it has none."""
+    value = getattr(case.algorithm(), field)
+    return case.other[field] if value is None else value
+
+
+VARYING = [
+    (name, field.name)
+    for name, case in CASES.items()
+    for field in fields(case.make)
+    if field.init and varies_by_round(field)
+]
+CONSTANT = [
+    (name, field.name)
+    for name, case in CASES.items()
+    for field in fields(case.make)
+    if field.init and not varies_by_round(field)
+]
+COMPOSITE = [name for name, case in CASES.items() if case.make.regularized]
+
+
+def falling(case, field, by=0.9):
+    """A case's algorithm with a hyper-parameter that falls from its number on."""
+    return case.algorithm(**{field: Exponential(number_of(case, field), gamma=by)})
+
+
+def rows(loop):
+    """All that clients keep."""
+    return {key: loop.clients.all(key) for key in loop.clients.template}
+
+
+def by_hand(algorithm, batches, **options):
+    """The trajectory and the last loop of runs of one round each, every one resumed with plain numbers."""
+    points, state = [], None
+    for batch in batches:
+        loop = loop_for(quadratic(in_force(algorithm, batch.index)), **options)
+        if state is not None:
+            loop.load_state_dict(state)
+        loop.run(batch, Autocast("cpu"))
+        points.append(loop.point.clone())
+        state = loop.state_dict()
+    return torch.stack(points), loop
+
+
+def test_every_family_has_a_step_size_that_varies():
+    assert {name for name, field in VARYING if field == "lr"} | {
+        name for name, case in CASES.items() if hasattr(case.make, "solve")
+    } == set(CASES)
+
+
+@pytest.mark.parametrize(("name", "field"), VARYING)
+def test_a_constant_schedule_is_bitwise_the_number(name, field):
+    case = CASES[name]
+    number = number_of(case, field)
+    _, plain, expected = train(case.algorithm(**{field: number}), size=4)
+    _, loop, trajectory = train(case.algorithm(**{field: Milestones({0: number, 2: number})}), size=4)
+    assert torch.equal(trajectory, expected)
+    for key, values in rows(plain).items():
+        assert torch.equal(loop.clients.all(key), values)
+
+
+@pytest.mark.parametrize(("name", "field"), VARYING)
+def test_a_schedule_is_the_number_changed_by_hand_between_rounds(name, field):
+    algorithm = falling(CASES[name], field)
+    batches = rounds_of(algorithm, 5, size=4)
+    expected, last = by_hand(algorithm, batches)
+    loop = loop_for(quadratic(algorithm))
+    close(run(loop, batches), expected, 1e-10)
+    for key, values in rows(last).items():
+        close(loop.clients.all(key), values, 1e-10)
+
+
+@pytest.mark.parametrize(("name", "field"), VARYING)
+def test_a_resumed_schedule_is_bitwise_the_uninterrupted_one(name, field):
+    algorithm = falling(CASES[name], field, by=0.83)
+    batches = rounds_of(algorithm, 6, size=3)
+    whole = loop_for(quadratic(algorithm))
+    trajectory = run(whole, batches)
+    first = loop_for(quadratic(algorithm))
+    run(first, batches[:4])
+    second = loop_for(quadratic(algorithm))
+    second.load_state_dict(first.state_dict())
+    assert torch.equal(second.point, first.point)
+    assert torch.equal(run(second, batches[4:]), trajectory[4:])
+    for key, values in rows(whole).items():
+        assert torch.equal(second.clients.all(key), values)
+
+
+@pytest.mark.parametrize(("name", "field"), CONSTANT)
+def test_all_others_are_refused_with_the_reason(name, field):
+    case = CASES[name]
+    if field in ("local_optimizer", "optimizer"):
+        return  # a function there makes an optimizer
+    with pytest.raises((TypeError, ValueError), match=rf"\({field}="):
+        case.algorithm(**{field: Exponential(1.0, gamma=0.9)})
+
+
+@pytest.mark.parametrize(("name", "field"), [each for each in VARYING if each[0] in EXACT and each[1] != "local_clip"])
+def test_the_saddle_stays_a_fixed_point_while_a_hyper_parameter_varies(name, field):
+    """Duals are in no units of the hyper-parameter, or change with it; clipped steps have other fixed points."""
+    case, (changes, rounds) = CASES[name], EXACT[name]
+    number = changes.get(field, number_of(case, field))
+    until = 1.15 if field in ("beta", "r", "alpha") and name == "FIAELT" else 0.8
+    bent = Function(lambda done: number if done < rounds else number * (1 - (1 - until) * min(done - rounds, 4) / 4))
+    algorithm = case.algorithm(**{**changes, field: bent})
+    task, loop, trajectory = train(algorithm, rounds=rounds)
+    assert (trajectory[-1] - task.solution).norm() < 1e-8
+    on = run(loop, rounds_of(algorithm, rounds + 6)[rounds:])
+    assert (on - task.solution).norm(dim=1).max() < 1e-7
+
+
+@pytest.mark.parametrize("solver", [LocalSteps(Exponential(0.06, 0.8)), GradientDescent(Exponential(0.06, 0.8), 5)])
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if hasattr(case.make, "solve")])
+def test_local_solvers_have_schedules_of_their_own(name, solver):
+    algorithm = CASES[name].algorithm(solver=solver)
+    assert list(scheduled(algorithm)) == ["solver.lr"]
+    batches = rounds_of(algorithm, 4, size=4)
+    close(run(loop_for(quadratic(algorithm)), batches), by_hand(algorithm, batches)[0], 1e-12)
+    plain = replace(algorithm, solver=replace(solver, lr=0.06))
+    assert not torch.allclose(run(loop_for(quadratic(algorithm)), batches), run(loop_for(quadratic(plain)), batches))
+
+
+@pytest.mark.parametrize("name", COMPOSITE)
+def test_regularized_methods_take_schedules(name):
+    case = CASES[name]
+    field = "lr" if "lr" in case.hyper else next(f for n, f in VARYING if n == name)
+    algorithm = falling(case, field)
+    composite = compose(space_of(quadratic(algorithm)).shared, L1(0.05), L1(0.05), personal=())
+    batches = rounds_of(algorithm, 5, size=4)
+    expected, _ = by_hand(algorithm, batches, regularizer=composite)
+    close(run(loop_for(quadratic(algorithm), regularizer=composite), batches), expected, 1e-10)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_clients_on_machines_of_their_own_find_the_values_alone(name):
+    field = next((field for case, field in VARYING if case == name), None)
+    solver = {"solver": LocalSteps(Exponential(0.06, 0.8))}
+    algorithm = CASES[name].algorithm(**solver) if field is None else falling(CASES[name], field)
+    batches = rounds_of(algorithm, 5, size=4)
+    afar = FederationOverTheWire(quadratic(algorithm), CLIENTS, Sequential())
+    close(run(afar, batches), run(loop_for(quadratic(algorithm), Sequential()), batches))
+
+
+@pytest.mark.parametrize("oracle", [Sequential(), Vectorized(chunk_size=2), Vectorized(replay=False)])
+def test_schedules_hold_for_every_oracle(oracle):
+    algorithm = fl.FedAvg([Exponential(0.05, 0.8), 0.03])
+    batches = rounds_of(algorithm, 4, size=5)
+    close(run(loop_for(quadratic(algorithm), oracle), batches), run(loop_for(quadratic(algorithm)), batches))
+
+
+@pytest.mark.parametrize("make", [fl.FedSim, fl.FedAlt, fl.SCAFFOLD, fl.Ditto])
+def test_architectures_share_a_schedule(make):
+    """Groups of clients of other shapes, made when they are first met, are in the present round at once."""
+    scheduled_one, numbers = make(Exponential(0.05, 0.8)), [0.05 * 0.8**done for done in range(4)]
+    batches = ragged_rounds(scheduled_one, 4, 2)
+    loop = loop_for(ragged(scheduled_one))
+    trajectory = run(loop, batches)
+    state = None
+    for batch, number, point in zip(batches, numbers, trajectory, strict=True):
+        alone = loop_for(ragged(make(number)))
+        if state is not None:
+            alone.load_state_dict(state)
+        alone.run(batch, Autocast("cpu"))
+        state = alone.state_dict()
+        close(alone.point, point)
+    for ours, theirs in zip(personal_of(loop), personal_of(alone), strict=True):
+        close(ours, theirs)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_personal_blocks_step_by_the_schedule(name):
+    case = CASES[name]
+    if "lr" not in case.hyper:
+        return  # the step size is the solver's
+    algorithm = case.personal_algorithm(lr=Exponential(0.05, 0.5))
+    batches = rounds_of(algorithm, 3, size=4)
+    loop = loop_for(personal_quadratic(algorithm, **case.problem))
+    run(loop, batches)
+    state = None
+    for batch in batches:
+        alone = loop_for(personal_quadratic(in_force(algorithm, batch.index), **case.problem))
+        if state is not None:
+            alone.load_state_dict(state)
+        run(alone, [batch])
+        state = alone.state_dict()
+    for key, values in rows(alone).items():
+        close(loop.clients.all(key), values, 1e-10)

@@ -1,0 +1,227 @@
+"""One row a client and round: every value as it was measured, across resumes and in several processes."""
+
+from __future__ import annotations
+
+import csv
+import logging
+import os
+import subprocess
+import sys
+from collections import defaultdict
+
+import lightning
+import pytest
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch import nn
+
+from fedlightning.algorithms import FedAlt, FedMM
+from fedlightning.callbacks import ClientValuesFile
+from fedlightning.callbacks.client_values_file import KEYS
+from fedlightning.oracle import Vectorized
+from fedlightning.participation import Uniform
+from tests.support.evaluated import Own, held_out_data
+from tests.support.paths import ROOT
+from tests.support.small import Line, regression_data, trainer
+
+
+def rows(path):
+    """The rows of a file by round and stage."""
+    found = defaultdict(list)
+    with path.open(newline="") as file:
+        for row in csv.DictReader(file):
+            found[int(row["round"]), row["stage"]].append(row)
+    return dict(found)
+
+
+def run(path, task=None, data=None, rounds=6, ckpt_path=None, callbacks=(), **options):
+    torch.manual_seed(0)
+    options = {"max_steps": rounds, "val_check_interval": 2, "check_val_every_n_epoch": None, **options}
+    fit = trainer(path.parent, callbacks=[ClientValuesFile(str(path)), *callbacks], **options)
+    task = Own(FedAlt(0.05), oracle=Vectorized()) if task is None else task
+    fit.fit(task, held_out_data() if data is None else data, ckpt_path=ckpt_path)
+    return fit
+
+
+def test_every_client_has_a_row_with_its_own_values(tmp_path):
+    path = tmp_path / "clients.csv"
+    data = held_out_data(participation=Uniform(size=2))
+    fit = run(path, data=data)
+    task, found = fit.lightning_module, rows(path)
+    assert set(found) == {(n, "train") for n in range(1, 7)} | {(n, "val") for n in (2, 4, 6)}
+    for (_, stage), part in found.items():
+        clients = [int(row["client"]) for row in part]
+        assert clients == sorted(set(clients))
+        assert len(clients) == (2 if stage == "train" else 4)
+        assert all((row["train_loss"] == "") == (stage == "val") for row in part)
+        assert all((row["val_loss"] == "") == (stage == "train") for row in part)
+    last = [torch.tensor(float(row["val_loss"])) for row in found[6, "val"]]
+    assert torch.equal(torch.stack(last), task.client_metrics["val_loss"])  # nine digits tell all float32 apart
+    losses = [float(row["train_loss"]) for row in found[6, "train"]]
+    assert sum(losses) / 2 == pytest.approx(float(fit.callback_metrics["train_loss"]), rel=1e-6)
+    for row in found[6, "train"]:
+        assert int(row["samples"]) == (12, 9, 15, 10)[int(row["client"])]
+        assert row["minibatches"] == "3"
+        assert float(row["drift"]) > 0
+
+
+def test_what_an_algorithm_logs_and_an_objective_returns_is_written(tmp_path):
+    path = tmp_path / "clients.csv"
+    fit = run(path, Line(FedMM(0.05)), regression_data(), rounds=2)
+    found = rows(path)
+    assert set(found) == {(1, "train"), (2, "train")}  # validation is of the global model on pooled data
+    assert set(found[2, "train"][0]) == {
+        *KEYS, "samples", "minibatches", "train_loss", "train_rmse", "drift", "dual_norm",
+    }  # fmt: skip
+    for name in ("train_rmse", "dual_norm", "drift"):
+        mean = sum(float(row[name]) for row in found[2, "train"]) / 4
+        assert mean == pytest.approx(float(fit.callback_metrics[name]), rel=1e-6)
+
+
+def test_a_test_is_written_once_however_often_it_is_run(tmp_path):
+    path = tmp_path / "clients.csv"
+    fit = run(path, rounds=2)
+    before = rows(path)
+    for _ in range(2):
+        fit.test(fit.lightning_module, held_out_data(), verbose=False)
+        fit.validate(fit.lightning_module, held_out_data(), verbose=False)
+    after = rows(path)
+    assert len(after.pop((2, "test"))) == 4
+    assert {key: [row["client"] for row in part] for key, part in after.items()} == {
+        key: [row["client"] for row in part] for key, part in before.items()
+    }
+    trainer(callbacks=[ClientValuesFile(str(path))]).test(fit.lightning_module, held_out_data(), verbose=False)
+    trainer(callbacks=[ClientValuesFile(str(path))]).test(fit.lightning_module, held_out_data(), verbose=False)
+    assert len(rows(path)[0, "test"]) == 4
+
+
+@pytest.mark.parametrize("cut", [0, 7], ids=["whole", "with an incomplete end"])
+def test_a_resumed_run_ends_with_the_same_file(cut, tmp_path):
+    whole, stopped = tmp_path / "whole.csv", tmp_path / "stopped.csv"
+    run(whole, data=held_out_data(participation=Uniform(size=2)))
+    saved = ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=3, save_top_k=-1)
+    options = {"enable_checkpointing": True, "callbacks": [saved]}
+    run(stopped, data=held_out_data(participation=Uniform(size=2)), rounds=5, **options)
+    if cut:
+        stopped.write_bytes(stopped.read_bytes()[:-cut])
+    assert (5, "train") in rows(stopped)
+    data = held_out_data(participation=Uniform(size=2))
+    run(stopped, data=data, ckpt_path=tmp_path / "step=3.ckpt")
+    assert stopped.read_text() == whole.read_text()
+
+
+@pytest.mark.parametrize("gone", [False, True], ids=["kept", "gone"])
+def test_a_run_resumed_in_a_new_folder_begins_with_the_rows_before(gone, tmp_path):
+    def fit(folder, rounds, ckpt_path=None, **options):
+        torch.manual_seed(0)
+        callbacks = [ClientValuesFile(), *options.pop("callbacks", ())]
+        options = {"val_check_interval": 2, "check_val_every_n_epoch": None, **options}
+        here = trainer(tmp_path / folder, callbacks=callbacks, max_steps=rounds, **options)
+        here.fit(Own(FedAlt(0.05), oracle=Vectorized()), held_out_data(), ckpt_path=ckpt_path)
+        return tmp_path / folder / "clients.csv"
+
+    whole = fit("whole", 6)
+    saved = ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=3, save_top_k=-1)
+    stopped = fit("stopped", 5, enable_checkpointing=True, callbacks=[saved])
+    before = stopped.read_text()
+    if gone:
+        stopped.unlink()
+        with pytest.warns(UserWarning, match=r"begins after round 3: .*stopped/clients.csv, with the rounds"):
+            resumed = fit("new", 6, tmp_path / "step=3.ckpt")
+        assert set(rows(resumed)) == {(4, "train"), (4, "val"), (5, "train"), (6, "train"), (6, "val")}
+    else:
+        assert fit("new", 6, tmp_path / "step=3.ckpt").read_text() == whole.read_text()
+        assert stopped.read_text() == before
+
+
+def test_the_file_of_another_run_is_kept_aside(tmp_path, caplog):
+    path = tmp_path / "clients.csv"
+    run(path, rounds=2)
+    before = path.read_text()
+    with caplog.at_level(logging.INFO):
+        run(path, rounds=4)
+    assert (tmp_path / "clients.before-1.csv").read_text() == before
+    assert set(rows(path)) == {(n, "train") for n in range(1, 5)} | {(2, "val"), (4, "val")}
+    assert [line for line in caplog.messages if line.endswith("another run: it is now clients.before-1.csv.")]
+
+
+def test_the_file_lies_in_the_folder_of_the_run_and_may_have_some_rounds_only(tmp_path):
+    callback = ClientValuesFile(every_n_rounds=3)
+    trainer(tmp_path, callbacks=[callback], max_steps=7).fit(Line(), regression_data())
+    assert callback.path == tmp_path / "clients.csv"
+    assert set(rows(callback.path)) == {(3, "train"), (6, "train")}
+
+
+def test_a_trial_run_writes_nothing(tmp_path):
+    trainer(tmp_path, callbacks=[ClientValuesFile()], fast_dev_run=2, max_steps=-1).fit(Line(), regression_data())
+    assert list(tmp_path.rglob("*.csv")) == []
+
+
+_SCRIPT = """
+import fedlightning, sys, torch
+from fedlightning.algorithms import FedMM
+from fedlightning.callbacks import ClientValuesFile
+from lightning.pytorch.loggers import CSVLogger
+from tests.support.evaluated import Own, held_out_data
+from tests.support.small import trainer
+
+class Dual(Own):
+    personal_parameters = ()
+    per_client_evaluation = True
+
+if __name__ == "__main__":
+    devices, folder = int(sys.argv[1]), sys.argv[2]
+    torch.manual_seed(0)
+    fit = trainer(
+        None, devices=devices, strategy="ddp" if devices > 1 else "auto", precision="64-true", max_steps=4,
+        logger=CSVLogger(folder, name="", version=""), log_every_n_steps=1, callbacks=[ClientValuesFile()],
+    )
+    fit.fit(Dual(FedMM(0.05)), held_out_data())
+"""
+
+
+@pytest.mark.slow
+def test_the_first_of_two_processes_writes_the_values_of_all(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(_SCRIPT)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    for devices in ("1", "2"):
+        command = [sys.executable, "-W", "ignore", str(script), devices, str(tmp_path / devices)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+        assert done.returncode == 0, done.stderr[-2000:]
+    alone, shared = (rows(tmp_path / devices / "clients.csv") for devices in ("1", "2"))
+    assert set(alone) == {(n, "train") for n in range(1, 5)} | {(2, "val"), (4, "val")}
+    assert set(shared) == set(alone)
+    for key, part in alone.items():
+        assert len(part) == 4
+        for one, two in zip(part, shared[key], strict=True):
+            assert numbers(two) == pytest.approx(numbers(one), rel=1e-6)
+    logged = [logged_percentiles(tmp_path / devices / "metrics.csv") for devices in ("1", "2")]
+    assert len(logged[0]) == 4
+    assert logged[1] == pytest.approx(logged[0], rel=1e-6)  # of the duals of all clients
+
+
+def numbers(row):
+    return {name: float(value) for name, value in row.items() if value and name != "stage"}
+
+
+def logged_percentiles(path):
+    with path.open(newline="") as file:
+        return [float(row["dual_norm_p90"]) for row in csv.DictReader(file) if row["dual_norm_p90"]]
+
+
+def test_mistakes_are_named(tmp_path):
+    with pytest.raises(ValueError, match="every_n_rounds=0"):
+        ClientValuesFile(every_n_rounds=0)
+
+    class Plain(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.line = nn.Linear(1, 1)
+
+        def test_step(self, batch, batch_idx):
+            pass
+
+    data = torch.utils.data.DataLoader(torch.zeros(1))
+    with pytest.raises(TypeError, match="ClientValuesFile: Plain is no FederatedLightningModule"):
+        trainer(tmp_path, callbacks=[ClientValuesFile()]).test(Plain(), data)

@@ -1,0 +1,75 @@
+"""Dataclasses whose schedules have become the numbers of a round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from fedlightning.algorithms import FIAELT, FedADMM, FedAvg, FedPD, FedProx
+from fedlightning.core.errors import InvalidValueError
+from fedlightning.core.in_force import in_force, scheduled, scheduled_numbers
+from fedlightning.local import SVRG, GradientTolerance, LocalSteps
+from fedlightning.schedules import Cosine, Exponential, Milestones
+
+FALLING = Milestones({0: 0.4, 2: 0.1})
+
+
+def test_without_schedules_an_object_is_returned_itself():
+    plain = FIAELT(beta=[2.0, 3.0], solver=SVRG(lr=0.1))
+    assert in_force(plain, 3) is plain
+    assert scheduled(plain) == {}
+    assert scheduled_numbers(plain, 3) == {}
+
+
+def test_numbers_pairs_and_prefixes():
+    for rounds, now in enumerate([0.4, 0.4, 0.1, 0.1]):
+        assert in_force(FedAvg(FALLING), rounds).lr == now
+        assert in_force(FedAvg([0.2, FALLING]), rounds).lr == [0.2, now]
+        assert in_force(FedAvg({"head": FALLING, "default": 0.2}), rounds).lr == {"head": now, "default": 0.2}
+
+
+def test_parts_are_looked_through():
+    method = FedPD(eta=0.2, solver=LocalSteps(lr=[FALLING, 0.2]), stop=GradientTolerance(Exponential(1.0, gamma=0.5)))
+    now = in_force(method, 2)
+    assert (now.solver.lr, now.stop.eps, now.eta) == ([0.1, 0.2], 0.25, 0.2)
+    assert list(scheduled(method)) == ["solver.lr", "stop.eps"]
+    assert scheduled_numbers(method, 2) == {"solver.lr/min": 0.1, "solver.lr/max": 0.2, "stop.eps": 0.25}
+
+
+def test_names_of_numbers():
+    method = FedProx({"head": FALLING, "default": 0.2}, mu=lambda rounds: 1 + rounds)
+    assert scheduled_numbers(method, 3) == {"lr/head": 0.1, "lr/default": 0.2, "mu": 4.0}
+
+
+def test_the_rest_of_an_object_stays_as_it_is():
+    solver = SVRG(lr=0.1)
+    now = in_force(FIAELT(beta=Exponential(8.0, gamma=0.5), tau=0.6, solver=solver), 1)
+    assert (now.beta, now.tau) == (4.0, 0.6)
+    assert now.solver is solver
+
+
+def test_values_that_the_hyper_parameter_may_not_have_are_refused_in_their_round():
+    method = FedAvg(Cosine(0.1, rounds=10))
+    in_force(method, 9)
+    with pytest.raises(InvalidValueError, match=r"After 10 rounds of the schedule: FedAvg\(lr=0.0\): expected > 0"):
+        in_force(method, 10)
+
+
+def test_known_values_are_refused_at_once():
+    with pytest.raises(ValueError, match=r"FedAvg\(lr=Milestones\(.*\) is -0.1 after 30 rounds: expected > 0"):
+        FedAvg(lr=Milestones({0: 0.1, 30: -0.1}))
+    with pytest.raises(ValueError, match=r"FedAvg\(lr=\[0.1, Milestones.*\]\) is 0 after 4 rounds: expected > 0"):
+        FedAvg(lr=[0.1, Milestones({0: 0.1, 4: 0})])
+    with pytest.raises(ValueError, match=r"FIAELT\(r=Milestones.* is 1.5 after 4 rounds: expected > 0 and < 1"):
+        FIAELT(r=Milestones({0: 0.1, 4: 1.5}))
+    with pytest.raises(TypeError, match=r"FedADMM\(nu=.*nu takes no schedule, because it is the base of a schedule"):
+        FedADMM(4.0, nu=Exponential(0.9, 0.9))
+
+
+def test_objects_of_others_fields_are_left_alone():
+    @dataclass(frozen=True)
+    class Other:
+        maker: object = float
+
+    assert in_force(Other(lambda: 0), 3).maker() == 0

@@ -1,0 +1,42 @@
+"""Values of single clients, of one process and of several."""
+
+from __future__ import annotations
+
+import torch
+
+from fedlightning.federation.client_columns import ClientColumn, of_all_processes
+from fedlightning.federation.processes import OneProcess
+
+
+def column(client_ids, values, is_distribution=False):
+    made = ClientColumn(is_distribution)
+    made.add(client_ids, torch.tensor(values))
+    return made
+
+
+class TwoProcesses(OneProcess):
+    """Stands beside another process, whose values are given."""
+
+    count = 2
+
+    def __init__(self, theirs):
+        self.theirs = theirs
+
+    def collect(self, value):
+        return [value, self.theirs]
+
+
+def test_values_are_gathered_in_the_order_of_answers():
+    gathered = column([4, 1], [1.0, 2.0])
+    gathered.add([7], torch.tensor([3.0]))
+    assert (gathered.client_ids, gathered.values.tolist()) == ([4, 1, 7], [1.0, 2.0, 3.0])
+    assert len(ClientColumn().values) == 0
+
+
+def test_columns_of_all_processes_are_joined_though_one_has_no_clients():
+    mine = {"loss": column([0, 2], [1.0, 2.0], is_distribution=True)}
+    assert of_all_processes(mine, OneProcess()) == mine
+    both = of_all_processes(mine, TwoProcesses({"loss": ([1], torch.tensor([5.0]), True)}))["loss"]
+    assert (both.client_ids, both.values.tolist(), both.is_distribution) == ([0, 2, 1], [1.0, 2.0, 5.0], True)
+    alone = of_all_processes({}, TwoProcesses({"loss": ([1], torch.tensor([5.0]), False)}))["loss"]
+    assert (alone.client_ids, alone.is_distribution) == ([1], False)

@@ -1,0 +1,69 @@
+"""Algorithms take the steps of an optimizer where their own are plain, and say so where they do not."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from fedlightning.algorithms import SCAFFOLD, FedADMM, FedAvg, FedDR, FedProx, StatefulFedAvg
+from fedlightning.local import Adam, ByValue, LocalSteps
+from fedlightning.tasks.federated.algorithms import with_clip, with_steps, without_step_size
+from fedlightning.tasks.federated.optimizers import Steps
+
+PLAIN, ADAM = Steps(0.3, None), Steps({"body": 0.1, "default": 0.2}, Adam())
+
+
+def test_an_algorithm_without_a_step_size_takes_the_optimizers():
+    for make in (FedAvg, StatefulFedAvg, partial(FedProx, mu=0.5)):
+        algorithm = with_steps(without_step_size(make), ADAM, lr_is_open=True)
+        assert algorithm.lr == ADAM.lr
+        assert algorithm.local_optimizer is ADAM.optimizer
+    assert algorithm.mu == 0.5
+
+
+def test_what_the_algorithm_names_stays():
+    own = FedAvg(0.01, local_optimizer=Adam(beta1=0.5))
+    assert vars(with_steps(own, ADAM, lr_is_open=False)) == vars(own)
+    half = with_steps(FedAvg(0.01), ADAM, lr_is_open=False)
+    assert (half.lr, half.local_optimizer) == (0.01, ADAM.optimizer)
+    assert with_steps(own, None, lr_is_open=False) is own
+
+
+def test_solvers_step_as_the_optimizer_does():
+    algorithm = with_steps(FedDR(1.0, solver=LocalSteps()), ADAM, lr_is_open=False)
+    assert algorithm.solver.lr == ADAM.lr
+    assert algorithm.solver.optimizer is ADAM.optimizer
+    assert with_steps(FedDR(1.0, solver=LocalSteps(lr=0.5)), ADAM, lr_is_open=False).solver.lr == 0.5
+
+
+def test_plain_steps_of_an_algorithms_own_take_a_plain_step_size_alone():
+    assert with_steps(without_step_size(SCAFFOLD), PLAIN, lr_is_open=True).lr == 0.3
+    with pytest.raises(ValueError, match=r"SCAFFOLD takes plain gradient steps.*module's Adam means something else"):
+        with_steps(without_step_size(SCAFFOLD), ADAM, lr_is_open=True)
+
+
+def test_a_given_step_size_makes_do_without_the_optimizer_and_says_so(monkeypatch):
+    said = []
+    monkeypatch.setattr("fedlightning.tasks.federated.algorithms.rank_zero_info", said.append)
+    algorithm = SCAFFOLD(0.1)
+    assert with_steps(algorithm, ADAM, lr_is_open=False) is algorithm
+    assert said == ["SCAFFOLD takes plain gradient steps of its own size: the module's Adam is not used."]
+
+
+def test_without_an_optimizer_there_is_no_step_size():
+    with pytest.raises(ValueError, match=r"federate\(algorithm=FedAvg\): the module has no optimizer"):
+        with_steps(without_step_size(FedAvg), None, lr_is_open=True)
+
+
+def test_an_algorithm_that_needs_more_than_a_step_size_is_refused():
+    with pytest.raises(TypeError, match=r"federate\(algorithm=FedADMM\): it cannot be made from a step size alone"):
+        without_step_size(FedADMM)
+
+
+def test_limits_go_where_gradients_are_computed():
+    assert with_clip(FedAvg(0.1), None).local_clip is None
+    assert with_clip(FedAvg(0.1), ByValue(0.5)).local_clip == ByValue(0.5)
+    assert with_clip(FedDR(1.0, solver=LocalSteps()), 0.5).solver.clip == 0.5
+    with pytest.raises(ValueError, match="gradient_clip_val: SCAFFOLD has no option that clips clients' gradients"):
+        with_clip(SCAFFOLD(0.1), 1.0)

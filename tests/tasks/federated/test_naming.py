@@ -1,0 +1,55 @@
+"""Name prefixes are those of the module, wherever they are given."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedlightning import federate
+from fedlightning.algorithms import FedAvg, FedDR
+from fedlightning.local import SGD, LocalSteps
+from fedlightning.tasks.federated.naming import ModuleNames
+from tests.support.lit import made
+from tests.support.small import regression_data, trainer
+
+
+def test_prefixes_of_the_module_become_those_of_the_task():
+    names = ModuleNames(made())
+    assert names.prefixes(["head", "body.0", "module.head", "no"]) == (
+        "module.head",
+        "module.body.0",
+        "module.head",
+        "no",
+    )
+    assert names.prefixes("head") == "head"
+    assert names.keys({"head": 1, "default": 2}) == {"module.head": 1, "default": 2}
+    assert names.keys(3) == 3
+    assert names.options({"drift_parameters": ["head"], "buffers": "local"}) == {
+        "drift_parameters": ("module.head",),
+        "buffers": "local",
+    }
+
+
+def test_hyper_parameters_by_prefix_are_translated_within_parts():
+    names = ModuleNames(made())
+    plain = FedAvg(0.1)
+    assert names.hyper_parameters(plain) is plain
+    optimizer = SGD(momentum={"head": 0.9, "default": 0.0})
+    algorithm = names.hyper_parameters(
+        FedDR(1.0, solver=LocalSteps(lr={"head": 0.1, "body": 0.2}, optimizer=optimizer))
+    )
+    assert algorithm.solver.lr == {"module.head": 0.1, "module.body": 0.2}
+    assert algorithm.solver.optimizer.momentum == {"module.head": 0.9, "default": 0.0}
+
+
+def test_a_step_size_by_prefix_moves_what_it_names():
+    module, start = made(), made()
+    task = federate(module, FedAvg({"head": 0.1, "body": 1e-12}), drift_parameters=["head"])
+    trainer(max_steps=1).fit(task, regression_data())
+    assert (module.head.weight - start.head.weight).abs().max() > 0.01
+    assert (module.body[0].weight - start.body[0].weight).abs().max() < 1e-9
+
+
+def test_a_misspelt_prefix_is_refused():
+    task = federate(made(), FedAvg, personal_parameters=["hed"])
+    with pytest.raises(ValueError, match=r"personal_parameters: 'hed' matches no trainable parameter"):
+        trainer(max_steps=1).fit(task, regression_data())

@@ -1,0 +1,127 @@
+"""What a training step returns and logs becomes the objective of clients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torchmetrics import MeanAbsoluteError
+
+from fedlightning import federate
+from fedlightning.algorithms import FedAvg
+from fedlightning.oracle import Sequential
+from fedlightning.tasks.federated.step import LOGGED
+from tests.support.lit import Lit, made
+from tests.support.small import clients, regression_data, trainer
+
+
+def batch():
+    return clients()[0].tensors
+
+
+def test_a_step_returns_its_loss_and_what_it_logs():
+    module = made()
+    found = federate(module, FedAvg).objective(batch())
+    expected = module.loss(batch())
+    assert torch.equal(found["loss"], expected)
+    assert torch.equal(found[f"{LOGGED}rmse"], expected.sqrt())
+
+
+class Rich(Lit):
+    def training_step(self, batch):
+        loss = self.loss(batch)
+        self.log_dict({"loss": loss[None] + 1, "half": 0.5}, on_epoch=True)
+        return {"loss": loss, "predictions": [1, 2]}
+
+
+def test_dicts_of_outputs_and_of_logs_are_taken():
+    fit = trainer(max_steps=1, limit_val_batches=0)
+    fit.fit(federate(made(Rich), FedAvg), regression_data())
+    metrics = fit.callback_metrics
+    assert float(metrics["loss"]) == pytest.approx(float(metrics["train_loss"]) + 1)
+    assert float(metrics["half"]) == 0.5
+
+
+class Skips(Lit):
+    def training_step(self, batch, batch_idx):
+        return None
+
+
+class WithoutLoss(Lit):
+    def training_step(self, batch, batch_idx):
+        return {"objective": self.loss(batch)}
+
+
+class Sums(Lit):
+    def training_step(self, batch, batch_idx):
+        self.log("total", 1.0, reduce_fx="sum")
+        return self.loss(batch)
+
+
+@pytest.mark.parametrize(
+    ("cls", "message"),
+    [
+        (Skips, r"Skips\.training_step returned NoneType; a client needs the loss"),
+        (WithoutLoss, r"returned a dict without 'loss'"),
+        (Sums, r"logs 'total' with reduce_fx='sum': what clients log is averaged"),
+    ],
+)
+def test_steps_that_are_no_objective_are_refused(cls, message):
+    with pytest.raises(RuntimeError, match=message):
+        trainer(max_steps=1).fit(federate(made(cls), FedAvg), regression_data())
+
+
+class Measured(Lit):
+    def __init__(self):
+        super().__init__()
+        self.train_mae = MeanAbsoluteError()
+        self.val_mae = MeanAbsoluteError()
+        self.seen = []
+
+    def training_step(self, batch, batch_idx):
+        self.train_mae(self(batch[0]), batch[1])
+        self.log("train_mae", self.train_mae)
+        return self.loss(batch)
+
+    def validation_step(self, batch, batch_idx):
+        self.val_mae(self(batch[0]), batch[1])
+        self.log("val_mae", self.val_mae)
+
+    def on_train_epoch_end(self):
+        self.seen.append((int(self.train_mae.total), float(self.train_mae.compute())))
+
+
+def test_metrics_of_training_steps_are_logged_by_minibatch_and_gathered_over_an_epoch():
+    module = made(Measured)
+    fit = trainer(max_steps=-1, max_epochs=2)
+    fit.fit(federate(module, FedAvg(1e-9), oracle=Sequential()), regression_data(local_steps=3))
+    # five rounds of four clients with three minibatches of four samples
+    assert [count for count, _ in module.seen] == [5 * 4 * 3 * 4] * 2
+    sets = [data.tensors for data in clients()]
+    expected = sum(float((made()(x) - y).abs().mean().detach()) for x, y in sets) / 4
+    assert float(fit.callback_metrics["train_mae"]) == pytest.approx(expected, rel=0.2)
+    assert "val_mae" in fit.callback_metrics
+
+
+class Augments(Lit):
+    def on_after_batch_transfer(self, batch, dataloader_idx):
+        return batch[0] + 1, batch[1]
+
+
+def test_batches_are_augmented_as_after_their_transfer():
+    plain, module = made(), made(Augments)
+    x, y = batch()
+    assert torch.equal(federate(module, FedAvg).objective(batch())["loss"], plain.loss((x + 1, y)))
+
+
+class Counts(Lit):
+    def training_step(self, batch, batch_idx):
+        self.log("batch_idx", float(batch_idx))
+        self.log("epoch", float(self.current_epoch))
+        self.log("done", float(self.global_step))
+        return self.loss(batch)
+
+
+def test_the_batch_index_is_the_round_in_its_epoch():
+    fit = trainer(max_steps=8, limit_val_batches=0)
+    fit.fit(federate(made(Counts), FedAvg), regression_data())
+    assert [float(fit.callback_metrics[name]) for name in ("batch_idx", "epoch", "done")] == [2, 1, 7]
