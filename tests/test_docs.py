@@ -154,6 +154,7 @@ def test_a_logger_of_ones_own_takes_histograms(readme, tmp_path):
 
 def test_other_percentiles_are_logged(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["fedlightning"])
     Path("percentiles.yaml").write_text(block("percentiles", "yaml"))
     configs = [CONFIGS / "personalized" / "base.yaml", CONFIGS / "personalized" / "fed_alt.yaml", "percentiles.yaml"]
     options = ["--trainer.max_steps=1", "--trainer.val_check_interval=1", "--trainer.enable_progress_bar=false"]
@@ -164,6 +165,7 @@ def test_other_percentiles_are_logged(tmp_path, monkeypatch):
 
 def test_every_clients_values_are_in_a_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["fedlightning"])
     Path("values.yaml").write_text(block("client values file", "yaml"))
     configs = [CONFIGS / "personalized" / "base.yaml", CONFIGS / "personalized" / "fed_alt.yaml", "values.yaml"]
     options = ["--trainer.max_steps=1", "--trainer.val_check_interval=1", "--trainer.enable_progress_bar=false"]

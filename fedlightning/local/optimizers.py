@@ -142,7 +142,8 @@ class SGD(LocalOptimizer):
         """Return the running mean of directions."""
         g = direction + self.weight_decay * w
         mean = self.momentum * moments.first + (1 - self.dampening) * g
-        mean = torch.where((moments.steps == 0)[:, None], g, mean)
+        forgets = torch.as_tensor(self.momentum == 0, device=g.device)  # there torch leaves dampening out
+        mean = torch.where((moments.steps == 0)[:, None] | forgets, g, mean)
         move = g + self.momentum * mean if self.nesterov else mean
         return move, Moments(moments.steps + 1, mean, moments.second)
 

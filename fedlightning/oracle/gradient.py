@@ -152,7 +152,7 @@ class GradientOracle:
         return self._evaluated(w, _personal(w, v, None), batch, self._shared_alone).g
 
     def take_steps(self, w: Tensor, v: Tensor | None, batches: Sequence[Minibatch], move: Move) -> Tensor:
-        """Take one step on each of several minibatches, all in one function where the oracle is compiled.
+        """Take one step on each of several minibatches in one compiled function; see :attr:`steps_together`.
 
         Args:
             w: Points, ``[S, d]``.
@@ -163,10 +163,7 @@ class GradientOracle:
         Returns:
             The new points ``[S, d]``.
         """
-        if not isinstance(self._evaluate, CompiledEvaluate):
-            for batch in batches:
-                w = move(w, self.shared_gradient(w, v, batch))
-            return w
+        assert isinstance(self._evaluate, CompiledEvaluate)
         own, gathers = _personal(w, v, None), [batch.gather for batch in batches]
         results = self._evaluate.steps(w, own, self.buffers, gathers, self._shared_alone, move, self._seeds.next())
         for result in results:

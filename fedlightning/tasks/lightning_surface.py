@@ -114,7 +114,7 @@ def require_a_federated_fit(task: LightningModule, base: type[LightningModule], 
             remedy = remedy.format_map(step_advice(task))
             raise InvalidTypeError(f"{name} overrides {hook}, which a federated fit never calls: {remedy}.")
     for hook in TRANSFER_HOOKS:
-        if _differs(task, base, hook):
+        if _differs(task, base, hook) and not _is_of_this_package(task, hook):
             raise InvalidTypeError(
                 f"{name} overrides {hook}, which a fit would call with a round of cohorts, whose minibatches are "
                 "gathered later. Augment in objective(batch), which sees one client's minibatch, or in the data set."
@@ -164,6 +164,7 @@ def _differs(task: LightningModule, base: type[LightningModule], hook: str) -> b
 def _is_of_this_package(task: LightningModule, hook: str) -> bool:
     """Return whether a method that differs from the base's is that of a task of this package, which calls it."""
     present = getattr(task, hook)
+    present = getattr(present, "func", present)
     return str(getattr(present, "__module__", "")).startswith(f"{__package__}.")
 
 

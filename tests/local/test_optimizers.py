@@ -133,3 +133,17 @@ def test_hyper_parameters_out_of_range_are_refused(make, message):
 def test_an_unknown_prefix_is_refused():
     with pytest.raises(ValueError, match=r"momentum: 'wight' matches no trainable parameter\. Did you mean 'weight'"):
         SGD(momentum={"wight": 0.9, "default": 0.0}).bind(*space_and_like())
+
+
+def test_dampening_without_momentum_is_left_out_as_in_torch():
+    w, g = torch.ones(1, 3, dtype=torch.float64), torch.full((1, 3), 0.5, dtype=torch.float64)
+    plain = torch.ones(3, dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.SGD([plain], lr=0.1, dampening=0.5, weight_decay=0.1)
+    ours = SGD(dampening=0.5, weight_decay=0.1)
+    moments = ours.start(w)
+    for _ in range(3):
+        plain.grad = g[0].clone()
+        optimizer.step()
+        move, moments = ours.move(w, g, moments)
+        w = w - 0.1 * move
+    torch.testing.assert_close(w[0], plain.detach())

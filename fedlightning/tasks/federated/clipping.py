@@ -22,23 +22,25 @@ class GradientClipping:
     fits, and gets it back afterwards.
     """
 
-    def __init__(self, value: float | None, algorithm: str) -> None:
-        """Keep the limit that was given to the task; None leaves it to the Trainer.
+    def __init__(self, value: float | None, algorithm: str | None) -> None:
+        """Keep the limit and its kind that were given to the task; None leaves them to the Trainer.
 
         Raises:
             TypeError: If the limit is no number.
             ValueError: If it is not above 0, or ``algorithm`` is neither ``norm`` nor ``value``.
         """
         require_argument(self, "gradient_clip_val", value, optional=True, above=0.0)
-        if algorithm not in ("norm", "value"):
-            raise InvalidValueError(f"gradient_clip_algorithm={algorithm!r}: expected 'norm' or 'value'.")
+        if algorithm not in ("norm", "value", None):
+            raise InvalidValueError(f"gradient_clip_algorithm={algorithm!r}: expected 'norm', 'value' or null.")
         self._own = value, algorithm
         self._of_trainer: tuple[Any, Any] = (None, None)
 
     @property
     def limit(self) -> Clip | None:
         """Return the limit of one client's gradient, the task's own before the Trainer's; None for none."""
-        value, algorithm = self._own if self._own[0] is not None else self._of_trainer
+        values, algorithms = zip(self._own, self._of_trainer, strict=True)
+        value = next((each for each in values if each is not None), None)
+        algorithm = next((each for each in algorithms if each is not None), "norm")
         if not value:
             return None
         return ByValue(float(value)) if algorithm == "value" else float(value)

@@ -22,12 +22,15 @@ IN_PLACE = (
     ),
     *(f"on_{stage}_model_{mode}" for stage in _STAGES for mode in ("eval", "train", "zero_grad")),
     *("on_test_epoch_end", "on_predict_epoch_end", "on_train_epoch_start", "on_train_end"),
-    *("on_fit_start", "on_fit_end", "setup", "teardown", "configure_model", "configure_sharded_model"),
+    *("on_fit_start", "setup", "teardown", "configure_model", "configure_sharded_model"),
 )
 """Methods of the module that the task has in place of Lightning's."""
 
-BESIDE = ("on_train_start", "on_train_epoch_end", "on_validation_epoch_end")
+BESIDE = ("on_train_start", "on_train_epoch_end", "on_validation_epoch_end", "on_fit_end")
 """Hooks that are the task's own as well; the module's come after them, or before where an epoch ends."""
+
+OUTSIDE_ROUNDS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
+"""Hooks that the task has in place of Lightning's for batches of evaluation and prediction. A round is none."""
 
 
 def adopt(task: Any, module: Any) -> None:
@@ -47,6 +50,9 @@ def adopt(task: Any, module: Any) -> None:
             own, theirs = getattr(task, name), getattr(module, name)
             first, second = (theirs, own) if name.endswith("_end") else (own, theirs)
             setattr(task, name, partial(_both, first, second))
+    for name in OUTSIDE_ROUNDS:
+        if overrides(module, name):
+            setattr(task, name, partial(_outside_rounds, task, getattr(module, name), getattr(task, name)))
     if overrides(module, "configure_callbacks"):
         task.configure_callbacks = partial(_joined, task.configure_callbacks, module.configure_callbacks)
     if overrides(module, "on_save_checkpoint"):
@@ -58,6 +64,11 @@ def adopt(task: Any, module: Any) -> None:
 def _both(first: Callable[[], Any], second: Callable[[], Any]) -> None:
     first()
     second()
+
+
+def _outside_rounds(task: Any, theirs: Callable[..., Any], own: Callable[..., Any], batch: Any, *args: Any) -> Any:
+    """Call the module's hook on a batch, or the task's on a round."""
+    return (own if task.trainer.training else theirs)(batch, *args)
 
 
 def _joined(first: Callable[[], Any], second: Callable[[], Any]) -> list[Any]:

@@ -47,7 +47,7 @@ class Federated(FederatedLightningModule):
         max_parameters: Sequence[str] = (),
         personal_parameters: Sequence[str] = (),
         gradient_clip_val: float | None = None,
-        gradient_clip_algorithm: ClipBy = "norm",
+        gradient_clip_algorithm: ClipBy | None = None,
         per_client_evaluation: bool = False,
         without_hooks: Sequence[str] = (),
         server_optimizer: OptimizerCallable | None = None,
@@ -64,7 +64,8 @@ class Federated(FederatedLightningModule):
             max_parameters: Dotted name prefixes, as in the module, of the parameters that are maximised.
             personal_parameters: Dotted name prefixes, as in the module, of the parameters that never leave a client.
             gradient_clip_val: Limit > 0 of every client's gradients; null for that of the Trainer, if it has one.
-            gradient_clip_algorithm: Whether the limit is one of the ``norm`` or of every ``value``.
+            gradient_clip_algorithm: Whether the limit is one of the ``norm`` or of every ``value``; null for what the
+                Trainer says, or the norm.
             per_client_evaluation: Whether validation and test look at every client by itself even if all use the global
                 model. Where clients have models of their own, they always do.
             without_hooks: Hooks of the module that training does without, because no round can call them.
@@ -141,6 +142,7 @@ class Federated(FederatedLightningModule):
             self.plateau = plateau_of(configured.schedulers)
             if self.plateau is not None and self._stored_plateau is not None:
                 self.plateau.load_state_dict(self._stored_plateau)
+            self._stored_plateau = None
             groups = scheduled_groups(configured.optimizer, configured.schedulers, self._length, self.plateau)
             steps = steps_of(configured.optimizer, groups, self)
         require_steps_in_all_blocks(self.parameter_space(), steps)
@@ -164,7 +166,8 @@ class Federated(FederatedLightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore the states of server and clients; a fit asks the module anew for its optimizer."""
         self.algorithm = algorithm_of(checkpoint.get(ALGORITHM_KEY), self.algorithm)
-        self._stored_plateau = checkpoint.get(PLATEAU_KEY)
+        resumes = self._trainer is not None and self._trainer.state.fn == "fit"
+        self._stored_plateau = checkpoint.get(PLATEAU_KEY) if resumes else None
         super().on_load_checkpoint(checkpoint)
 
     def _length(self) -> tuple[float, float]:

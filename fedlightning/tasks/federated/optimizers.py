@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError
 from fedlightning.core.parameter_space import ParameterSpace, PerBlock
@@ -68,6 +69,8 @@ def _parts(returned: Any) -> tuple[list[Any], list[Any]]:
         return [], []
     if isinstance(returned, Mapping):
         scheduler = returned.get("lr_scheduler")
+        if isinstance(scheduler, ReduceLROnPlateau):
+            scheduler = {"scheduler": scheduler, "monitor": returned.get("monitor")}
         return [returned.get("optimizer")], [] if scheduler is None else [scheduler]
     if not isinstance(returned, list | tuple):
         return [returned], []

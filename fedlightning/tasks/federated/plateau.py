@@ -38,13 +38,16 @@ class Plateau:
     The server validates, so it decides; its decisions are part of the checkpoint.
     """
 
-    def __init__(self, scheduler: ReduceLROnPlateau, monitor: str | None, strict: bool = True) -> None:
+    def __init__(
+        self, scheduler: ReduceLROnPlateau, monitor: str | None, strict: bool = True, frequency: int = 1
+    ) -> None:
         """Take a scheduler over.
 
         Args:
             scheduler: Of the module's optimizer.
             monitor: Name of the metric.
             strict: Whether a validation without the metric is an error.
+            frequency: Number of validations between looks at the metric, >= 1.
 
         Raises:
             ValueError: If no metric is named.
@@ -57,6 +60,8 @@ class Plateau:
         self._scheduler = scheduler
         self._monitor = monitor
         self._strict = strict
+        self._frequency = frequency
+        self._validations = 0
         self._changes = [[(0, lr)] for lr in self._rates]
 
     @property
@@ -73,6 +78,9 @@ class Plateau:
         Raises:
             RuntimeError: If the metric is missing.
         """
+        self._validations += 1
+        if self._validations % self._frequency:
+            return
         value = trainer.callback_metrics.get(self._monitor)
         if value is None:
             if self._strict:
@@ -83,23 +91,30 @@ class Plateau:
                 )
             return
         self._scheduler.step(trainer.strategy.broadcast(float(value)))  # all processes decide alike
+        now = int(trainer.global_step)
         for changes, lr in zip(self._changes, self._rates, strict=True):
-            if lr != changes[-1][1]:
-                changes.append((int(trainer.global_step), lr))
+            changes[:] = [change for change in changes if change[0] < now]  # later ones are of rounds that come again
+            if not changes or lr != changes[-1][1]:
+                changes.append((now, lr))
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the scheduler remembers, and its decisions, in plain types."""
         own = self._scheduler.state_dict()
         plain = {name: _plain(value) for name, value in own.items() if _is_plain(value)}
-        return {"scheduler": plain, "changes": [[list(change) for change in group] for group in self._changes]}
+        changes = [[list(change) for change in group] for group in self._changes]
+        return {"scheduler": plain, "changes": changes, "validations": self._validations}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a :meth:`state_dict`."""
         self._scheduler.load_state_dict(dict(state["scheduler"]))
+        self._validations = int(state.get("validations", 0))
         for changes, stored in zip(self._changes, state["changes"], strict=True):
             changes[:] = [(int(since), float(value)) for since, value in stored]
         for group, changes in zip(self._scheduler.optimizer.param_groups, self._changes, strict=True):
-            group["lr"] = changes[-1][1]
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(changes[-1][1])
+            else:
+                group["lr"] = changes[-1][1]
 
     @property
     def _rates(self) -> list[float]:

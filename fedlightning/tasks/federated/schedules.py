@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import isfinite
@@ -10,12 +11,13 @@ from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.lr_scheduler import LRScheduler
 
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError
 from fedlightning.core.schedule import Schedule
 from fedlightning.core.validation import require_argument
 from fedlightning.tasks.federated.plateau import Plateau
+from fedlightning.tasks.federated.scheduler_config import SchedulerConfig
 
 _VARYING = ("lr", "momentum", "betas", "weight_decay")
 """Options that schedulers of torch set; the learning rate, and momentum in cycles."""
@@ -27,15 +29,40 @@ class Tabulated(Schedule):
 
     Args:
         values: The value of each round, at least one.
+        scheduler: Class name of what gave the values, for messages.
     """
 
     values: tuple[float, ...]
+    scheduler: str = "a table"
 
     def __post_init__(self) -> None:
         if not self.values:
             raise InvalidValueError("Tabulated(values=()): expected at least one value.")
         for value in self.values:
             require_argument(self, "values", value)
+
+    def require_positive(self, what: str) -> None:
+        """Make sure that every value can be a step size.
+
+        Args:
+            what: Who takes the steps, for the message.
+
+        Raises:
+            ValueError: If a value is 0 or less.
+        """
+        first = next((rounds for rounds, value in enumerate(self.values) if value <= 0.0), None)
+        if first is None:
+            return
+        remedy = (
+            "Begin a warm-up above 0: call scheduler.step() once in configure_optimizers, before it is returned; "
+            "torch's warning about the order is of no matter there."
+            if first == 0
+            else "Let it end above 0, or after the last round of the fit."
+        )
+        raise InvalidValueError(
+            f"{self.scheduler} of the module gives the step size {self.values[first]:g} in the round after {first} "
+            f"others, and {what} takes steps > 0. {remedy}"
+        )
 
     def __call__(self, rounds: int) -> float:
         """Return the value of the round that follows ``rounds`` others."""
@@ -88,20 +115,16 @@ def scheduled_groups(
             "first, and this fit has no end. Set max_epochs or max_steps of the Trainer."
         )
     turns = [_turn(given, int(epoch)) for given in schedulers]
-    table = []
-    for done in range(1, int(rounds) + 1):
-        table.append([{name: group[name] for name in _VARYING if name in group} for group in optimizer.param_groups])
-        optimizer.step()  # moves nothing, as there are no gradients; schedulers warn without it
-        for turn in turns:
-            if done % turn.every == 0:
-                turn.scheduler.step()
-    groups = []
-    for number, group in enumerate(optimizer.param_groups):
-        group |= table[0][number]
-        groups.append(
-            {**group, **{name: _over_rounds([row[number][name] for row in table]) for name in table[0][number]}}
-        )
-    return groups
+    before = _options(optimizer)
+    try:
+        table = _table(optimizer, turns, int(rounds))
+    finally:
+        _put_back(optimizer, before)
+    made_by = ", ".join(type(turn.scheduler).__name__ for turn in turns)
+    return [
+        {**group, **{name: _over_rounds([row[number][name] for row in table], made_by) for name in table[0][number]}}
+        for number, group in enumerate(optimizer.param_groups)
+    ]
 
 
 def plateau_of(schedulers: Sequence[Any]) -> Plateau | None:
@@ -113,37 +136,60 @@ def plateau_of(schedulers: Sequence[Any]) -> Plateau | None:
     Raises:
         ValueError: If there are others beside it, or it names no metric.
     """
-    configs = [_config(given) for given in schedulers]
-    waiting = [config for config in configs if isinstance(config["scheduler"], ReduceLROnPlateau)]
-    if not waiting:
+    configs = [SchedulerConfig.of(given) for given in schedulers]
+    waiting = next((config for config in configs if config.waits), None)
+    if waiting is None:
         return None
     if len(configs) > 1:
-        others = ", ".join(type(config["scheduler"]).__name__ for config in configs)
+        others = ", ".join(type(config.scheduler).__name__ for config in configs)
         raise InvalidValueError(
             f"configure_optimizers returns {others}: one that waits for a metric goes with no other. Return one."
         )
-    return Plateau(waiting[0]["scheduler"], waiting[0].get("monitor"), bool(waiting[0].get("strict", True)))
-
-
-def _config(given: Any) -> dict[str, Any]:
-    return {"scheduler": None, **given} if isinstance(given, Mapping) else {"scheduler": given}
+    return Plateau(waiting.scheduler, waiting.monitor, waiting.strict, waiting.frequency)
 
 
 def _turn(given: Any, epoch: int) -> _Turn:
-    config = _config(given)
-    scheduler = config["scheduler"]
-    name = type(scheduler).__name__
-    if not isinstance(scheduler, LRScheduler):
+    config = SchedulerConfig.of(given)
+    if not isinstance(config.scheduler, LRScheduler):
         raise InvalidTypeError(f"configure_optimizers returns {given!r} as a scheduler: expected one of torch.")
-    interval = config.get("interval", "epoch")
-    if interval not in ("epoch", "step"):
-        raise InvalidValueError(f"{name}: interval={interval!r}: expected 'epoch' or 'step'.")
-    return _Turn(scheduler, int(config.get("frequency", 1)) * (epoch if interval == "epoch" else 1))
+    return _Turn(config.scheduler, config.frequency * (epoch if config.interval == "epoch" else 1))
 
 
-def _over_rounds(values: Sequence[Any]) -> Any:
+def _table(optimizer: Optimizer, turns: Sequence[_Turn], rounds: int) -> list[list[dict[str, Any]]]:
+    """Return the options of each group in every round, by stepping the schedulers and never the optimizer."""
+    table = []
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"Detected call of `lr_scheduler\.step\(\)` before", UserWarning)
+        for done in range(1, rounds + 1):
+            table.append(_options(optimizer))
+            for turn in turns:
+                if done % turn.every == 0:
+                    turn.scheduler.step()
+    return table
+
+
+def _options(optimizer: Optimizer) -> list[dict[str, Any]]:
+    """Return the options of each group that schedulers set, as numbers: a tensor would change with the next step."""
+    return [{name: _plain(group[name]) for name in _VARYING if name in group} for group in optimizer.param_groups]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_plain(each) for each in value)
+    return float(value) if isinstance(value, Tensor) else value
+
+
+def _put_back(optimizer: Optimizer, before: Sequence[dict[str, Any]]) -> None:
+    for group, options in zip(optimizer.param_groups, before, strict=True):
+        for name, value in options.items():
+            if isinstance(group[name], Tensor):
+                group[name].fill_(value)
+            else:
+                group[name] = value
+
+
+def _over_rounds(values: Sequence[Any], made_by: str) -> Any:
     """Return one value if all are the same, else a schedule; of tuples entry by entry."""
     if isinstance(values[0], tuple):
-        return tuple(_over_rounds(column) for column in zip(*values, strict=True))
-    numbers = [float(value) if isinstance(value, Tensor) else value for value in values]
-    return Tabulated(tuple(numbers)) if any(a != b for a, b in pairwise(numbers)) else numbers[0]
+        return tuple(_over_rounds(column, made_by) for column in zip(*values, strict=True))
+    return Tabulated(tuple(values), made_by) if any(a != b for a, b in pairwise(values)) else values[0]

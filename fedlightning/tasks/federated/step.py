@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from threading import get_ident
 from typing import Any
 
+import torch
+from lightning.pytorch import LightningModule
 from torch import Tensor
 from torchmetrics import Metric
 
@@ -39,6 +41,7 @@ class ModuleStep:
         self._open: dict[int, dict[str, Any]] = {}
         self._metrics: dict[str, Metric] = {}
         module.log = self.log
+        module.optimizers = self.optimizers
 
     def __call__(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
         """Return the loss of one client's minibatch, and what the step logs.
@@ -86,11 +89,12 @@ class ModuleStep:
             ValueError: If a training step asks for another reduction than the mean.
         """
         if get_ident() in self._open:
-            if options.get("reduce_fx", "mean") not in ("mean", "default"):
+            bound = inspect.signature(LightningModule.log).bind(self, name, value, *args, **options)
+            given = bound.arguments.get("reduce_fx", "mean")
+            if given not in ("mean", "default", torch.mean):
                 raise InvalidValueError(
-                    f"{type(self._module).__name__}.training_step logs '{name}' with "
-                    f"reduce_fx={options['reduce_fx']!r}: what "
-                    "clients log is averaged over their steps and over clients. Leave reduce_fx out."
+                    f"{type(self._module).__name__}.training_step logs '{name}' with reduce_fx={given!r}: what clients "
+                    "log is averaged over their steps and over clients. Leave reduce_fx out."
                 )
             self._open[get_ident()][LOGGED + name] = self._scalar(name, value)
         elif is_attached(self._module, to=self._module):
@@ -98,6 +102,21 @@ class ModuleStep:
             base.log(self._module, name, value, *args, **options)
         else:
             self._task.log(name, value, *args, **options)
+
+    def optimizers(self, *args: Any, **options: Any) -> Any:
+        """Return the optimizers as Lightning does; in a training step there is none of the client's.
+
+        Raises:
+            RuntimeError: If a training step asks for them.
+        """
+        if get_ident() in self._open:
+            raise UsageError(
+                f"{type(self._module).__name__}.training_step called self.optimizers(), which has the server's "
+                "optimizer in a federation. The step size of clients is logged as client_lr in every round: leave it "
+                "out."
+            )
+        base: Any = base_of(self._module)
+        return base.optimizers(self._module, *args, **options)
 
     def reset_metrics(self) -> None:
         """Reset the metrics that training steps logged, as Lightning does at the end of an epoch."""
@@ -107,7 +126,13 @@ class ModuleStep:
     def _scalar(self, name: str, value: Any) -> Any:
         if isinstance(value, Metric):
             self._metrics[name] = value
-            value = value.compute() if value._forward_cache is None else value._forward_cache
+            if value._forward_cache is None:
+                raise InvalidValueError(
+                    f"{type(self._module).__name__}.training_step logs the metric '{name}', which it only updates: its "
+                    "value is that of all clients and steps so far. Call the metric, as in self.metric(predictions, "
+                    "labels), before it is logged: that is the value of the minibatch."
+                )
+            value = value._forward_cache
         if isinstance(value, Tensor):
             return value.squeeze() if value.numel() == 1 else value
         if isinstance(value, Mapping):

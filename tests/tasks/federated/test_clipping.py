@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from lightning.pytorch.trainer.states import TrainerFn
 
 from fedlightning import federate
 from fedlightning.algorithms import SCAFFOLD, FedAvg
@@ -44,5 +45,18 @@ def test_limits_out_of_range_are_refused():
     assert GradientClipping(None, "norm").limit is None
     with pytest.raises(ValueError, match=r"gradient_clip_val=-1.0\): expected > 0"):
         federate(made(), FedAvg, gradient_clip_val=-1.0)
-    with pytest.raises(ValueError, match="gradient_clip_algorithm='max': expected 'norm' or 'value'"):
+    with pytest.raises(ValueError, match="gradient_clip_algorithm='max': expected 'norm', 'value' or null"):
         federate(made(), FedAvg, gradient_clip_algorithm="max")
+
+
+def test_the_kind_of_limit_may_be_the_tasks_and_the_limit_the_trainers():
+    clipping = GradientClipping(None, "value")
+    fit = trainer(gradient_clip_val=0.5)
+    fit.state.fn = TrainerFn.FITTING
+    with clipping.taken(fit):
+        assert clipping.limit == ByValue(0.5)
+
+
+def test_two_limits_are_refused():
+    with pytest.raises(ValueError, match=r"FedAvg limits clients' gradients by 0.01, and gradient_clip_val by 5.0"):
+        trainer(gradient_clip_val=5.0).fit(federate(made(), FedAvg(0.05, local_clip=0.01)), regression_data())

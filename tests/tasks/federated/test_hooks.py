@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.utilities.model_helpers import is_overridden
@@ -9,6 +10,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from fedlightning import federate
 from fedlightning.algorithms import FedAvg
 from fedlightning.callbacks import EvaluateClients
+from fedlightning.oracle import Sequential
 from fedlightning.tasks.federated.hooks import BESIDE, IN_PLACE
 from tests.support.lit import Lit, distance, made
 from tests.support.small import regression_data, trainer
@@ -103,3 +105,37 @@ def test_a_module_without_validation_is_not_validated():
     fit = trainer(max_steps=5)
     fit.fit(task, regression_data())
     assert "val_loss" not in fit.callback_metrics
+
+
+class Scaled(Lit):
+    """Scales its batches when they have reached the device."""
+
+    def __init__(self):
+        super().__init__()
+        self.largest = {}
+
+    def on_after_batch_transfer(self, batch, dataloader_idx):
+        return batch[0] / 100, batch[1]
+
+    def loss(self, batch):
+        stage = "train" if self.trainer.training else "val"
+        self.largest[stage] = max(self.largest.get(stage, 0.0), float(batch[0].abs().max()))
+        return super().loss(batch)
+
+
+@pytest.mark.filterwarnings(
+    "ignore:You have overridden `on_after_batch_transfer`"
+)  # as in every fit with such a module
+def test_batches_are_changed_in_training_and_in_validation():
+    module = made(Scaled)
+    trainer(max_steps=1, val_check_interval=1).fit(federate(module, FedAvg, oracle=Sequential()), regression_data())
+    assert 0 < module.largest["train"] < 0.1
+    assert 0 < module.largest["val"] < 0.1
+
+
+def test_memory_is_given_back_though_the_module_has_a_hook_at_the_end(monkeypatch):
+    ended = []
+    monkeypatch.setattr("fedlightning.tasks.base.give_back_freed_memory", lambda: ended.append("memory"))
+    hooked = type("Hooked", (Lit,), {"on_fit_end": lambda self: ended.append("module")})
+    trainer(max_steps=1).fit(federate(made(hooked), FedAvg), regression_data())
+    assert ended == ["module", "memory"]

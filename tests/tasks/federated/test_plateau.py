@@ -80,3 +80,98 @@ def test_a_scheduler_without_a_metric_is_refused():
     scheduler = ReduceLROnPlateau(torch.optim.SGD(made().parameters(), lr=0.1))
     with pytest.raises(ValueError, match="ReduceLROnPlateau without the metric it waits for"):
         Plateau(scheduler, None)
+
+
+class WithMonitorBeside(Waits):
+    """Names the metric where Lightning takes it for a scheduler without a configuration."""
+
+    def configure_optimizers(self):
+        configured = super().configure_optimizers()
+        config = configured["lr_scheduler"]
+        return {"optimizer": configured["optimizer"], "lr_scheduler": config["scheduler"], "monitor": config["monitor"]}
+
+
+class WaitsForTwo(Waits):
+    """Looks at every second validation."""
+
+    def configure_optimizers(self):
+        configured = super().configure_optimizers()
+        configured["lr_scheduler"]["frequency"] = 2
+        return configured
+
+
+@pytest.mark.parametrize("cls", [WithMonitorBeside, WaitsForTwo])
+def test_configurations_mean_what_they_mean_to_a_trainer(cls):
+    ours, theirs, every = (made(kind).double() for kind in (cls, cls, Waits))
+    options = {"max_steps": -1, "max_epochs": 8, "precision": "64-true"}
+    trainer(**options).fit(federate(ours, StatefulFedAvg, oracle=Sequential()), data())
+    whole = tuple(leaf.double() for leaf in clients(1)[0].tensors)
+    held_out = tuple(leaf.double() for leaf in clients(seed=7)[0].tensors)
+    for module in (theirs, every):
+        trainer(**options).fit(
+            module, DataLoader([whole] * 3, batch_size=None), DataLoader([held_out], batch_size=None)
+        )
+    assert distance(ours, theirs) < 1e-12
+    assert (distance(theirs, every) > 1e-4) == (cls is WaitsForTwo)
+
+
+def test_the_number_of_validations_is_stored():
+    class Metrics:
+        callback_metrics = {"val_loss": torch.tensor(1.0)}  # noqa: RUF012
+        global_step = 3
+
+        class strategy:
+            broadcast = staticmethod(lambda value: value)
+
+    def plateau():
+        optimizer = torch.optim.SGD(made().parameters(), lr=0.1)
+        return Plateau(ReduceLROnPlateau(optimizer, patience=0), "val_loss", frequency=2)
+
+    first, second = plateau(), plateau()
+    for _ in range(3):
+        first.step(Metrics())
+    second.load_state_dict(first.state_dict())
+    second.step(Metrics())
+    assert second.schedules[0].changes == [(0, 0.1), (3, pytest.approx(0.01))]
+
+
+def test_decisions_stay_in_order_if_rounds_come_again():
+    class Metrics:
+        callback_metrics = {"val_loss": torch.tensor(1.0)}  # noqa: RUF012
+
+        class strategy:
+            broadcast = staticmethod(lambda value: value)
+
+        def __init__(self, rounds):
+            self.global_step = rounds
+
+    plateau = Plateau(ReduceLROnPlateau(torch.optim.SGD(made().parameters(), lr=1.0), patience=0), "val_loss")
+    for rounds in (3, 6, 9, 3, 6):
+        plateau.step(Metrics(rounds))
+    assert plateau.schedules[0].changes == [(0, 1.0), (3, pytest.approx(1e-3)), (6, pytest.approx(1e-4))]
+
+
+def test_a_fit_from_the_start_decides_anew(tmp_path):
+    """After a resumed fit, a loaded checkpoint, and a validation of a checkpoint."""
+
+    def fitted(task, epochs, ckpt_path=None):
+        fit = trainer(tmp_path, max_steps=-1, max_epochs=epochs)
+        fit.fit(task, data(), ckpt_path=ckpt_path)
+        return fit
+
+    def new():
+        return federate(made(Waits), StatefulFedAvg, oracle=Sequential())
+
+    path = tmp_path / "4.ckpt"
+    stored = new()
+    fitted(stored, 4).save_checkpoint(path)
+    assert len(stored.algorithm.lr.changes) > 1
+    resumed, loaded, validated = new(), new(), new()
+    fitted(resumed, 5, path)
+    loaded.on_load_checkpoint(torch.load(path, weights_only=False))
+    trainer(tmp_path).validate(validated, data(), ckpt_path=path, verbose=False)
+    for task in (resumed, loaded, validated):
+        fitted(task, 1)
+        assert all(since in (0, 3) for since, _ in task.algorithm.lr.changes)
+        assert task.algorithm.lr.changes[0] == (0, 0.05)
+        assert len(task.algorithm.lr.changes) == 1

@@ -158,3 +158,79 @@ def test_a_fit_without_end_is_refused():
         ValueError, match=r"StepLR: the values of all rounds are found out.*Set max_epochs or max_steps"
     ):
         trainer(max_steps=-1, max_epochs=-1).fit(federate(made(Scheduled, make=by_step), FedAvg), regression_data())
+
+
+def test_gradients_of_an_earlier_fit_move_nothing():
+    """A module that was fitted centrally keeps its last gradients."""
+    module = made()
+    for parameter in module.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    before = [parameter.detach().clone() for parameter in module.parameters()]
+    optimizer = torch.optim.Adam(module.parameters(), lr=0.1, weight_decay=0.1)
+    scheduled_groups(optimizer, [lr_scheduler.StepLR(optimizer, 1)], lambda: (3, 1))
+    assert all(torch.equal(a, b) for a, b in zip(before, module.parameters(), strict=True))
+    assert not optimizer.state
+
+
+@pytest.mark.filterwarnings("error")
+def test_optimizers_that_need_a_closure_are_run_through():
+    optimizer = torch.optim.LBFGS(made().parameters(), lr=0.1)
+    (group,) = scheduled_groups(optimizer, [lr_scheduler.StepLR(optimizer, 1)], lambda: (3, 1))
+    assert group["lr"].values == pytest.approx((0.1, 0.01, 0.001))
+
+
+def test_step_sizes_may_be_tensors():
+    rate = torch.tensor(0.1, dtype=torch.float64)
+    optimizer = torch.optim.Adam(made().parameters(), lr=rate)
+    (group,) = scheduled_groups(optimizer, [lr_scheduler.StepLR(optimizer, 1)], lambda: (3, 1))
+    assert group["lr"].values == pytest.approx((0.1, 0.01, 0.001))
+    assert isinstance(group["lr"].values[0], float)
+    assert optimizer.param_groups[0]["lr"] is rate
+    assert rate.item() == 0.1
+
+
+def warm_up(module, optimizer):
+    return {"scheduler": lr_scheduler.LambdaLR(optimizer, lambda done: min(1.0, done / 3)), "interval": "step"}
+
+
+def warm_up_begun(module, optimizer):
+    config = warm_up(module, optimizer)
+    config["scheduler"].step()
+    return config
+
+
+def decay(module, optimizer):
+    return {"scheduler": lr_scheduler.LambdaLR(optimizer, lambda done: max(0.0, 1 - done / 3)), "interval": "step"}
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            warm_up,
+            r"LambdaLR of the module gives the step size 0 in the round after 0 others, .*scheduler\.step\(\) once",
+        ),
+        (decay, "LambdaLR of the module gives the step size 0 in the round after 3 others, and FedAvg takes steps > 0"),
+    ],
+)
+def test_rounds_without_a_step_are_refused_before_the_first(make, message):
+    task = federate(made(Scheduled, make=make), FedAvg)
+    fit = trainer(max_steps=5, limit_val_batches=0)
+    with pytest.raises(ValueError, match=message):
+        fit.fit(task, regression_data())
+    assert fit.global_step == 0
+
+
+def test_step_sizes_of_zero_after_the_fit_or_of_no_use_are_no_matter():
+    task = federate(made(Scheduled, make=decay), FedAvg)
+    trainer(max_steps=3, limit_val_batches=0).fit(task, regression_data())
+    assert task.algorithm.lr.values == pytest.approx((0.08, 0.16 / 3, 0.08 / 3))
+    own = federate(made(Scheduled, make=warm_up), FedAvg(0.1))
+    trainer(max_steps=3, limit_val_batches=0).fit(own, regression_data())
+
+
+@pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
+def test_a_warm_up_that_has_begun_is_taken():
+    task = federate(made(Scheduled, make=warm_up_begun), FedAvg)
+    trainer(max_steps=4, limit_val_batches=0).fit(task, regression_data())
+    assert task.algorithm.lr.values == pytest.approx((0.08 / 3, 0.16 / 3, 0.08, 0.08))

@@ -125,3 +125,40 @@ def test_the_batch_index_is_the_round_in_its_epoch():
     fit = trainer(max_steps=8, limit_val_batches=0)
     fit.fit(federate(made(Counts), FedAvg), regression_data())
     assert [float(fit.callback_metrics[name]) for name in ("batch_idx", "epoch", "done")] == [2, 1, 7]
+
+
+def test_a_metric_that_is_only_updated_is_refused():
+    class Updated(Lit):
+        def __init__(self):
+            super().__init__()
+            self.error = MeanAbsoluteError()
+
+        def training_step(self, batch, batch_idx):
+            self.error.update(self(batch[0]), batch[1])
+            self.log("error", self.error)
+            return self.loss(batch)
+
+    with pytest.raises(ValueError, match=r"logs the metric 'error', which it only updates: .* Call the metric"):
+        federate(made(Updated), FedAvg).objective(batch())
+
+
+def test_the_servers_optimizer_is_not_taken_for_a_clients():
+    class Curious(Lit):
+        def training_step(self, batch, batch_idx):
+            self.log("rate", self.optimizers().param_groups[0]["lr"])
+            return self.loss(batch)
+
+    with pytest.raises(RuntimeError, match=r"called self.optimizers\(\), which has the server's .* client_lr"):
+        federate(made(Curious), FedAvg).objective(batch())
+
+
+@pytest.mark.parametrize(("args", "options"), [((), {"reduce_fx": "sum"}), ((False, None, None, None, torch.max), {})])
+def test_other_reductions_than_the_mean_are_refused(args, options):
+    class Reduced(Lit):
+        def training_step(self, batch, batch_idx):
+            self.log("mean", 1.0, reduce_fx=torch.mean)
+            self.log("other", 1.0, *args, **options)
+            return self.loss(batch)
+
+    with pytest.raises(ValueError, match="logs 'other' with reduce_fx="):
+        federate(made(Reduced), FedAvg).objective(batch())
