@@ -17,6 +17,7 @@ from fedlightning.core.errors import InvalidTypeError
 from fedlightning.core.validation import require
 from fedlightning.federation.client_columns import ClientColumn, of_all_processes
 from fedlightning.federation.cohort import RoundBatch
+from fedlightning.federation.loop import RoundResult
 
 KEYS = ("round", "stage", "client")
 
@@ -26,7 +27,8 @@ class ClientValuesFile(Callback):
 
     A row has the columns ``round``, ``stage``, ``client``, and one for every value. Rows of the stage ``train`` are of
     the clients that took part in a round: ``samples`` and ``minibatches`` of each, its mean losses over its local steps
-    (``train_loss`` and whatever else the objective returns), its ``drift``, and what the algorithm logs. Rows of the
+    (``train_loss`` and whatever else the objective returns), its ``drift``, what the algorithm logs, and ``counted``,
+    which is 0 for a client that means leave out because it sent numbers that are not finite, otherwise 1. Rows of the
     stages ``val`` and ``test`` are of the clients that were evaluated one by one, with every metric. An empty cell says
     that there is no such value; ``nan`` is a value that is not a number, or a metric undefined on a client's data.
 
@@ -38,7 +40,12 @@ class ClientValuesFile(Callback):
     Args:
         path: The file; null for ``clients.csv`` in the folder of the run.
         every_n_rounds: Training rows are written after every n-th round, at least 1.
+
+    Attributes:
+        folder: Where the file lies under its name, wherever ``path`` is; None for what ``path`` says.
     """
+
+    folder: Path | None = None
 
     def __init__(self, path: str | None = None, every_n_rounds: int = 1) -> None:
         self.every_n_rounds = every_n_rounds
@@ -64,7 +71,7 @@ class ClientValuesFile(Callback):
                 f"ClientValuesFile: {type(pl_module).__name__} is no FederatedLightningModule, so that it has no "
                 "clients. Take the callback out."
             )
-        path = run_folder(trainer) / "clients.csv" if self._given is None else Path(self._given)
+        path = self._place(trainer)
         writes = trainer.is_global_zero and not trainer.fast_dev_run  # type: ignore[attr-defined]
         if self._file is None or self._file.path != path:
             self._file = RowFile(path) if writes else None
@@ -92,7 +99,7 @@ class ClientValuesFile(Callback):
         if trainer.fast_dev_run or trainer.global_step % self.every_n_rounds:  # type: ignore[attr-defined]
             return
         result = pl_module.rounds.last
-        columns = {} if result is None or result.undone else {**_shares(batch), **result.columns}
+        columns = {} if result is None or result.undone else {**_shares(batch), **_counted(result), **result.columns}
         everyone = of_all_processes(columns, pl_module.run.simulation.loop.transport.processes)
         self._write(trainer.global_step, "train", {k: (each.client_ids, each.values) for k, each in everyone.items()})
 
@@ -101,7 +108,8 @@ class ClientValuesFile(Callback):
         if not trainer.sanity_checking:
             found = pl_module.evaluation_session.found
             measured = {name: (values.client_ids, values.values) for name, values in found.items()}
-            self._write(trainer.global_step, "test" if trainer.testing else "val", measured)
+            rounds = trainer.global_step if trainer.state.fn == "fit" else pl_module.run.rounds
+            self._write(rounds, "test" if trainer.testing else "val", measured)
 
     on_test_end = on_validation_end
 
@@ -118,11 +126,17 @@ class ClientValuesFile(Callback):
         """Note where the rows of the run are that is resumed."""
         self._resumed = Path(state_dict["path"]) if "path" in state_dict else None
 
+    def _place(self, trainer: Trainer) -> Path:
+        given = None if self._given is None else Path(self._given)
+        if self.folder is not None:
+            return self.folder / ("clients.csv" if given is None else given.name)
+        return run_folder(trainer) / "clients.csv" if given is None else given
+
     def _write(self, index: int, stage: str, columns: Mapping[str, tuple[Sequence[int], Tensor]]) -> None:
         if self._file is None or not columns:
             return
         if self._written.get(stage, index) >= index:  # by a repeated evaluation, or of an earlier program
-            self._file.keep(lambda row: row["stage"] != stage or int(row["round"]) < index)
+            self._file.keep(lambda row: row["stage"] != stage or int(row["round"]) != index)
         cells: dict[int, dict[str, str]] = {}
         for name, (client_ids, values) in columns.items():
             for client, text in zip(client_ids, _as_text(values), strict=True):
@@ -131,7 +145,7 @@ class ClientValuesFile(Callback):
             {"round": str(index), "stage": stage, "client": str(client), **cells[client]} for client in sorted(cells)
         ]
         self._file.append([*KEYS, *columns], rows)
-        self._written[stage] = index
+        self._written[stage] = max(index, self._written.get(stage, index))
 
 
 def _shares(batch: RoundBatch) -> dict[str, ClientColumn]:
@@ -142,6 +156,17 @@ def _shares(batch: RoundBatch) -> dict[str, ClientColumn]:
     for column, numbers in zip(columns.values(), counts.view(-1, 2).T, strict=True):
         column.add(list(members), numbers)
     return columns
+
+
+def _counted(result: RoundResult) -> dict[str, ClientColumn]:
+    """Return which clients count in the means of a round, 1 or 0: in those of all phases that they took part in."""
+    counts: dict[int, bool] = {}
+    for column in result.columns.values():
+        for client, counted in zip(column.client_ids, column.counted.tolist(), strict=True):
+            counts[client] = counts.get(client, True) and counted
+    found = ClientColumn()
+    found.add(list(counts), torch.tensor(list(counts.values()), dtype=torch.long))
+    return {"counted": found}
 
 
 def _as_text(values: Tensor) -> list[str]:

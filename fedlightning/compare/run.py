@@ -21,7 +21,7 @@ from typing import Any
 from jsonargparse import Namespace
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from fedlightning.callbacks import History, LastCheckpoint
+from fedlightning.callbacks import ClientValuesFile, History, LastCheckpoint
 from fedlightning.callbacks.history import Row
 from fedlightning.cli.app import ConfigOfRun, FederatedCLI
 from fedlightning.cli.complaints import did_you_mean
@@ -160,7 +160,7 @@ def execute(run: Run, report: ReportProgress, stopped: Callable[[], bool] = lamb
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
     callbacks[:] = [c for c in callbacks if not isinstance(c, LastCheckpoint)]
     for callback in callbacks:
-        if isinstance(callback, ConfigOfRun):
+        if isinstance(callback, ConfigOfRun | ClientValuesFile):  # one path would be the same in all runs
             callback.folder = run.folder
     callbacks += [
         history,

@@ -154,7 +154,7 @@ class CohortMean:
             self._tallies.add(answer.tally, counted if answer.evaluated is None else counted * answer.evaluated)
         for name, values in {**answer.tally, **answer.metrics}.items():
             column = self._columns.setdefault(name, ClientColumn(name in answer.per_client))
-            column.add(answer.client_ids, values)
+            column.add(answer.client_ids, values, finite)
         if answer.update is not None:
             self._update_type = type(answer.update)
             for each in _sent_by_each(self._update_type):

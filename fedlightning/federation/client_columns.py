@@ -23,16 +23,29 @@ class ClientColumn:
         self.client_ids: list[int] = []
         self.is_distribution = is_distribution
         self._values: list[Tensor] = []
+        self._counted: list[Tensor] = []
 
-    def add(self, client_ids: Sequence[int], values: Tensor) -> None:
-        """Add the values ``[C]`` of C clients."""
+    def add(self, client_ids: Sequence[int], values: Tensor, counted: Tensor | None = None) -> None:
+        """Add the values of C clients.
+
+        Args:
+            client_ids: The clients.
+            values: ``[C]``.
+            counted: Which of them count in means over the cohort, ``[C]`` bool; None if all do.
+        """
         self.client_ids.extend(client_ids)
         self._values.append(values)
+        self._counted.append(torch.ones_like(values, dtype=torch.bool) if counted is None else counted)
 
     @property
     def values(self) -> Tensor:
         """Return the value of each client, ``[S]``; NaN for a client that has none."""
         return torch.cat(self._values) if self._values else torch.empty(0)
+
+    @property
+    def counted(self) -> Tensor:
+        """Return which clients count in means over the cohort, ``[S]`` bool; others were left out."""
+        return torch.cat(self._counted) if self._counted else torch.empty(0, dtype=torch.bool)
 
 
 def of_all_processes(columns: Mapping[str, ClientColumn], processes: Processes) -> dict[str, ClientColumn]:
@@ -44,9 +57,12 @@ def of_all_processes(columns: Mapping[str, ClientColumn], processes: Processes) 
     """
     if processes.count == 1:
         return dict(columns)
-    mine = {name: (each.client_ids, each.values.cpu(), each.is_distribution) for name, each in columns.items()}
+    mine = {
+        name: (each.client_ids, each.values.cpu(), each.counted.cpu(), each.is_distribution)
+        for name, each in columns.items()
+    }
     joined: dict[str, ClientColumn] = {}
     for theirs in processes.collect(mine):
-        for name, (client_ids, values, is_distribution) in theirs.items():
-            joined.setdefault(name, ClientColumn(is_distribution)).add(client_ids, values)
+        for name, (client_ids, values, counted, is_distribution) in theirs.items():
+            joined.setdefault(name, ClientColumn(is_distribution)).add(client_ids, values, counted)
     return joined

@@ -99,6 +99,7 @@ def load(task: CheckpointedTask, checkpoint: Mapping[str, Any], fitting: bool) -
         state if fits else None,
         {} if state is None else state.get("data", {}),
         () if state is None else state.get("other_clients", ()),
+        checkpoint.get("global_step", 0),
     )
 
 

@@ -107,12 +107,12 @@ def _percentiles_of(trainer: Any) -> tuple[float, ...]:
 
 
 def _distributions(task: Any, result: RoundResult) -> dict[str, Tensor]:
-    """Return what the algorithm logs client by client: the finite values among those of all clients of the round."""
+    """Return what the algorithm logs client by client: the finite values of the clients that count in the mean."""
     columns = of_all_processes(
         {name: column for name, column in result.columns.items() if column.is_distribution},
         task.run.simulation.loop.transport.processes,
     )
-    return {name: column.values[column.values.isfinite()] for name, column in columns.items()}
+    return {name: column.values[column.counted & column.values.isfinite()] for name, column in columns.items()}
 
 
 def _start_loss(task: Any) -> float | None:

@@ -96,9 +96,18 @@ class TrainingRounds:
             result = simulation.run(placed, precision.autocast, precision.undoes_overflow)
         self._server_step.take(task, simulation, precision.scaler, result.undone)
         simulation.loop.finish_round()
+        task.run.rounds = task.trainer.global_step
         numbers = _hyper_parameters(simulation.server.algorithm, before, batch)
-        self.last = replace(result, metrics={**result.metrics, **numbers})
+        self.last = self.named(replace(result, metrics={**result.metrics, **numbers}))
         return self.last
+
+    def named(self, result: RoundResult) -> RoundResult:
+        """Return the outcome of a round with the names under which it is reported.
+
+        Args:
+            result: Outcome of the round, with ``train_`` before the name of each value of the objective.
+        """
+        return result
 
     def report(self, result: RoundResult, seconds: float) -> None:
         """Pass the metrics of a round on to callbacks and loggers.

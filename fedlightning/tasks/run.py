@@ -29,6 +29,7 @@ class FederationRun:
         source: File or other origin of the loaded states, for messages.
         trained_on: Identity of the federation the states belong to; empty if unknown.
         is_of_one_client: Whether the task is one client's personal model.
+        rounds: Number of rounds after which the models are as they are, those before a checkpoint among them.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class FederationRun:
         self.source = "The checkpoint"
         self.trained_on: Mapping[str, Any] = {}
         self.is_of_one_client = of_one_client
+        self.rounds = 0
         self._task = task
         self._make = make
         self._simulation: Simulation | None = None
@@ -129,14 +131,22 @@ class FederationRun:
         present = read(self._simulation.space.shared, self._task)
         return not torch.allclose(present, self._simulation.server.point.to(present), rtol=1e-5)  # files may round them
 
-    def load(self, state: Mapping[str, Any] | None, trained_on: Mapping[str, Any], shards: Sequence[Any] = ()) -> None:
+    def load(
+        self,
+        state: Mapping[str, Any] | None,
+        trained_on: Mapping[str, Any],
+        shards: Sequence[Any] = (),
+        rounds: int = 0,
+    ) -> None:
         """Keep loaded states, to be unpacked when the simulation is needed.
 
         Args:
             state: States of server and clients, as :meth:`Simulation.state_dict` returns them; None for none.
             trained_on: Identity of the federation they belong to; empty if unknown.
             shards: The clients of other processes.
+            rounds: Number of rounds before they were saved.
         """
+        self.rounds = rounds
         self._simulation, self._loaded, self._shards = None, state, shards
         self.trained_on = trained_on
 
@@ -200,6 +210,7 @@ class FederationRun:
         """Return a copy of the task with one client's own model, and without the states of server and clients."""
         copied: Any = deepcopy(self._task, {id(self): None})
         copied.run = FederationRun(copied, self._make, of_one_client=True)
+        copied.run.rounds = self.rounds
         copied.predict_client = None
         _put_into(copied, self.simulation, client)
         keep_active_alone(copied)

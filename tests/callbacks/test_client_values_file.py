@@ -15,6 +15,7 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
 
+from fedlightning import FederatedDataModule
 from fedlightning.algorithms import FedAlt, FedMM
 from fedlightning.callbacks import ClientValuesFile
 from fedlightning.callbacks.client_values_file import KEYS
@@ -22,7 +23,7 @@ from fedlightning.oracle import Vectorized
 from fedlightning.participation import Uniform
 from tests.support.evaluated import Own, held_out_data
 from tests.support.paths import ROOT
-from tests.support.small import Line, regression_data, trainer
+from tests.support.small import Line, clients, regression_data, trainer
 
 
 def rows(path):
@@ -71,11 +72,24 @@ def test_what_an_algorithm_logs_and_an_objective_returns_is_written(tmp_path):
     found = rows(path)
     assert set(found) == {(1, "train"), (2, "train")}  # validation is of the global model on pooled data
     assert set(found[2, "train"][0]) == {
-        *KEYS, "samples", "minibatches", "train_loss", "train_rmse", "drift", "dual_norm",
+        *KEYS, "samples", "minibatches", "counted", "train_loss", "train_rmse", "drift", "dual_norm",
     }  # fmt: skip
     for name in ("train_rmse", "dual_norm", "drift"):
         mean = sum(float(row[name]) for row in found[2, "train"]) / 4
         assert mean == pytest.approx(float(fit.callback_metrics[name]), rel=1e-6)
+
+
+def test_who_is_left_out_of_means_has_a_row_that_says_so(tmp_path):
+    path = tmp_path / "clients.csv"
+    sets = clients()
+    sets[2].tensors[1].fill_(float("nan"))
+    data = FederatedDataModule.from_datasets(sets, batch_size=4, local_steps=2, rounds_per_epoch=5)
+    with pytest.warns(RuntimeWarning, match="NaN or infinite numbers came from client 2"):
+        fit = run(path, Line(FedMM(0.05)), data, rounds=1)
+    part = rows(path)[1, "train"]
+    assert [row["counted"] for row in part] == ["1", "1", "0", "1"]
+    mean = sum(float(row["train_loss"]) for row in part if row["counted"] == "1") / 3
+    assert mean == pytest.approx(float(fit.callback_metrics["train_loss"]), rel=1e-6)
 
 
 def test_a_test_is_written_once_however_often_it_is_run(tmp_path):
@@ -92,7 +106,31 @@ def test_a_test_is_written_once_however_often_it_is_run(tmp_path):
     }
     trainer(callbacks=[ClientValuesFile(str(path))]).test(fit.lightning_module, held_out_data(), verbose=False)
     trainer(callbacks=[ClientValuesFile(str(path))]).test(fit.lightning_module, held_out_data(), verbose=False)
-    assert len(rows(path)[0, "test"]) == 4
+    assert len(rows(path)[2, "test"]) == 4
+    assert set(rows(path)) == {*before, (2, "test")}
+
+
+def test_tests_of_several_checkpoints_stand_beside_one_another(tmp_path):
+    """Also those of a new program, whose trainer knows no rounds."""
+    path = tmp_path / "clients.csv"
+    saved = ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=2, save_top_k=-1)
+    run(path, rounds=4, enable_checkpointing=True, callbacks=[saved])
+    before = set(rows(path))
+    for rounds in (4, 2, 4):
+        task = Own(FedAlt(0.05), oracle=Vectorized())
+        file = tmp_path / f"step={rounds}.ckpt"
+        trainer(callbacks=[ClientValuesFile(str(path))]).test(task, held_out_data(), ckpt_path=file, verbose=False)
+    shared = trainer(callbacks=[ClientValuesFile(str(path))])
+    for rounds in (4, 2, 4):
+        file = tmp_path / f"step={rounds}.ckpt"
+        shared.test(Own(FedAlt(0.05)), held_out_data(), ckpt_path=file, verbose=False)
+    found = rows(path)
+    assert set(found) == before | {(2, "test"), (4, "test")}
+    for rounds in (2, 4):
+        assert [row["client"] for row in found[rounds, "test"]] == ["0", "1", "2", "3"]
+    two, four = (numbers(found[rounds, "test"][0]) for rounds in (2, 4))
+    assert set(two) == set(four) > {"round", "client"}
+    assert all(two[name] != four[name] for name in set(two) - {"round", "client"})
 
 
 @pytest.mark.parametrize("cut", [0, 7], ids=["whole", "with an incomplete end"])

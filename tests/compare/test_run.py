@@ -134,3 +134,15 @@ def test_a_budget_that_is_not_used_up_is_told(capsys):
     main([*command_line_[:-1], "--budget-upload=1e6"])  # dashes do, too
     told = capsys.readouterr().out
     assert "A ended at an upload of 768, below the budget of 1e+06: raise trainer.max_steps." in told
+
+
+@pytest.mark.parametrize("path", [None, "values/each.csv"])
+def test_each_run_has_a_file_of_its_clients_values_in_its_folder(path):
+    own = {"class_path": "fedlightning.callbacks.ClientValuesFile", "init_args": {"path": path}}
+    compare(**arguments(set=[*SMALL, f"trainer.callbacks={json.dumps([own])}"]))
+    name = "clients.csv" if path is None else "each.csv"
+    for algorithm, has_duals in (("FedMM", True), ("FedAvg", False)):
+        lines = Path(f"out/{algorithm}/seed-0/{name}").read_text().splitlines()
+        assert ("dual_norm" in lines[0]) is has_duals
+        assert {line.split(",")[0] for line in lines[1:]} == {str(n) for n in range(1, 7)}
+    assert len(list(Path().rglob(name))) == 2

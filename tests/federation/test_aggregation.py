@@ -52,6 +52,7 @@ def test_who_sends_or_keeps_what_is_not_finite_is_left_out():
     assert (cohort.accepted, cohort.left_out) == ([0, 2], [1, 3])
     assert not cohort.is_whole
     assert cohort.metrics()["left_out"] == 2
+    assert cohort.columns()["norm"].counted.tolist() == [True, False, True, False]
 
 
 def test_a_client_of_weight_zero_adds_nothing_even_if_not_finite():

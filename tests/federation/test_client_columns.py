@@ -30,13 +30,24 @@ def test_values_are_gathered_in_the_order_of_answers():
     gathered = column([4, 1], [1.0, 2.0])
     gathered.add([7], torch.tensor([3.0]))
     assert (gathered.client_ids, gathered.values.tolist()) == ([4, 1, 7], [1.0, 2.0, 3.0])
-    assert len(ClientColumn().values) == 0
+    assert len(ClientColumn().values) == len(ClientColumn().counted) == 0
+
+
+def test_clients_count_unless_they_were_left_out():
+    gathered = column([4, 1], [1.0, 2.0])
+    gathered.add([7, 8], torch.tensor([3.0, 4.0]), torch.tensor([False, True]))
+    assert gathered.counted.tolist() == [True, True, False, True]
 
 
 def test_columns_of_all_processes_are_joined_though_one_has_no_clients():
     mine = {"loss": column([0, 2], [1.0, 2.0], is_distribution=True)}
     assert of_all_processes(mine, OneProcess()) == mine
-    both = of_all_processes(mine, TwoProcesses({"loss": ([1], torch.tensor([5.0]), True)}))["loss"]
+    both = of_all_processes(mine, TwoProcesses({"loss": ([1], torch.tensor([5.0]), torch.tensor([False]), True)}))[
+        "loss"
+    ]
     assert (both.client_ids, both.values.tolist(), both.is_distribution) == ([0, 2, 1], [1.0, 2.0, 5.0], True)
-    alone = of_all_processes({}, TwoProcesses({"loss": ([1], torch.tensor([5.0]), False)}))["loss"]
+    assert both.counted.tolist() == [True, True, False]
+    alone = of_all_processes({}, TwoProcesses({"loss": ([1], torch.tensor([5.0]), torch.tensor([True]), False)}))[
+        "loss"
+    ]
     assert (alone.client_ids, alone.is_distribution) == ([1], False)

@@ -11,10 +11,14 @@ from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger, Logger
 from torch.nn import functional as F
 
-from fedlightning.algorithms import CDMA, SCAFFOLD, CODAPlus, FedAvg, FedDR, FedSGDA
+from fedlightning.algorithms import CDMA, SCAFFOLD, CODAPlus, FedAvg, FedDR, FedMM, FedSGDA
+from fedlightning.callbacks import EvaluateClients
+from fedlightning.federation.client_columns import ClientColumn
+from fedlightning.federation.loop import RoundResult
 from fedlightning.local import LocalSteps
 from fedlightning.oracle import Sequential
 from fedlightning.proximal import L1, GroupLasso
+from fedlightning.tasks.round_report import RoundReport
 from tests.support.evaluated import messages, two_rounds
 from tests.support.small import Line, fitted, regression_data
 
@@ -113,6 +117,18 @@ def test_loggers_get_a_row_a_logged_round_and_the_users_own_beside_it():
     assert [step for step, row in notebook.rows if "mine" in row] == [2, 4]
     assert [step for step, row in notebook.rows if "val_loss" in row] == [2, 4]
     assert all(row for _, row in notebook.rows)
+
+
+def test_percentiles_are_over_the_clients_that_count_in_the_mean():
+    """A client may report a finite value though what it sends is not finite."""
+    notebook = Notebook()
+    task = Line(FedMM(0.05))
+    two_rounds(task, logger=notebook, log_every_n_steps=1, callbacks=[EvaluateClients(percentiles=[100])])
+    norms = ClientColumn(is_distribution=True)
+    norms.add([0, 1], torch.tensor([1.0, 2.0]))
+    norms.add([2], torch.tensor([1e6]), torch.tensor([False]))
+    RoundReport().publish(task, RoundResult({}, {"dual_norm": norms}), {"dual_norm": 1.5})
+    assert notebook.rows[-1][1]["dual_norm_p100"] == 2.0
 
 
 @pytest.mark.parametrize(
