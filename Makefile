@@ -3,7 +3,10 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test lint docs bench clean
+OLDEST ?= $(PYTHON)
+NEWEST ?= $(PYTHON)
+
+.PHONY: help demo test lint docs bench build clean
 
 help: ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 8
@@ -38,5 +41,12 @@ bench: $(VENV)/ready ## speed and memory beside a plain PyTorch loop: the standa
 	$(BIN)/python benchmarks/networks.py
 	$(BIN)/python benchmarks/overhead.py
 
+build: $(VENV)/ready ## wheel and sdist in dist/, tried with the oldest (OLDEST=python3.10) and newest dependencies
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/python -m twine check --strict dist/*
+	$(OLDEST) .ci/try_wheel.py dist/*.whl oldest build/oldest
+	$(NEWEST) .ci/try_wheel.py dist/*.whl newest build/newest
+
 clean: ## remove the virtual environment and caches
-	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache

@@ -11,14 +11,18 @@ from collections.abc import Callable
 from functools import singledispatch
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import CometLogger, CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 from lightning.pytorch.loggers.logger import DummyLogger
-from matplotlib.figure import Figure
-from PIL import Image
 from torch import Tensor
+
+from fedlightning.core.requirements import imported
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from PIL.Image import Image
 
 LARGEST = 1e20
 """Bins of TensorBoard end here; it refuses to draw an empty histogram."""
@@ -26,7 +30,7 @@ LARGEST = 1e20
 HistogramWriter = Callable[[str, Tensor, int], None]
 """Writes a histogram: its name, one finite value a client ``[S]`` on the CPU, and the round."""
 
-PictureWriter = Callable[[str, Figure, int], None]
+PictureWriter = Callable[[str, "Figure", int], None]
 """Writes a picture: its name, the figure, and the round."""
 
 
@@ -139,11 +143,12 @@ def _(logger: DummyLogger) -> PictureWriter:
     return lambda name, figure, step: None
 
 
-def rendered(figure: Figure) -> Image.Image:
+def rendered(figure: Figure) -> Image:
     """Return a figure as an RGB image."""
     buffer = BytesIO()
     figure.savefig(buffer, format="png")
-    return Image.open(buffer).convert("RGB")
+    picture: Image = imported("PIL.Image").open(buffer).convert("RGB")
+    return picture
 
 
 def _file_name(name: str, step: int) -> str:

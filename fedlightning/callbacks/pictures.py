@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from fedlightning.callbacks.loggers import picture_writer
+from fedlightning.core.errors import MissingPackageError
 from fedlightning.core.validation import require
 
 
@@ -39,7 +41,7 @@ class LogPictures(Callback):
         writers = [(logger, picture_writer(logger)) for logger in trainer.loggers]
         self._say_who_gets_none([type(logger).__name__ for logger, write in writers if write is None])
         taking = [write for _, write in writers if write is not None]
-        for name, figure in pictures().items() if taking else ():
+        for name, figure in self._drawn(pictures).items() if taking else ():
             for write in taking:
                 write(name, figure, trainer.global_step)
 
@@ -50,6 +52,15 @@ class LogPictures(Callback):
                 f"{', '.join(loggers)} gets no pictures: fedlightning.callbacks.loggers.picture_writer knows no way. "
                 "Register one there, or add a logger that takes pictures, such as TensorBoardLogger."
             )
+
+    @staticmethod
+    def _drawn(pictures: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Return the figures; none, with a warning, where nothing can be drawn because a package is missing."""
+        try:
+            return pictures()
+        except MissingPackageError as missing:
+            rank_zero_warn(f"LogPictures draws no pictures. {missing}")
+            return {}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the number of validations so far."""

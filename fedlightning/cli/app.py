@@ -11,6 +11,7 @@ from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import BasePredictionWriter, ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
+from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.utilities import rank_zero_info
 
 from fedlightning import callbacks, data, tasks
@@ -18,12 +19,14 @@ from fedlightning.callbacks import LastCheckpoint, LogPictures, RoundProgressBar
 from fedlightning.callbacks.history import TRAFFIC_AND_TIME
 from fedlightning.callbacks.run_folder import run_folder
 from fedlightning.cli import DESCRIPTIONS
-from fedlightning.cli.early import DEFAULT_LOGGER, MistakeError, asks_for_help, require_checkpoint
+from fedlightning.cli.default_logger import default_logger, tensorboard_is_installed
+from fedlightning.cli.early import MistakeError, asks_for_help, require_checkpoint
 from fedlightning.cli.errors import comes_from, is_refusal
 from fedlightning.cli.outputs import trainer_folders, writing_to
 from fedlightning.cli.parser import ComparisonParser, plain
 from fedlightning.cli.stops import status_of_signals
 from fedlightning.cli.wording import remedy
+from fedlightning.core.requirements import how_to_install
 from fedlightning.data.module import FederatedDataModule
 from fedlightning.federation.checkpoint_io import AtomicCheckpointIO
 from fedlightning.tasks.base import FederatedLightningModule
@@ -84,7 +87,7 @@ class FederatedCLI(LightningCLI):
             seed_everything_default=0,
             save_config_callback=ConfigOfRun,
             save_config_kwargs={"save_to_log_dir": False},
-            trainer_defaults={**_TRAINER_DEFAULTS, **trainer_defaults},
+            trainer_defaults={"log_every_n_steps": 1, "logger": default_logger(), **trainer_defaults},
             parser_class=TaskParser,
             parser_kwargs={name: {"description": text} for name, text in DESCRIPTIONS.items() if name in subcommands}
             if run
@@ -121,6 +124,12 @@ class FederatedCLI(LightningCLI):
             chosen.append(LogPictures())
         if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
             trainer.strategy.checkpoint_io = AtomicCheckpointIO()
+        for table in (logger for logger in trainer.loggers if isinstance(logger, CSVLogger)):
+            if not tensorboard_is_installed():
+                rank_zero_info(
+                    f"TensorBoard is not installed: metrics go to {table.log_dir}/metrics.csv, pictures beside it. "
+                    f"{how_to_install('tensorboard')}"
+                )
         return trainer
 
     def _instantiate_trainer(self, config: dict[str, Any], callbacks: list[Callback]) -> Trainer:
@@ -190,12 +199,3 @@ def _import_public_classes() -> None:
 def _seed(given: bool | int) -> int:
     """Return the seed as Lightning reads it: the default seed for ``true``."""
     return 0 if isinstance(given, bool) else given
-
-
-_TRAINER_DEFAULTS: dict[str, Any] = {
-    "log_every_n_steps": 1,
-    "logger": {
-        "class_path": DEFAULT_LOGGER,
-        "init_args": {"save_dir": "runs", "name": "", "default_hp_metric": False},
-    },
-}

@@ -17,9 +17,8 @@ import yaml
 
 from fedlightning.cli import sources
 from fedlightning.cli.complaints import did_you_mean, no_argument, no_class, no_name, no_option, own_classes
+from fedlightning.cli.default_logger import default_logger
 from fedlightning.core.errors import FedlightningError
-
-DEFAULT_LOGGER = "lightning.pytorch.loggers.TensorBoardLogger"
 
 _TRAINER = "lightning.pytorch.trainer.trainer.Trainer"
 _OWN = ("config", "print_config", "seed_everything", "trainer", "model", "data", "help")
@@ -94,7 +93,7 @@ class Options:
 
     def __init__(self, subcommand: str) -> None:
         self._places = {name: _Place() for name in ("model", "data", "trainer")}
-        self._places["trainer"].within["logger"] = _Place(DEFAULT_LOGGER)
+        self._places["trainer"].within["logger"] = _Place(default_logger()["class_path"])
         self._foreign = False  # whether modules are named that may have any classes
         trainer = sources.find(_TRAINER)
         takes = [None if trainer is None else sources.method_arguments(trainer, m) for m in ("__init__", subcommand)]

@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from fedlightning.core.requirements import how_to_install
+
 
 class Subject(Enum):
     """Lists what a complaint can be about; the details named in the text are in parentheses."""
@@ -181,4 +183,5 @@ _REMEDIES = {
     "No supported gpu backend found": _NO_ACCELERATOR,
     "the accelerator is not available": _NO_ACCELERATOR,
     "'torch_xla": _NO_ACCELERATOR,
+    "`tensorboard` nor": f" {how_to_install('tensorboard')}",
 }

@@ -29,6 +29,7 @@ from fedlightning.compare.plan import Plan, algorithm_arguments, file_name, pars
 from fedlightning.compare.results import Goal, collect, markdown_table, mode_of, write_csv
 from fedlightning.compare.run import Run, execute, hyper_parameters, prepare
 from fedlightning.core.errors import InvalidValueError, UsageError
+from fedlightning.core.requirements import imported
 from fedlightning.plotting.comparison import comparison_figure
 
 
@@ -76,6 +77,7 @@ def compare(
         The output folder.
 
     Raises:
+        ModuleNotFoundError: If matplotlib is not installed.
         ValueError: If an argument or a configuration is not valid, the metric is not logged, or all runs of a grid
             diverge.
     """
@@ -85,6 +87,7 @@ def compare(
         raise InvalidValueError(f"--budget_upload {budget_upload:g}: expected > 0.")
     if not seeds or len({*seeds}) < len(seeds):
         raise InvalidValueError(f"--seeds {' '.join(map(str, seeds))}: expected at least one, each once.")
+    imported("matplotlib")  # said before the runs, which may take hours
     folder = Path(output)
     console = Console()
     with writing_to({"--output": folder}):
@@ -104,7 +107,7 @@ def compare(
         curves = collect(runs, plan.algorithms)
         write_csv(runs, folder / "results.csv")
         table = markdown_table(curves, goal, also)
-        (folder / "table.md").write_text(table + "\n")
+        (folder / "table.md").write_text(table + "\n", encoding="utf-8")
         histories = {curve.name: curve.histories for curve in curves if curve.histories}
         figure = comparison_figure(histories, (metric, *also), target=target, log_scale=log_scale)
         figure.savefig(folder / "figure.png", dpi=150)
@@ -155,7 +158,7 @@ def _search(
         }
     _carry_out([run for points in searched.values() for run in points.values()], console, jobs)
     chosen = best_points(searched, goal)
-    (folder / "grid.md").write_text(grid_table(searched, chosen, goal) + "\n")
+    (folder / "grid.md").write_text(grid_table(searched, chosen, goal) + "\n", encoding="utf-8")
     if not chosen:
         raise InvalidValueError(f"--grid: every run diverged, see {folder / 'grid.md'}. Add smaller step sizes.")
     for name in searched:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from jsonargparse import Namespace
 from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 
-from fedlightning.cli.early import DEFAULT_LOGGER
+from fedlightning.cli.default_logger import default_logger
 
 _IDENTITIES = "loggers.json"
 
@@ -170,7 +170,7 @@ def placed(configured: Any, place: Place) -> list[Namespace]:
         place: Which run this is.
     """
     if configured is True:
-        configured = Namespace(class_path=DEFAULT_LOGGER, init_args=Namespace())
+        configured = Namespace(class_path=default_logger()["class_path"], init_args=Namespace())
     given = configured if isinstance(configured, list) else [configured] if configured else []
     identities = _identities(place.folder)
     return [_placed(each, place, identities.get(str(number))) for number, each in enumerate(given)]

@@ -96,7 +96,7 @@ def write_csv(runs: Sequence[Run], path: Path) -> None:
     """Write all histories to a CSV file, one line per validation."""
     rows = [{"algorithm": run.name, "seed": run.seed, **row} for run in runs for row in run.history]
     columns = list(dict.fromkeys(name for row in rows for name in row))
-    with path.open("w", newline="") as file:
+    with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, columns)
         writer.writeheader()
         writer.writerows(rows)

@@ -7,25 +7,38 @@ from typing import Any
 
 from fedlightning.core.errors import MissingPackageError
 
-EXTRAS = {"transformers": "hf", "peft": "hf"}
-"""The extra of fedlightning that installs a package."""
+EXTRAS = {
+    "PIL": "vision",
+    "matplotlib": "plots",
+    "peft": "hf",
+    "sklearn": "data",
+    "tensorboard": "tensorboard",
+    "torchvision": "vision",
+    "transformers": "hf",
+}
+"""The extra of fedlightning that installs a package, by the name that is imported."""
 
 
-def imported(package: str) -> Any:
-    """Import a package that is installed with an extra.
+def imported(module: str) -> Any:
+    """Import a module of a package that is installed with an extra.
 
     Args:
-        package: Its name, one of :data:`EXTRAS`.
+        module: Its dotted name; the package is one of :data:`EXTRAS`.
 
     Raises:
-        ModuleNotFoundError: If it is not installed; the message names the extra.
+        ModuleNotFoundError: If the package is not installed; the message names the extra.
     """
+    package = module.partition(".")[0]
     try:
-        return import_module(package)
+        return import_module(module)
     except ModuleNotFoundError as error:
         if error.name != package:
             raise
         raise MissingPackageError(
-            f"This needs the package '{package}'. Install it by pip install 'fedlightning[{EXTRAS[package]}]'.",
-            name=package,
+            f"This needs the package '{package}'. {how_to_install(package)}", name=package
         ) from error
+
+
+def how_to_install(package: str) -> str:
+    """Return a sentence that says how a package is installed."""
+    return f"Install it by pip install 'fedlightning[{EXTRAS[package]}]'."

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from fedlightning.core.errors import MissingFileError
+from fedlightning.core.requirements import imported
 from fedlightning.data.federation import Federation
 from fedlightning.data.module import FederatedDataModule
 from fedlightning.data.partitioners import Partitioner, Shards
@@ -58,9 +59,7 @@ class _Faces(Dataset[tuple[Tensor, int]]):
         return len(self.names)
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        from PIL import Image
-
-        image = Image.open(self.folder / self.names[index]).convert("RGB")
+        image = imported("PIL.Image").open(self.folder / self.names[index]).convert("RGB")
         side = min(image.size)
         left, top = (image.width - side) // 2, (image.height - side) // 2
         square = image.resize((self.size, self.size), box=(left, top, left + side, top + side))

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset
 
 from fedlightning.core.errors import MissingFileError
+from fedlightning.core.requirements import imported
 from fedlightning.core.validation import require
 from fedlightning.data.cache import cached
 from fedlightning.data.federation import Federation
@@ -206,16 +207,14 @@ class Office31(FederatedDataModule):
         )
 
     def _folder(self, domain: str) -> Any:
-        from torchvision import transforms
-        from torchvision.datasets import ImageFolder
-
         folder = Path(self.root) / domain / "images"
         if not folder.is_dir():
             raise MissingFileError(
                 f"Office31(root={self.root!r}): no folder {folder}. Expected <root>/<domain>/images/<class>/*.jpg "
                 "with the domains amazon, dslr and webcam."
             )
-        return ImageFolder(
+        transforms = imported("torchvision.transforms")
+        return imported("torchvision.datasets").ImageFolder(
             str(folder),
             transforms.Compose(
                 [

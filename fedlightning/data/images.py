@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fedlightning.core.errors import MissingFileError
+from fedlightning.core.requirements import imported
 from fedlightning.core.validation import require
 
 
@@ -67,9 +68,7 @@ def read_idx(root: str | Path, name: str, train: bool, download: bool = False) -
     part = "train" if train else "t10k"
     folder = Path(root) / name / "raw"
     if download and not folder.is_dir():
-        import torchvision.datasets
-
-        getattr(torchvision.datasets, name)(root, download=True)
+        getattr(imported("torchvision.datasets"), name)(root, download=True)
     images = _read_bytes(folder / f"{part}-images-idx3-ubyte", header=16)
     return images.view(-1, 28, 28), _read_bytes(folder / f"{part}-labels-idx1-ubyte", header=8).long()
 
@@ -114,16 +113,13 @@ def read_photographs(path: str | Path) -> list[np.ndarray]:
 
 def decode(files: Iterable[Any]) -> list[np.ndarray]:
     """Decode pictures, given as paths or open files, to arrays ``[height, width, 3]`` of bytes."""
-    from PIL import Image
-
-    return [np.asarray(Image.open(file).convert("RGB")) for file in files]
+    image = imported("PIL.Image")
+    return [np.asarray(image.open(file).convert("RGB")) for file in files]
 
 
 def sample_photographs() -> list[np.ndarray]:
     """Return the two photographs that come with scikit-learn, ``[427, 640, 3]`` bytes each."""
-    from sklearn.datasets import load_sample_images
-
-    return list(load_sample_images().images)
+    return list(imported("sklearn.datasets").load_sample_images().images)
 
 
 def blend(digits: Tensor, photographs: Sequence[np.ndarray], seed: int) -> Tensor:
@@ -163,9 +159,7 @@ def digits_images(size: int) -> tuple[Tensor, Tensor]:
     Returns:
         Bytes ``[1797, size, size]`` and labels ``[1797]``.
     """
-    from sklearn.datasets import load_digits
-
-    data = load_digits()
+    data = imported("sklearn.datasets").load_digits()
     images = torch.from_numpy(data.images).float().unsqueeze(1) * (255 / 16)
     enlarged = torch.nn.functional.interpolate(images, size=(size, size), mode="bilinear", align_corners=False)
     return enlarged.squeeze(1).round().to(torch.uint8), torch.from_numpy(data.target).long()

@@ -64,7 +64,7 @@ def _read(folder: Path) -> Samples:
         )
     samples: Samples = {}
     for file in files:
-        content = json.loads(file.read_text())
+        content = json.loads(file.read_text(encoding="utf-8"))
         for user in content["users"]:
             x, y = samples.setdefault(user, ([], []))
             x += content["user_data"][user]["x"]

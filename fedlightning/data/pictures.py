@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fedlightning.core.errors import InvalidValueError, MissingFileError
+from fedlightning.core.requirements import imported
 from fedlightning.data.cache import cached
 from fedlightning.data.images import decode, read_idx, read_photographs
 
@@ -120,10 +121,9 @@ def read_tiny_imagenet(root: str | Path, cache: str | Path | None = None, downlo
 
 
 def _from_torchvision(name: str, root: Path, folder: str, otherwise: str, download: bool) -> Parts:
-    import torchvision.datasets
-
+    datasets = imported("torchvision.datasets")
     try:
-        parts = [getattr(torchvision.datasets, name)(str(root), train, download=download) for train in (True, False)]
+        parts = [getattr(datasets, name)(str(root), train, download=download) for train in (True, False)]
     except RuntimeError as error:
         raise MissingFileError(
             f"No {root / folder}: point root at a folder in torchvision's layout or at {otherwise}, or set download to "

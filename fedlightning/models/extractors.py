@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedlightning.core.errors import InvalidValueError, MissingFileError
+from fedlightning.core.requirements import imported
 
 
 class DigitFeatures(nn.Sequential):
@@ -82,11 +83,10 @@ class MobileNetV2Features(nn.Module):
             FileNotFoundError: If ``weights`` names no file.
         """
         super().__init__()
-        from torchvision.models import MobileNet_V2_Weights, mobilenet_v2
-
         if weights is not None and not Path(weights).is_file():
             raise MissingFileError(f"MobileNetV2Features(weights={weights!r}): no such file.")
-        network = mobilenet_v2(weights=MobileNet_V2_Weights.DEFAULT if download else None)
+        models = imported("torchvision.models")
+        network = models.mobilenet_v2(weights=models.MobileNet_V2_Weights.DEFAULT if download else None)
         if weights is not None:
             network.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
         self.features = network.features

@@ -8,6 +8,8 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from fedlightning.core.requirements import imported
+
 
 class Chain(nn.Sequential):
     """Applies named parts one after the other, for networks defined in a configuration file."""
@@ -258,9 +260,8 @@ class ResNet18(nn.Module):
             groups: Groups of channels, a divisor of 64, for group normalisation; null for batch normalisation.
         """
         super().__init__()
-        from torchvision.models import resnet18
-
-        network = resnet18(weights=None, norm_layer=None if groups is None else partial(nn.GroupNorm, groups))
+        models = imported("torchvision.models")
+        network = models.resnet18(weights=None, norm_layer=None if groups is None else partial(nn.GroupNorm, groups))
         if size <= 64:
             network.conv1 = nn.Conv2d(3, 64, 3, padding=1, bias=False)
             network.maxpool = nn.Identity()

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+
+from fedlightning.plotting.canvas import empty_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Histories = Sequence[Sequence[Mapping[str, float]]]
 """Rows of every seed's run."""
@@ -29,7 +34,7 @@ def comparison_figure(
         log_scale: Whether the first row's vertical axes are logarithmic.
     """
     metrics = [metrics] if isinstance(metrics, str) else metrics
-    figure = Figure(figsize=(5.5 * len(axes), 4 * len(metrics)), layout="constrained")
+    figure = empty_figure(5.5 * len(axes), 4 * len(metrics))
     panels = figure.subplots(len(metrics), len(axes), squeeze=False)
     for row, metric in zip(panels, metrics, strict=True):
         for panel, column in zip(row, axes, strict=True):

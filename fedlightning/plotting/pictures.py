@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
+
+from fedlightning.plotting.canvas import empty_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def prediction_grid(image: Tensor, label: Tensor, predicted: Tensor, domain: Tensor, columns: int = 10) -> Figure:
@@ -18,7 +24,7 @@ def prediction_grid(image: Tensor, label: Tensor, predicted: Tensor, domain: Ten
         domain: ``[n]``, 0 for source and 1 for target.
         columns: Samples a row.
     """
-    figure = Figure(figsize=(columns, 5), layout="constrained")
+    figure = empty_figure(columns, 5)
     axes = figure.subplots(4, columns, squeeze=False)
     for ax in axes.flat:
         ax.set_axis_off()
@@ -42,12 +48,10 @@ def feature_map(features: Tensor, domain: Tensor, label: Tensor, most: int = 100
         label: ``[n]``.
         most: Samples shown of each domain.
     """
-    from sklearn.decomposition import PCA
-
     shown = torch.cat([(domain == half).nonzero().flatten()[:most] for half in (0, 1)])
-    points = PCA(n_components=2, random_state=0).fit_transform(features[shown].float().cpu().numpy())
+    points = _principal_components(features[shown].float().cpu()).numpy()
     where, classes = domain[shown].cpu().numpy(), label[shown].cpu().numpy()
-    figure = Figure(figsize=(10, 4.5), layout="constrained")
+    figure = empty_figure(10, 4.5)
     by_domain, by_class = figure.subplots(1, 2)
     for half, name in ((0, "source"), (1, "target")):
         members = where == half
@@ -71,7 +75,7 @@ def attack_figure(attack: Tensor) -> Figure:
         attack: ``[C, h, w]``.
     """
     attack = attack.float().cpu()
-    figure = Figure(figsize=(8, 4), layout="constrained")
+    figure = empty_figure(8, 4)
     left, right = figure.subplots(1, 2)
     bound = float(attack.abs().max()) or 1.0
     if len(attack) == 1:
@@ -95,13 +99,39 @@ def image_grid(images: Tensor, columns: int = 8) -> Figure:
         images: ``[n, C, h, w]``.
         columns: Images a row.
     """
-    from torchvision.utils import make_grid
-
-    figure = Figure(figsize=(6, 6), layout="constrained")
+    figure = empty_figure(6, 6)
     ax = figure.subplots()
-    ax.imshow(_displayable(make_grid(images.float().cpu(), nrow=columns)))
+    ax.imshow(_displayable(_side_by_side(images.float().cpu(), columns)))
     ax.set_axis_off()
     return figure
+
+
+def _principal_components(features: Tensor) -> Tensor:
+    """Return the first two principal components ``[n, 2]`` of features ``[n, F]``.
+
+    They come from the scalar products of the samples or of the features, whichever are fewer. The largest value of
+    either component in absolute terms is positive.
+    """
+    points: Tensor
+    centred = (features - features.mean(0)).double()
+    if len(centred) > centred.shape[1]:
+        points = centred @ torch.linalg.eigh(centred.T @ centred).eigenvectors[:, -2:].flip(1)
+    else:
+        squares, directions = torch.linalg.eigh(centred @ centred.T)
+        points = (directions * squares.clamp(min=0).sqrt())[:, -2:].flip(1)
+    return points.mul_(points.gather(0, points.abs().argmax(0, keepdim=True)).sign())
+
+
+def _side_by_side(images: Tensor, columns: int, gap: int = 2) -> Tensor:
+    """Join images ``[n, C, h, w]`` into one, with ``gap`` pixels of zeros between and around the images."""
+    count, channels, height, width = images.shape
+    columns = min(columns, count)
+    rows = -(-count // columns)
+    joined = images.new_zeros(channels, rows * (height + gap) + gap, columns * (width + gap) + gap)
+    for number, image in enumerate(images):
+        top, left = gap + number // columns * (height + gap), gap + number % columns * (width + gap)
+        joined[:, top : top + height, left : left + width] = image
+    return joined
 
 
 def _displayable(image: Tensor) -> np.ndarray:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torchmetrics import MetricCollection
@@ -20,6 +19,9 @@ from fedlightning.models.extractors import DigitFeatures, init_truncated_normal
 from fedlightning.plotting.pictures import feature_map, prediction_grid
 from fedlightning.tasks.adversaries import DANN, Adversary
 from fedlightning.tasks.base import FederatedLightningModule
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Batch = dict[str, Tensor]
 

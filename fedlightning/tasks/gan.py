@@ -6,10 +6,9 @@ min over generator G, max over discriminator D:  E log D(image) + E log(1 - D(G(
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
@@ -22,6 +21,9 @@ from fedlightning.core.validation import require_argument
 from fedlightning.models.dcgan import DCGANDiscriminator, DCGANGenerator
 from fedlightning.plotting.pictures import image_grid
 from fedlightning.tasks.base import FederatedLightningModule
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Batch = tuple[Tensor, ...]
 

@@ -9,10 +9,9 @@ the trained network.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torchmetrics.classification import MulticlassAccuracy
@@ -23,6 +22,9 @@ from fedlightning.models import LogisticRegression
 from fedlightning.plotting.pictures import attack_figure
 from fedlightning.tasks.base import FederatedLightningModule
 from fedlightning.tasks.labels import require_labels
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Batch = tuple[Tensor, Tensor]
 

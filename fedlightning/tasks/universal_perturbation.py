@@ -9,10 +9,9 @@ max block's regulariser. (The text of A.3 adds it, which would reward dense atta
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torchmetrics import MetricCollection
@@ -24,6 +23,9 @@ from fedlightning.models import LogisticRegression
 from fedlightning.plotting.pictures import attack_figure
 from fedlightning.proximal import L1, Regularizer
 from fedlightning.tasks.base import FederatedLightningModule
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Batch = tuple[Tensor, Tensor]
 

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 
 from fedlightning.algorithms import FedMM
 from fedlightning.callbacks import LogPictures
+from fedlightning.core.errors import MissingPackageError
 from tests.support.small import Line, regression_data, trainer
 from tests.support.tensorboard import events
 
@@ -54,3 +55,16 @@ def test_a_task_without_pictures_is_fine(tmp_path):
     logger = TensorBoardLogger(tmp_path, name="", version="", default_hp_metric=False)
     trainer(tmp_path, logger=logger, callbacks=[LogPictures()]).fit(Line(), regression_data())
     assert events(tmp_path).Tags()["images"] == []
+
+
+class WithoutMatplotlib(Line):
+    def pictures(self):
+        raise MissingPackageError("This needs the package 'matplotlib'.")
+
+
+def test_a_run_goes_on_where_nothing_can_be_drawn(tmp_path):
+    logger = TensorBoardLogger(tmp_path, name="", version="", default_hp_metric=False)
+    fit = trainer(tmp_path, logger=logger, callbacks=[LogPictures()], max_steps=2, val_check_interval=1)
+    with pytest.warns(UserWarning, match="LogPictures draws no pictures. This needs the package 'matplotlib'."):
+        fit.fit(WithoutMatplotlib(), regression_data())
+    assert fit.global_step == 2

@@ -63,6 +63,7 @@ def test_checkpoints_of_runs_with_one_folder_lie_apart(tmp_path):
 
 def test_so_do_their_configurations(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["fedlightning"])
     saddle = CONFIGS / "quadratic_saddle"
     for run in ("one", "two"):
         FederatedCLI(

@@ -11,6 +11,7 @@ import jsonargparse
 import pytest
 import torch
 from lightning.pytorch import Trainer
+from lightning.pytorch.loggers import TensorBoardLogger
 
 from fedlightning.cli.wording import Subject, allows_none, deepest_complaints, remedy
 
@@ -187,3 +188,11 @@ def test_what_lightning_says_of_devices_has_a_remedy(options, advice):
         Trainer(**options, logger=False)
     assert advice in remedy(str(caught.value))
     assert remedy("no Trainer") == ""
+
+
+def test_the_message_about_a_missing_tensorboard_names_the_extra(monkeypatch, tmp_path):
+    monkeypatch.setattr("lightning.fabric.loggers.tensorboard._TENSORBOARD_AVAILABLE", False)
+    monkeypatch.setattr("lightning.fabric.loggers.tensorboard._TENSORBOARDX_AVAILABLE", False)
+    with pytest.raises(ModuleNotFoundError) as caught:
+        TensorBoardLogger(tmp_path)
+    assert "fedlightning[tensorboard]" in remedy(str(caught.value))

@@ -1,41 +1,79 @@
-"""A package that is not installed is named together with the extra that installs it."""
+"""Packages of extras: errors that name the extra, and what pyproject.toml says of them."""
 
 from __future__ import annotations
 
-import json
+import ast
+import re
+import sys
 
 import pytest
 
 from fedlightning import FedlightningError
 from fedlightning.core import requirements
-from fedlightning.core.requirements import imported
+from fedlightning.core.requirements import EXTRAS, imported
 from tests.support.paths import ROOT
 
+PROJECT = (ROOT / "pyproject.toml").read_text()
+DISTRIBUTIONS = {"sklearn": "scikit-learn", "PIL": "pillow"}
 
-@pytest.mark.parametrize("package", requirements.EXTRAS)
-def test_the_extra_is_named(package, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, package, None)
-    with pytest.raises(FedlightningError, match=rf"'{package}'.* pip install 'fedlightning\[hf\]'") as caught:
-        imported(package)
+
+def listed(table):
+    """Names of the distributions in a list of pyproject.toml."""
+    table = re.search(rf"^{table} = \[\n(.*?)^\]", PROJECT, re.DOTALL | re.MULTILINE)[1]
+    return {re.match(r"[\w-]+", line)[0] for line in re.findall(r'^ *"([^"]+)"', table, re.MULTILINE)}
+
+
+def test_a_package_that_is_installed_is_imported():
+    assert imported("sklearn.datasets") is sys.modules["sklearn.datasets"]
+
+
+@pytest.mark.parametrize(("module", "extra"), [("torchvision.datasets", "vision"), ("sklearn", "data")])
+def test_a_missing_package_is_named_with_its_extra(module, extra, monkeypatch):
+    package = module.partition(".")[0]
+
+    def missing(name):
+        raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+
+    monkeypatch.setattr(requirements, "import_module", missing)
+    with pytest.raises(FedlightningError, match=rf"'{package}'.*pip install 'fedlightning\[{extra}\]'") as caught:
+        imported(module)
     assert isinstance(caught.value, ModuleNotFoundError)
     assert caught.value.name == package
 
 
-def test_the_extras_install_the_packages():
-    project = (ROOT / "pyproject.toml").read_text()
-    for package, extra in requirements.EXTRAS.items():
-        listed = project.split(f"\n{extra} = [\n")[1].split("]\n")[0]
-        assert f'"{package}>=' in listed
-
-
-def test_what_is_installed_is_imported(monkeypatch):
-    monkeypatch.setitem(requirements.EXTRAS, "json", "plain")
-    assert imported("json") is json
-
-
-def test_what_an_installed_package_misses_is_its_own_error(tmp_path, monkeypatch):
-    (tmp_path / "half_installed.py").write_text("import not_there")
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ModuleNotFoundError, match="not_there") as caught:
-        imported("half_installed")
+def test_what_a_package_itself_misses_is_left_as_it_is():
+    with pytest.raises(ModuleNotFoundError, match=r"sklearn\.nothing") as caught:
+        imported("sklearn.nothing")
     assert not isinstance(caught.value, FedlightningError)
+
+
+@pytest.mark.parametrize(("package", "extra"), EXTRAS.items())
+def test_extras_have_the_packages_that_errors_say(package, extra):
+    assert DISTRIBUTIONS.get(package, package) in listed(extra)
+    assert DISTRIBUTIONS.get(package, package) not in listed("dependencies")
+
+
+def test_everybody_who_develops_has_all_extras_but_language_models():
+    parts = re.search(r'^all = \["fedlightning\[(.*)\]"\]', PROJECT, re.MULTILINE)[1].split(",")
+    assert {*EXTRAS.values()} - {"hf"} == {*parts}
+    assert '"fedlightning[all]"' in PROJECT
+
+
+def unguarded(tree):
+    """Import statements of a module that are carried out, so not those for type checkers."""
+    guarded = {
+        each
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for each in ast.walk(node)
+    }
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom) and node not in guarded]
+
+
+def test_no_module_imports_a_package_of_an_extra_by_a_statement():
+    found = []
+    for path in sorted((ROOT / "fedlightning").rglob("*.py")):
+        for node in unguarded(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+            found += [f"{path.name}:{node.lineno}: {name}" for name in names if name.partition(".")[0] in EXTRAS]
+    assert found == [], "use fedlightning.core.requirements.imported"
