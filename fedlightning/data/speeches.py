@@ -22,9 +22,10 @@ _TEXT = Path(__file__).parent / "texts" / "speeches.txt"
 class Speeches(PersonalData):
     """Distributes well-known speeches of eight of Shakespeare's characters, one client each; nothing is downloaded.
 
-    The text, 16 kB in modern spelling, cut in places, is in the public domain. A sample is one verse or several that
-    follow each other in a speech, ``input_ids [length]`` and ``attention_mask [length]``: bytes as tokens, padded at
-    the end. Of every speaker's samples 20 % are for testing, and a tenth of the others for validation.
+    The text, 16 kB typed from memory in modern spelling, cut in places, is in the public domain. A sample is one
+    verse or several that follow each other in a speech, ``input_ids [length]`` and ``attention_mask [length]``:
+    bytes as tokens, padded at the end. Of every speaker's samples 20 % are for testing, and a tenth of the others
+    for validation.
 
     Attributes:
         speakers: The clients' names, in the order of clients.
