@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from fedlightning.core.in_force import in_force
+from fedlightning.core.in_force import in_force, scheduled
 from fedlightning.core.parameter_space import ParameterSpace
 from fedlightning.proximal.composite import Composite
 
@@ -30,6 +30,11 @@ class Binding:
     space: ParameterSpace
     like: Tensor
     regularizer: Composite | None
+
+    @property
+    def varies_step_sizes_alone(self) -> bool:
+        """Return whether nothing but step sizes varies, so that a local step is compiled once for all rounds."""
+        return all(name.rpartition(".")[2].startswith("lr") for name in scheduled(self.given))
 
     def of(self, bound: AlgorithmT) -> AlgorithmT:
         """Return a bound algorithm, which goes on from the next round with the schedules of this one."""

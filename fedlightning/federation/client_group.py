@@ -239,6 +239,8 @@ class ClientGroup:
             averaged=self.table.buffers.averaged,
         )
         algorithm = self.table.algorithm
+        if algorithm.binding is not None and not algorithm.binding.varies_step_sizes_alone:
+            oracle.steps_together = 0  # its numbers would be compiled anew in every round
         message, state = for_clients(request.message, chunk.ids), self.table.client_state(states)
         with absent_state_named(algorithm, phase.client_update, state):
             reply = phase.client_update(message, state, oracle)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -77,13 +78,15 @@ class CompiledEvaluate:
             The evaluations, each with the new points in place of the operators.
 
         Raises:
-            ObjectiveError: If the first steps of a fit end elsewhere than the same steps uncompiled.
+            ObjectiveError: If the first steps of a kind end elsewhere than the same steps uncompiled.
         """
         arguments = (w, v, b, gathers, blocks, move, self._gradient)
-        is_first = _steps not in self._objective.compiled
         results: Sequence[Evaluation] = self._run(_steps, arguments, randomness)
-        if is_first and not _agree(results[-1].g, _steps(self._objective, *arguments)[-1].g, start=w):
-            raise self._explain(RuntimeError("compiled local steps end elsewhere than the same steps uncompiled"))
+        kind = (len(w), *_codes(move))
+        if kind not in self._objective.agreed:
+            if not _agree(results[-1].g, _steps(self._objective, *arguments)[-1].g, start=w):
+                raise self._explain(RuntimeError("compiled local steps end elsewhere than the same steps uncompiled"))
+            self._objective.agreed.add(kind)
         return results
 
     def _run(self, function: Callable[..., Any], arguments: tuple[Any, ...], randomness: Randomness | None) -> Any:
@@ -124,6 +127,14 @@ def _steps(
         w, b = move(w, result.g), result.buffers
         results.append(replace(result, g=w))
     return results
+
+
+def _codes(function: Any) -> Iterator[CodeType]:
+    """Yield the code of a function and of the functions that it closes over, which tell kinds of steps apart."""
+    yield function.__code__
+    for cell in function.__closure__ or ():
+        if isinstance(cell.cell_contents, FunctionType):
+            yield from _codes(cell.cell_contents)
 
 
 def _agree(found: Tensor, expected: Tensor, start: Tensor) -> bool:

@@ -139,6 +139,7 @@ class Objective:
         dtype: Dtype of the task's trainable parameters.
         forward_only: Whether vmap can run the forward pass by itself; None until tried.
         compiled: What each function compiles to, kept here because it outlives rounds.
+        agreed: Kinds of compiled steps that were seen to end where the same steps end uncompiled.
         draws: Whether the objective draws random numbers; None if nobody has looked.
         draws_in_python: Whether the objective was seen to draw random numbers from ``random`` or NumPy.
         changes_batch: Whether the objective was seen to write into its batch, so that it needs a copy.
@@ -154,6 +155,7 @@ class Objective:
         self.name = type(task).__name__
         self.forward_only: bool | None = None
         self.compiled: dict[Any, Any] = {}
+        self.agreed: set[Any] = set()
         self.draws: bool | None = None
         self.draws_in_python = False
         self.changes_batch = False

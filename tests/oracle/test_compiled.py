@@ -7,9 +7,10 @@ import logging
 import pytest
 import torch
 
-from fedlightning.algorithms import SCAFFOLD, FedAvg, FedMM, FedProx
+from fedlightning.algorithms import SCAFFOLD, Ditto, FedAvg, FedMM, FedProx
 from fedlightning.oracle import Sequential, Vectorized
 from fedlightning.oracle.compiled import STEPS_TOGETHER
+from fedlightning.schedules import Exponential
 from tests.support.federations import train
 from tests.support.small import Line, Normed, fitted, regression_data
 
@@ -82,6 +83,36 @@ def test_first_steps_that_end_elsewhere_are_given_up_for_plain_ones(monkeypatch,
         found.append(task.state_dict())
     assert "end elsewhere than the same steps uncompiled" in caplog.text
     torch.testing.assert_close(*found, rtol=1e-11, atol=1e-11)
+
+
+def test_steps_of_every_kind_are_compared_with_uncompiled_ones(monkeypatch, caplog):
+    """The steps of the clients' own models come second, in a direction of their own."""
+
+    def wrongly(function, **_):
+        def moved(*arguments):
+            results = function(*arguments)
+            if function.__name__ == "_steps" and any(cell.cell_contents for cell in arguments[6].__closure__[:1]):
+                results[-1].g.sub_(1e-3)
+            return results
+
+        return moved
+
+    monkeypatch.setattr(torch, "compile", wrongly)
+    task = Line(Ditto(0.05, lam=0.5), dropout=0.0, oracle=Vectorized(compile=True))
+    with caplog.at_level(logging.INFO):
+        fitted(task, regression_data(local_steps=STEPS_TOGETHER), precision="64-true")
+    assert "end elsewhere than the same steps uncompiled" in caplog.text
+
+
+def test_steps_are_not_compiled_anew_where_other_numbers_than_step_sizes_vary(uncompiled):
+    steps = {"oracle": Vectorized(compile=True), "local_steps": STEPS_TOGETHER}
+    train(FedProx(Exponential(0.05, 0.9), mu=0.7), 2, **steps)
+    assert "_steps" in uncompiled
+    uncompiled.clear()
+    *_, ours = train(FedProx(0.05, mu=Exponential(0.7, 0.9)), 2, **steps)
+    assert "_steps" not in uncompiled
+    *_, plain = train(FedProx(0.05, mu=Exponential(0.7, 0.9)), 2, oracle=Sequential(), local_steps=STEPS_TOGETHER)
+    torch.testing.assert_close(ours, plain, rtol=1e-11, atol=1e-11)
 
 
 @pytest.mark.slow
