@@ -47,13 +47,14 @@ class WeightedMean:
             if some_silent:
                 shape = (-1, *[1] * (value.dim() - 1))
                 value = torch.where(silent.view(shape), torch.zeros_like(value), value)
-            term = torch.tensordot(weights.to(value), value, dims=1)
-            if name in self._sums and self._sums[name].shape != term.shape:
+            total = self._sums.setdefault(name, value.new_zeros(value.shape[1:]))
+            if total.shape != value.shape[1:]:
                 raise InvalidValueError(
-                    f"Clients of one cohort sent '{name}' in different shapes, {list(self._sums[name].shape)} and "
-                    f"{list(term.shape)}. If it holds something of every local step, set the data module's local_steps."
+                    f"Clients of one cohort sent '{name}' in different shapes, {list(total.shape)} and "
+                    f"{list(value.shape[1:])}. If it holds something of every local step, set the data module's "
+                    "local_steps."
                 )
-            self._sums[name] = self._sums[name].add_(term) if name in self._sums else term
+            total.view(-1).addmv_(value.reshape(len(value), total.numel()).T, weights.to(value))
         self._weight = self._weight + weights.sum()
 
     def gather(self, processes: Processes, device: torch.device) -> None:

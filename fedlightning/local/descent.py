@@ -142,7 +142,7 @@ def gradient_step(lr: float | Tensor) -> Step:
 
     def step(w: Tensor, direction: Tensor, active: Tensor | None) -> Tensor:
         if active is not None:
-            return torch.where(active[:, None], w - lr * direction, w)
+            direction = torch.where(active[:, None], direction, 0.0)
         if isinstance(lr, Tensor):
             return w.addcmul_(lr, direction, value=-1)
         return w.sub_(direction, alpha=lr)

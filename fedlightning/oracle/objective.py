@@ -168,6 +168,11 @@ class Objective:
         )
         self._tied = len(every) > len(distinct)
 
+    @property
+    def point_bytes(self) -> int:
+        """The size of one client's parameters in memory, in bytes."""
+        return (self.space.shared.dim + self.space.personal.dim) * self.dtype.itemsize
+
     @cached_property
     def places(self) -> list[Place]:
         """Where outside the task the objective may keep state."""

@@ -78,12 +78,14 @@ class Memory:
             places: Where state may lie outside the task; by default searched for.
             whole: Whether large tensors and arrays are copied, so that they can be put back.
         """
-        self._task = task
-        notes = Notes(whole, without=(*task.modules(), *task.parameters(), *task.buffers()))
-        self._kept = {
-            id(module): {name: (value, notes.of(value)) for name, value in vars(module).items() if name not in _OWN}
-            for module in task.modules()
-        }
+        modules = list(task.named_modules())  # found once, because a walk through a task takes as long as many notes
+        own = [each for _, module in modules for each in (module, *module.parameters(False), *module.buffers(False))]
+        notes = Notes(whole, without=own)
+
+        def noted(module: nn.Module) -> dict[str, tuple[Any, Note]]:
+            return {name: (value, notes.of(value)) for name, value in vars(module).items() if name not in _OWN}
+
+        self._kept = [(place, module, noted(module)) for place, module in modules]
         outside = ((place, place.get()) for place in (places_outside(task) if places is None else places))
         self._outside = [(place, value, notes.of(value)) for place, value in outside]
 
@@ -94,10 +96,7 @@ class Memory:
             rewritten: Names that may change, but for the numbers that they hold in containers and objects.
         """
         found: list[tuple[str, tuple[Any, Any, Note]]] = []
-        for place, module in self._task.named_modules():
-            kept = self._kept.get(id(module))
-            if kept is None:
-                continue
+        for place, module, kept in self._kept:
             prefix = f"self.{place}" if place else "self"
             for name, value in vars(module).items():
                 if name not in _OWN and (name not in kept or differs(value, *kept[name])):
@@ -113,10 +112,7 @@ class Memory:
         Large values are copied only if ``whole`` was chosen.
         """
         lost = None
-        for module in self._task.modules():
-            kept = self._kept.get(id(module))
-            if kept is None:
-                continue
+        for _, module, kept in self._kept:
             for name in [name for name in vars(module) if name not in _OWN and name not in kept]:
                 del vars(module)[name]
             for name, (value, note) in kept.items():

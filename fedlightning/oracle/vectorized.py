@@ -120,7 +120,12 @@ class Vectorized(ClientBatching):
         return not self.compile and (on_cpu if self.replay is None else self.replay)
 
     def threads_inside(self, objective: Objective) -> int | None:
-        """Return 1 if threads compute clients of their own, which those that wait inside operations would disturb."""
+        """Return 1 if threads compute clients of their own, which those that wait inside operations would disturb.
+
+        Steps of models beyond the caches take longer than that wait, and are left to all threads.
+        """
+        if self.backward == "each" and objective.point_bytes > CACHE_BYTES:
+            return self.threads
         own = (self.backward == "each" and self.threads is not None) or self.divided_among(objective) > 1
         return 1 if own and objective.autocast.on_cpu else self.threads
 
