@@ -12,13 +12,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
 
 from fedlightning.core.errors import UsageError
 from fedlightning.core.tree import flatten, unflatten
-from fedlightning.oracle.base import Blocks, Evaluate, Evaluation, differentiate
-from fedlightning.oracle.lone_layers import LoneLayers
+from fedlightning.oracle.base import Blocks, Evaluate, Evaluation
+from fedlightning.oracle.lone import of_one
 from fedlightning.oracle.objective import Objective
 from fedlightning.oracle.randomness import NoiseOfOne, Randomness, generator_state
 from fedlightning.oracle.recording import Recording
@@ -79,13 +77,8 @@ class _OneClient:
             RuntimeError: If a replay would be wrong.
         """
 
-        def forward(*arguments: Any) -> Any:
-            with _NoReading(), LoneLayers(channels_last=objective.autocast.on_cpu):
-                return objective(*arguments)
-
         def function(w: Tensor, v: Tensor, b: Tensor, *leaves: Tensor) -> tuple[list[Tensor], list[str]]:
-            data = unflatten(list(leaves), structure)
-            result = differentiate(objective, forward, w, v, b, data, blocks)
+            result = of_one(objective, w, v, b, unflatten(list(leaves), structure), blocks)
             return [result.g, result.g_personal, result.buffers, result.loss, *result.scalars.values()], [
                 *result.scalars
             ]
@@ -110,37 +103,6 @@ class _OneClient:
         for result, value in zip(results, found, strict=True):
             if value is not room:
                 result.copy_(value[0])
-
-
-class _NoReading(TorchFunctionMode):
-    """Refuses to read numbers outside tensors, which would be those of the recorded client for all."""
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if func in _READING:
-            raise UsageError(f"{func.__name__} reads numbers of a tensor")
-        return func(*args, **(kwargs or {}))
-
-
-_READING = {torch.ctc_loss, F.ctc_loss, torch.tensor_split, Tensor.tensor_split}.union(
-    getattr(Tensor, name)
-    for name in (
-        "__array__",
-        "__bool__",
-        "__complex__",
-        "__contains__",
-        "__dlpack__",
-        "__float__",
-        "__index__",
-        "__int__",
-        "data_ptr",
-        "item",
-        "numpy",
-        "tolist",
-        "untyped_storage",
-    )
-)
 
 
 def _copied(leaf: Tensor) -> Tensor:

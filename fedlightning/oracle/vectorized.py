@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import itemgetter
 from typing import Any, Literal, get_args
 
 import torch
@@ -15,12 +16,13 @@ from torch.func import grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError
-from fedlightning.core.tree import flatten, unflatten
+from fedlightning.core.tree import flatten, map_tensors, unflatten
 from fedlightning.core.validation import require
 from fedlightning.oracle.base import Blocks, ClientBatching, Cost, Evaluate, Evaluation, collected, differentiate
 from fedlightning.oracle.compiled import CompiledEvaluate
 from fedlightning.oracle.each import each
 from fedlightning.oracle.layers import CohortLayers
+from fedlightning.oracle.lone import of_one
 from fedlightning.oracle.objective import (
     BatchedError,
     ChunkTooLargeError,
@@ -190,7 +192,12 @@ class Vectorized(ClientBatching):
 def _batched(
     objective: Objective, backward: Backward | None, w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks
 ) -> Evaluation:
-    """``vmap`` over the forward pass only where that is possible, else over the gradient."""
+    """``vmap`` over the forward pass only where that is possible, else over the gradient; no ``vmap`` over one client.
+
+    The random numbers of a single client would have other shapes below ``vmap``, and be others.
+    """
+    if len(w) == 1 and objective.draws is False:
+        return of_one(objective, w[0], v[0], b[0], map_tensors(itemgetter(0), data), blocks)
     forward_only = objective.forward_only if backward is None else backward == "autograd"
     return (_forward_batched if forward_only else _gradient_batched)(objective, w, v, b, data, blocks)
 
