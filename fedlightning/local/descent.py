@@ -64,10 +64,13 @@ def descend(
     """
     w = z.expand(oracle.num_clients, -1).clone()
     v = oracle.personal if personal is None else personal
-    if oracle.steps_together and optimizer is None and clip is None and _stands_still(v, personal_lr):
+    is_plain = optimizer is None and clip is None and _stands_still(v, personal_lr)
+    if oracle.steps_together and is_plain:
         return _several_at_once(w, v, oracle, lr, direction), v
     step, personal_step = steps_of(optimizer, w, lr, personal_lr)
     for batch in oracle.batches():
+        if is_plain and direction is None and oracle.step_in_place(w, v, batch, lr):
+            continue
         g, v = clipped_step(oracle, w, v, batch, personal_lr, clip, personal_step)
         w = step(w, g if direction is None else direction(w, g), batch.active)
     return w.detach(), v

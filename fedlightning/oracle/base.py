@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -72,6 +72,32 @@ class Evaluate(Protocol):
             data: One minibatch of every client, with leaves ``[S, ...]``.
             blocks: The gradients to compute.
             randomness: Seeds of each client's random numbers; None to draw from the default generators as they are.
+        """
+
+
+@runtime_checkable
+class StepsInPlace(Protocol):
+    """Computes operators and steps along them, without putting together what is used up at once."""
+
+    def step(
+        self, w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks, randomness: Randomness | None, lr: float
+    ) -> Evaluation | None:
+        """Change ``w`` into ``w - lr * operator``, with the bits of the two operations one after the other.
+
+        The arguments are those of :class:`Evaluate`.
+
+        Args:
+            w: Points, ``[S, d]``, in memory of their own.
+            v: Personal blocks, ``[S, p]``, which stay where they are.
+            b: Buffers, ``[S, b]``.
+            data: One minibatch of every client, with leaves ``[S, ...]``.
+            blocks: The gradients to compute.
+            randomness: Seeds of each client's random numbers.
+            lr: Step size.
+
+        Returns:
+            The evaluation, with the new points in place of the operators; None if it cannot be done at once, and then
+            nothing has changed.
         """
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedlightning.core.errors import UsageError
 from fedlightning.core.tree import flatten, unflatten
-from fedlightning.oracle.base import Blocks, Evaluate, Evaluation
+from fedlightning.oracle.base import Blocks, Evaluation
 from fedlightning.oracle.lone import of_one
 from fedlightning.oracle.objective import Objective
 from fedlightning.oracle.randomness import NoiseOfOne, Randomness, generator_state
@@ -23,42 +23,66 @@ from fedlightning.oracle.recording import Recording
 from fedlightning.oracle.side_by_side import run
 
 
-def each(objective: Objective, threads: int) -> Evaluate:
-    """Return a function that computes the operators of a chunk's clients from a recording of the first.
+class Each:
+    """Computes the operators of a chunk's clients from a recording of the first."""
 
-    Args:
-        objective: The objective.
-        threads: Clients that are computed side by side.
-    """
-    known: dict[Any, _OneClient] = {}
-    noise = NoiseOfOne(expected=objective.draws is not False)
+    def __init__(self, objective: Objective, threads: int) -> None:
+        """Start without recordings.
 
-    def evaluate(
-        w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks = "both", randomness: Randomness | None = None
+        Args:
+            objective: The objective.
+            threads: Clients that are computed side by side.
+        """
+        self._objective = objective
+        self._threads = threads
+        self._known: dict[Any, _OneClient] = {}
+        self._noise = NoiseOfOne(expected=objective.draws is not False)
+
+    def __call__(
+        self, w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks = "both", randomness: Randomness | None = None
     ) -> Evaluation:
+        """Compute operators; see :class:`~fedlightning.oracle.base.Evaluate`."""
         leaves, structure = flatten(data)
-
-        def inputs(i: int) -> list[Tensor]:
-            return [tensor[i] for tensor in (w, v, b, *leaves)]
-
-        alike = tuple((t.shape, t.stride(), t.dtype) for t in inputs(0))  # threads only replay what is recorded here
-        key = structure, blocks, alike
-        if key not in known:
-            noise.begin(randomness, 0)
-            first = [*inputs(0)[:3], *map(_copied, inputs(0)[3:])]  # client 0 is computed once more, on its own batch
-            known[key] = _OneClient(objective, structure, blocks, first, noise)
-        one = known[key]
+        inputs = [*zip(w, v, b, *leaves, strict=True)]
+        key = _key(inputs[0], structure, blocks)
+        if key not in self._known:
+            self._noise.begin(randomness, 0)
+            first = [*inputs[0][:3], *map(_copied, inputs[0][3:])]  # client 0 is computed once more, on its own batch
+            self._known[key] = _OneClient(self._objective, structure, blocks, first, self._noise)
+        one = self._known[key]
         results = one.empty(len(w))
 
         def compute(i: int) -> None:
-            noise.begin(randomness, i)
-            one.compute(inputs(i), [result[i] for result in results])
+            self._noise.begin(randomness, i)
+            one.compute(inputs[i], [result[i] for result in results])
 
-        run(compute, len(w), threads)
+        run(compute, len(w), self._threads)
         g, g_personal, buffers, loss, *scalars = results
         return Evaluation(g, g_personal, buffers, loss, dict(zip(one.names, scalars, strict=True)))
 
-    return evaluate
+    def step(
+        self, w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks, randomness: Randomness | None, lr: float
+    ) -> Evaluation | None:
+        """Take a step in place; see :class:`~fedlightning.oracle.base.StepsInPlace`."""
+        leaves, structure = flatten(data)
+        inputs = [*zip(w, v, b, *leaves, strict=True)]
+        one = self._known.get(_key(inputs[0], structure, blocks))
+        if one is None or not one.can_step(inputs[0]):
+            return None
+        results = one.empty(len(w), without_operator=True)
+
+        def compute(i: int) -> None:
+            self._noise.begin(randomness, i)
+            one.step(inputs[i], [result[i] for result in results], lr)
+
+        run(compute, len(w), self._threads)
+        g_personal, buffers, loss, *scalars = results
+        return Evaluation(w, g_personal, buffers, loss, dict(zip(one.names, scalars, strict=True)))
+
+
+def _key(one: Sequence[Tensor], structure: Any, blocks: Blocks) -> Any:
+    """Return what evaluations must agree in to replay one another: threads only replay what was recorded before."""
+    return structure, blocks, tuple((t.shape, t.stride(), t.dtype) for t in one)
 
 
 class _OneClient:
@@ -92,9 +116,19 @@ class _OneClient:
         if not torch.equal(state, generator_state(inputs[0].device)):
             raise UsageError("it draws random numbers that no replay would draw anew")
 
-    def empty(self, num_clients: int) -> list[Tensor]:
+    def empty(self, num_clients: int, without_operator: bool = False) -> list[Tensor]:
         """Return room for the results of S clients, ``[S, ...]`` each."""
-        return [result.new_empty((num_clients, *result.shape)) for result in self._results]
+        return [result.new_empty((num_clients, *result.shape)) for result in self._results[without_operator:]]
+
+    def can_step(self, inputs: Sequence[Tensor]) -> bool:
+        """Return whether :meth:`step` can be called with such inputs."""
+        return self._recording.can_step(*inputs)
+
+    def step(self, inputs: Sequence[Tensor], results: Sequence[Tensor], lr: float) -> None:
+        """Evaluate one client and step along its operator; write all other results into ``results``."""
+        found, _ = self._recording.step(*inputs, lr=lr)
+        for result, value in zip(results, found, strict=True):
+            result.copy_(value[0])
 
     def compute(self, inputs: Sequence[Tensor], results: Sequence[Tensor]) -> None:
         """Evaluate one client, and write its results into ``results``."""

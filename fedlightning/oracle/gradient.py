@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedlightning.core.tree import map_tensors
-from fedlightning.oracle.base import Blocks, Evaluate, Evaluation, Move
+from fedlightning.oracle.base import Blocks, Evaluate, Evaluation, Move, StepsInPlace
 from fedlightning.oracle.compiled import STEPS_TOGETHER, CompiledEvaluate
 from fedlightning.oracle.objective import ObjectiveError
 from fedlightning.oracle.randomness import EvaluationSeeds, Randomness
@@ -111,6 +111,7 @@ class GradientOracle:
         self.steps = data.steps
         self.full_calls = 0
         self.steps_together = STEPS_TOGETHER if isinstance(evaluate, CompiledEvaluate) else 0
+        self._in_place = evaluate if isinstance(evaluate, StepsInPlace) else None
         self._averaged = averaged
         self._shared_alone: Blocks = "both" if personal is None else "shared"  # one block cannot be left out
         self._seeds = EvaluationSeeds(range(len(data)) if seeds is None else seeds)
@@ -150,6 +151,29 @@ class GradientOracle:
         The backward pass leaves out what only the personal block needs.
         """
         return self._evaluated(w, _personal(w, v, None), batch, self._shared_alone).g
+
+    def step_in_place(self, w: Tensor, v: Tensor | None, batch: Minibatch, lr: float | Tensor) -> bool:
+        """Change ``w`` into ``w - lr * operator`` without putting the operator together, if that can be done.
+
+        The bits are those of ``w.sub_(oracle.shared_gradient(w, v, batch), alpha=lr)``.
+
+        Args:
+            w: Points, ``[S, d]``, in memory of their own.
+            v: Personal blocks, ``[S, p]``, which stay where they are; None if there are none.
+            batch: A minibatch of every client.
+            lr: Step size.
+
+        Returns:
+            Whether the step was taken. If not, nothing has changed.
+        """
+        if self._in_place is None or batch.active is not None or batch.computed is not None or isinstance(lr, Tensor):
+            return False
+        own, blocks = _personal(w, v, None), self._shared_alone
+        result = self._in_place.step(w, own, self.buffers, batch.data, blocks, self._seeds.next(), lr)
+        if result is None:
+            return False
+        self._count(result, None)
+        return True
 
     def take_steps(self, w: Tensor, v: Tensor | None, batches: Sequence[Minibatch], move: Move) -> Tensor:
         """Take one step on each of several minibatches in one compiled function; see :attr:`steps_together`.
@@ -255,12 +279,8 @@ class GradientOracle:
 
         The numbers of a client do not depend on the other clients of the chunk.
         """
-        drawn = [torch.rand(count, dtype=torch.float64, generator=generator) for generator in self.generators()]
+        drawn = [torch.rand(count, dtype=torch.float64, generator=each) for each in self._seeds.generators()]
         return torch.stack(drawn).to(self.buffers.device)
-
-    def generators(self) -> list[torch.Generator]:
-        """Return a new generator on the CPU for each client, seeded for this round and phase."""
-        return self._seeds.generators()
 
     def _evaluated(self, w: Tensor, v: Tensor, batch: Minibatch, blocks: Blocks) -> Evaluation:
         result = evaluate_minibatch(self._evaluate, batch, w, v, self.buffers, blocks, self._seeds.next())

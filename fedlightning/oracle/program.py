@@ -3,8 +3,8 @@
 A :class:`Program` holds what a recorder knows of a function: which operation ran on which earlier results. A program
 becomes Python source with one line for each operation. Results that nobody reads are left out, and every tensor is
 released after its last use. What is joined into one large tensor, such as the gradients of all parameters, is copied to
-its place as soon as it is computed, while it lies in the caches, and released. Equal programs have equal sources, and
-each source is compiled once.
+its place as soon as it is computed, while it lies in the caches, and released; or it is not joined at all, if the
+program is to take a step along it. Equal programs have equal sources, and each source is compiled once.
 """
 
 from __future__ import annotations
@@ -46,14 +46,20 @@ class _Join(NamedTuple):
     Attributes:
         whole: Name of the result.
         parts: Names of what is joined.
-        room: The expression that makes room for the result.
-        cut: The expression that returns the parts' places in the result.
+        call: The expression that joins them.
+        room: The expression that makes room for the result; empty if the parts are better joined at once.
+        cut: The expression that cuts a tensor of the result's shape, called ``{}``, into the parts' places.
+        shape: The result's shape.
+        dim: The dimension along which they are joined.
     """
 
     whole: Name
     parts: tuple[Name, ...]
+    call: str
     room: str
     cut: str
+    shape: tuple[int, ...]
+    dim: int
 
 
 LARGE_BYTES = 2**23
@@ -121,11 +127,14 @@ class Program:
 
     def join(self, parts: Sequence[Tensor], dim: int, name_of: Callable[[Tensor], Name], whole: Tensor) -> Name:
         """Write down that tensors of one dtype were joined along a dimension, and return the name of the result."""
-        name = self._new()
+        name, names = self._new(), tuple(map(name_of, parts))
         sizes = [part.shape[dim] for part in parts]
-        room = self.hold(partial(torch.empty, whole.shape, dtype=whole.dtype, device=whole.device))
-        cut = f"{self.hold(torch.split_with_sizes)}({name}, {sizes}, {dim})"
-        self._lines.append(_Join(name, tuple(map(name_of, parts)), f"{room}()", cut))
+        call = f"{self.hold(torch.cat)}([{', '.join(names)}], {dim})"
+        room = ""
+        if whole.numel() * whole.element_size() >= LARGE_BYTES:
+            room = f"{self.hold(partial(torch.empty, whole.shape, dtype=whole.dtype, device=whole.device))}()"
+        cut = f"{self.hold(torch.split_with_sizes)}({{}}, {sizes}, {dim})"
+        self._lines.append(_Join(name, names, call, room, cut, tuple(whole.shape), dim))
         return name
 
     def function(self, outputs: Sequence[Name]) -> Callable[..., list[Tensor]]:
@@ -136,22 +145,60 @@ class Program:
         Args:
             outputs: Names of the tensors that the function returns.
         """
+        return self._made(self._filled(outputs, outputs[0]), outputs, "room=None")
+
+    def step(self, outputs: Sequence[Name]) -> Callable[..., list[Tensor]] | None:
+        """Return a function of the inputs and of ``lr`` that subtracts lr times the first output from the first input.
+
+        It returns the other outputs. The bits are those of a subtraction after the program, but the first output is
+        never put together.
+
+        Args:
+            outputs: Names of tensors, of which the first has as many numbers as the first input. None of them, and none
+                of the parts that were joined into the first, may share memory with the first input.
+
+        Returns:
+            None if the first output was not joined from parts side by side, or if anything reads it or is written into
+            afterwards.
+        """
+        (first, *rest), point = outputs, self._inputs[0]
+        place = next((k for k, line in enumerate(self._lines) if isinstance(line, _Join) and line.whole == first), None)
+        if place is None or first in rest:
+            return None
+        join, later = self._lines[place], self._lines[place + 1 :]
+        assert isinstance(join, _Join)
+        if join.dim != 1 or any(first in _reads(line) or (isinstance(line, _Line) and line.acts) for line in later):
+            return None
+        views, subtract = [self._new() for _ in join.parts], self.hold(Tensor.sub_)
+        whole = f"{self.hold(Tensor.view)}({point}, {join.shape})"
+        moves = [_Line(tuple(views), False, join.cut.format(whole), (point,), False)]
+        for view, part in zip(views, join.parts, strict=True):
+            moves.append(_Line((), False, f"{subtract}({view}, {part}, alpha=lr)", (view, part), True))
+        return self._made([*self._filled(rest), *moves], rest, "lr")
+
+    def _made(self, lines: Sequence[_Line], outputs: Sequence[Name], keyword: str) -> Callable[..., list[Tensor]]:
+        """Return a function that runs lines; those whose results nobody reads are left out."""
         needed, body = set(outputs), [f"    return [{', '.join(outputs)}]"]
-        for line in reversed(self._filled(outputs)):
+        for line in reversed(lines):
             if not (line.acts or needed.intersection(line.makes)):
                 continue
             last = set(line.reads) - needed
             unread = {name for name in line.makes if name is not None} - needed
             needed.update(line.reads)
             body.append(_statement(line, sorted(last | unread)))
-        source = "\n".join([f"def replay({', '.join(self._inputs)}, room=None):", *reversed(body)])
+        source = "\n".join([f"def replay({', '.join(self._inputs)}, {keyword}):", *reversed(body)])
         scope = dict(self._scope)
         exec(_compiled(source), scope)
         return scope.pop("replay")  # type: ignore[no-any-return]  # a function in its own globals would outlive its use
 
-    def _filled(self, outputs: Sequence[Name]) -> list[_Line]:
-        """Return the lines with every join as copies, each behind the last operation that may change what is copied."""
-        read = {name for line in self._lines for name in (line.reads if isinstance(line, _Line) else line.parts)}
+    def _filled(self, outputs: Sequence[Name], in_room: Name | None = None) -> list[_Line]:
+        """Return the lines with large joins as copies, each behind the last operation that may change what is copied.
+
+        Args:
+            outputs: Names of the tensors that are returned.
+            in_room: The one for which the caller may give room.
+        """
+        read = {name for line in self._lines for name in _reads(line)}
         after: list[list[_Line]] = [[] for _ in self._lines]
         made: dict[Name, int] = {}
         last_write = 0
@@ -163,11 +210,14 @@ class Program:
             if line.whole not in read and line.whole not in outputs:
                 continue
             made[line.whole] = place
+            if not line.room:
+                after[place] += [_Line((line.whole,), True, line.call, line.parts, False)]
+                continue
             at = [max(made.get(part, 0), last_write) for part in line.parts]
             views = [self._new() for _ in line.parts]
-            room = f"{line.room} if room is None else room" if line.whole == outputs[0] else line.room
+            room = f"{line.room} if room is None else room" if line.whole == in_room else line.room
             after[min(at)] += [_Line((line.whole,), True, room, (), False)]
-            after[min(at)] += [_Line(tuple(views), False, line.cut, (line.whole,), False)]
+            after[min(at)] += [_Line(tuple(views), False, line.cut.format(line.whole), (line.whole,), False)]
             for view, part, when in zip(views, line.parts, at, strict=True):
                 after[when] += [_Line((), False, f"{self.hold(Tensor.copy_)}({view}, {part})", (view, part), True)]
         lines: list[_Line] = []
@@ -189,6 +239,10 @@ class Program:
     def _new(self) -> Name:
         self._count += 1
         return f"t{self._count}"
+
+
+def _reads(line: _Line | _Join) -> tuple[Name, ...]:
+    return line.reads if isinstance(line, _Line) else line.parts
 
 
 def _statement(line: _Line, done_with: Sequence[Name]) -> str:

@@ -14,14 +14,14 @@ tensor that existed before the call, because its next call may run other operati
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from functools import cache, cached_property, partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fedlightning.oracle.program import LARGE_BYTES, Name, Program
+from fedlightning.oracle.program import Name, Program
 from fedlightning.oracle.randomness import ClientNoise, Noise, PerClient, is_random
 
 Recordable = Callable[..., tuple[Sequence[Tensor], Any]]
@@ -38,7 +38,7 @@ class Recording:
         """Wrap ``function``, whose random numbers come from ``noise``."""
         self._function = function
         self._noise: Noise = ClientNoise() if noise is None else noise
-        self._replays: dict[Any, tuple[Callable[..., list[Tensor]], Any] | None] = {}
+        self._replays: dict[Any, _Replay | None] = {}
 
     @property
     def replays(self) -> bool:
@@ -65,17 +65,62 @@ class Recording:
         if known is None:
             with PerClient(self._noise):
                 return self._function(*inputs)
-        replay, constant = known
         with torch.no_grad():
-            return replay(*inputs, room=room), constant
+            return known.run(*inputs, room=room), known.constant
+
+    def can_step(self, *inputs: Tensor) -> bool:
+        """Return whether :meth:`step` can replay a call with such arguments."""
+        known = self._replays.get(_key(inputs))
+        return known is not None and known.step is not None
+
+    def step(self, *inputs: Tensor, lr: float) -> tuple[list[Tensor], Any]:
+        """Subtract ``lr`` times what would be the function's first result from its first argument, in place.
+
+        The bits are those of ``point.sub_(result, alpha=lr)``. The result is the parts that the function joins into it,
+        which are not put together.
+
+        Returns:
+            What the function returns, without its first result.
+        """
+        known = self._replays[_key(inputs)]
+        assert known is not None
+        assert known.step is not None
+        with torch.no_grad():
+            return known.step(*inputs, lr=lr), known.constant
 
     def _record(self, key: Any, inputs: Sequence[Tensor]) -> tuple[Sequence[Tensor], Any]:
         recorder = _Recorder(inputs, self._noise)
         with recorder:
             outputs, constant = self._function(*inputs)
-        replay = recorder.replay(outputs)
-        self._replays[key] = None if replay is None else (replay, constant)
+        self._replays[key] = recorder.replay(outputs, constant)
         return outputs, constant
+
+
+class _Replay:
+    """Runs a program, as it was recorded or with a step along its first output.
+
+    Attributes:
+        run: Returns the program's outputs.
+        constant: The second result of the recorded function.
+    """
+
+    def __init__(self, program: Program, outputs: Sequence[Name], constant: Any, is_apart: bool) -> None:
+        """Compile the program.
+
+        Args:
+            program: What was recorded.
+            outputs: Names of what the function returned.
+            constant: Its second result.
+            is_apart: Whether no output, nor any part of the first, shares memory with the first input.
+        """
+        self.run = program.function(outputs)
+        self.constant = constant
+        self._make_step = partial(program.step, outputs) if is_apart else lambda: None
+
+    @cached_property
+    def step(self) -> Callable[..., list[Tensor]] | None:
+        """A step along the first output; None if there is none."""
+        return self._make_step()
 
 
 class _Recorder(TorchDispatchMode):
@@ -89,6 +134,8 @@ class _Recorder(TorchDispatchMode):
         self._held: set[Name] = set()  # tensors from before the call, and views of them
         self._names: dict[int, Name] = {}
         self._alive: list[Tensor] = []  # because ids of freed tensors are used again
+        self._point = inputs[0].untyped_storage().data_ptr() if inputs else 0
+        self._parts_are_apart = True
         for place, tensor in enumerate(inputs):
             self._call(tensor, self._program.input(place))
 
@@ -110,7 +157,8 @@ class _Recorder(TorchDispatchMode):
         if not (random or traits.writes) and _changes_nothing(args, output):
             self._call(output, self._name_of(args[0]))
             return output
-        if func is aten.cat.default and _is_large(args[0], output):
+        if func is aten.cat.default and _are_alike(args[0], output):
+            self._parts_are_apart = self._parts_are_apart and not any(map(self._is_in_point, args[0]))
             self._call(output, self._program.join(args[0], _dim(args, kwargs), self._name_of, output))
             return output
         function, arguments = (self._noise, (func, *args)) if random else (traits.as_recorded, args)
@@ -122,9 +170,13 @@ class _Recorder(TorchDispatchMode):
                 self._call(result, name)
         return output
 
-    def replay(self, outputs: Iterable[Tensor]) -> Callable[..., list[Tensor]] | None:
-        """Return a function that runs the program; None if a replay would not be right."""
-        return None if self._given_up else self._program.function([self._name_of(output) for output in outputs])
+    def replay(self, outputs: Sequence[Tensor], constant: Any) -> _Replay | None:
+        """Return what runs the program; None if a replay would not be right."""
+        if self._given_up:
+            return None
+        is_apart = self._parts_are_apart and not any(map(self._is_in_point, outputs))
+        is_apart = is_apart and outputs[0].numel() == self._alive[0].numel()
+        return _Replay(self._program, [self._name_of(output) for output in outputs], constant, is_apart)
 
     def _made_in_python(self, func: Any, value: Tensor) -> Tensor:
         """Note ``torch.tensor(...)``, which every replay makes anew because the function may write into the tensor."""
@@ -149,6 +201,12 @@ class _Recorder(TorchDispatchMode):
                 if isinstance(item, Tensor) and self._names.get(id(item)) in self._held:
                     self._given_up = self._given_up or argument.alias_info.is_write
                     self._held.update(name for name in makes if name is not None)
+
+    def _is_in_point(self, tensor: Tensor) -> bool:
+        """Return whether a tensor shares memory with the first input, or may do so."""
+        if tensor.numel() == 0:
+            return False
+        return tensor.layout != torch.strided or tensor.untyped_storage().data_ptr() == self._point
 
     def _call(self, tensor: Tensor, name: Name) -> None:
         self._names[id(tensor)] = name
@@ -183,10 +241,10 @@ def _dim(args: Sequence[Any], kwargs: dict[str, Any]) -> int:
     return args[1] if len(args) > 1 else kwargs.get("dim", 0)  # type: ignore[no-any-return]
 
 
-def _is_large(parts: Sequence[Tensor], whole: Tensor) -> bool:
-    """Return whether tensors are worth joining one by one, into memory in the usual order."""
+def _are_alike(parts: Sequence[Tensor], whole: Tensor) -> bool:
+    """Return whether tensors of one dtype were joined in memory in the usual order, so that each has its place."""
     alike = all(part.dtype == whole.dtype and part.dim() == whole.dim() for part in parts)
-    return alike and whole.is_contiguous() and whole.numel() * whole.element_size() >= LARGE_BYTES
+    return alike and whole.is_contiguous()
 
 
 def _changes_nothing(args: Sequence[Any], output: Any) -> bool:

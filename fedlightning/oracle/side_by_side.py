@@ -48,9 +48,8 @@ def replayed_in_parts(recording: Recording, inputs: Sequence[Tensor], threads: i
         inputs: Arguments of the function, at least one.
         threads: Largest number of parts.
     """
-    count = min(threads, len(inputs[0]) // SMALLEST_PART)
-    cuts = [len(inputs[0]) * k // max(count, 1) for k in range(count + 1)]
-    parts = [slice(*ends) for ends in pairwise(cuts)]
+    parts = _parts(len(inputs[0]), threads)
+    count = len(parts)
     if count < 2 or any(recording.is_replayed(*(tensor[part] for tensor in inputs)) is False for part in parts):
         return recording(*inputs)
     room = torch.empty_like(inputs[0])
@@ -66,3 +65,38 @@ def replayed_in_parts(recording: Recording, inputs: Sequence[Tensor], threads: i
     in_place = all(first is own for (first, *_), _, own in found)
     whole = room if in_place else torch.cat([first for (first, *_), _, _ in found])
     return [whole, *results], found[0][1]
+
+
+def stepped_in_parts(
+    recording: Recording, inputs: tuple[Tensor, ...], threads: int, lr: float
+) -> tuple[Sequence[Tensor], Any] | None:
+    """Return what ``recording.step(*inputs, lr=lr)`` returns, with the clients divided among threads.
+
+    Args:
+        recording: As for :func:`replayed_in_parts`.
+        inputs: Likewise; the first one is changed.
+        threads: Largest number of parts.
+        lr: Step size.
+
+    Returns:
+        None if the step cannot be replayed, and then nothing has changed.
+    """
+    each = [tuple(tensor[part] for tensor in inputs) for part in _parts(len(inputs[0]), threads)]
+    if len(each) < 2:
+        return recording.step(*inputs, lr=lr) if recording.can_step(*inputs) else None
+    if not all(recording.can_step(*own) for own in each):
+        return None
+    found: list[Any] = [None] * len(each)
+
+    def compute(k: int) -> None:
+        found[k] = recording.step(*each[k], lr=lr)
+
+    run(compute, len(each), threads)
+    return [torch.cat(several) for several in zip(*(results for results, _ in found), strict=True)], found[0][1]
+
+
+def _parts(num_clients: int, threads: int) -> list[slice]:
+    """Return the clients of each thread; nothing if they are too few to be divided."""
+    count = min(threads, num_clients // SMALLEST_PART)
+    cuts = [num_clients * k // max(count, 1) for k in range(count + 1)]
+    return [slice(*ends) for ends in pairwise(cuts)]

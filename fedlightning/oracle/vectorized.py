@@ -16,11 +16,20 @@ from torch.func import grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError
-from fedlightning.core.tree import flatten, map_tensors, unflatten
+from fedlightning.core.tree import map_tensors
 from fedlightning.core.validation import require
-from fedlightning.oracle.base import Blocks, ClientBatching, Cost, Evaluate, Evaluation, collected, differentiate
+from fedlightning.oracle.base import (
+    Blocks,
+    ClientBatching,
+    Cost,
+    Evaluate,
+    Evaluation,
+    StepsInPlace,
+    collected,
+    differentiate,
+)
 from fedlightning.oracle.compiled import CompiledEvaluate
-from fedlightning.oracle.each import each
+from fedlightning.oracle.each import Each
 from fedlightning.oracle.layers import CohortLayers
 from fedlightning.oracle.lone import of_one
 from fedlightning.oracle.objective import (
@@ -32,14 +41,16 @@ from fedlightning.oracle.objective import (
     writes_into,
 )
 from fedlightning.oracle.randomness import ClientNoise, LateDrawError, PerClient, Randomness, generator_state
-from fedlightning.oracle.recording import Recording
-from fedlightning.oracle.side_by_side import replayed_in_parts
+from fedlightning.oracle.recorded import Recorded
 
 CACHE_BYTES = 32 * 2**20
 """On a CPU a chunk's parameters, gradients and activations should stay near the caches."""
 
 MIN_CALLS_TO_RECORD = 3
 """Recording costs less than two replays save."""
+
+SMALLEST_STEP = 2**20
+"""Bytes of a chunk's points from which on a step along operators that are not joined saves time."""
 
 BATCHABLE_ATTENTION = partial(sdpa_kernel, SDPBackend.MATH)
 """The fused attention kernels have no batching rule: vmap would run them client by client."""
@@ -158,35 +169,51 @@ class Vectorized(ClientBatching):
         """Return a batched forward and backward pass, recorded or compiled if so chosen."""
         if self.compile:
             return CompiledEvaluate(objective, _gradient_batched, partial(_explain, name=objective.name))
-        noise = ClientNoise()
+        on_cpu, noise = objective.autocast.on_cpu, ClientNoise()
+        compute: Evaluate
         if self.backward == "each":
-            compute = each(objective, (self.threads or torch.get_num_threads()) if objective.autocast.on_cpu else 1)
-        elif calls >= MIN_CALLS_TO_RECORD and self.replays(objective.autocast.on_cpu):
-            compute = _recorded(objective, self.backward, noise, self.divided_among(objective))
+            compute = Each(objective, (self.threads or torch.get_num_threads()) if on_cpu else 1)
+        elif calls >= MIN_CALLS_TO_RECORD and self.replays(on_cpu):
+            compute = Recorded(partial(_batched, objective, self.backward), noise, self.divided_among(objective))
         else:
             compute = _eager(objective, self.backward, noise)
+        return _VectorizedEvaluate(objective, self.backward, noise, compute)
 
-        def evaluate(
-            w: Tensor,
-            v: Tensor,
-            b: Tensor,
-            data: Any,
-            blocks: Blocks = "both",
-            randomness: Randomness | None = None,
-        ) -> Evaluation:
-            noise.begin(randomness)
-            version = w._version, v._version
-            try:
-                if self.backward is None and objective.forward_only is None:
-                    objective.forward_only = _forward_alone_can_be_batched(objective, w, v, b, data)
-                result = compute(w, v, b, data, blocks, randomness)
-            except Exception as error:
-                raise _explain(error, objective.name, self.backward) from error
-            if (w._version, v._version) != version:
-                raise writes_into(objective.name, None)
-            return result
 
-        return evaluate
+class _VectorizedEvaluate:
+    """Computes operators in one of the ways, and says in the user's words what is wrong if that fails."""
+
+    def __init__(self, objective: Objective, backward: Backward | None, noise: ClientNoise, compute: Evaluate) -> None:
+        self._objective, self._backward = objective, backward
+        self._noise, self._compute = noise, compute
+        self._steps = compute if isinstance(compute, StepsInPlace) else None
+
+    def __call__(
+        self, w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks = "both", randomness: Randomness | None = None
+    ) -> Evaluation:
+        objective = self._objective
+        self._noise.begin(randomness)
+        version = w._version, v._version
+        try:
+            if self._backward is None and objective.forward_only is None:
+                objective.forward_only = _forward_alone_can_be_batched(objective, w, v, b, data)
+            result = self._compute(w, v, b, data, blocks, randomness)
+        except Exception as error:
+            raise _explain(error, objective.name, self._backward) from error
+        if (w._version, v._version) != version:
+            raise writes_into(objective.name, None)
+        return result
+
+    def step(
+        self, w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks, randomness: Randomness | None, lr: float
+    ) -> Evaluation | None:
+        if self._steps is None or w.numel() * w.element_size() < SMALLEST_STEP:
+            return None
+        self._noise.begin(randomness)
+        try:
+            return self._steps.step(w, v, b, data, blocks, randomness, lr)
+        except Exception as error:
+            raise _explain(error, self._objective.name, self._backward) from error
 
 
 def _batched(
@@ -275,31 +302,6 @@ def _eager(objective: Objective, backward: Backward | None, noise: ClientNoise) 
             objective.draws = True
         with PerClient(noise):
             return _batched(objective, backward, w, v, b, data, blocks)
-
-    return evaluate
-
-
-def _recorded(objective: Objective, backward: Backward | None, noise: ClientNoise, threads: int) -> Evaluate:
-    recordings: dict[Any, Recording] = {}
-
-    def record(structure: Any, blocks: Blocks) -> Recording:
-        def function(w: Tensor, v: Tensor, b: Tensor, *leaves: Tensor) -> tuple[list[Tensor], list[str]]:
-            result = _batched(objective, backward, w, v, b, unflatten(list(leaves), structure), blocks)
-            return [result.g, result.g_personal, result.buffers, result.loss, *result.scalars.values()], [
-                *result.scalars
-            ]
-
-        return Recording(function, noise)
-
-    def evaluate(
-        w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks = "both", randomness: Randomness | None = None
-    ) -> Evaluation:
-        leaves, structure = flatten(data)
-        if (structure, blocks) not in recordings:
-            recordings[structure, blocks] = record(structure, blocks)
-        recording = recordings[structure, blocks]
-        (g, g_personal, buffers, loss, *scalars), names = replayed_in_parts(recording, (w, v, b, *leaves), threads)
-        return Evaluation(g, g_personal, buffers, loss, dict(zip(names, scalars, strict=True)))
 
     return evaluate
 

@@ -1,0 +1,152 @@
+"""A step taken in place ends at the bits of a gradient and a subtraction."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedlightning.algorithms import SCAFFOLD, FedAvg, FedAvgGDA
+from fedlightning.oracle import Vectorized
+from fedlightning.oracle import vectorized as vectorized_module
+from fedlightning.oracle.gradient import GradientOracle
+from fedlightning.oracle.randomness import Randomness
+from tests.support.cohorts import NETS, classify, conv, setting
+from tests.support.small import Line, Normed, Personal, fitted, regression_data
+
+
+class Saddle(Line):
+    max_parameters = ("head",)
+
+
+WAYS = {
+    "together": {},
+    "in parts": {"parts": 2},
+    "each": {"backward": "each", "threads": 1},
+    "side by side": {"backward": "each", "threads": 2},
+}
+
+
+@pytest.fixture
+def every_size(monkeypatch):
+    monkeypatch.setattr(vectorized_module, "SMALLEST_STEP", 0)
+
+
+def wide(tensor):
+    return tensor.repeat(2, *[1] * (tensor.dim() - 1))
+
+
+@pytest.mark.usefixtures("every_size")
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_bits_are_those_of_gradient_and_subtraction(name, way, dtype):
+    make, shape = NETS[name]
+    objective, w, v, b, data = setting(make(), shape, dtype)
+    objective.draws = False
+    w, v, b, data = wide(w), wide(v), wide(b), tuple(map(wide, data))
+    evaluate = Vectorized(**WAYS[way]).evaluator(objective, 100)
+    seeds = Randomness(range(len(w)), 0)
+    for _ in range(2):
+        evaluate(w, v, b, data, "both", seeds)
+    expected = evaluate(w, v, b, data, "both", seeds)
+    point = w.clone()
+    result = evaluate.step(point, v, b, data, "both", seeds, 0.3)
+    assert result.g is point
+    assert torch.equal(point, w.clone().sub_(expected.g, alpha=0.3))
+    assert not torch.equal(point, w)
+    assert torch.equal(result.loss, expected.loss)
+    assert torch.equal(result.buffers, expected.buffers)
+
+
+@pytest.mark.usefixtures("every_size")
+def test_nothing_is_stepped_before_it_was_recorded():
+    objective, w, v, b, data = setting(conv(), (2, 8, 8))
+    evaluate, before = Vectorized().evaluator(objective, 100), w.clone()
+    assert evaluate.step(w, v, b, data, "both", None, 0.3) is None
+    assert torch.equal(w, before)
+
+
+def logs_a_weight(net, batch):
+    return {"loss": classify(net, batch), "first": net[0].weight[0, 0, 0, 0].detach()}
+
+
+class _Reversed(torch.nn.Module):
+    """Two weights, each of which has the other for its gradient."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.full((3,), 2.0))
+
+    def forward(self, x):
+        return _Swapped.apply(self.one, self.two) + 0 * x.sum()
+
+
+class _Swapped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, one, two):
+        ctx.save_for_backward(one, two)
+        return (one * two).sum()
+
+    @staticmethod
+    def backward(ctx, grad):
+        one, two = ctx.saved_tensors
+        return two.detach(), one.detach()
+
+
+@pytest.mark.usefixtures("every_size")
+def test_a_logged_value_that_lies_in_the_point_is_not_stepped_in_place():
+    objective, w, v, b, data = setting(conv(), (2, 8, 8), loss=logs_a_weight)
+    for way in ({}, {"backward": "each", "threads": 1}):
+        evaluate = Vectorized(**way).evaluator(objective, 100)
+        for _ in range(2):
+            evaluate(w, v, b, data)
+        point = w.clone()
+        assert evaluate.step(point, v, b, data, "both", None, 0.3) is None
+        assert torch.equal(point, w)
+
+
+@pytest.mark.usefixtures("every_size")
+def test_gradients_that_lie_in_the_point_are_not_stepped_in_place():
+    """Otherwise the second weight would move along the first one's new value."""
+    objective, w, v, b, data = setting(_Reversed(), (2,), loss=lambda net, batch: net(batch[0]))
+    evaluate = Vectorized(backward="each", threads=1).evaluator(objective, 100)
+    for _ in range(2):
+        g = evaluate(w, v, b, data).g
+    assert torch.equal(g, w.flip(1)[:, [2, 1, 0, 5, 4, 3]])
+    point = w.clone()
+    assert evaluate.step(point, v, b, data, "both", None, 0.3) is None
+    assert torch.equal(point, w)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda **how: Line(FedAvg(0.05), dropout=0.0, **how),
+        lambda **how: Line(FedAvg(0.05), **how),
+        lambda **how: Saddle(FedAvgGDA(0.001), dropout=0.0, **how),
+        lambda **how: Line(SCAFFOLD(0.05), dropout=0.0, **how),
+        Normed,
+        Personal,
+    ],
+    ids=["plain", "draws", "minimax", "with directions", "buffers", "personal"],
+)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_fit_is_the_same_bit_for_bit(make, way, monkeypatch):
+    tasks = []
+    for smallest in (0, 2**60):
+        monkeypatch.setattr(vectorized_module, "SMALLEST_STEP", smallest)
+        torch.manual_seed(0)
+        tasks.append(make(oracle=Vectorized(**WAYS[way])))
+        fitted(tasks[-1], regression_data(local_steps=25), limit_val_batches=0)
+    for name, value in tasks[1].state_dict().items():
+        assert torch.equal(value, tasks[0].state_dict()[name]), name
+
+
+def test_large_plain_steps_are_taken_in_place_and_others_are_not(monkeypatch):
+    taken = []
+    step = GradientOracle.step_in_place
+    monkeypatch.setattr(GradientOracle, "step_in_place", lambda *args: taken.append(step(*args)) or taken[-1])
+    for smallest in (0, 2**60):
+        monkeypatch.setattr(vectorized_module, "SMALLEST_STEP", smallest)
+        fitted(Line(dropout=0.0, oracle=Vectorized()), regression_data(local_steps=5), max_steps=1, limit_val_batches=0)
+    assert taken == [False, True, True, True, True] + [False] * 5
