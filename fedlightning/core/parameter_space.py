@@ -69,11 +69,13 @@ class Layout:
         """
         return torch.cat([tensor.reshape(num_clients, -1) for tensor in tensors], dim=1)
 
-    def to_operator_(self, gradient: Tensor) -> Tensor:
-        """Turn a gradient ``[..., d]`` into the operator in place, by negating the max block."""
-        if self.min_dim < self.dim:
-            gradient[..., self.min_dim :].neg_()
-        return gradient
+    def to_operator(self, gradients: Sequence[Tensor]) -> list[Tensor]:
+        """Return the operator's parts, which are the gradients, negated for the maximised tensors.
+
+        Args:
+            gradients: One tensor for each name, in the order of the names.
+        """
+        return [*gradients[: self.minimised], *(gradient.neg() for gradient in gradients[self.minimised :])]
 
     def columns(self, prefixes: Iterable[str], argument: str) -> Tensor:
         """Return the indices in the vector of all parameters below the prefixes, as a tensor of integers.

@@ -225,8 +225,8 @@ def collected(
         num_clients: S.
     """
     space, scale = objective.space, objective.autocast.scale
-    g = space.shared.flatten(shared, num_clients) if shared else w.new_empty((num_clients, 0))
+    g = space.shared.flatten(space.shared.to_operator(shared), num_clients) if shared else w.new_empty((num_clients, 0))
     g_personal = space.personal.flatten(personal, num_clients) if personal else w.new_empty((num_clients, 0))
     if scale != 1:
         g, g_personal = g / scale, g_personal / scale
-    return (space.shared.to_operator_(g) if shared else g), g_personal
+    return g, g_personal

@@ -56,9 +56,10 @@ def test_scalars_have_views():
 
 
 def test_operator_turns_the_sign_of_the_max_block(space):
-    g = torch.ones(2, 12)
-    out = space.shared.to_operator_(g)
-    assert out.tolist() == [[1.0] * 9 + [-1.0] * 3] * 2
+    gradients = list(space.shared.views(torch.ones(2, 12)).values())
+    operator = space.shared.flatten(space.shared.to_operator(gradients), 2)
+    assert operator.tolist() == [[1.0] * 9 + [-1.0] * 3] * 2
+    assert all(gradient.eq(1).all() for gradient in gradients)
 
 
 def test_read_and_write_are_inverse(net, space):

@@ -142,11 +142,12 @@ def test_a_fit_is_the_same_bit_for_bit(make, way, monkeypatch):
         assert torch.equal(value, tasks[0].state_dict()[name]), name
 
 
-def test_large_plain_steps_are_taken_in_place_and_others_are_not(monkeypatch):
+@pytest.mark.parametrize("make", [Line, lambda **how: Saddle(FedAvgGDA(0.001), **how)], ids=["min", "minimax"])
+def test_large_plain_steps_are_taken_in_place_and_others_are_not(make, monkeypatch):
     taken = []
     step = GradientOracle.step_in_place
     monkeypatch.setattr(GradientOracle, "step_in_place", lambda *args: taken.append(step(*args)) or taken[-1])
     for smallest in (0, 2**60):
         monkeypatch.setattr(vectorized_module, "SMALLEST_STEP", smallest)
-        fitted(Line(dropout=0.0, oracle=Vectorized()), regression_data(local_steps=5), max_steps=1, limit_val_batches=0)
+        fitted(make(dropout=0.0, oracle=Vectorized()), regression_data(local_steps=5), max_steps=1, limit_val_batches=0)
     assert taken == [False, True, True, True, True] + [False] * 5
