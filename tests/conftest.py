@@ -19,7 +19,10 @@ os.environ["JSONARGPARSE_DEPRECATION_WARNINGS"] = "off"  # Lightning calls what 
 
 @pytest.fixture(autouse=True)
 def _seeded():
-    torch.manual_seed(0)
+    """Seed what there is: ``torch.manual_seed`` keeps a traceback for each kind of device that there is not."""
+    torch.default_generator.manual_seed(0)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(0)
 
 
 @pytest.fixture(autouse=True)
