@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import fields, replace
-from functools import cache
 
 import pytest
 import torch
@@ -30,6 +30,7 @@ from tests.support.federations import (
 from tests.support.over_the_wire import FederationOverTheWire
 from tests.support.ragged import personal_of, ragged
 from tests.support.ragged import rounds as ragged_rounds
+from tests.support.saddles import at_the_saddle
 
 
 def number_of(case, field):
@@ -129,14 +130,6 @@ def test_all_others_are_refused_with_the_reason(name, field):
         case.algorithm(**{field: Exponential(1.0, gamma=0.9)})
 
 
-@cache
-def at_the_saddle(name, **changes):
-    """What is stored after the rounds that take an algorithm to the saddle: a start for all its hyper-parameters."""
-    task, loop, trajectory = train(CASES[name].algorithm(**dict(changes)), rounds=EXACT[name][1])
-    assert (trajectory[-1] - task.solution).norm() < 1e-8
-    return loop.state_dict()
-
-
 @pytest.mark.parametrize(("name", "field"), [each for each in VARYING if each[0] in EXACT and each[1] != "local_clip"])
 def test_the_saddle_stays_a_fixed_point_while_a_hyper_parameter_varies(name, field):
     """Duals are in no units of the hyper-parameter, or change with it; clipped steps have other fixed points."""
@@ -148,7 +141,9 @@ def test_the_saddle_stays_a_fixed_point_while_a_hyper_parameter_varies(name, fie
     task = quadratic(algorithm)
     loop = loop_for(task)
     given = getattr(case.algorithm(**changes), field) is not None
-    loop.load_state_dict(at_the_saddle(name, **(changes if given else {**changes, field: number})))
+    distance, state = at_the_saddle(name, **(changes if given else {**changes, field: number}))
+    assert distance < 1e-8
+    loop.load_state_dict(deepcopy(state))
     on = run(loop, rounds_of(algorithm, rounds + 6)[rounds:])
     assert (on - task.solution).norm(dim=1).max() < 1e-7
 
