@@ -1,5 +1,6 @@
 import fedlightning  # noqa: F401, I001  # before lightning, which imports torchvision
 
+import gc
 import os
 import signal
 
@@ -12,12 +13,16 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)  # every core has a worker already
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # so does a shell for what it runs in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
+gc.disable()  # until the tests are collected: modules and tests are no garbage, and to look through them takes seconds
 os.environ["JSONARGPARSE_DEPRECATION_WARNINGS"] = "off"  # Lightning calls what jsonargparse has deprecated
 
 
 @pytest.fixture(autouse=True)
 def _seeded():
-    torch.manual_seed(0)
+    """Seed what there is: ``torch.manual_seed`` keeps a traceback for each kind of device that there is not."""
+    torch.default_generator.manual_seed(0)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(0)
 
 
 @pytest.fixture(autouse=True)
@@ -38,6 +43,12 @@ def shared_data():
     if not folder:
         pytest.skip("set FEDLIGHTNING_DATA to a folder with mnist/ and bsds500/ to run this test")
     return folder
+
+
+def pytest_collection_finish():
+    """Look for garbage among what tests make alone, not again and again among what was there before the first."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items):

@@ -7,7 +7,7 @@ import csv
 import pytest
 
 from tests.support.paths import CONFIGS
-from tests.support.without import COMMAND, EXTRAS, without
+from tests.support.without import COMMAND, EXTRAS, commands_without, without
 
 TRAINING = """
 import fedlightning
@@ -35,71 +35,78 @@ def of(task, algorithm):
 SADDLE = ["fit", *of("quadratic_saddle", "fed_mm"), *QUIET, "--trainer.max_steps=2"]
 
 
-def test_own_tensors_are_trained_on_from_python(tmp_path):
-    done = without(EXTRAS, TRAINING.replace("{names!r}", repr(tuple(EXTRAS))), folder=tmp_path)
-    assert done.stdout.splitlines()[-2:] == ["3 CSVLogger", "[]"], done.stderr
+REFUSED = {
+    "data": ["fit", *of("classification", "fed_avg"), *QUIET],
+    "vision": [*SADDLE, "--data.class_path=fedlightning.data.CIFAR10", "--data.init_args.root=nowhere"],
+    "tensorboard": [*SADDLE, "--trainer.logger=lightning.pytorch.loggers.TensorBoardLogger"],
+    "plots": [
+        "compare",
+        f"--base={CONFIGS}/quadratic_saddle/base.yaml",
+        f"--algorithms={CONFIGS}/quadratic_saddle/fed_mm.yaml",
+        "--metric=distance",
+    ],
+}
+"""Commands that need an extra."""
+COMMANDS = {"train": SADDLE, "help": ["fit", "--help"], **REFUSED}
+
+EXPRESSIONS = {
+    "models.ResNet18()": "vision",
+    "models.MobileNetV2Features()": "vision",
+    "data.Digits(data.IID(2)).build()": "data",
+    "plotting.image_grid(torch.zeros(4, 1, 2, 2))": "plots",
+}
+"""Python that needs an extra."""
+PYTHON = """
+from fedlightning import FedlightningError, data, models, plotting
+for expression in {expressions!r}:
+    try:
+        eval(expression)
+    except FedlightningError as error:
+        print(error)
+"""
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory):
+    """The folder of a client's machine, and what each command said there; one process for all that Lightning takes."""
+    folder = tmp_path_factory.mktemp("machine")
+    return folder, dict(zip(COMMANDS, commands_without(EXTRAS, [*COMMANDS.values()], folder=folder), strict=True))
+
+
+def test_python_trains_on_own_tensors_and_names_the_extra_in_errors(tmp_path):
+    training = TRAINING.format(names=tuple(EXTRAS))
+    done = without(EXTRAS, training + PYTHON.format(expressions=[*EXPRESSIONS]), folder=tmp_path)
+    lines = done.stdout.splitlines()
+    assert lines[-6:-4] == ["3 CSVLogger", "[]"], done.stderr
     assert "`logger=True` will use `CSVLogger`" in done.stderr  # Lightning's word of it
+    for line, extra in zip(lines[-4:], EXPRESSIONS.values(), strict=True):
+        assert line.endswith(f"Install it by pip install 'fedlightning[{extra}]'.")
 
 
-def test_runs_of_the_command_are_logged_to_a_table(tmp_path):
-    done = without(EXTRAS, COMMAND, *SADDLE, folder=tmp_path)
+def test_runs_of_the_command_are_logged_to_a_table(machine):
+    folder, said = machine
+    done = said["train"]
     assert done.returncode == 0, done.stderr
     assert "metrics go to runs/version_0/metrics.csv" in done.stderr.replace("\\", "/")
     assert "pip install 'fedlightning[tensorboard]'" in done.stderr
-    with (tmp_path / "runs/version_0/metrics.csv").open(newline="") as file:
+    with (folder / "runs/version_0/metrics.csv").open(newline="") as file:
         assert [row["step"] for row in csv.DictReader(file)] == ["1", "2"]
 
 
-def test_help_lists_what_the_extras_would_give(tmp_path):
-    done = without(EXTRAS, COMMAND, "fit", "--help", folder=tmp_path)
+def test_help_lists_what_the_extras_would_give(machine):
+    _, said = machine
+    done = said["help"]
     assert done.returncode == 0, done.stderr
     assert "fedlightning.data.MNIST" in "".join(done.stdout.split())
 
 
-@pytest.mark.parametrize(
-    ("arguments", "extra"),
-    [
-        (["fit", *of("classification", "fed_avg"), *QUIET], "data"),
-        ([*SADDLE, "--data.class_path=fedlightning.data.CIFAR10", "--data.init_args.root=nowhere"], "vision"),
-        ([*SADDLE, "--trainer.logger=lightning.pytorch.loggers.TensorBoardLogger"], "tensorboard"),
-        (
-            [
-                "compare",
-                f"--base={CONFIGS}/quadratic_saddle/base.yaml",
-                f"--algorithms={CONFIGS}/quadratic_saddle/fed_mm.yaml",
-                "--metric=distance",
-            ],
-            "plots",
-        ),
-    ],
-)
-def test_errors_name_the_extra(arguments, extra, tmp_path):
-    done = without(EXTRAS, COMMAND, *arguments, folder=tmp_path)
+@pytest.mark.parametrize("extra", REFUSED)
+def test_errors_name_the_extra(extra, machine):
+    _, said = machine
+    done = said[extra]
     assert done.returncode in (1, 2)
     assert f"pip install 'fedlightning[{extra}]'" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("expression", "extra"),
-    [
-        ("models.ResNet18()", "vision"),
-        ("models.MobileNetV2Features()", "vision"),
-        ("data.Digits(data.IID(2)).build()", "data"),
-        ("plotting.image_grid(torch.zeros(4, 1, 2, 2))", "plots"),
-    ],
-)
-def test_errors_in_python_name_the_extra(expression, extra, tmp_path):
-    code = f"""
-import torch
-from fedlightning import FedlightningError, data, models, plotting
-try:
-    {expression}
-except FedlightningError as error:
-    print(error)
-"""
-    done = without(EXTRAS, code, folder=tmp_path)
-    assert done.stdout.strip().endswith(f"Install it by pip install 'fedlightning[{extra}]'."), done.stderr
 
 
 def test_comparisons_need_no_tensorboard(tmp_path):

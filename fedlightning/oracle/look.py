@@ -14,6 +14,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 
 from fedlightning.core.errors import InvalidValueError
+from fedlightning.core.seeding import seed_device
 from fedlightning.core.tree import flatten, map_tensors
 from fedlightning.oracle.fingerprint import changed, fingerprint
 from fedlightning.oracle.lone_layers import LoneLayers
@@ -222,7 +223,7 @@ def _after_another_point(
 
     None if the objective fails there: training may never come to such a point (outside a simplex, say).
     """
-    torch.manual_seed(0)
+    seed_device(z.device, 0)
     point = z + 0.01 * (z.abs() + 0.01)
     try:
         _evaluated(objective, point, personal, buffers, map_tensors(torch.clone, data), watch)

@@ -35,6 +35,7 @@ _LIBRARIES = {
     *("torch", "torchvision", "torchmetrics", "numpy", "fedlightning"),
     *("lightning", "lightning_fabric", "lightning_utilities", "pytorch_lightning"),
     *("transformers", "peft", "accelerate", "huggingface_hub"),
+    *("pytest", "_pytest"),  # which every assert of a test module refers to
 }
 _HOLDERS = (list, tuple, dict, set, deque, partial, MethodType, ContextVar, threading.local)
 _STATE = (*PLAIN, *GENERATORS, *BYTES, *_HOLDERS, np.generic, Iterator, Tensor)

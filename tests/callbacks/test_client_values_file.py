@@ -1,13 +1,11 @@
-"""One row a client and round: every value as it was measured, across resumes and in several processes."""
+"""One row a client and round: every value as it was measured, across resumes.
+
+That the first of several processes writes the values of all is shown in ``tests/federation/test_processes.py``.
+"""
 
 from __future__ import annotations
 
-import csv
 import logging
-import os
-import subprocess
-import sys
-from collections import defaultdict
 
 import lightning
 import pytest
@@ -22,17 +20,8 @@ from fedlightning.callbacks.client_values_file import KEYS
 from fedlightning.oracle import Vectorized
 from fedlightning.participation import Uniform
 from tests.support.evaluated import Own, held_out_data
-from tests.support.paths import ROOT
 from tests.support.small import Line, clients, regression_data, trainer
-
-
-def rows(path):
-    """The rows of a file by round and stage."""
-    found = defaultdict(list)
-    with path.open(newline="") as file:
-        for row in csv.DictReader(file):
-            found[int(row["round"]), row["stage"]].append(row)
-    return dict(found)
+from tests.support.values_files import numbers, rows
 
 
 def run(path, task=None, data=None, rounds=6, ckpt_path=None, callbacks=(), **options):
@@ -193,59 +182,6 @@ def test_the_file_lies_in_the_folder_of_the_run_and_may_have_some_rounds_only(tm
 def test_a_trial_run_writes_nothing(tmp_path):
     trainer(tmp_path, callbacks=[ClientValuesFile()], fast_dev_run=2, max_steps=-1).fit(Line(), regression_data())
     assert list(tmp_path.rglob("*.csv")) == []
-
-
-_SCRIPT = """
-import fedlightning, sys, torch
-from fedlightning.algorithms import FedMM
-from fedlightning.callbacks import ClientValuesFile
-from lightning.pytorch.loggers import CSVLogger
-from tests.support.evaluated import Own, held_out_data
-from tests.support.small import trainer
-
-class Dual(Own):
-    personal_parameters = ()
-    per_client_evaluation = True
-
-if __name__ == "__main__":
-    devices, folder = int(sys.argv[1]), sys.argv[2]
-    torch.manual_seed(0)
-    fit = trainer(
-        None, devices=devices, strategy="ddp" if devices > 1 else "auto", precision="64-true", max_steps=4,
-        logger=CSVLogger(folder, name="", version=""), log_every_n_steps=1, callbacks=[ClientValuesFile()],
-    )
-    fit.fit(Dual(FedMM(0.05)), held_out_data())
-"""
-
-
-@pytest.mark.slow
-def test_the_first_of_two_processes_writes_the_values_of_all(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(_SCRIPT)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    for devices in ("1", "2"):
-        command = [sys.executable, "-W", "ignore", str(script), devices, str(tmp_path / devices)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
-        assert done.returncode == 0, done.stderr[-2000:]
-    alone, shared = (rows(tmp_path / devices / "clients.csv") for devices in ("1", "2"))
-    assert set(alone) == {(n, "train") for n in range(1, 5)} | {(2, "val"), (4, "val")}
-    assert set(shared) == set(alone)
-    for key, part in alone.items():
-        assert len(part) == 4
-        for one, two in zip(part, shared[key], strict=True):
-            assert numbers(two) == pytest.approx(numbers(one), rel=1e-6)
-    logged = [logged_percentiles(tmp_path / devices / "metrics.csv") for devices in ("1", "2")]
-    assert len(logged[0]) == 4
-    assert logged[1] == pytest.approx(logged[0], rel=1e-6)  # of the duals of all clients
-
-
-def numbers(row):
-    return {name: float(value) for name, value in row.items() if value and name != "stage"}
-
-
-def logged_percentiles(path):
-    with path.open(newline="") as file:
-        return [float(row["dual_norm_p90"]) for row in csv.DictReader(file) if row["dual_norm_p90"]]
 
 
 def test_mistakes_are_named(tmp_path):

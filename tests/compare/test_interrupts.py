@@ -139,6 +139,9 @@ def slow(tmp_path, monkeypatch):
     (tmp_path / "slow_rounds.py").write_text(SLOW)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}{os.pathsep}{ROOT}")
     monkeypatch.syspath_prepend(tmp_path)
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)  # Lightning leaves Ctrl-C ignored
 
 
 def _alive(group):
@@ -192,17 +195,35 @@ def whole(tmp_path_factory):
     return table(folder / "out")
 
 
-@pytest.mark.parametrize(("jobs", "group"), [(2, False), (2, True), (1, True)])
-def test_an_interrupt_stops_all_and_the_same_command_goes_on(jobs, group, slow, whole):
-    process = _started(jobs)
+LAST_LINE = "fedlightning compare: interrupted. The same command goes on where it stopped."
+
+
+@pytest.mark.parametrize("group", [False, True])
+def test_an_interrupt_stops_all_and_the_same_command_goes_on(group, slow, whole):
+    process = _started(2)
     (os.killpg if group else os.kill)(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert errors.splitlines()[-1] == "fedlightning compare: interrupted. The same command goes on where it stopped."
+    assert errors.splitlines()[-1] == LAST_LINE
     assert "Traceback" not in errors
-    assert not list(Path().rglob("done.json"))
-    assert not Path("out/A/seed-2").exists()  # those that waited are not begun
     _wait_until_nobody_is_left(process)
+    assert_goes_on(whole)
+
+
+def test_an_interrupt_stops_one_run_after_the_other_and_the_same_command_goes_on(slow, whole, capfd):
+    """In this process, since no other belongs to it."""
+    importlib.import_module("slow_rounds").Pressed.when = "round"
+    with pytest.raises(SystemExit) as exit_:
+        main([*command_line(1, "out")[3:-1], "trainer.callbacks=slow_rounds.Pressed"])
+    assert exit_.value.code == 130
+    assert capfd.readouterr().err.splitlines()[-1] == LAST_LINE
+    assert_goes_on(whole)
+
+
+def assert_goes_on(whole):
+    """Of an interrupted comparison no run is finished, those that waited are not begun, and nothing is lost."""
+    assert not list(Path().rglob("done.json"))
+    assert not Path("out/A/seed-2").exists()
     main(command_line(1, "out")[3:])
     ours = table("out")
     for row in ours:
@@ -235,14 +256,13 @@ def test_an_interrupt_in_the_last_round_of_a_search_begins_nothing_new(slow):
     assert not Path("out/A").exists()
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_the_second_interrupt_does_not_wait_for_the_round(jobs, slow):
-    command = [*command_line(jobs, "out")[:-1], "trainer.callbacks=slow_rounds.Long"]
+def test_the_second_interrupt_does_not_wait_for_the_round(slow):
+    command = [*command_line(2, "out")[:-1], "trainer.callbacks=slow_rounds.Long"]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
-    while len(list(Path().glob("begun-*"))) < jobs:
+    while len(list(Path().glob("begun-*"))) < 2:
         assert process.poll() is None
         time.sleep(0.05)
     for _ in range(2):
@@ -250,8 +270,27 @@ def test_the_second_interrupt_does_not_wait_for_the_round(jobs, slow):
         time.sleep(1)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert errors.splitlines()[-1] == "fedlightning compare: interrupted. The same command goes on where it stopped."
+    assert errors.splitlines()[-1] == LAST_LINE
     _wait_until_nobody_is_left(process)
+
+
+def test_the_second_interrupt_does_not_wait_for_the_round_of_a_single_run(slow, capfd):
+    def press_twice():
+        while not list(Path().glob("begun-*")):
+            time.sleep(0.05)
+        for _ in range(2):
+            ctrl_c()
+            time.sleep(0.3)
+
+    fingers = threading.Thread(target=press_twice)
+    fingers.start()
+    began = time.monotonic()
+    with pytest.raises(SystemExit) as exit_:
+        main([*command_line(1, "out")[3:-1], "trainer.callbacks=slow_rounds.Long"])
+    fingers.join()
+    assert exit_.value.code == 130
+    assert time.monotonic() - began < 60  # of a round of 100
+    assert capfd.readouterr().err.splitlines()[-1] == LAST_LINE
 
 
 def test_a_fault_in_one_run_stops_the_others_and_keeps_its_own_name(slow):

@@ -214,7 +214,7 @@ def test_an_objective_with_torch_cond_is_computed_client_by_client():
         for oracle in (Sequential(), Vectorized(), None):
             torch.manual_seed(0)
             task = make(dropout=0.0, oracle=oracle)
-            fitted(task)
+            fitted(task, max_steps=2)  # every evaluation is compiled
             ends.append(parameters_to_vector(task.parameters()))
     for end in ends[1:]:
         torch.testing.assert_close(end, ends[0])

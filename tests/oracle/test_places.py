@@ -136,3 +136,13 @@ def test_libraries_of_language_models_are_not_watched():
     watched = [name for name in ("transformers", "peft", "accelerate", "huggingface_hub") if not is_foreign(name)]
     assert watched == []
     assert not is_foreign("my_adapters")
+
+
+def test_an_assertion_leads_nowhere():
+    """Pytest rewrites it to a call of its own code, which leads to its configuration and to every test there is."""
+
+    def asserts(task):
+        assert task is not None
+
+    assert any(name.startswith("@pytest") for name in asserts.__code__.co_names)
+    assert {place.name for place in places_outside(Task(asserts))} == set()

@@ -1,21 +1,13 @@
-"""Runs whose results must not depend on the number of processes, and one of several processes that share them.
-
-``python -m tests.support.shared_runs RANK FOLDER`` carries all of them out as one of :data:`COUNT` processes, and
-leaves what came of them in ``FOLDER/RANK.pt``.
-"""
+"""Runs whose results must not depend on the number of processes."""
 
 from __future__ import annotations
 
-import sys
 import warnings
-from datetime import timedelta
 from functools import partial
-from pathlib import Path
 
 import torch
 
 from fedlightning import algorithms as fl
-from fedlightning.federation.processes import DistributedProcesses
 from fedlightning.federation.server import RoundRejectedError
 from fedlightning.oracle import Autocast, Vectorized
 from fedlightning.participation import Uniform
@@ -100,18 +92,3 @@ RUNS = {
     "failing: an overflow in the second process": partial(with_failing_clients, [3], True),
 }
 """By name, functions of the :class:`Processes` that share a run."""
-
-
-def main():
-    rank, folder = int(sys.argv[1]), Path(sys.argv[2])
-    torch.set_num_threads(1)
-    meeting = f"file://{folder}/meeting"
-    torch.distributed.init_process_group(
-        "gloo", init_method=meeting, rank=rank, world_size=COUNT, timeout=timedelta(seconds=60)
-    )
-    torch.save({name: run(DistributedProcesses()) for name, run in RUNS.items()}, folder / f"{rank}.pt")
-    torch.distributed.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()

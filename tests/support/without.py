@@ -5,9 +5,11 @@ Their modules are not found, nor is what importlib.metadata knows of them, which
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 
 from tests.support.paths import ROOT
 
@@ -55,3 +57,41 @@ def without(hidden, code, *arguments, folder):
 
 COMMAND = "from fedlightning.cli import main\nmain()"
 """The command line."""
+
+_COMMANDS = """
+import json, traceback
+from fedlightning.cli import main
+
+for arguments in json.loads(sys.argv[1]):
+    sys.argv[1:] = arguments
+    try:
+        status = main() or 0
+    except SystemExit as end:
+        status = end.code or 0
+        if isinstance(status, str):
+            print(status, file=sys.stderr)
+            status = 1
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    for stream in (sys.stdout, sys.stderr):
+        print(f"{status}\\0", end="", file=stream, flush=True)
+"""
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command printed, and the status with which it ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def commands_without(hidden, commands, *, folder):
+    """Run several commands, one after the other in one process that cannot see the packages."""
+    done = without(hidden, _COMMANDS, json.dumps(commands), folder=folder)
+    assert done.returncode == 0, done.stderr
+    *printed, rest = zip(done.stdout.split("\0"), done.stderr.split("\0"), strict=True)
+    assert rest[0] == ""
+    return [Said(int(out[-1]), out[:-1], err[:-1]) for out, err in printed]
