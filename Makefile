@@ -20,7 +20,7 @@ demo: $(VENV)/ready ## FedMM beside its baselines on embedded digits: table, fig
 	$(BIN)/fedlightning compare --config configs/demo.yaml
 
 test: $(VENV)/ready ## the test suite, on all cores; about eleven minutes on two
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 lint: $(VENV)/ready ## formatting, lint and types
 	$(BIN)/ruff format --check .
