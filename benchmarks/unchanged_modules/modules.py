@@ -62,6 +62,14 @@ def regression() -> Any:
     return RegressionTask(model="resnet18", in_channels=4, num_outputs=1, lr=1e-3)
 
 
+def sequence_classifier() -> Any:
+    from sequence_classifier import SequenceClassifier
+
+    sizes = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 64, "max_position_embeddings": 16}
+    depth = {"num_hidden_layers": 2, "num_attention_heads": 2}
+    return without_dropout(SequenceClassifier("bert", num_labels=3, **sizes, **depth))
+
+
 def linear_classifier() -> Any:
     from lightly.utils.benchmarking import LinearClassifier
 
@@ -164,6 +172,15 @@ def tokens(number: int, generator: torch.Generator) -> Any:
     return text[:, :-1], text[:, 1:]
 
 
+def labelled_tokens(number: int, generator: torch.Generator) -> Any:
+    lengths = torch.randint(4, 13, (number, 1), generator=generator)
+    return {
+        "input_ids": torch.randint(0, 50, (number, 12), generator=generator),
+        "attention_mask": (torch.arange(12) < lengths).long(),
+        "labels": torch.randint(0, 3, (number,), generator=generator),
+    }
+
+
 def images(number: int, generator: torch.Generator, key: str, target: Callable[..., Tensor]) -> Any:
     return {"image": torch.randn(number, 4, 32, 32, generator=generator), key: target(number, generator)}
 
@@ -201,6 +218,7 @@ MODULES = {
     "TemporalFusionTransformer": Module(
         "pytorch-forecasting", temporal_fusion_transformer, partial(windows, False), _FORECASTING, False
     ),
+    "SequenceClassifier": Module("transformers", sequence_classifier, labelled_tokens),
     "LinearClassifier": Module("lightly", linear_classifier, labelled),
     "DeterministicRegression": Module("lightning-uq-box", deterministic_regression, table),
     "MVERegression": Module("lightning-uq-box", mean_and_variance, table),

@@ -23,7 +23,16 @@ from fedlightning.federation.cohort import Chunk, Cohort
 from fedlightning.federation.oracle_selection import OracleSelection
 from fedlightning.federation.protocol import Answer, Request, Stamp
 from fedlightning.federation.validation import absent_state_named, require_client_state, require_reply, tensors_of
-from fedlightning.oracle import Autocast, ClientBatching, Cost, GradientOracle, Objective, ObjectiveError, Vectorized
+from fedlightning.oracle import (
+    Autocast,
+    ClientBatching,
+    Cost,
+    GradientOracle,
+    Objective,
+    ObjectiveError,
+    Sequential,
+    Vectorized,
+)
 from fedlightning.oracle.base import Evaluate
 from fedlightning.oracle.guard import Guard
 from fedlightning.oracle.look import Look
@@ -167,7 +176,7 @@ class ClientGroup:
         try:
             yield
         except ObjectiveError as error:
-            raise self._named(error, client_ids) from error.__cause__
+            raise error.named(self.objective.name, client_ids) from error.__cause__
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
@@ -201,6 +210,11 @@ class ClientGroup:
 
         Nothing of a failed attempt is left after the return, because its error would hold all that filled the memory.
         """
+        if isinstance(selection.oracle, Sequential):  # the last resort, whose clients may keep in Python what they like
+            with self.errors_named(chunk.ids):
+                reply, oracle = self._reply(phase, request, chunk, evaluators, selection.oracle)
+            selection.report_given_up(self.objective.autocast.on_cpu)
+            return self._answer(request, chunk, reply, oracle)
         guard, batched = Guard(self.objective, self._rewritten), isinstance(selection.oracle, Vectorized)
         try:
             reply, oracle = self._reply(phase, request, chunk, evaluators, selection.oracle)
@@ -215,7 +229,7 @@ class ClientGroup:
             if not selection.fall_back(error, len(chunk), self.objective.autocast.on_cpu):
                 with suppress(ObjectiveError):
                     guard.restore()
-                raise self._named(error, chunk.ids) from error.__cause__
+                raise error.named(self.objective.name, chunk.ids) from error.__cause__
             guard.restore()
         except (RuntimeError, MemoryError) as error:  # memory may be short for points and states as well
             if not selection.fall_back(error, len(chunk), self.objective.autocast.on_cpu):
@@ -272,11 +286,6 @@ class ClientGroup:
         if states:
             self._pending.append((request.stamp, chunk.ids, states))
         return answer
-
-    def _named(self, error: ObjectiveError, client_ids: Sequence[int]) -> ObjectiveError:
-        if error.place is None:
-            return error
-        return ObjectiveError(f"{self.objective.name}.objective failed for client {client_ids[error.place]}: {error}")
 
 
 class _Evaluators:

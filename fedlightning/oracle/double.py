@@ -98,7 +98,6 @@ class DoubleObjective(Objective):
         self.dtype = torch.float64
         self.changes_batch = objective.changes_batch
         self.draws = objective.draws
-        self.draws_in_python = objective.draws_in_python
         self._tied = True  # buffers may be tied, too
         self._constants = self._constants_in_double()
 

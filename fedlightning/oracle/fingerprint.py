@@ -32,6 +32,7 @@ from fedlightning.oracle.places import (
     fields_of,
     functions_behind,
     holds_fields,
+    is_followed,
     is_foreign,
     is_users,
     is_users_class,
@@ -139,7 +140,7 @@ class _Search:
             if len(value) > _MANY:
                 yield "", _Numbers(each for each in value if isinstance(each, PLAIN))
             yield from ((f"[{k}]", inner) for k, inner in enumerate(itertools.islice(value, _MANY)))
-        elif isinstance(value, FunctionType) and not is_foreign(value.__module__):
+        elif isinstance(value, FunctionType) and is_followed(value.__module__):
             yield from _parts_of_function(value)
         elif isinstance(value, partial):
             yield from ((".func", value.func), (".args", value.args), (".keywords", value.keywords))
@@ -147,7 +148,7 @@ class _Search:
             yield from ((".__func__", value.__func__), (".__self__", value.__self__))
         elif isinstance(value, ContextVar):
             yield ".get()", value.get(None)
-        elif is_users_class(value):
+        elif is_users_class(value) and is_followed(value.__module__):
             yield from ((f".{name}", inner) for name, inner in vars(value).items() if not callable(inner))
         elif isinstance(value, nn.Module) and value not in self._registered:
             yield from ((f".{name}", inner) for name, inner in vars(value).items())

@@ -14,6 +14,7 @@ class Guard:
 
     What it keeps would be one thing for all clients that are evaluated side by side. The first look at an objective
     finds what it does from the start; the guard finds what begins later, before the answers count.
+    :class:`~fedlightning.oracle.Sequential` needs no guard.
     """
 
     def __init__(self, objective: Objective, rewritten: Collection[str]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,6 +32,17 @@ class ObjectiveError(FedlightningError, RuntimeError):
         """Keep the message and the place of the client."""
         super().__init__(message)
         self.place = place
+
+    def named(self, task: str, client_ids: Sequence[int]) -> ObjectiveError:
+        """Return the error with the id of the client that failed; the error itself if it is not about one client.
+
+        Args:
+            task: Class of the task.
+            client_ids: Clients of the chunk, in order.
+        """
+        if self.place is None:
+            return self
+        return ObjectiveError(f"{task}.objective failed for client {client_ids[self.place]}: {self}")
 
 
 class BatchedError(ObjectiveError):

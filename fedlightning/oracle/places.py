@@ -37,6 +37,12 @@ _LIBRARIES = {
     *("transformers", "peft", "accelerate", "huggingface_hub"),
     *("pytest", "_pytest"),  # which every assert of a test module refers to
 }
+_OF_DATA_AND_FIGURES = {
+    *("pandas", "narwhals", "dateutil", "scipy", "sklearn", "joblib"),
+    *("matplotlib", "mpl_toolkits", "PIL", "packaging", "tqdm"),
+}
+"""Packages whose functions lead to thousands of places (options, tables of types, colours), none of which an objective
+changes. Their objects are looked into where the user holds them."""
 _HOLDERS = (list, tuple, dict, set, deque, partial, MethodType, ContextVar, threading.local)
 _STATE = (*PLAIN, *GENERATORS, *BYTES, *_HOLDERS, np.generic, Iterator, Tensor)
 _PLAIN_OBJECTS = (SimpleNamespace, Namespace, UserDict, UserList, threading.local)
@@ -120,14 +126,14 @@ class _Outside:
         function = getattr(value, "__func__", value)
         if not isinstance(function, FunctionType):
             return False
-        if not is_foreign(function.__module__) and id(function) not in self._seen:
+        if is_followed(function.__module__) and id(function) not in self._seen:
             self._seen[id(function)] = function
             self._waiting.append((name, function))
         return True
 
     def _follow_class(self, cls: type) -> None:
         """Go through the methods of a class of the user's."""
-        if is_users_class(cls):
+        if is_users_class(cls) and is_followed(cls.__module__):
             self._add_members(cls)
 
     def _add_members(self, cls: type) -> None:
@@ -241,7 +247,16 @@ def is_users_class(value: Any) -> bool:
     return isinstance(value, type) and not issubclass(value, nn.Module) and not is_foreign(value.__module__)
 
 
+def is_followed(module: str | None) -> bool:
+    """Return whether functions and classes of a module are gone through, for what they name."""
+    return not is_foreign(module) and _package(module) not in _OF_DATA_AND_FIGURES
+
+
 def is_foreign(module: str | None) -> bool:
     """Return whether a module belongs to a library or to this package, which keep no state to be watched."""
-    package = (module or "").partition(".")[0]
+    package = _package(module)
     return package in _LIBRARIES or package in sys.stdlib_module_names - {"__main__"}
+
+
+def _package(module: str | None) -> str:
+    return (module or "").partition(".")[0]

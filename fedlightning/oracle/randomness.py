@@ -251,7 +251,7 @@ def generator_state(device: torch.device) -> Tensor:
 
 
 def seed_python(seed: int) -> None:
-    """Seed ``random`` and NumPy, for objectives seen to draw from them."""
+    """Seed ``random`` and NumPy, for objectives that draw from them."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
 

@@ -22,7 +22,8 @@ from fedlightning.oracle.randomness import Randomness, seed_python
 class Sequential(ClientBatching):
     """Computes one client after the other, which needs least memory and is fastest for large models on CPUs.
 
-    The objective may contain any Python code.
+    The objective may contain any Python code, and keep in Python what it likes: every client's evaluation runs by
+    itself, with random numbers of ``random`` and NumPy of its own.
 
     Args:
         threads: Number of threads that compute; null for as many as PyTorch takes.
@@ -58,7 +59,8 @@ class Sequential(ClientBatching):
             for i in range(len(w)):
                 own = map_tensors(itemgetter(i), data)
                 if seeds is not None:
-                    _seed(objective, w.device, seeds[i])
+                    seed_device(w.device, seeds[i])
+                    seed_python(seeds[i])  # it may begin to draw from Python at any time
                 try:
                     rows.append(differentiate(objective, forward, w[i], v[i], b[i], own, blocks))
                 except ObjectiveError:
@@ -70,12 +72,6 @@ class Sequential(ClientBatching):
             return rows[0] if len(rows) == 1 else _stack(rows)
 
         return evaluate
-
-
-def _seed(objective: Objective, device: torch.device, seed: int) -> None:
-    seed_device(device, seed)
-    if objective.draws_in_python:
-        seed_python(seed)
 
 
 def _stack(rows: list[Evaluation]) -> Evaluation:

@@ -10,9 +10,11 @@ import torch
 
 from fedlightning.algorithms import FIAELT, FedAvg
 from fedlightning.algorithms.base import PerClient, Point
+from fedlightning.federation import client_group
 from fedlightning.federation.client_group import for_clients
 from fedlightning.local import SVRG, FixedSteps, GradientDescent
 from fedlightning.oracle import ObjectiveError, Sequential, Vectorized
+from fedlightning.oracle.guard import Guard
 from tests.support.federations import loop_for, quadratic, rounds_of, run
 
 
@@ -53,6 +55,18 @@ def test_an_objective_that_fails_is_named_with_its_client():
     client = min(member.id for member in second.cohorts[0].members)
     with pytest.raises(ObjectiveError, match=rf"objective failed for client {client}: ArithmeticError: no number"):
         run(loop, [second])
+
+
+def test_clients_one_by_one_may_keep_what_they_like_without_being_watched(monkeypatch):
+    """The watch goes through all that Python keeps, which for some modules takes longer than their training."""
+    watched = []
+    monkeypatch.setattr(client_group, "Guard", lambda *arguments: watched.append(arguments) or Guard(*arguments))
+    algorithm = FedAvg(0.05)
+    points = []
+    for oracle in (Sequential(), Vectorized()):
+        points.append(run(loop_for(quadratic(algorithm), oracle), rounds_of(algorithm, 2, size=3)))
+        assert bool(watched) == isinstance(oracle, Vectorized)
+    torch.testing.assert_close(*points)
 
 
 @dataclass(frozen=True)

@@ -84,12 +84,22 @@ def test_a_change_in_place_is_seen_and_put_back(what):
     assert not differs(value, value, note)
 
 
-def test_counters_and_tensors_are_replaced():
-    count = itertools.count()
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [((), [0, 1]), ((5, -2), [5, 3]), ((0.5, 0.25), [0.5, 0.75]), ((2**70,), [2**70, 2**70 + 1])],
+)
+def test_counters_are_replaced(arguments, expected):
+    """Without a copy of them, which newer Pythons warn of and later ones refuse."""
+    count = itertools.count(*arguments)
     note = Notes().of(count)
     next(count)
     assert differs(count, count, note)
-    assert next(put_back(count, note)) == 0
+    before = put_back(count, note)
+    assert [next(before), next(before)] == expected
+    assert next(put_back(count, note)) == expected[0]
+
+
+def test_tensors_are_replaced():
     tensor = torch.zeros(2)
     note = Notes().of(tensor)
     tensor += 1

@@ -6,10 +6,14 @@ import math
 from contextvars import ContextVar
 from functools import partial
 
+import matplotlib.pyplot as plt
+import numpy as np
 import pytest
 import torch
+from scipy import stats
 from torch import nn
 
+from fedlightning.oracle.fingerprint import changed, fingerprint
 from fedlightning.oracle.places import is_foreign, places_outside
 from fedlightning.oracle.side_effects import Memory, undone
 
@@ -120,6 +124,43 @@ def test_a_change_is_seen_and_put_back(way):
 
 def test_libraries_and_code_are_no_places():
     assert [place.name for place in places_outside(Task(lambda task: torch.nn.functional.relu(torch.ones(1))))] == []
+
+
+class Plots(Task):
+    """A task that draws figures, as many do in validation."""
+
+    def validation_step(self, batch):
+        figure, axes = plt.subplots()
+        axes.bar(batch.tolist(), stats.rankdata(batch))
+        plt.close(figure)
+
+
+def test_functions_for_data_and_figures_are_not_gone_through():
+    """They lead to thousands of places (options, colours, tables of types), none of which an objective changes."""
+    assert [place.name for place in places_outside(Plots(None))] == []
+
+
+@pytest.mark.parametrize("frozen", [True, False], ids=["of the user's", "of the library's"])
+def test_objects_for_data_that_the_user_names_are_looked_into(frozen):
+    """SciPy's distributions may draw from a generator of their own."""
+    distribution = stats.norm() if frozen else stats.norm
+
+    def draws(task):
+        return distribution.rvs()
+
+    before = distribution.random_state
+    distribution.random_state = np.random.RandomState(0)
+    try:
+        task = Task(draws)
+        memory, seen = Memory(task), fingerprint(task)
+        first = draws(task)
+        assert memory.changes()
+        assert changed(seen, fingerprint(task)) is not None
+        memory.restore()
+        assert memory.changes() == []
+        assert draws(task) == first
+    finally:
+        distribution.random_state = before
 
 
 def test_a_value_is_set_and_taken_away_again():
