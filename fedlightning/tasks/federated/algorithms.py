@@ -13,7 +13,6 @@ from fedlightning.core.errors import InvalidTypeError, InvalidValueError
 from fedlightning.core.schedule import has_schedule
 from fedlightning.local.clipping import Clip
 from fedlightning.tasks.federated.optimizers import Steps
-from fedlightning.tasks.federated.schedules import Tabulated
 
 AlgorithmCallable = Callable[[float], Algorithm]
 """Makes an algorithm for a step size ``lr``: a class such as ``FedAvg``, or a ``functools.partial`` of it."""
@@ -49,8 +48,8 @@ def with_steps(algorithm: Algorithm, steps: Steps | None, lr_is_open: bool) -> A
         lr_is_open: Whether the algorithm's own step size is none that the user chose.
 
     Raises:
-        ValueError: If there is no step size, or one of 0 in some round, or the algorithm's steps cannot be those of the
-            optimizer.
+        ValueError: If there is no step size, or one that the algorithm may not have in some round, or the algorithm's
+            steps cannot be those of the optimizer.
     """
     name, place = type(algorithm).__name__, _place(algorithm)
     if steps is None:
@@ -62,9 +61,6 @@ def with_steps(algorithm: Algorithm, steps: Steps | None, lr_is_open: bool) -> A
         return algorithm
     changes: dict[str, Any] = {}
     if "lr" in place and (lr_is_open or place["lr"] is None):
-        for lr in steps.lr.values() if isinstance(steps.lr, Mapping) else [steps.lr]:
-            if isinstance(lr, Tabulated):
-                lr.require_positive(name)
         changes["lr"] = steps.lr
     elif has_schedule(steps.lr):
         rank_zero_info(f"{name} has a step size of its own: the schedule of the module's optimizer is not used.")

@@ -40,29 +40,10 @@ class Tabulated(Schedule):
             raise InvalidValueError("Tabulated(values=()): expected at least one value.")
         for value in self.values:
             require_argument(self, "values", value)
+        object.__setattr__(self, "landmarks", (0, self.values.index(min(self.values))))
 
-    def require_positive(self, what: str) -> None:
-        """Make sure that every value can be a step size.
-
-        Args:
-            what: Who takes the steps, for the message.
-
-        Raises:
-            ValueError: If a value is 0 or less.
-        """
-        first = next((rounds for rounds, value in enumerate(self.values) if value <= 0.0), None)
-        if first is None:
-            return
-        remedy = (
-            "Begin a warm-up above 0: call scheduler.step() once in configure_optimizers, before it is returned; "
-            "torch's warning about the order is of no matter there."
-            if first == 0
-            else "Let it end above 0, or after the last round of the fit."
-        )
-        raise InvalidValueError(
-            f"{self.scheduler} of the module gives the step size {self.values[first]:g} in the round after {first} "
-            f"others, and {what} takes steps > 0. {remedy}"
-        )
+    def __repr__(self) -> str:
+        return f"<{self.scheduler} over {len(self.values)} rounds>"
 
     def __call__(self, rounds: int) -> float:
         """Return the value of the round that follows ``rounds`` others."""

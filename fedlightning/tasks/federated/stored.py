@@ -7,6 +7,7 @@ from typing import Any
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.core.in_force import in_force
 from fedlightning.core.serialisation import NotPlainError, class_path, from_config, to_config
+from fedlightning.core.validation import numbers_of_a_round
 
 ALGORITHM_KEY = "federated_algorithm"
 """Where a checkpoint keeps the algorithm of the last fit, beside the hyper-parameter that may leave steps open."""
@@ -54,4 +55,5 @@ def algorithm_of(stored: Any, present: Algorithm) -> Algorithm:
     """
     if stored is None or stored.get("class_path") != class_path(type(present)):
         return present
-    return from_config(stored, place=ALGORITHM_KEY)  # type: ignore[no-any-return]
+    with numbers_of_a_round():
+        return from_config(stored, place=ALGORITHM_KEY)  # type: ignore[no-any-return]
