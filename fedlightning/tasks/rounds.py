@@ -116,7 +116,16 @@ class TrainingRounds:
             result: Outcome of the round.
             seconds: How long the round took.
         """
-        self._report.publish(self._task, result, {**result.metrics, "round_time": seconds})
+        self.publish(result, {**result.metrics, "round_time": seconds})
+
+    def publish(self, result: RoundResult, metrics: dict[str, Tensor | float]) -> None:
+        """Pass values on to callbacks and loggers after a round.
+
+        Args:
+            result: Outcome of the round.
+            metrics: What is reported of it, by name.
+        """
+        self._report.publish(self._task, result, metrics)
 
     @contextmanager
     def _computing(self, batch: RoundBatch) -> Iterator[None]:

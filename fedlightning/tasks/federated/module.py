@@ -95,7 +95,6 @@ class Federated(FederatedLightningModule):
         self.personal_parameters = names.prefixes(personal_parameters)
         self.per_client_evaluation = per_client_evaluation
         self.module: Any = module
-        self.rounds = ModuleRounds(self, ServerStep(server_optimizer, server_scheduler, server_clip))
         self._chosen = given
         self._lr_is_open = lr_is_open
         self.plateau: Plateau | None = None
@@ -103,6 +102,8 @@ class Federated(FederatedLightningModule):
         self._frozen = FrozenParameters()
         self._clipping = GradientClipping(gradient_clip_val, gradient_clip_algorithm)
         self._step = ModuleStep(module, self)
+        server_step = ServerStep(server_optimizer, server_scheduler, server_clip)
+        self.rounds: ModuleRounds = ModuleRounds(self, server_step, self._step.options)
         adopt(self, module)
 
     @property
@@ -150,7 +151,8 @@ class Federated(FederatedLightningModule):
         return super().configure_optimizers()
 
     def on_train_epoch_end(self) -> None:
-        """Reset the metrics that the module's training step logs."""
+        """Have values over the epoch logged, and reset the metrics that the module's training step logs."""
+        self.rounds.end_epoch(self._step.metrics_of_epoch())
         self._step.reset_metrics()
 
     def configure_callbacks(self) -> list[Callback]:
