@@ -81,12 +81,13 @@ def with_steps(algorithm: Algorithm, steps: Steps | None, lr_is_open: bool) -> A
     return algorithm
 
 
-def with_clip(algorithm: Algorithm, clip: Clip | None) -> Algorithm:
+def with_clip(algorithm: Algorithm, clip: Clip | None, given: str) -> Algorithm:
     """Return an algorithm that limits clients' gradients.
 
     Args:
         algorithm: As the user chose it.
         clip: The limit; None to leave the algorithm as it is.
+        given: What the user wrote to set the limit, for messages.
 
     Raises:
         ValueError: If the algorithm cannot limit gradients, or has a limit of its own.
@@ -95,14 +96,14 @@ def with_clip(algorithm: Algorithm, clip: Clip | None) -> Algorithm:
         return algorithm
     if "clip" not in _place(algorithm):
         raise InvalidValueError(
-            f"gradient_clip_val: {type(algorithm).__name__} has no option that clips clients' gradients, as local_clip "
-            "of FedAvg does. Leave it out, or set server_clip, which limits the global model's move."
+            f"{given}: {type(algorithm).__name__} has no option that clips clients' gradients, as local_clip of FedAvg "
+            "does. Leave it out, or set server_clip, which limits the global model's move."
         )
     own = _place(algorithm)["clip"]
     if own is not None:
         raise InvalidValueError(
-            f"{type(algorithm).__name__} limits clients' gradients by {own!r}, and gradient_clip_val by {clip!r}: give "
-            "one of the two."
+            f"{type(algorithm).__name__} limits clients' gradients by {own!r}, and {given} by {clip!r}: give one of "
+            "the two."
         )
     return _changed(algorithm, {"clip": clip})
 

@@ -147,7 +147,8 @@ class Federated(FederatedLightningModule):
             groups = scheduled_groups(configured.optimizer, configured.schedulers, self._length, self.plateau)
             steps = steps_of(configured.optimizer, groups, self)
         require_steps_in_all_blocks(self.parameter_space(), steps)
-        self.algorithm = with_clip(with_steps(self._chosen, steps, self._lr_is_open), self._clipping.limit)
+        stepping = with_steps(self._chosen, steps, self._lr_is_open)
+        self.algorithm = with_clip(stepping, self._clipping.limit, self._clipping.given)
         return super().configure_optimizers()
 
     def on_train_epoch_end(self) -> None:
