@@ -11,6 +11,8 @@ from fedlightning.core.validation import numbers_of_a_round
 
 ALGORITHM_KEY = "federated_algorithm"
 """Where a checkpoint keeps the algorithm of the last fit, beside the hyper-parameter that may leave steps open."""
+FROZEN_KEY = "federated_frozen"
+"""Where a checkpoint keeps the names of the parameters that a fit left out, for which its states have no place."""
 PLATEAU_KEY = "federated_plateau"
 """Where a checkpoint keeps the decisions of a scheduler that waits for a metric."""
 
