@@ -37,7 +37,7 @@ from fedlightning.core.per_block import per_block as per_block
 from fedlightning.core.per_block import per_block_fields
 from fedlightning.core.schedule import PerRound as PerRound
 from fedlightning.core.schedule import constant as constant
-from fedlightning.core.validation import require
+from fedlightning.core.validation import require_step_size
 from fedlightning.local.clipping import ByValue, require_clip
 from fedlightning.local.descent import AnyOptimizer, Direction, bound_optimizer, descend
 from fedlightning.local.descent import OptimizerCallable as OptimizerCallable
@@ -345,7 +345,7 @@ class LocalGradientAlgorithm(Algorithm):
     local_clip: PerRound | ByValue | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        require(self, "lr", above=0.0)
+        require_step_size(self, "lr")
         require_clip(self, "local_clip")
         optimizer = self.local_optimizer
         if not (optimizer is None or isinstance(optimizer, LocalOptimizer) or callable(optimizer)):

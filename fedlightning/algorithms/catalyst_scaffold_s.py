@@ -34,7 +34,7 @@ from fedlightning.core.parameter_space import PerBlock
 from fedlightning.core.schedule import PerRound, constant
 from fedlightning.core.seeding import derive_seed
 from fedlightning.core.tree import map_tensors
-from fedlightning.core.validation import require
+from fedlightning.core.validation import require, require_step_size
 from fedlightning.oracle.gradient import GradientOracle, Minibatch
 
 
@@ -76,7 +76,7 @@ class CatalystScaffoldS(Algorithm):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        require(self, "lr", above=0.0)
+        require_step_size(self, "lr")
         require(self, "p", above=0.0, at_most=1.0)
         require(self, "theta", at_least=0.0)
         require(self, "stage_steps", at_least=1)

@@ -35,7 +35,7 @@ from fedlightning.algorithms.base import Algorithm, Phase, Point, Reply, per_blo
 from fedlightning.algorithms.fed_sgda import Gradient
 from fedlightning.core.parameter_space import PerBlock
 from fedlightning.core.schedule import PerRound, constant
-from fedlightning.core.validation import require
+from fedlightning.core.validation import require, require_step_size
 from fedlightning.oracle.gradient import GradientOracle
 
 
@@ -106,7 +106,7 @@ class CDMA(Algorithm):
     rho: float = constant("it is the exponent of a schedule itself", 0.0)
 
     def __post_init__(self) -> None:
-        require(self, "lr", above=0.0)
+        require_step_size(self, "lr")
         require(self, "beta", at_least=0.0, at_most=1.0)
         require(self, "alpha", above=0.0)
         require(self, "rho", at_least=0.0)

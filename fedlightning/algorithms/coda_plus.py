@@ -25,7 +25,7 @@ from torch import Tensor
 from fedlightning.algorithms.base import Algorithm, Reply, per_block
 from fedlightning.core.parameter_space import PerBlock
 from fedlightning.core.schedule import PerRound
-from fedlightning.core.validation import require
+from fedlightning.core.validation import require, require_step_size
 from fedlightning.oracle.gradient import GradientOracle
 
 
@@ -74,7 +74,7 @@ class CODAPlus(Algorithm):
     stage_steps: int = 4000
 
     def __post_init__(self) -> None:
-        require(self, "lr", above=0.0)
+        require_step_size(self, "lr")
         require(self, "theta", at_least=0.0)
         require(self, "stage_steps", at_least=1)
 

@@ -25,8 +25,9 @@ from torch import Tensor
 from fedlightning.algorithms import coda_plus
 from fedlightning.algorithms.base import Reply, over_all_clients, per_block
 from fedlightning.algorithms.coda_plus import CODAPlus
+from fedlightning.algorithms.scaffold import DIVIDES
 from fedlightning.core.parameter_space import PerBlock
-from fedlightning.core.validation import require
+from fedlightning.core.validation import require, require_step_size
 from fedlightning.oracle.gradient import GradientOracle
 
 
@@ -78,7 +79,8 @@ class CODASCA(CODAPlus):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self, "lr_server", above=0.0)
+        require(self, "lr", above=0.0, because=DIVIDES)
+        require_step_size(self, "lr_server")
 
     @property
     def accumulates(self) -> bool:

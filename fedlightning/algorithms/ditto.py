@@ -23,7 +23,7 @@ from torch import Tensor
 from fedlightning.algorithms.base import Point, Reply, per_block
 from fedlightning.algorithms.fed_avg import FedAvg
 from fedlightning.core.parameter_space import PerBlock
-from fedlightning.core.validation import require
+from fedlightning.core.validation import require, require_step_size
 from fedlightning.local import descend
 from fedlightning.oracle.gradient import GradientOracle
 
@@ -56,7 +56,7 @@ class Ditto(FedAvg):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self, "lam", at_least=0.0)
-        require(self, "lr_own", above=0.0, optional=True)
+        require_step_size(self, "lr_own", optional=True)
 
     def init_client(self, z: Tensor) -> Client:
         """Start with the personal model at the point."""

@@ -30,7 +30,7 @@ from fedlightning.algorithms.base import Point, Reply, per_block
 from fedlightning.algorithms.fed_avg import FedAvg
 from fedlightning.core.parameter_space import PerBlock
 from fedlightning.core.schedule import PerRound
-from fedlightning.core.validation import require
+from fedlightning.core.validation import require, require_step_size
 from fedlightning.oracle.gradient import GradientOracle
 
 
@@ -72,7 +72,7 @@ class FedALA(FedAvg):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self, "lr_weights", above=0.0)
+        require_step_size(self, "lr_weights")
         require(self, "first_passes", at_least=1)
         require(self, "adaptive", at_least=0.0, at_most=1.0)
 

@@ -40,7 +40,7 @@ from fedlightning.algorithms.base import Algorithm, Point, Reply, over_all_clien
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.parameter_space import PerBlock
 from fedlightning.core.schedule import PerRound, constant
-from fedlightning.core.validation import require
+from fedlightning.core.validation import require, require_step_size
 from fedlightning.local import descend_personal, descend_until
 from fedlightning.oracle.gradient import GradientOracle
 
@@ -99,7 +99,8 @@ class FedAPM(Algorithm):
     primal: ClassVar[bool] = False  # the mean of all z_i grows by what clients send; moved elsewhere it is no mean
 
     def __post_init__(self) -> None:
-        require(self, "lr", "rho", above=0.0)
+        require_step_size(self, "lr")
+        require(self, "rho", above=0.0)
         require(self, "sigma", "tolerance", at_least=0.0)
         require(self, "decay", above=0.0, at_most=1.0)
         require(self, "personal_passes", at_least=1)

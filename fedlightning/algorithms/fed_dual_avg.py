@@ -75,7 +75,8 @@ class FedDualAvg(Algorithm):
     lr_server: PerBlock = per_block(1.0)
 
     def __post_init__(self) -> None:
-        require(self, "lr", "lr_server", above=0.0)
+        why = "the server counts steps in units of lr * lr_server; let a schedule stay above 0"
+        require(self, "lr", "lr_server", above=0.0, because=why)
 
     def init_server(self, z: Tensor) -> Dual:
         """Start at the dual image of the starting point."""

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from fedlightning.algorithms.base import Algorithm, Point, Reply, per_block
 from fedlightning.core.parameter_space import PerBlock
-from fedlightning.core.validation import require
+from fedlightning.core.validation import require_step_size
 from fedlightning.oracle.gradient import GradientOracle
 
 
@@ -57,7 +57,7 @@ class FedMiD(Algorithm):
     lr_server: PerBlock = per_block(1.0)
 
     def __post_init__(self) -> None:
-        require(self, "lr", "lr_server", above=0.0)
+        require_step_size(self, "lr", "lr_server")
 
     def init_server(self, z: Tensor) -> Point:
         """Start at the point, moved into the constraint."""

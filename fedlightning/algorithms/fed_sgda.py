@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fedlightning.algorithms.base import Algorithm, Phase, Point, Reply, per_block
 from fedlightning.core.parameter_space import PerBlock
-from fedlightning.core.validation import require
+from fedlightning.core.validation import require_step_size
 from fedlightning.oracle.gradient import GradientOracle
 
 
@@ -50,7 +50,7 @@ class FedSGDA(Algorithm):
     lr: PerBlock = per_block()
 
     def __post_init__(self) -> None:
-        require(self, "lr", above=0.0)
+        require_step_size(self, "lr")
 
     @property
     def phases(self) -> tuple[Phase, ...]:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from fedlightning.algorithms.base import Algorithm, Point, Reply, per_block
 from fedlightning.core.parameter_space import PerBlock
-from fedlightning.core.validation import require
+from fedlightning.core.validation import require, require_step_size
 from fedlightning.oracle.gradient import GradientOracle
 
 
@@ -55,7 +55,7 @@ class LocalSGDAPlus(Algorithm):
     refresh: int = 10
 
     def __post_init__(self) -> None:
-        require(self, "lr", above=0.0)
+        require_step_size(self, "lr")
         require(self, "refresh", at_least=1)
 
     def init_server(self, z: Tensor) -> Server:

@@ -40,7 +40,7 @@ from fedlightning.algorithms.base import Algorithm, Reply, per_block
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.parameter_space import ParameterSpace, PerBlock
 from fedlightning.core.schedule import PerRound
-from fedlightning.core.validation import require
+from fedlightning.core.validation import require, require_step_size
 from fedlightning.local import CountSketch
 from fedlightning.oracle.gradient import GradientOracle
 from fedlightning.proximal.composite import Composite
@@ -112,7 +112,8 @@ class LpProj(Algorithm):
     """The projection P, drawn by :meth:`bind`."""
 
     def __post_init__(self) -> None:
-        require(self, "lr", "lr_reference", "beta", above=0.0)
+        require_step_size(self, "lr", "lr_reference")
+        require(self, "beta", above=0.0)
         require(self, "dim", "inner_steps", at_least=1)
         require(self, "lam", at_least=0.0)
         require(self, "seed")

@@ -23,7 +23,7 @@ from torch import Tensor
 from fedlightning.algorithms.base import Algorithm, Point, Reply, per_block
 from fedlightning.core.parameter_space import PerBlock
 from fedlightning.core.schedule import PerRound
-from fedlightning.core.validation import require
+from fedlightning.core.validation import require, require_step_size
 from fedlightning.oracle.gradient import GradientOracle
 
 
@@ -57,10 +57,10 @@ class pFedMe(Algorithm):
     beta: PerRound = 1.0
 
     def __post_init__(self) -> None:
-        require(self, "lr", "lam", above=0.0)
+        require_step_size(self, "lr")
+        require_step_size(self, "lr_own", optional=True)
+        require(self, "lam", "beta", above=0.0)
         require(self, "inner_steps", at_least=1)
-        require(self, "beta", above=0.0)
-        require(self, "lr_own", above=0.0, optional=True)
 
     def init_server(self, z: Tensor) -> Point:
         """Start with the point alone."""

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from fedlightning.algorithms.base import Algorithm, Point, Reply, per_block
 from fedlightning.core.parameter_space import PerBlock
-from fedlightning.core.validation import require
+from fedlightning.core.validation import require_step_size
 from fedlightning.oracle.gradient import GradientOracle
 
 
@@ -40,7 +40,7 @@ class ProjectedGDA(Algorithm):
     lr: PerBlock = per_block()
 
     def __post_init__(self) -> None:
-        require(self, "lr", above=0.0)
+        require_step_size(self, "lr")
 
     def init_server(self, z: Tensor) -> Point:
         """Start at the point, projected into the constraint."""

@@ -23,9 +23,12 @@ from torch import Tensor
 
 from fedlightning.algorithms.base import Algorithm, Reply, over_all_clients, per_block
 from fedlightning.core.parameter_space import PerBlock
-from fedlightning.core.validation import require
+from fedlightning.core.validation import require, require_step_size
 from fedlightning.local.descent import descend
 from fedlightning.oracle.gradient import GradientOracle
+
+DIVIDES = "a control variate is a move divided by lr; let a schedule stay above 0"
+"""Why steps of size 0 are refused."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,8 @@ class SCAFFOLD(Algorithm):
     lr_server: PerBlock = per_block(1.0)
 
     def __post_init__(self) -> None:
-        require(self, "lr", "lr_server", above=0.0)
+        require(self, "lr", above=0.0, because=DIVIDES)
+        require_step_size(self, "lr_server")
 
     @property
     def accumulates(self) -> bool:

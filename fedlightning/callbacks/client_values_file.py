@@ -33,9 +33,10 @@ class ClientValuesFile(Callback):
     that there is no such value; ``nan`` is a value that is not a number, or a metric undefined on a client's data.
 
     The file of a run that resumes has every round once: rows after the checkpoint are removed and, where the run has a
-    new folder, the rows before it are copied. The file of another run is renamed to ``clients.before-1.csv``. In
-    several processes the first one writes the values of all. Rows are appended, so that a round costs the same at any
-    length of the file.
+    new folder, the rows before it are copied. The file of another run is renamed to ``clients.before-1.csv``, also if
+    the run resumes from a checkpoint that was written without this callback: its file begins there. In several
+    processes the first one writes the values of all. Rows are appended, so that a round costs the same at any length of
+    the file.
 
     Args:
         path: The file; null for ``clients.csv`` in the folder of the run.
@@ -79,12 +80,12 @@ class ClientValuesFile(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Remove the rows of rounds that are still to come."""
-        rounds = trainer.global_step
+        rounds, goes_on = trainer.global_step, bool(self._written) and trainer.ckpt_path is None
         self._written = dict.fromkeys(("train", "val", "test"), rounds)
         if self._file is None:
             return
         file, before, self._resumed = self._file, self._resumed, None
-        if rounds and before in (None, file.path.absolute()):
+        if rounds and (goes_on if before is None else before == file.path.absolute()):
             file.keep(lambda row: int(row["round"]) <= rounds)
             return
         if not file.is_empty:
@@ -93,6 +94,8 @@ class ClientValuesFile(Callback):
             file.begin_with(RowFile(before), lambda row: int(row["round"]) <= rounds)
         elif before is not None:
             rank_zero_warn(f"{file.path} begins after round {rounds}: {before}, with the rounds before, is gone.")
+        elif rounds:
+            rank_zero_warn(f"{file.path} begins after round {rounds}: the rounds before had no ClientValuesFile.")
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Write the rows of the clients that took part in the round."""

@@ -24,8 +24,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from fedlightning.callbacks import ClientValuesFile, History, LastCheckpoint
 from fedlightning.callbacks.history import Row
 from fedlightning.cli.app import ConfigOfRun, FederatedCLI
-from fedlightning.cli.complaints import did_you_mean
 from fedlightning.cli.stops import signal_behind
+from fedlightning.compare.expected import ExpectedMetric
 from fedlightning.compare.loggers import Place, close, placed, remember
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.federation.server import RoundRejectedError
@@ -47,7 +47,7 @@ class Run:
         folder: Where results go.
         test: Whether to test the final model.
         budget_upload: Stop after the round in which so many floats have been uploaded; None for no such limit.
-        metric: Metric of the comparison, which validation must log; checked when it first has.
+        metric: Metric of the comparison, which validation must log; checked as soon as its names are known.
         values: Of the searched hyper-parameters, as shown.
         twin: Folder of a run that may have been the same one; then its results are taken over.
         comparison: Folder of the comparison; None for a run by itself.
@@ -167,7 +167,7 @@ def execute(run: Run, report: ReportProgress, stopped: Callable[[], bool] = lamb
         _Stop(stopped),
         _Report(report),
         LastCheckpoint(str(run.folder)),
-        _Expected(run.metric, history),
+        ExpectedMetric(run.metric, history),
     ]
     if run.budget_upload is not None:
         callbacks.append(_UploadBudget(run.budget_upload))
@@ -281,23 +281,6 @@ def _move_aside(folder: Path) -> None:
         if not aside.exists():
             folder.rename(aside)
             return
-
-
-class _Expected(Callback):
-    """Checks after the first validation that the metric is logged."""
-
-    def __init__(self, metric: str, history: History) -> None:
-        self._metric = metric
-        self._history = history
-
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.sanity_checking:  # what rounds log is not there yet, nor what steps log of several loaders
-            return
-        row = self._history.rows[0]
-        if self._metric not in row:
-            known = ", ".join(sorted(row))
-            hint = did_you_mean(self._metric, sorted(row))
-            raise InvalidValueError(f"metric={self._metric!r} is not logged by validation.{hint} Logged: {known}.")
 
 
 class _Report(Callback):

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from fedlightning.core.errors import FedlightningError
 from fedlightning.core.schedule import Schedule, has_schedule, value_at, varies_by_round
-from fedlightning.core.validation import spoken_name
+from fedlightning.core.validation import numbers_of_a_round, spoken_name
 
 T = TypeVar("T")
 
@@ -39,7 +39,8 @@ def in_force(owner: T, rounds: int) -> T:
         return owner
     made: Any = owner
     try:
-        return replace(made, **changes)  # type: ignore[no-any-return]
+        with numbers_of_a_round():
+            return replace(made, **changes)  # type: ignore[no-any-return]
     except FedlightningError as error:
         raise type(error)(f"After {rounds} rounds of the schedule: {error}") from error
 

@@ -150,7 +150,11 @@ class ParameterSpace:
     """
 
     def __init__(
-        self, module: nn.Module, max_parameters: Iterable[str] = (), personal_parameters: Iterable[str] = ()
+        self,
+        module: nn.Module,
+        max_parameters: Iterable[str] = (),
+        personal_parameters: Iterable[str] = (),
+        constants: Iterable[str] = (),
     ) -> None:
         """Sort the parameters of ``module`` into blocks.
 
@@ -158,13 +162,15 @@ class ParameterSpace:
             module: The model or task.
             max_parameters: Dotted name prefixes of the parameters that are maximised.
             personal_parameters: Dotted name prefixes of the parameters that stay on the client.
+            constants: Names of parameters that are in no block, whether they require gradients or not.
 
         Raises:
             ValueError: If a prefix matches no trainable parameter, a parameter is named by both, nothing is shared,
                 a parameter of a lazy module has no shape yet, the trainable parameters do not have one common real
                 dtype, or parts that differ by architecture are not personal.
         """
-        trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        left_out = frozenset(constants)
+        trainable = {name: p for name, p in module.named_parameters() if p.requires_grad and name not in left_out}
         if lazy := [name for name, p in trainable.items() if is_lazy(p)]:
             raise InvalidValueError(
                 f"Parameter '{lazy[0]}' of a lazy module has no shape yet. Pass one sample through the module in "
@@ -185,6 +191,7 @@ class ParameterSpace:
                 "Convert the module, or exclude parameters with requires_grad_(False)."
             )
         self._prefixes = tuple(max_parameters), tuple(personal_parameters)
+        self._constants = left_out
         choice = TaskArchitectures(module)
         for part in choice.parts:
             if travels := sorted(name for name in trainable if is_under(name, part) and name not in personal):
@@ -225,7 +232,7 @@ class ParameterSpace:
 
     def of_active(self, module: nn.Module) -> ParameterSpace:
         """Return the space of the architecture that is active in ``module`` now."""
-        return ParameterSpace(module, *self._prefixes)
+        return ParameterSpace(module, *self._prefixes, self._constants)
 
     def stay(self) -> Tensor:
         """Return which elements of the buffers belong to layers with personal parameters, ``[b]`` bool."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import Field, fields, is_dataclass
 from math import isfinite
 from numbers import Integral, Real
@@ -23,12 +25,17 @@ class Bounds(TypedDict, total=False):
         at_least: Values must be this or greater.
         below: Values must be less than this.
         at_most: Values must be this or less.
+        because: Why, as a clause for the message.
     """
 
     above: float
     at_least: float
     below: float
     at_most: float
+    because: str
+
+
+_A_ROUND: ContextVar[bool] = ContextVar("a round's numbers are checked", default=False)
 
 
 def require(owner: object, *names: str, optional: bool = False, whole: bool = False, **bounds: Unpack[Bounds]) -> None:
@@ -49,6 +56,41 @@ def require(owner: object, *names: str, optional: bool = False, whole: bool = Fa
         TypeError: If a value is no number, or several numbers are given where one is expected.
         ValueError: If a number is out of range, infinite or not a number.
     """
+    _require_attributes(owner, names, optional, whole, bounds, bounds)
+
+
+def require_step_size(owner: object, *names: str, optional: bool = False) -> None:
+    """Check step sizes: they are above 0, and a schedule may give 0 in some rounds, in which nothing is stepped.
+
+    Where a formula divides by the step size, :func:`require` with ``above=0.0`` refuses such rounds as well.
+
+    Args:
+        owner: Object with the attributes.
+        names: Names of the attributes, as for :func:`require`.
+        optional: Whether None is allowed, too.
+
+    Raises:
+        TypeError: If a value is no number, or several numbers are given where one is expected.
+        ValueError: If a number is out of range, infinite or not a number.
+    """
+    in_a_round: Bounds = {"at_least": 0.0}
+    _require_attributes(owner, names, optional, False, in_a_round if _A_ROUND.get() else {"above": 0.0}, in_a_round)
+
+
+@contextmanager
+def numbers_of_a_round() -> Iterator[None]:
+    """Mark objects made within as those of one round, with numbers in place of schedules that were checked before."""
+    token = _A_ROUND.set(True)
+    try:
+        yield
+    finally:
+        _A_ROUND.reset(token)
+
+
+def _require_attributes(
+    owner: object, names: Sequence[str], optional: bool, whole: bool, bounds: Bounds, of_schedules: Bounds
+) -> None:
+    """Check attributes, with bounds of numbers and of the values of schedules."""
     declared = {field.name: field for field in fields(owner)} if is_dataclass(owner) else {}
     for name in names:
         value, field = getattr(owner, name), declared.get(name)
@@ -58,7 +100,7 @@ def require(owner: object, *names: str, optional: bool = False, whole: bool = Fa
             _require_varying(given, field)
         for entry in entries:
             if is_schedule(entry) and field is not None:
-                _require_schedule(given, entry, bounds)
+                _require_schedule(given, entry, of_schedules)
             else:
                 _require(given, entry, whole or (field is not None and _takes_whole(field)), optional, bounds)
 
@@ -143,7 +185,8 @@ def _require(given: str, entry: object, whole: bool, optional: bool, bounds: Bou
     ]
     if not all(holds for holds, _ in inside):
         expected = " and ".join(text for _, text in inside)
-        raise InvalidValueError(f"{given}: expected {expected}{', or null' if optional else ''}.")
+        why = f", because {bounds['because']}" if "because" in bounds else ""
+        raise InvalidValueError(f"{given}: expected {expected}{', or null' if optional else ''}{why}.")
 
 
 def _entries(value: Any, given: str) -> list[Any]:

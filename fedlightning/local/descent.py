@@ -94,17 +94,17 @@ def clipped_step(
         w: Points, ``[S, d]``.
         v: Personal blocks, ``[S, p]``; None if there are none.
         batch: A minibatch of every client.
-        personal_lr: Step size of the personal block; 0.0 keeps the block fixed, and then only the operator is clipped.
+        personal_lr: Step size of the personal block; 0.0 without a ``personal_step`` keeps the block fixed, and then
+            only the operator is clipped.
         clip: Limit of a client's gradient; None for none.
         personal_step: Steps the personal block; None for plain steps of size ``personal_lr``.
 
     Returns:
         The clipped operator ``[S, d]``, and the new personal blocks ``[S, p]`` or None.
     """
-    if _stands_still(v, personal_lr) or (clip is None and personal_step is None):
+    if v is None or (personal_step is None and (clip is None or _stands_still(v, personal_lr))):
         g, v = oracle.step_personal(w, v, batch, personal_lr)
         return clipped(clip, g)[0], v
-    assert v is not None
     g, g_v = clipped(clip, *oracle(w, v, batch))
     if personal_step is None:
         return g, batch.keep(v - personal_lr * g_v, v)
@@ -156,7 +156,7 @@ def gradient_step(lr: float | Tensor) -> Step:
 def steps_of(
     optimizer: AnyOptimizer, w: Tensor, lr: float | Tensor, personal_lr: float | Tensor = 0.0
 ) -> tuple[Step, Step | None]:
-    """Return what steps the shared blocks, and what the personal blocks; None where the latter take plain steps.
+    """Return what steps the shared blocks, and what the personal blocks; None where these take plain steps or none.
 
     Args:
         optimizer: How local steps are taken.
@@ -167,7 +167,9 @@ def steps_of(
     if optimizer is None:
         return gradient_step(lr), None
     if isinstance(optimizer, LocalOptimizer):
-        optimizer = OptimizerSteps(optimizer, lr, personal=OptimizerSteps(optimizer.personal, personal_lr))
+        fixed = isinstance(personal_lr, float) and personal_lr == 0.0
+        personal = None if fixed else OptimizerSteps(optimizer.personal, personal_lr)
+        optimizer = OptimizerSteps(optimizer, lr, personal=personal)
     if isinstance(optimizer, OptimizerSteps):
         return optimizer, optimizer.personal
     return optimizer_step(w, lr, optimizer), None

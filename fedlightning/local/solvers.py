@@ -19,7 +19,7 @@ from torch import Tensor
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.parameter_space import ParameterSpace, PerBlock
 from fedlightning.core.schedule import PerRound
-from fedlightning.core.validation import require
+from fedlightning.core.validation import require, require_step_size
 from fedlightning.local.clipping import ByValue, require_clip
 from fedlightning.local.descent import (
     OptimizerCallable,
@@ -155,7 +155,7 @@ class LocalSteps(LocalSolver):
     clip: PerRound | ByValue | None = None
 
     def __post_init__(self) -> None:
-        require(self, "lr", above=0.0, optional=True)
+        require_step_size(self, "lr", optional=True)
         require_clip(self, "clip")
 
     def bind(self, space: ParameterSpace, like: Tensor) -> LocalSteps:
@@ -199,7 +199,7 @@ class GradientDescent(LocalSolver):
     max_steps: int = 100
 
     def __post_init__(self) -> None:
-        require(self, "lr", above=0.0, optional=True)
+        require_step_size(self, "lr", optional=True)
         require(self, "max_steps", at_least=1)
 
     def solve(self, w: Tensor, oracle: GradientOracle, problem: Subproblem, stop: StoppingRule) -> Solution:
@@ -240,7 +240,7 @@ class SVRG(LocalSolver):
     epochs: int = 10
 
     def __post_init__(self) -> None:
-        require(self, "lr", above=0.0, optional=True)
+        require_step_size(self, "lr", optional=True)
         require(self, "inner_steps", "epochs", at_least=1)
 
     @property

@@ -106,7 +106,7 @@ class Cosine(Schedule):
     Args:
         start: Value in the first round.
         rounds: Length of the descent, at least 1: the value is ``end`` once that many rounds are done.
-        end: Value at the end. A step size must stay above 0, so that ``end=0`` suits fits of at most ``rounds`` rounds.
+        end: Value at the end. From there on a step size of 0 moves nothing, in algorithms that do not divide by it.
     """
 
     start: float

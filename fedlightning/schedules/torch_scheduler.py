@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError
 from fedlightning.core.schedule import Schedule
 from fedlightning.core.validation import require
+from fedlightning.schedules.stepping import Turn, options_over_rounds
 
 LRSchedulerCallable = Callable[[Optimizer], LRScheduler]
 
@@ -73,14 +75,11 @@ class FromTorch(Schedule):
             raise InvalidTypeError(
                 f"FromTorch(scheduler=...) made {scheduler!r}: expected a torch.optim.lr_scheduler, e.g. {EXAMPLE}."
             )
-        rates = [float(optimizer.param_groups[0]["lr"])]
-        while len(rates) <= wanted:
-            optimizer.step()
-            try:
-                scheduler.step()
-            except Exception:
-                if len(rates) <= needed:
-                    raise
-                break
-            rates.append(float(optimizer.param_groups[0]["lr"]))
+        rates: list[float] = []
+        try:
+            for (group,) in islice(options_over_rounds(optimizer, [Turn(scheduler)]), wanted + 1):
+                rates.append(group["lr"])
+        except Exception:
+            if len(rates) <= needed:
+                raise
         return rates

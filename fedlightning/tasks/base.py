@@ -16,7 +16,6 @@ from typing_extensions import Self
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.callbacks.advice import leave_out_inapplicable_advice
 from fedlightning.callbacks.clients import EvaluateClients
-from fedlightning.core.memory import give_back_freed_memory
 from fedlightning.core.parameter_space import ParameterSpace, read
 from fedlightning.federation.buffers import Buffers
 from fedlightning.federation.checkpoint_io import AtomicCheckpointIO
@@ -204,10 +203,6 @@ class FederatedLightningModule(CheckpointedTask):
     def on_train_start(self) -> None:
         """Tell the user of a fit in which nothing will be validated."""
         say_if_never_validated(self.trainer)
-
-    def on_fit_end(self) -> None:
-        """Give the memory that rounds have freed back to the system."""
-        give_back_freed_memory()
 
     def on_validation_epoch_end(self) -> None:
         """Log validation metrics at the round they belong to; Lightning would count one less."""

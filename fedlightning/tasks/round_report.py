@@ -55,7 +55,7 @@ class RoundReport:
         named = {**metrics, "step": float(trainer.global_step)}  # checkpoints are named by the step
         trainer.callback_metrics.update({name: torch.as_tensor(value) for name, value in named.items()})
         if is_read or task.device.type == "cpu":  # elsewhere a look would wait for the device
-            self._watch(metrics, task)
+            self._watch(result.metrics, task)
         every = trainer.log_every_n_steps
         if not (trainer.should_stop or (every and (trainer.global_step % every == 0 or _is_last(trainer)))):
             return

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.core.in_force import scheduled_numbers
-from fedlightning.core.memory import keep_freed_memory
 from fedlightning.federation.cohort import RoundBatch
 from fedlightning.federation.loop import RoundResult
 from fedlightning.federation.server import RoundRejectedError
 from fedlightning.tasks.checkpoint import rescue
 from fedlightning.tasks.fit_checks import check_fit, require_round
+from fedlightning.tasks.kept_memory import KeptMemory
 from fedlightning.tasks.lightning_surface import refuse_gradient_hooks
 from fedlightning.tasks.precision import RoundPrecision
 from fedlightning.tasks.round_report import RoundReport, client_step_sizes
@@ -67,7 +67,7 @@ class TrainingRounds:
         task.algorithm.bind(space, _trained(task), options.composite(space))  # names wrong prefixes and shapes now
         space.shared.columns(options.drift_parameters, "drift_parameters")
         check_fit(task, space)
-        keep_freed_memory()
+        KeptMemory.during_fit(task.trainer)
         named = dict(task.named_parameters())
         return self._server_step.configure([named[name] for name in space.shared.names])
 
@@ -116,7 +116,16 @@ class TrainingRounds:
             result: Outcome of the round.
             seconds: How long the round took.
         """
-        self._report.publish(self._task, result, {**result.metrics, "round_time": seconds})
+        self.publish(result, {**result.metrics, "round_time": seconds})
+
+    def publish(self, result: RoundResult, metrics: dict[str, Tensor | float]) -> None:
+        """Pass values on to callbacks and loggers after a round.
+
+        Args:
+            result: Outcome of the round.
+            metrics: What is reported of it, by name.
+        """
+        self._report.publish(self._task, result, metrics)
 
     @contextmanager
     def _computing(self, batch: RoundBatch) -> Iterator[None]:

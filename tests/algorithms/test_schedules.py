@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import fields, replace
+from functools import partial
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ import torch
 from fedlightning import algorithms as fl
 from fedlightning.core.in_force import in_force, scheduled
 from fedlightning.core.schedule import varies_by_round
-from fedlightning.local import GradientDescent, LocalSteps
+from fedlightning.local import SVRG, Adam, GradientDescent, LocalSteps
 from fedlightning.oracle import Autocast, Sequential, Vectorized
 from fedlightning.proximal import L1, compose
 from fedlightning.schedules import Exponential, Function, Milestones
@@ -75,6 +76,57 @@ def by_hand(algorithm, batches, **options):
         points.append(loop.point.clone())
         state = loop.state_dict()
     return torch.stack(points), loop
+
+
+DIVIDES = ("SCAFFOLD", "CODASCA", "FedDualAvg", "FeDualEx")
+GO_ON = ("FedMM", "FedMM over all", "FedAPM", "FedALA", "FedSkip", "LpProj")
+"""Duals, shares, references and late means go on without a step."""
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if "lr" in case.hyper and name not in DIVIDES])
+def test_a_step_of_size_zero_is_the_limit_of_small_ones(name):
+    case = CASES[name]
+    lr = case.hyper["lr"]
+    without, nearly = (
+        train(case.algorithm(lr=Milestones({0: none, 1: lr, 3: none, 4: lr})), rounds=7, size=4)[2]
+        for none in (0.0, 1e-13)
+    )
+    assert (without - nearly).abs().max() < 1e-10
+    if name not in GO_ON:
+        close(without[3], without[2], 1e-15)
+    assert not torch.allclose(without[-1], without[3])
+
+
+@pytest.mark.parametrize("name", DIVIDES)
+def test_a_step_of_size_zero_is_refused_where_it_is_divided_by(name):
+    with pytest.raises(ValueError, match=rf"{name}\(lr=.* is 0.0 after 3 rounds: expected > 0, because .*stay above 0"):
+        CASES[name].algorithm(lr=Milestones({0: 0.1, 3: 0.0}))
+
+
+@pytest.mark.parametrize("solver", [LocalSteps, partial(GradientDescent, max_steps=5), partial(SVRG, inner_steps=4)])
+def test_solvers_without_steps_are_the_limit_of_small_ones(solver):
+    without, nearly = (
+        train(CASES["FedDR"].algorithm(solver=solver(Milestones({0: 0.06, 2: none, 3: 0.06}))), rounds=5, size=4)[2]
+        for none in (0.0, 1e-13)
+    )
+    assert (without - nearly).abs().max() < 1e-10
+    assert without.isfinite().all()
+
+
+def test_optimizers_remember_the_directions_of_rounds_without_a_step():
+    """As torch's do; in the personal block as well."""
+    lr = Milestones({0: 0.05, 1: 0.0, 3: 0.05})
+    algorithm = fl.StatefulFedAvg(lr, local_optimizer=Adam())
+    batches = rounds_of(algorithm, 4, size=4)
+    loop = loop_for(personal_quadratic(algorithm))
+    run(loop, batches[:1])
+    before = rows(loop)
+    run(loop, batches[1:3])
+    after = rows(loop)
+    taken = sorted(name for name, values in before.items() if not torch.equal(values, after[name]))
+    assert taken == ["state.first", "state.second", "state.steps"]
+    dim = len(loop.point)
+    assert all((before[name] != after[name])[:, dim:].any() for name in taken[:2])
 
 
 def test_every_family_has_a_step_size_that_varies():

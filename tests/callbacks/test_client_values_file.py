@@ -172,6 +172,41 @@ def test_the_file_of_another_run_is_kept_aside(tmp_path, caplog):
     assert [line for line in caplog.messages if line.endswith("another run: it is now clients.before-1.csv.")]
 
 
+@pytest.mark.parametrize("used", [False, True], ids=["a new callback", "the other run's callback"])
+def test_a_checkpoint_without_the_callback_leaves_the_file_of_another_run_whole(used, tmp_path, caplog):
+    """A run without the file is resumed where another run has left one, of more rounds than the checkpoint."""
+    path, file = tmp_path / "clients.csv", tmp_path / "step=3.ckpt"
+    saved = ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=3, save_top_k=-1)
+    data, options = held_out_data(participation=Uniform(size=2)), {"val_check_interval": 2}
+    without = trainer(None, max_steps=3, enable_checkpointing=True, callbacks=[saved])
+    without.fit(Own(FedAlt(0.05), oracle=Vectorized()), data)
+    callback = ClientValuesFile(str(path))
+    other = trainer(max_steps=5, callbacks=[callback], check_val_every_n_epoch=None, **options)
+    other.fit(Own(FedAlt(0.05), oracle=Vectorized()), held_out_data())
+    before = path.read_text()
+    callbacks = [callback if used else ClientValuesFile(str(path))]
+    resumed = trainer(max_steps=5, callbacks=callbacks, check_val_every_n_epoch=None, **options)
+    with (
+        caplog.at_level(logging.INFO),
+        pytest.warns(UserWarning, match="begins after round 3: the rounds before had no ClientValuesFile"),
+    ):
+        resumed.fit(Own(FedAlt(0.05), oracle=Vectorized()), data, ckpt_path=file)
+    assert (tmp_path / "clients.before-1.csv").read_text() == before
+    assert [line for line in caplog.messages if line.endswith("another run: it is now clients.before-1.csv.")]
+    assert set(rows(path)) == {(4, "train"), (4, "val"), (5, "train")}
+
+
+def test_a_fit_that_goes_on_in_one_program_goes_on_in_the_file(tmp_path):
+    path = tmp_path / "clients.csv"
+    fit = run(path, rounds=3)
+    before = path.read_text()
+    fit.fit_loop.epoch_loop.max_steps = 5
+    fit.fit(fit.lightning_module, held_out_data())
+    assert path.read_text().startswith(before)
+    assert {number for number, stage in rows(path) if stage == "train"} == {1, 2, 3, 4, 5}
+    assert [each.name for each in tmp_path.glob("clients*")] == ["clients.csv"]
+
+
 def test_the_file_lies_in_the_folder_of_the_run_and_may_have_some_rounds_only(tmp_path):
     callback = ClientValuesFile(every_n_rounds=3)
     trainer(tmp_path, callbacks=[callback], max_steps=7).fit(Line(), regression_data())

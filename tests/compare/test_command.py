@@ -116,7 +116,7 @@ def test_a_mistake_in_values_for_all_runs_takes_one_line():
 
 
 @pytest.mark.parametrize("changes", [{"metric": "accuracy"}, {"metric": "accuracy", "grid": ["lr=0.1"]}])
-def test_an_unknown_metric_is_named_after_the_first_validation(changes):
+def test_an_unknown_metric_is_named_after_the_first_round(changes):
     with pytest.raises(ValueError, match=r"metric='accuracy' is not logged by validation\. Logged: .*distance"):
         compare(**arguments(**changes))
     assert not list(Path().rglob("done.json"))

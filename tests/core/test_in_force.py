@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from fedlightning.algorithms import FIAELT, FedADMM, FedAvg, FedPD, FedProx
+from fedlightning.algorithms import FIAELT, SCAFFOLD, FedADMM, FedAvg, FedPD, FedProx
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.in_force import in_force, scheduled, scheduled_numbers
 from fedlightning.local import SVRG, GradientTolerance, LocalSteps
@@ -50,17 +50,30 @@ def test_the_rest_of_an_object_stays_as_it_is():
 
 
 def test_values_that_the_hyper_parameter_may_not_have_are_refused_in_their_round():
-    method = FedAvg(Cosine(0.1, rounds=10))
+    method = SCAFFOLD(Cosine(0.1, rounds=10))
     in_force(method, 9)
-    with pytest.raises(InvalidValueError, match=r"After 10 rounds of the schedule: FedAvg\(lr=0.0\): expected > 0"):
+    with pytest.raises(
+        InvalidValueError, match=r"After 10 rounds of the schedule: SCAFFOLD\(lr=0.0\): expected > 0, because a control"
+    ):
         in_force(method, 10)
 
 
+def test_a_step_size_of_zero_is_that_of_a_round_and_no_number_of_its_own():
+    method = FedPD(eta=0.2, solver=LocalSteps(lr=[Cosine(0.1, rounds=10), 0.2]))
+    assert in_force(method, 10).solver.lr == [0.0, 0.2]
+    with pytest.raises(ValueError, match=r"LocalSteps\(lr=\[0.0, 0.2\]\): expected > 0"):
+        LocalSteps(lr=in_force(method, 10).solver.lr)
+    with pytest.raises(InvalidValueError, match=r"After 11 rounds .*FedAvg\(lr=-1\): expected >= 0"):
+        in_force(FedAvg(lambda rounds: 10 - rounds), 11)
+
+
 def test_known_values_are_refused_at_once():
-    with pytest.raises(ValueError, match=r"FedAvg\(lr=Milestones\(.*\) is -0.1 after 30 rounds: expected > 0"):
+    with pytest.raises(ValueError, match=r"FedAvg\(lr=Milestones\(.*\) is -0.1 after 30 rounds: expected >= 0"):
         FedAvg(lr=Milestones({0: 0.1, 30: -0.1}))
-    with pytest.raises(ValueError, match=r"FedAvg\(lr=\[0.1, Milestones.*\]\) is 0 after 4 rounds: expected > 0"):
-        FedAvg(lr=[0.1, Milestones({0: 0.1, 4: 0})])
+    with pytest.raises(
+        ValueError, match=r"SCAFFOLD\(lr=\[0.1, Milestones.*\]\) is 0 after 4 rounds: expected > 0, bec"
+    ):
+        SCAFFOLD(lr=[0.1, Milestones({0: 0.1, 4: 0})])
     with pytest.raises(ValueError, match=r"FIAELT\(r=Milestones.* is 1.5 after 4 rounds: expected > 0 and < 1"):
         FIAELT(r=Milestones({0: 0.1, 4: 1.5}))
     with pytest.raises(TypeError, match=r"FedADMM\(nu=.*nu takes no schedule, because it is the base of a schedule"):

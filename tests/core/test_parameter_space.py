@@ -39,6 +39,14 @@ def test_min_block_comes_first_and_prefixes_end_at_dots(space):
     assert (space.shared.dim, space.shared.min_dim, space.personal.dim) == (12, 9, 4)
 
 
+def test_constants_are_in_no_block_of_any_architecture(net):
+    space = ParameterSpace(net, ["critic"], ["head"], constants=["body.weight", "critic.bias", "absent"])
+    for each in (space, space.of_active(net)):
+        assert each.shared.names == ("body.bias", "critics.weight", "critic.weight")
+        assert each.personal.names == ("head.weight",)
+    assert all(parameter.requires_grad for parameter in net.parameters())
+
+
 def test_views_share_memory_and_flatten_is_their_inverse(space):
     rows = torch.randn(4, 12)
     views = space.shared.views(rows)

@@ -10,7 +10,13 @@ import numpy as np
 import pytest
 
 from fedlightning.core.parameter_space import PerBlock
-from fedlightning.core.validation import require, require_argument, require_instance
+from fedlightning.core.validation import (
+    numbers_of_a_round,
+    require,
+    require_argument,
+    require_instance,
+    require_step_size,
+)
 
 
 @dataclass
@@ -75,3 +81,49 @@ def test_a_class_in_place_of_its_object_is_named(value, shown):
     require_instance("Owner(step", Step(), Step, "Step(0.1)")
     with pytest.raises(TypeError, match=rf"Owner\(step={shown}\): expected a Fraction object, e.g. Fraction\(1, 2\)"):
         require_instance("Owner(step", value, Fraction, "Fraction(1, 2)")
+
+
+@dataclass
+class Stepped:
+    lr: PerBlock | None = 0.1
+
+    def __post_init__(self):
+        require_step_size(self, "lr", optional=True)
+
+
+@pytest.mark.parametrize("lr", [0.1, None, [0.1, 0.2], lambda rounds: 0.0, [0.1, lambda rounds: 0.1 * rounds]])
+def test_step_sizes_are_above_zero_and_those_of_schedules_may_vanish(lr):
+    Stepped(lr)
+
+
+@pytest.mark.parametrize(
+    ("lr", "message"),
+    [
+        (0.0, r"Stepped\(lr=0.0\): expected > 0, or null"),
+        ([0.1, 0.0], "expected > 0, or null"),
+        (lambda rounds: -0.1, "is -0.1 after 0 rounds: expected >= 0"),
+    ],
+)
+def test_other_step_sizes_are_refused(lr, message):
+    with pytest.raises(ValueError, match=message):
+        Stepped(lr)
+
+
+def test_the_numbers_of_a_round_may_be_steps_of_zero_and_nothing_less():
+    with numbers_of_a_round():
+        Stepped(0.0)
+        with pytest.raises(ValueError, match=r"Stepped\(lr=-0.1\): expected >= 0"):
+            Stepped(-0.1)
+        with pytest.raises(ValueError, match="expected > 0"):
+            Step(lr=0.0).checked()
+    with pytest.raises(ValueError, match="expected > 0"):
+        Stepped(0.0)
+
+
+def test_the_reason_for_a_bound_is_said():
+    @dataclass
+    class Divided:
+        lr: float = 0.0
+
+    with pytest.raises(ValueError, match=r"Divided\(lr=0.0\): expected > 0, because it is divided by\."):
+        require(Divided(), "lr", above=0.0, because="it is divided by")

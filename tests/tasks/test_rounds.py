@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 from lightning.pytorch import Callback
@@ -151,10 +153,22 @@ def test_a_second_fit_begins_the_schedule_again():
 
 
 def test_a_value_that_may_not_be_ends_the_fit_in_its_round():
-    task = Line(FedAvg(Cosine(0.08, rounds=2)))
-    with pytest.raises(ValueError, match=r"After 2 rounds of the schedule: FedAvg\(lr=0.0\): expected > 0"):
+    task = Line(SCAFFOLD(Cosine(0.08, rounds=2)))
+    with pytest.raises(ValueError, match=r"After 2 rounds of the schedule: SCAFFOLD\(lr=0.0\): expected > 0"):
         fitted(task, max_steps=3)
     assert task.trainer.global_step == 2
+
+
+def test_a_round_with_a_step_size_of_zero_leaves_the_model_where_it_is():
+    task, weights = Line(FedAvg(Cosine(0.08, rounds=2))), []
+
+    class Notes(Callback):
+        def on_train_batch_end(self, *_):
+            weights.append(task.head.weight.detach().clone())
+
+    trainer(max_steps=4, callbacks=[Notes()]).fit(task, regression_data())
+    assert [torch.equal(a, b) for a, b in pairwise(weights)] == [False, True, True]
+    assert task.round_metrics["client_lr"] == float(task.round_metrics["drift"]) == 0.0
 
 
 @pytest.mark.parametrize("lr", [Exponential(0.08, gamma=0.5), [Milestones({0: 0.1, 3: 0.01}), 0.05]])

@@ -13,7 +13,6 @@ from fedlightning.core.errors import InvalidTypeError, InvalidValueError
 from fedlightning.core.schedule import has_schedule
 from fedlightning.local.clipping import Clip
 from fedlightning.tasks.federated.optimizers import Steps
-from fedlightning.tasks.federated.schedules import Tabulated
 
 AlgorithmCallable = Callable[[float], Algorithm]
 """Makes an algorithm for a step size ``lr``: a class such as ``FedAvg``, or a ``functools.partial`` of it."""
@@ -49,8 +48,8 @@ def with_steps(algorithm: Algorithm, steps: Steps | None, lr_is_open: bool) -> A
         lr_is_open: Whether the algorithm's own step size is none that the user chose.
 
     Raises:
-        ValueError: If there is no step size, or one of 0 in some round, or the algorithm's steps cannot be those of the
-            optimizer.
+        ValueError: If there is no step size, or one that the algorithm may not have in some round, or the algorithm's
+            steps cannot be those of the optimizer.
     """
     name, place = type(algorithm).__name__, _place(algorithm)
     if steps is None:
@@ -62,9 +61,6 @@ def with_steps(algorithm: Algorithm, steps: Steps | None, lr_is_open: bool) -> A
         return algorithm
     changes: dict[str, Any] = {}
     if "lr" in place and (lr_is_open or place["lr"] is None):
-        for lr in steps.lr.values() if isinstance(steps.lr, Mapping) else [steps.lr]:
-            if isinstance(lr, Tabulated):
-                lr.require_positive(name)
         changes["lr"] = steps.lr
     elif has_schedule(steps.lr):
         rank_zero_info(f"{name} has a step size of its own: the schedule of the module's optimizer is not used.")
@@ -85,12 +81,13 @@ def with_steps(algorithm: Algorithm, steps: Steps | None, lr_is_open: bool) -> A
     return algorithm
 
 
-def with_clip(algorithm: Algorithm, clip: Clip | None) -> Algorithm:
+def with_clip(algorithm: Algorithm, clip: Clip | None, given: str) -> Algorithm:
     """Return an algorithm that limits clients' gradients.
 
     Args:
         algorithm: As the user chose it.
         clip: The limit; None to leave the algorithm as it is.
+        given: What the user wrote to set the limit, for messages.
 
     Raises:
         ValueError: If the algorithm cannot limit gradients, or has a limit of its own.
@@ -99,14 +96,14 @@ def with_clip(algorithm: Algorithm, clip: Clip | None) -> Algorithm:
         return algorithm
     if "clip" not in _place(algorithm):
         raise InvalidValueError(
-            f"gradient_clip_val: {type(algorithm).__name__} has no option that clips clients' gradients, as local_clip "
-            "of FedAvg does. Leave it out, or set server_clip, which limits the global model's move."
+            f"{given}: {type(algorithm).__name__} has no option that clips clients' gradients, as local_clip of FedAvg "
+            "does. Leave it out, or set server_clip, which limits the global model's move."
         )
     own = _place(algorithm)["clip"]
     if own is not None:
         raise InvalidValueError(
-            f"{type(algorithm).__name__} limits clients' gradients by {own!r}, and gradient_clip_val by {clip!r}: give "
-            "one of the two."
+            f"{type(algorithm).__name__} limits clients' gradients by {own!r}, and {given} by {clip!r}: give one of "
+            "the two."
         )
     return _changed(algorithm, {"clip": clip})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from lightning.pytorch.utilities import rank_zero_info
@@ -10,10 +11,17 @@ from torch.optim import Optimizer
 
 
 class FrozenParameters:
-    """Freezes what an optimizer does not step, for the time of a fit."""
+    """Freezes what an optimizer does not step, for the time of a fit.
+
+    The states of a fit have no place for these parameters, so their names are kept, and stored, with the states.
+
+    Attributes:
+        names: Names of the parameters that the last fit left out, in this program or in that of a checkpoint.
+    """
 
     def __init__(self) -> None:
         """Start with nothing frozen."""
+        self.names: tuple[str, ...] = ()
         self._frozen: list[nn.Parameter] = []
 
     def freeze(self, module: nn.Module, optimizer: Optimizer) -> None:
@@ -25,6 +33,7 @@ class FrozenParameters:
         """
         stepped = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         without = {name: p for name, p in module.named_parameters() if p.requires_grad and id(p) not in stepped}
+        self.names = tuple(without)
         if not without:
             return
         first, *others = without
@@ -33,12 +42,15 @@ class FrozenParameters:
             f"{type(module).__name__}: '{first}'{more} are in no parameter group of "
             f"{type(optimizer).__name__}, so they stay as they are and do not travel."
         )
-        for parameter in without.values():
-            parameter.requires_grad_(False)
-            self._frozen.append(parameter)
+        self._frozen.extend(without.values())
+        _require_grad(self._frozen, False)
 
     def give_back(self, trainer: Any) -> None:
         """Let the parameters require gradients again."""
-        for parameter in self._frozen:
-            parameter.requires_grad_(True)
+        _require_grad(self._frozen, True)
         self._frozen = []
+
+
+def _require_grad(parameters: Sequence[nn.Parameter], required: bool) -> None:
+    for parameter in parameters:
+        parameter.requires_grad_(required)

@@ -22,11 +22,11 @@ IN_PLACE = (
     ),
     *(f"on_{stage}_model_{mode}" for stage in _STAGES for mode in ("eval", "train", "zero_grad")),
     *("on_test_epoch_end", "on_predict_epoch_end", "on_train_epoch_start", "on_train_end"),
-    *("on_fit_start", "setup", "teardown", "configure_model", "configure_sharded_model"),
+    *("on_fit_start", "on_fit_end", "setup", "teardown", "configure_model", "configure_sharded_model"),
 )
 """Methods of the module that the task has in place of Lightning's."""
 
-BESIDE = ("on_train_start", "on_train_epoch_end", "on_validation_epoch_end", "on_fit_end")
+BESIDE = ("on_train_start", "on_train_epoch_end", "on_validation_epoch_end")
 """Hooks that are the task's own as well; the module's come after them, or before where an epoch ends."""
 
 OUTSIDE_ROUNDS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")

@@ -11,12 +11,13 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 
 from fedlightning.algorithms.base import Algorithm
+from fedlightning.core.parameter_space import ParameterSpace
 from fedlightning.tasks.base import FederatedLightningModule
 from fedlightning.tasks.federated.algorithms import AlgorithmCallable, with_clip, with_steps, without_step_size
 from fedlightning.tasks.federated.clipping import ClipBy, GradientClipping
 from fedlightning.tasks.federated.frozen import FrozenParameters
 from fedlightning.tasks.federated.give_back import GiveBack
-from fedlightning.tasks.federated.hooks import adopt
+from fedlightning.tasks.federated.hooks import PREFIX, adopt
 from fedlightning.tasks.federated.naming import ModuleNames
 from fedlightning.tasks.federated.optimizers import Configured, require_steps_in_all_blocks, steps_of
 from fedlightning.tasks.federated.plateau import Plateau, StepOnPlateau
@@ -24,7 +25,14 @@ from fedlightning.tasks.federated.requirements import overrides, require_trainab
 from fedlightning.tasks.federated.rounds import ModuleRounds
 from fedlightning.tasks.federated.schedules import plateau_of, scheduled_groups
 from fedlightning.tasks.federated.step import ModuleStep
-from fedlightning.tasks.federated.stored import ALGORITHM_KEY, PLATEAU_KEY, algorithm_of, describe, stored_algorithm
+from fedlightning.tasks.federated.stored import (
+    ALGORITHM_KEY,
+    FROZEN_KEY,
+    PLATEAU_KEY,
+    algorithm_of,
+    describe,
+    stored_algorithm,
+)
 from fedlightning.tasks.server_step import LRSchedulerCallable, OptimizerCallable, ServerStep
 
 
@@ -95,7 +103,6 @@ class Federated(FederatedLightningModule):
         self.personal_parameters = names.prefixes(personal_parameters)
         self.per_client_evaluation = per_client_evaluation
         self.module: Any = module
-        self.rounds = ModuleRounds(self, ServerStep(server_optimizer, server_scheduler, server_clip))
         self._chosen = given
         self._lr_is_open = lr_is_open
         self.plateau: Plateau | None = None
@@ -103,6 +110,8 @@ class Federated(FederatedLightningModule):
         self._frozen = FrozenParameters()
         self._clipping = GradientClipping(gradient_clip_val, gradient_clip_algorithm)
         self._step = ModuleStep(module, self)
+        server_step = ServerStep(server_optimizer, server_scheduler, server_clip)
+        self.rounds: ModuleRounds = ModuleRounds(self, server_step, self._step.options)
         adopt(self, module)
 
     @property
@@ -129,12 +138,22 @@ class Federated(FederatedLightningModule):
         trainer = self._trainer
         return self._step(batch, 0 if trainer is None else trainer.fit_loop.batch_idx)
 
+    def parameter_space(self) -> ParameterSpace:
+        """Return the parameters of the task by block, without those that the optimizer of the last fit left out.
+
+        Raises:
+            ValueError: If a prefix in ``max_parameters`` or ``personal_parameters`` fits no parameter.
+        """
+        constants = [f"{PREFIX}{name}" for name in self._frozen.names]
+        return ParameterSpace(self, self.max_parameters, self.personal_parameters, constants)
+
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Let clients step as the module's optimizer does, and begin a fit.
 
         Raises:
             ValueError: If clients cannot step so; the message says why.
         """
+        self._frozen.names = ()
         configured = Configured.by(self.module) if overrides(self.module, "configure_optimizers") else Configured(None)
         steps = None
         if configured.optimizer is not None:
@@ -146,11 +165,13 @@ class Federated(FederatedLightningModule):
             groups = scheduled_groups(configured.optimizer, configured.schedulers, self._length, self.plateau)
             steps = steps_of(configured.optimizer, groups, self)
         require_steps_in_all_blocks(self.parameter_space(), steps)
-        self.algorithm = with_clip(with_steps(self._chosen, steps, self._lr_is_open), self._clipping.limit)
+        stepping = with_steps(self._chosen, steps, self._lr_is_open)
+        self.algorithm = with_clip(stepping, self._clipping.limit, self._clipping.given)
         return super().configure_optimizers()
 
     def on_train_epoch_end(self) -> None:
-        """Reset the metrics that the module's training step logs."""
+        """Have values over the epoch logged, and reset the metrics that the module's training step logs."""
+        self.rounds.end_epoch(self._step.metrics_of_epoch())
         self._step.reset_metrics()
 
     def configure_callbacks(self) -> list[Callback]:
@@ -160,12 +181,14 @@ class Federated(FederatedLightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the states of server and clients, and the algorithm with the steps of the module's optimizer."""
         checkpoint[ALGORITHM_KEY] = stored_algorithm(self.algorithm)
+        checkpoint[FROZEN_KEY] = list(self._frozen.names)
         checkpoint[PLATEAU_KEY] = None if self.plateau is None else self.plateau.state_dict()
         super().on_save_checkpoint(checkpoint)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore the states of server and clients; a fit asks the module anew for its optimizer."""
         self.algorithm = algorithm_of(checkpoint.get(ALGORITHM_KEY), self.algorithm)
+        self._frozen.names = tuple(checkpoint.get(FROZEN_KEY, ()))
         resumes = self._trainer is not None and self._trainer.state.fn == "fit"
         self._stored_plateau = checkpoint.get(PLATEAU_KEY) if resumes else None
         super().on_load_checkpoint(checkpoint)

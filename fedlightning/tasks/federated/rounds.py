@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
 
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.federation.loop import RoundResult
+from fedlightning.tasks.federated.log_options import LogOptions, of_rounds
 from fedlightning.tasks.federated.step import LOGGED
 from fedlightning.tasks.rounds import TrainingRounds
+from fedlightning.tasks.server_step import ServerStep
 
 V = TypeVar("V")
 
@@ -21,7 +26,23 @@ _ALSO_REPORTED = frozenset(
 
 
 class ModuleRounds(TrainingRounds):
-    """Carries out rounds, and reports what training steps log under the module's own names."""
+    """Carries out rounds, and reports what training steps log under the module's own names.
+
+    With ``on_step``, the default, a value is reported after every round. With ``on_epoch``, the mean over the rounds of
+    an epoch is reported at its end, and of a metric its value over all of the epoch's minibatches; with both, the two
+    are ``name_step`` and ``name_epoch``.
+    """
+
+    def __init__(self, task: Any, server_step: ServerStep, options: Mapping[str, LogOptions]) -> None:
+        """Store what rounds need.
+
+        Args:
+            task: The task that is trained.
+            server_step: Moves the global model.
+            options: How values that training steps log are reported, by name; filled while they log.
+        """
+        super().__init__(task, server_step)
+        self._options = options
 
     def named(self, result: RoundResult) -> RoundResult:
         """Return the outcome of a round with logged values under the names that the module gave them.
@@ -31,6 +52,43 @@ class ModuleRounds(TrainingRounds):
         """
         require_free_names(result.metrics)
         return replace(result, metrics=named_as_logged(result.metrics), columns=named_as_logged(result.columns))
+
+    def report(self, result: RoundResult, seconds: float) -> None:
+        """Pass the metrics of a round on to callbacks and loggers, and values of epochs to Lightning.
+
+        Raises:
+            ValueError: If two values would have one name.
+        """
+        metrics = {**of_rounds(result.metrics, self._options), "round_time": seconds}
+        self.publish(result, metrics)
+        trainer: Any = self._task.trainer
+        if trainer.barebones:
+            return
+        for name, how in self._options.items():
+            if name in result.metrics and how.is_forked:
+                trainer.callback_metrics[name] = torch.as_tensor(result.metrics[name])
+            if name in result.metrics and how.on_epoch and not how.gathers:
+                self._log_over_epoch(name, result.metrics[name])
+
+    def end_epoch(self, metrics: Mapping[str, Tensor]) -> None:
+        """Have values of an epoch logged at the round they belong to; Lightning would count one less.
+
+        Args:
+            metrics: Values over the epoch that need no mean over rounds.
+        """
+        for name, value in metrics.items():
+            self._log_over_epoch(name, value)
+        if any(how.on_epoch for how in self._options.values()):
+            self._task.log("step", float(self._task.trainer.global_step))
+
+    def _log_over_epoch(self, name: str, value: Tensor | float) -> None:
+        """Have Lightning average a value over the epoch; each that it is given counts alike."""
+        how = self._options[name]
+        once: Any = {"on_step": False, "on_epoch": True, "batch_size": 1}
+        if how.is_forked:
+            self._task.log(name, value, logger=False, **once)  # for callbacks
+        own = f"{name}_epoch" if how.is_forked else name
+        self._task.log(own, value, logger=how.logger, prog_bar=how.prog_bar, **once)
 
 
 def require_free_names(metrics: Mapping[str, object]) -> None:

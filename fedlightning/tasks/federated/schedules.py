@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 from math import isfinite
 from typing import Any
 
-from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError
 from fedlightning.core.schedule import Schedule
 from fedlightning.core.validation import require_argument
+from fedlightning.schedules.stepping import Turn, options_of, options_over_rounds, put_back
 from fedlightning.tasks.federated.plateau import Plateau
 from fedlightning.tasks.federated.scheduler_config import SchedulerConfig
-
-_VARYING = ("lr", "momentum", "betas", "weight_decay")
-"""Options that schedulers of torch set; the learning rate, and momentum in cycles."""
 
 
 @dataclass(frozen=True)
@@ -40,46 +36,14 @@ class Tabulated(Schedule):
             raise InvalidValueError("Tabulated(values=()): expected at least one value.")
         for value in self.values:
             require_argument(self, "values", value)
+        object.__setattr__(self, "landmarks", (0, self.values.index(min(self.values))))
 
-    def require_positive(self, what: str) -> None:
-        """Make sure that every value can be a step size.
-
-        Args:
-            what: Who takes the steps, for the message.
-
-        Raises:
-            ValueError: If a value is 0 or less.
-        """
-        first = next((rounds for rounds, value in enumerate(self.values) if value <= 0.0), None)
-        if first is None:
-            return
-        remedy = (
-            "Begin a warm-up above 0: call scheduler.step() once in configure_optimizers, before it is returned; "
-            "torch's warning about the order is of no matter there."
-            if first == 0
-            else "Let it end above 0, or after the last round of the fit."
-        )
-        raise InvalidValueError(
-            f"{self.scheduler} of the module gives the step size {self.values[first]:g} in the round after {first} "
-            f"others, and {what} takes steps > 0. {remedy}"
-        )
+    def __repr__(self) -> str:
+        return f"<{self.scheduler} over {len(self.values)} rounds>"
 
     def __call__(self, rounds: int) -> float:
         """Return the value of the round that follows ``rounds`` others."""
         return self.values[min(rounds, len(self.values) - 1)]
-
-
-@dataclass(frozen=True)
-class _Turn:
-    """Describes when a scheduler is stepped.
-
-    Attributes:
-        scheduler: A scheduler of torch.
-        every: Number of rounds between its steps.
-    """
-
-    scheduler: Any
-    every: int
 
 
 def scheduled_groups(
@@ -115,11 +79,11 @@ def scheduled_groups(
             "first, and this fit has no end. Set max_epochs or max_steps of the Trainer."
         )
     turns = [_turn(given, int(epoch)) for given in schedulers]
-    before = _options(optimizer)
+    before = options_of(optimizer)
     try:
-        table = _table(optimizer, turns, int(rounds))
+        table = list(islice(options_over_rounds(optimizer, turns), int(rounds)))
     finally:
-        _put_back(optimizer, before)
+        put_back(optimizer, before)
     made_by = ", ".join(type(turn.scheduler).__name__ for turn in turns)
     return [
         {**group, **{name: _over_rounds([row[number][name] for row in table], made_by) for name in table[0][number]}}
@@ -148,44 +112,11 @@ def plateau_of(schedulers: Sequence[Any]) -> Plateau | None:
     return Plateau(waiting.scheduler, waiting.monitor, waiting.strict, waiting.frequency)
 
 
-def _turn(given: Any, epoch: int) -> _Turn:
+def _turn(given: Any, epoch: int) -> Turn:
     config = SchedulerConfig.of(given)
     if not isinstance(config.scheduler, LRScheduler):
         raise InvalidTypeError(f"configure_optimizers returns {given!r} as a scheduler: expected one of torch.")
-    return _Turn(config.scheduler, config.frequency * (epoch if config.interval == "epoch" else 1))
-
-
-def _table(optimizer: Optimizer, turns: Sequence[_Turn], rounds: int) -> list[list[dict[str, Any]]]:
-    """Return the options of each group in every round, by stepping the schedulers and never the optimizer."""
-    table = []
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", r"Detected call of `lr_scheduler\.step\(\)` before", UserWarning)
-        for done in range(1, rounds + 1):
-            table.append(_options(optimizer))
-            for turn in turns:
-                if done % turn.every == 0:
-                    turn.scheduler.step()
-    return table
-
-
-def _options(optimizer: Optimizer) -> list[dict[str, Any]]:
-    """Return the options of each group that schedulers set, as numbers: a tensor would change with the next step."""
-    return [{name: _plain(group[name]) for name in _VARYING if name in group} for group in optimizer.param_groups]
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return tuple(_plain(each) for each in value)
-    return float(value) if isinstance(value, Tensor) else value
-
-
-def _put_back(optimizer: Optimizer, before: Sequence[dict[str, Any]]) -> None:
-    for group, options in zip(optimizer.param_groups, before, strict=True):
-        for name, value in options.items():
-            if isinstance(group[name], Tensor):
-                group[name].fill_(value)
-            else:
-                group[name] = value
+    return Turn(config.scheduler, config.frequency * (epoch if config.interval == "epoch" else 1))
 
 
 def _over_rounds(values: Sequence[Any], made_by: str) -> Any:

@@ -13,6 +13,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError, UsageError
+from fedlightning.tasks.federated.log_options import LogOptions
 from fedlightning.tasks.federated.requirements import base_of, overrides
 
 LOGGED = "logged/"
@@ -24,6 +25,9 @@ class ModuleStep:
 
     The module logs into the task: during its training step values are gathered and become outputs of the objective, at
     all other times they are the task's to log.
+
+    Attributes:
+        options: How the values that training steps have logged are reported, by name.
     """
 
     def __init__(self, module: Any, task: Any) -> None:
@@ -40,6 +44,7 @@ class ModuleStep:
         self._transfers = overrides(module, "on_after_batch_transfer")
         self._open: dict[int, dict[str, Any]] = {}
         self._metrics: dict[str, Metric] = {}
+        self.options: dict[str, LogOptions] = {}
         module.log = self.log
         module.optimizers = self.optimizers
 
@@ -86,7 +91,7 @@ class ModuleStep:
 
         Raises:
             RuntimeError: If the value is a dict.
-            ValueError: If a training step asks for another reduction than the mean.
+            ValueError: If a training step asks for another reduction than the mean, or for no report at all.
         """
         if get_ident() in self._open:
             bound = inspect.signature(LightningModule.log).bind(self, name, value, *args, **options)
@@ -96,6 +101,7 @@ class ModuleStep:
                     f"{type(self._module).__name__}.training_step logs '{name}' with reduce_fx={given!r}: what clients "
                     "log is averaged over their steps and over clients. Leave reduce_fx out."
                 )
+            self.options[name] = LogOptions.of(name, {**bound.arguments, "gathers": isinstance(value, Metric)})
             self._open[get_ident()][LOGGED + name] = self._scalar(name, value)
         elif is_attached(self._module, to=self._module):
             base: Any = base_of(self._module)
@@ -117,6 +123,10 @@ class ModuleStep:
             )
         base: Any = base_of(self._module)
         return base.optimizers(self._module, *args, **options)
+
+    def metrics_of_epoch(self) -> dict[str, Tensor]:
+        """Return the values of metrics over all minibatches of an epoch, of those that are reported so, by name."""
+        return {name: metric.compute() for name, metric in self._metrics.items() if self.options[name].on_epoch}
 
     def reset_metrics(self) -> None:
         """Reset the metrics that training steps logged, as Lightning does at the end of an epoch."""

@@ -7,9 +7,12 @@ from typing import Any
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.core.in_force import in_force
 from fedlightning.core.serialisation import NotPlainError, class_path, from_config, to_config
+from fedlightning.core.validation import numbers_of_a_round
 
 ALGORITHM_KEY = "federated_algorithm"
 """Where a checkpoint keeps the algorithm of the last fit, beside the hyper-parameter that may leave steps open."""
+FROZEN_KEY = "federated_frozen"
+"""Where a checkpoint keeps the names of the parameters that a fit left out, for which its states have no place."""
 PLATEAU_KEY = "federated_plateau"
 """Where a checkpoint keeps the decisions of a scheduler that waits for a metric."""
 
@@ -54,4 +57,5 @@ def algorithm_of(stored: Any, present: Algorithm) -> Algorithm:
     """
     if stored is None or stored.get("class_path") != class_path(type(present)):
         return present
-    return from_config(stored, place=ALGORITHM_KEY)  # type: ignore[no-any-return]
+    with numbers_of_a_round():
+        return from_config(stored, place=ALGORITHM_KEY)  # type: ignore[no-any-return]

@@ -62,8 +62,8 @@ def test_an_algorithm_that_needs_more_than_a_step_size_is_refused():
 
 
 def test_limits_go_where_gradients_are_computed():
-    assert with_clip(FedAvg(0.1), None).local_clip is None
-    assert with_clip(FedAvg(0.1), ByValue(0.5)).local_clip == ByValue(0.5)
-    assert with_clip(FedDR(1.0, solver=LocalSteps()), 0.5).solver.clip == 0.5
-    with pytest.raises(ValueError, match="gradient_clip_val: SCAFFOLD has no option that clips clients' gradients"):
-        with_clip(SCAFFOLD(0.1), 1.0)
+    assert with_clip(FedAvg(0.1), None, "given").local_clip is None
+    assert with_clip(FedAvg(0.1), ByValue(0.5), "given").local_clip == ByValue(0.5)
+    assert with_clip(FedDR(1.0, solver=LocalSteps()), 0.5, "given").solver.clip == 0.5
+    with pytest.raises(ValueError, match="given: SCAFFOLD has no option that clips clients' gradients"):
+        with_clip(SCAFFOLD(0.1), 1.0, "given")

@@ -32,7 +32,7 @@ def test_the_trainers_limit_is_used_in_every_fit():
 
 def test_the_trainer_gets_its_limit_back_from_a_fit_that_is_refused():
     fit = trainer(max_steps=1, gradient_clip_val=3.0)
-    with pytest.raises(ValueError, match="SCAFFOLD has no option that clips"):
+    with pytest.raises(ValueError, match=r"^Trainer\(gradient_clip_val=3.0\): SCAFFOLD has no option that clips"):
         fit.fit(federate(made(), SCAFFOLD), regression_data())
     assert fit.gradient_clip_val == 3.0
     fit = trainer(max_steps=1, gradient_clip_val=3.0, accumulate_grad_batches=2)
@@ -43,10 +43,23 @@ def test_the_trainer_gets_its_limit_back_from_a_fit_that_is_refused():
 
 def test_limits_out_of_range_are_refused():
     assert GradientClipping(None, "norm").limit is None
-    with pytest.raises(ValueError, match=r"gradient_clip_val=-1.0\): expected > 0"):
+    with pytest.raises(ValueError, match=r"^federate\(gradient_clip_val=-1.0\): expected > 0"):
         federate(made(), FedAvg, gradient_clip_val=-1.0)
-    with pytest.raises(ValueError, match="gradient_clip_algorithm='max': expected 'norm', 'value' or null"):
+    with pytest.raises(
+        ValueError, match=r"^federate\(gradient_clip_algorithm='max'\): expected 'norm', 'value' or null"
+    ):
         federate(made(), FedAvg, gradient_clip_algorithm="max")
+
+
+@pytest.mark.parametrize("kind", ["norm", "value"])
+def test_limits_of_a_trainer_are_named_as_the_user_wrote_them(kind):
+    fit = trainer(max_steps=1, gradient_clip_val=-2.0, gradient_clip_algorithm=kind)
+    with pytest.raises(ValueError, match=r"^Trainer\(gradient_clip_val=-2.0\): expected >= 0"):
+        fit.fit(federate(made(), FedAvg), regression_data())
+    none = trainer(max_steps=1, gradient_clip_val=0.0)
+    task = federate(made(), FedAvg)
+    none.fit(task, regression_data())
+    assert task.algorithm.local_clip is None
 
 
 def test_the_kind_of_limit_may_be_the_tasks_and_the_limit_the_trainers():
@@ -58,5 +71,7 @@ def test_the_kind_of_limit_may_be_the_tasks_and_the_limit_the_trainers():
 
 
 def test_two_limits_are_refused():
-    with pytest.raises(ValueError, match=r"FedAvg limits clients' gradients by 0.01, and gradient_clip_val by 5.0"):
+    with pytest.raises(
+        ValueError, match=r"FedAvg limits clients' gradients by 0.01, and Trainer\(gradient_clip_val=5.0\) by 5.0"
+    ):
         trainer(gradient_clip_val=5.0).fit(federate(made(), FedAvg(0.05, local_clip=0.01)), regression_data())

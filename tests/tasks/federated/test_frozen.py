@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-import torch
+import os
+import subprocess
+import sys
 
-from fedlightning import federate
-from fedlightning.algorithms import FedAvg
+import pytest
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+
+from fedlightning import FederatedDataModule, federate
+from fedlightning.algorithms import Ditto, FedAvg, StatefulFedAvg
+from fedlightning.oracle import Sequential
 from tests.support.lit import Lit, distance, made
-from tests.support.small import regression_data, trainer
+from tests.support.paths import ROOT
+from tests.support.small import clients, regression_data, trainer
+
+
+def per_client_data():
+    sets = {"val": clients(seed=7), "test": clients(seed=8)}
+    return FederatedDataModule.from_datasets(clients(), **sets, batch_size=4, local_steps=3, rounds_per_epoch=5)
 
 
 class HeadAlone(Lit):
@@ -28,3 +41,65 @@ def test_only_what_the_optimizer_has_is_trained_and_travels(monkeypatch):
     assert distance(module.body, made().body) == 0 < distance(module.head, made().head)
     assert task.server_state.z.shape == (6,)
     assert all(parameter.requires_grad for parameter in module.parameters())
+
+
+class OwnHead(Lit):
+    """Leaves the bias of its head and its body's weights as they are."""
+
+    def configure_optimizers(self):
+        return torch.optim.Adam([self.head.weight, self.body[0].bias], lr=0.05)
+
+
+_PROGRAM = """
+import sys, torch
+from fedlightning import Federated
+from tests.support.small import trainer
+from tests.tasks.federated.test_frozen import OwnHead, per_client_data
+
+file = sys.argv[1]
+task = Federated.load_from_checkpoint(file, module=OwnHead())
+assert all(parameter.requires_grad for parameter in task.module.parameters())
+models = [task.personalize(client).module for client in range(4)]
+assert all(parameter.requires_grad for model in models for parameter in model.parameters())
+found = trainer().test(task, per_client_data(), verbose=False)[0]["test_loss"]
+torch.save({"models": [model.state_dict() for model in models], "test": found}, sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize("algorithm", [StatefulFedAvg, Ditto])
+def test_personal_models_are_read_back_in_another_program(algorithm, tmp_path):
+    task = federate(made(OwnHead), algorithm, personal_parameters=["head"], per_client_evaluation=True)
+    fit = trainer(tmp_path, max_steps=5)
+    fit.fit(task, per_client_data())
+    fit.save_checkpoint(tmp_path / "end.ckpt")
+    expected = fit.test(task, per_client_data(), verbose=False)[0]["test_loss"]
+    command = [sys.executable, "-W", "ignore", "-c", _PROGRAM, tmp_path / "end.ckpt", tmp_path / "found.pt"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = torch.load(tmp_path / "found.pt")
+    assert found["test"] == expected
+    own = [task.personalize(client).module.state_dict() for client in range(4)]
+    for one, other in zip(own, found["models"], strict=True):
+        assert one.keys() == other.keys()
+        assert all(torch.equal(one[name], other[name]) for name in one)
+    assert not torch.equal(own[0]["head.weight"], own[1]["head.weight"])
+    assert torch.equal(own[0]["head.bias"], made().head.bias)
+
+
+def test_a_resumed_fit_freezes_the_same_and_another_optimizer_other_parameters(tmp_path):
+    def task(cls=OwnHead):
+        return federate(made(cls), StatefulFedAvg, personal_parameters=["head"], oracle=Sequential())
+
+    whole, first, resumed = task(), task(), task()
+    trainer(max_steps=4).fit(whole, per_client_data())
+    half = ModelCheckpoint(tmp_path, filename="half", every_n_train_steps=2)
+    trainer(tmp_path, max_steps=3, enable_checkpointing=True, callbacks=[half]).fit(first, per_client_data())
+    trainer(tmp_path, max_steps=4).fit(resumed, per_client_data(), ckpt_path=tmp_path / "half.ckpt")
+    assert distance(whole.module, resumed.module) == 0
+    names = ("module.body.0.bias",), ("module.head.weight",)
+    assert (resumed.parameter_space().shared.names, resumed.parameter_space().personal.names) == names
+    resumed.module.configure_optimizers = lambda: torch.optim.Adam(resumed.module.parameters())
+    resumed.personal_parameters = ()
+    trainer(max_steps=1).fit(resumed, per_client_data())
+    assert len(resumed.parameter_space().shared.names) == 4

@@ -131,11 +131,3 @@ def test_batches_are_changed_in_training_and_in_validation():
     trainer(max_steps=1, val_check_interval=1).fit(federate(module, FedAvg, oracle=Sequential()), regression_data())
     assert 0 < module.largest["train"] < 0.1
     assert 0 < module.largest["val"] < 0.1
-
-
-def test_memory_is_given_back_though_the_module_has_a_hook_at_the_end(monkeypatch):
-    ended = []
-    monkeypatch.setattr("fedlightning.tasks.base.give_back_freed_memory", lambda: ended.append("memory"))
-    hooked = type("Hooked", (Lit,), {"on_fit_end": lambda self: ended.append("module")})
-    trainer(max_steps=1).fit(federate(made(hooked), FedAvg), regression_data())
-    assert ended == ["module", "memory"]

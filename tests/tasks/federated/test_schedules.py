@@ -8,7 +8,7 @@ from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader, Sampler
 
 from fedlightning import federate
-from fedlightning.algorithms import FedAvg, StatefulFedAvg
+from fedlightning.algorithms import SCAFFOLD, FedAvg, StatefulFedAvg
 from fedlightning.core.serialisation import from_config, to_config
 from fedlightning.oracle import Sequential
 from fedlightning.tasks.federated.schedules import Tabulated, scheduled_groups
@@ -27,6 +27,12 @@ class Scheduled(Lit):
 
     def configure_optimizers(self):
         optimizer = torch.optim.SGD(self.parameters(), lr=0.08, momentum=0.9)
+        return {"optimizer": optimizer, "lr_scheduler": self.make(self, optimizer)}
+
+
+class Plain(Scheduled):
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.08)
         return {"optimizer": optimizer, "lr_scheduler": self.make(self, optimizer)}
 
 
@@ -190,7 +196,15 @@ def test_step_sizes_may_be_tensors():
 
 
 def warm_up(module, optimizer):
-    return {"scheduler": lr_scheduler.LambdaLR(optimizer, lambda done: min(1.0, done / 3)), "interval": "step"}
+    """Linear warm-up and decay, as transformers.get_linear_schedule_with_warmup makes it."""
+    total = int(module.trainer.estimated_stepping_batches)
+    there = lr_scheduler.LambdaLR(optimizer, lambda done: min(done / 3, max(0.0, (total - 2 - done) / (total - 5))))
+    return {"scheduler": there, "interval": "step"}
+
+
+def there_and_back(module, optimizer):
+    """A cosine that is 0 in the middle of a fit."""
+    return {"scheduler": lr_scheduler.CosineAnnealingLR(optimizer, T_max=4), "interval": "step"}
 
 
 def warm_up_begun(module, optimizer):
@@ -199,38 +213,62 @@ def warm_up_begun(module, optimizer):
     return config
 
 
-def decay(module, optimizer):
-    return {"scheduler": lr_scheduler.LambdaLR(optimizer, lambda done: max(0.0, 1 - done / 3)), "interval": "step"}
+@pytest.mark.parametrize("kind", ["SGD", "Adam"])
+@pytest.mark.parametrize("personal", [[], ["head"]])
+@pytest.mark.parametrize("make", [warm_up, there_and_back])
+def test_rounds_without_a_step_are_those_of_a_trainer(make, personal, kind):
+    """The model stays, and what the optimizer remembers goes on: for one client, personal or not."""
+    options = {"SGD": {"momentum": 0.9}, "Adam": {}}[kind]
+
+    class Both(Scheduled):
+        def configure_optimizers(self):
+            optimizer = getattr(torch.optim, kind)(self.parameters(), lr=0.04, **options)
+            return {"optimizer": optimizer, "lr_scheduler": self.make(self, optimizer)}
+
+    ours, theirs = (made(Both, make=make).double() for _ in range(2))
+    data = one_client(12, local_steps=1)
+    task = federate(ours, StatefulFedAvg, oracle=Sequential(), personal_parameters=personal)
+    trainer(max_steps=-1, max_epochs=1, precision="64-true").fit(task, data)
+    assert 0.0 in task.algorithm.lr.values
+    trained_alone(theirs, 12, data=one_client(12, local_steps=1), precision="64-true")
+    assert distance(made(Both, make=make).double(), theirs) > 1e-2
+    assert distance(task.personalize(0).module if personal else ours, theirs) < 1e-12
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (
-            warm_up,
-            r"LambdaLR of the module gives the step size 0 in the round after 0 others, .*scheduler\.step\(\) once",
-        ),
-        (decay, "LambdaLR of the module gives the step size 0 in the round after 3 others, and FedAvg takes steps > 0"),
-    ],
-)
-def test_rounds_without_a_step_are_refused_before_the_first(make, message):
-    task = federate(made(Scheduled, make=make), FedAvg)
-    fit = trainer(max_steps=5, limit_val_batches=0)
+def test_a_method_that_divides_by_the_step_size_is_refused_before_the_first_round():
+    task = federate(made(Plain, make=warm_up), SCAFFOLD)
+    fit = trainer(max_steps=9, limit_val_batches=0)
+    message = r"SCAFFOLD\(lr=<LambdaLR over 9 rounds>\) is 0.0 after 0 rounds: expected > 0, because .*stay above 0"
     with pytest.raises(ValueError, match=message):
         fit.fit(task, regression_data())
     assert fit.global_step == 0
+    trainer(max_steps=9, limit_val_batches=0).fit(federate(made(Plain, make=warm_up), SCAFFOLD(0.1)), regression_data())
 
 
-def test_step_sizes_of_zero_after_the_fit_or_of_no_use_are_no_matter():
-    task = federate(made(Scheduled, make=decay), FedAvg)
-    trainer(max_steps=3, limit_val_batches=0).fit(task, regression_data())
-    assert task.algorithm.lr.values == pytest.approx((0.08, 0.16 / 3, 0.08 / 3))
-    own = federate(made(Scheduled, make=warm_up), FedAvg(0.1))
-    trainer(max_steps=3, limit_val_batches=0).fit(own, regression_data())
+def test_the_smallest_of_all_values_is_known_beforehand():
+    with pytest.raises(ValueError, match=r"<LambdaLR over 4 rounds>\) is -0.1 after 2 rounds: expected >= 0"):
+        FedAvg(Tabulated((0.1, 0.0, -0.1, 0.0), "LambdaLR"))
+
+
+def test_a_fit_without_any_step_is_refused():
+    task = federate(made(Scheduled, make=lambda m, o: lr_scheduler.LambdaLR(o, lambda _: 0.0)), FedAvg)
+    with pytest.raises(ValueError, match=r"FedAvg\(lr=0.0\): expected > 0"):
+        trainer(max_steps=2).fit(task, regression_data())
+
+
+def test_a_checkpoint_of_a_fit_that_begins_without_a_step_is_read(tmp_path):
+    module = made(Scheduled, make=warm_up)
+    task = federate(module, StatefulFedAvg)
+    fit = trainer(tmp_path, max_steps=9, limit_val_batches=0)
+    fit.fit(task, regression_data())
+    fit.save_checkpoint(tmp_path / "end.ckpt")
+    again = federate(made(Scheduled, make=warm_up), StatefulFedAvg)
+    trainer(tmp_path).test(again, regression_data(), ckpt_path=tmp_path / "end.ckpt")
+    assert distance(module, again.module) == 0
 
 
 @pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
 def test_a_warm_up_that_has_begun_is_taken():
     task = federate(made(Scheduled, make=warm_up_begun), FedAvg)
-    trainer(max_steps=4, limit_val_batches=0).fit(task, regression_data())
-    assert task.algorithm.lr.values == pytest.approx((0.08 / 3, 0.16 / 3, 0.08, 0.08))
+    trainer(max_steps=8, limit_val_batches=0).fit(task, regression_data())
+    assert task.algorithm.lr.values[:3] == pytest.approx((0.08 / 3, 0.16 / 3, 0.08))

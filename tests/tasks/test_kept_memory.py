@@ -1,0 +1,81 @@
+"""Freed memory is given back in all ends of a fit."""
+
+from __future__ import annotations
+
+import pytest
+from lightning.pytorch import Callback
+from lightning.pytorch.utilities.exceptions import _TunerExitException as EndsATuning
+
+from fedlightning import federate
+from fedlightning.algorithms import FedAvg, FedMM
+from fedlightning.tasks.kept_memory import KeptMemory
+from tests.support.lit import Lit, made
+from tests.support.small import Line, regression_data, trainer
+
+
+@pytest.fixture
+def memory(monkeypatch):
+    """What was asked of the allocator, in order."""
+    asked = []
+    monkeypatch.setattr("fedlightning.tasks.kept_memory.keep_freed_memory", lambda: asked.append("keep"))
+    monkeypatch.setattr("fedlightning.tasks.kept_memory.give_back_freed_memory", lambda: asked.append("give back"))
+    return asked
+
+
+class OwnEnd(Line):
+    def on_fit_end(self):
+        pass
+
+    def configure_callbacks(self):
+        return []
+
+    def teardown(self, stage):
+        pass
+
+
+@pytest.mark.parametrize("task", [Line, OwnEnd])
+def test_it_is_given_back_after_every_fit_and_by_no_other_run(memory, task):
+    fit = trainer(max_steps=2)
+    model = task()
+    for _ in range(2):
+        fit.fit(model, regression_data())
+        fit.validate(model, regression_data(), verbose=False)
+    assert memory == ["keep", "give back"] * 2
+    assert len([each for each in fit.callbacks if isinstance(each, KeptMemory)]) == 1
+
+
+class Ends(Callback):
+    def __init__(self, error):
+        self.error = error
+
+    def on_train_batch_end(self, *args):
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "seen"),
+    [(RuntimeError("stop"), RuntimeError), (KeyboardInterrupt(), SystemExit), (EndsATuning(), None)],
+    ids=["failure", "interrupt", "tuning"],
+)
+def test_it_is_given_back_however_a_fit_ends(memory, error, seen):
+    fit = trainer(max_steps=2, callbacks=[Ends(error)])
+    if seen is None:
+        fit.fit(Line(), regression_data())
+    else:
+        with pytest.raises(seen):
+            fit.fit(Line(), regression_data())
+    assert memory == ["keep", "give back"]
+
+
+def test_it_is_given_back_when_a_fit_is_refused_after_all(memory, monkeypatch):
+    monkeypatch.setattr(Line, "on_train_start", lambda self: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        trainer(max_steps=1).fit(Line(FedMM(0.05)), regression_data())
+    assert memory == ["keep", "give back"]
+
+
+def test_a_module_may_have_hooks_at_the_end(memory):
+    hooks = {name: lambda self, **_: memory.append("hook") for name in ("on_fit_end", "teardown")}
+    module = made(type("Hooked", (Lit,), hooks))
+    trainer(max_steps=1).fit(federate(module, FedAvg), regression_data())
+    assert sorted(memory) == ["give back", "hook", "hook", "keep"]
