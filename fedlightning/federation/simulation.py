@@ -23,7 +23,7 @@ from fedlightning.federation.cohort import RoundBatch
 from fedlightning.federation.loop import RoundLoop, RoundResult
 from fedlightning.federation.oracle_selection import OracleSelection, When
 from fedlightning.federation.processes import OneProcess, Processes, held_by
-from fedlightning.federation.protocol import EvaluationRequest
+from fedlightning.federation.protocol import EvaluationRequest, Precision, described
 from fedlightning.federation.resume import Dependencies
 from fedlightning.federation.server import FederatedServer, Weighting
 from fedlightning.federation.traffic import Traffic
@@ -102,7 +102,7 @@ class Simulation:
             clients: Clients = Architectures(task, make_group) if choice else make_group()
             self.server = FederatedServer(self._bind(algorithm, space), self._start, weighting)
         selection = OracleSelection(oracle, self.processes, report, self_check)
-        self.runner = ClientRunner(task, clients, selection, self.processes)
+        self.runner = ClientRunner(task, clients, selection, self.processes, described(space.shared, task))
         self._transport = InProcess(self.runner, self.processes, evaluator)
         self.loop = RoundLoop(self.server, self._transport)
 
@@ -118,13 +118,14 @@ class Simulation:
             RoundRejectedError: If no client of a cohort returned finite numbers.
             ValueError: If the data have another number of clients than the loaded states.
         """
+        precision = Precision(autocast.dtype, autocast.scale)
         known, found = self.num_clients, len(batch.samples)
         if known is not None and known != found:
             raise InvalidValueError(
                 f"The checkpoint holds a federation of {known} clients, the data have {found}. Resume with the data it "
                 "was trained on."
             )
-        return self.loop.run(batch.index, self._transport.receive(batch, autocast), undo_overflow)
+        return self.loop.run(batch.index, self._transport.receive(batch), undo_overflow, precision)
 
     @property
     def num_clients(self) -> int | None:
