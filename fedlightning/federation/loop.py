@@ -19,6 +19,7 @@ from fedlightning.federation.protocol import (
     Stamp,
     Transport,
 )
+from fedlightning.federation.recruiter import Recruiter
 from fedlightning.federation.server import FederatedServer
 
 
@@ -114,15 +115,16 @@ class RoundLoop:
         server, transport = self.server, self.transport
         metrics: dict[str, Tensor | float] = {}
         columns: dict[str, ClientColumn] = {}
+        recruiter = Recruiter(transport)
         for phase, invitation in enumerate(invitations):
             request = server.request(Stamp(index, phase), invitation.seed, precision)
-            if not invitation.answering:
-                _warn_of_a_skipped_round(index, phase, len(invitations), invitation.contacted)
-                server.count_download(request, invitation.contacted)
+            heard = recruiter.ask(request, invitation)
+            if heard is None:
+                _warn_of_a_skipped_round(index, phase, len(invitations), recruiter.contacted)
+                server.count_download(request, recruiter.contacted)
                 return RoundResult({"skipped": 1.0}, undone=True)
-            answers = transport.ask(request, invitation.client_ids)
             outcome = server.aggregate(
-                request, answers, transport.processes, invitation.client_ids, invitation.contacted, undo_overflow
+                request, heard.answers, transport.processes, heard.invited, recruiter.contacted, undo_overflow
             )
             if outcome.overflow:
                 return RoundResult(metrics, columns, undone=True, overflow=True)

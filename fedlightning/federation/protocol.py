@@ -19,6 +19,7 @@ from fedlightning.algorithms.base import PerClient
 from fedlightning.core.parameter_space import Layout
 from fedlightning.federation.processes import Processes
 from fedlightning.oracle import Autocast
+from fedlightning.participation import Recruitment
 
 
 class Stamp(NamedTuple):
@@ -54,12 +55,14 @@ class Invitation:
         answering: Number of clients that will answer, over all processes; 0 if too few do, which skips the round.
         contacted: Number of clients that the server sends its message to, over all processes.
         seed: Seed of the exchange.
+        recruitment: Whom to invite where nobody knows beforehand who will answer; None where ``client_ids`` will.
     """
 
     client_ids: Sequence[int]
     answering: int
     contacted: int
     seed: int
+    recruitment: Recruitment | None = None
 
 
 @dataclass(frozen=True)
@@ -118,6 +121,29 @@ class Answer:
     evaluated: Tensor | None = None
     per_client: tuple[str, ...] = ()
     sound: Tensor | None = None
+
+    def to(self, device: torch.device) -> Answer:
+        """Return the answer with its tensors on a device."""
+
+        def moved(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+            return {name: tensor.to(device) for name, tensor in tensors.items()}
+
+        def placed(tensor: Tensor | None) -> Tensor | None:
+            return None if tensor is None else tensor.to(device)
+
+        update = self.update
+        if update is not None:
+            sent = {each.name: getattr(update, each.name) for each in fields(update)}
+            update = replace(update, **moved({k: v for k, v in sent.items() if isinstance(v, Tensor)}))
+        return replace(
+            self,
+            update=update,
+            buffers=self.buffers.to(device),
+            metrics=moved(self.metrics),
+            tally=moved(self.tally),
+            evaluated=placed(self.evaluated),
+            sound=placed(self.sound),
+        )
 
 
 @dataclass(frozen=True)
