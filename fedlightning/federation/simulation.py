@@ -39,7 +39,9 @@ class Simulation:
     """Runs a server and the clients of one process, connected by an :class:`InProcess` transport.
 
     Attributes:
+        task: The module with the objective.
         space: The task's parameters by block.
+        parameters: Names, shapes and dtypes of the shared parameters.
         server: The server half.
         runner: The client half.
         loop: Carries out rounds between them.
@@ -82,7 +84,8 @@ class Simulation:
             evaluator: Measures clients' models; None where clients never evaluate.
         """
         self.space = space
-        self._task = task
+        self.task = task
+        self.parameters = described(space.shared, task)
         self._regularizer = regularizer
         self._report = report
         self._weighting = weighting
@@ -102,7 +105,7 @@ class Simulation:
             clients: Clients = Architectures(task, make_group) if choice else make_group()
             self.server = FederatedServer(self._bind(algorithm, space), self._start, weighting)
         selection = OracleSelection(oracle, self.processes, report, self_check)
-        self.runner = ClientRunner(task, clients, selection, self.processes, described(space.shared, task))
+        self.runner = ClientRunner(task, clients, selection, self.processes, self.parameters)
         self._transport = InProcess(self.runner, self.processes, evaluator)
         self.loop = RoundLoop(self.server, self._transport)
 
