@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 from copy import deepcopy
 
+import torch
+
 from fedlightning.core.per_architecture import TaskArchitectures
 from fedlightning.federation.loop import RoundLoop
 from fedlightning.federation.protocol import Precision
@@ -15,7 +17,12 @@ from fedlightning.federation.remote.shard import Shard
 from fedlightning.federation.remote.store import GenerationStore
 from fedlightning.federation.transport import InProcess
 from fedlightning.federation.transport.remote import Deadlines, Remote
-from tests.support.federations import loop_for
+from fedlightning.oracle import Autocast, Sequential
+from fedlightning.tasks import ClientNumbers
+from tests.support.federations import CLIENTS, K, loop_for
+
+NODES = [[0], [4, 1], [2, 3, 5]]
+NUMBERS = ClientNumbers(CLIENTS, local_steps=K, seed=0)
 
 
 class Wires:
@@ -70,9 +77,9 @@ def nodes_of(task, oracle, data, holdings, folder, **options):
 class FederationOfNodes:
     """A server, and nodes behind a carrier."""
 
-    def __init__(self, task, num_clients, oracle, carrier, checks=None, silence=None, **options):
+    def __init__(self, task, num_clients, oracle, carrier, services, checks=None, silence=None, **options):
         simulation = loop_for(task, oracle, **options)  # for its server alone
-        self.server, self.carrier = simulation.server, carrier
+        self.server, self.services = simulation.server, services
         deadlines = Deadlines(enrol=5.0, phase=30.0)
         self.remote = Remote(carrier, simulation, num_clients, deadlines, checks, silence)
         self.loop = RoundLoop(self.server, self.remote)
@@ -87,13 +94,8 @@ class FederationOfNodes:
     def point(self):
         return self.server.point
 
-    def restart(self, node, service):
-        """Replace a node by a new process of the same machine."""
-        self.carrier.services[node].close()
-        self.carrier.services[node] = service()
-
     def close(self):
-        for service in self.carrier.services.values():
+        for service in self.services.values():
             service.close()
 
     def states(self, folder, holdings):
@@ -114,3 +116,37 @@ def rows_of(simulation, client):
     if not table.has_states or not table.states.has_seen([client])[0]:
         return None
     return {name: value[0] for name, value in table.states.of([client]).items()}
+
+
+def both(make, data, batches, holdings, folder, oracle=None, connect=Wires, **options):
+    """The same rounds in one process and by nodes; ``connect`` makes a carrier to services."""
+    oracle = Sequential() if oracle is None else oracle
+    here = loop_for(make(), oracle, **options)
+    services = nodes_of(make(), oracle, data, holdings, folder, **options)
+    there = FederationOfNodes(make(), sum(map(len, holdings)), oracle, connect(services), services, **options)
+    results = [[loop.run(batch, Autocast("cpu")) for loop in (here, there)] for batch in batches]
+    return here, there, results
+
+
+def assert_same(here, there, results, folder, holdings, close=torch.equal):
+    assert close(here.point, there.point)
+    assert (here.server.buffers is None) == (there.server.buffers is None)
+    if here.server.buffers is not None:
+        assert close(here.server.buffers, there.server.buffers)
+    assert here.server.traffic == there.server.traffic
+    for mine, theirs in results:
+        assert mine.metrics.keys() == theirs.metrics.keys()
+        assert (mine.undone, mine.overflow) == (theirs.undone, theirs.overflow)
+        for name, value in mine.metrics.items():
+            torch.testing.assert_close(torch.as_tensor(value), torch.as_tensor(theirs.metrics[name]))
+    assert_same_states(here, there, folder, holdings, close)
+
+
+def assert_same_states(here, there, folder, holdings, close=torch.equal):
+    for client, theirs in there.states(folder, holdings).items():
+        mine = rows_of(here, client)
+        if mine is None:  # never asked, or it keeps nothing
+            assert not theirs
+        else:
+            assert mine.keys() == theirs.keys()
+            assert all(close(value, theirs[name]) for name, value in mine.items())
