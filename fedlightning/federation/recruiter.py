@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -16,11 +16,11 @@ class Heard:
     """Holds the answers of a phase.
 
     Attributes:
-        answers: The answers, as they come or already there.
+        answers: The answers, as they come or already there; whoever stops before the end closes it.
         invited: The clients they are of, in the order in which answers are added up.
     """
 
-    answers: Iterable[Answer]
+    answers: Iterator[Answer]
     invited: Sequence[int]
 
 
@@ -61,7 +61,7 @@ class Recruiter:
             answers = self._first(request, cohort, recruitment.first)
             if sum(len(answer.client_ids) for answer in answers) >= recruitment.at_least:
                 self._last = self._last if request.stamp.phase else number
-                return Heard(answers, cohort)
+                return Heard((answer for answer in answers), cohort)
         return None
 
     def _first(self, request: Request, cohort: Sequence[int], first: int | None) -> list[Answer]:
