@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from fedlightning.core.errors import UsageError
 from fedlightning.federation.client import ClientRunner
@@ -99,6 +99,12 @@ class InProcess:
     def undo(self, index: int) -> None:
         """Put clients back to where they were before a round."""
         self.runner.clients.undo(index)
+
+    def checkpoint(self) -> None:
+        """Return nothing: the client states are here, and checkpoints hold them."""
+
+    def resume(self, stored: Any) -> None:
+        """Leave what nodes keep to them: here a checkpoint of theirs gives the global model alone."""
 
     @property
     def _round(self) -> RoundBatch:

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedlightning.core.validation import require
+from fedlightning.federation.cohort import RoundBatch
 from fedlightning.federation.processes import OneProcess, Processes
 from fedlightning.federation.protocol import (
     Answer,
     EvaluationAnswer,
     EvaluationRequest,
+    Invitation,
     Precision,
     Request,
     Roster,
@@ -93,6 +95,7 @@ class Remote:
         self._types = MessageTypes(server.algorithm)
         self._expectations = Expectations(lambda: server.algorithm, simulation.space.personal.dim)
         self._device = server.point.device
+        self._table = simulation.runner.clients.table
         self._asked: dict[int, tuple[Stamp, Generation]] = {}
 
     def join(self, precision: Precision) -> Roster:
@@ -106,7 +109,9 @@ class Remote:
         rosters: dict[str, Roster] = {}
         for node, packet in self._exchange(packets, "join", "Before the first round", self._deadlines.enrol):
             rosters[self.directory.name(node)] = decode_roster(packet)
-        return merged(rosters, self.directory)
+        roster = merged(rosters, self.directory)
+        self._table.begin(roster.changed_buffers, roster.num_clients)  # so that the global model has its buffers
+        return roster
 
     def ask(self, request: Request, invited: Sequence[int]) -> Iterator[Answer]:
         """Yield the answers of the invited clients as they come until the deadline; wrong ones are left out."""
@@ -155,6 +160,10 @@ class Remote:
     def undo(self, index: int) -> None:
         """Go back to the answers that were accepted before a round."""
         self.ledger.undo(index)
+
+    def receive(self, batch: RoundBatch) -> Sequence[Invitation]:
+        """Return whom to ask in the coming round."""
+        return batch.invitations
 
     def checkpoint(self) -> dict[str, Any]:
         """Return what a checkpoint keeps of the clients: numbers of samples, and which of their answers counted."""
