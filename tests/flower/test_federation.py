@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from functools import partial
 
@@ -12,14 +13,16 @@ pytestmark = pytest.mark.flower
 
 import torch
 
+from fedlightning.federation.remote.packet import Packet
 from fedlightning.flower.carrier import FlowerCarrier
 from fedlightning.flower.client_app import make_client_app
 from fedlightning.oracle import Autocast, Sequential, Vectorized
 from fedlightning.participation import Uniform
 from tests.support.cases import CASES
-from tests.support.federations import loop_for, personal_quadratic, quadratic, rounds_of
+from tests.support.federations import CLIENTS, loop_for, personal_quadratic, quadratic, rounds_of
+from tests.support.lies import LIES, NAN, run_quietly, telling, without
 from tests.support.local_grid import LocalGrid
-from tests.support.nodes import NODES, NUMBERS, FederationOfNodes, assert_same, both, nodes_of
+from tests.support.nodes import NODES, NUMBERS, FederationOfNodes, assert_same, assert_same_states, both, nodes_of
 from tests.support.situations import ROUNDS, SITUATIONS, batches_of, seeded
 from tests.support.small import regression_data
 
@@ -80,6 +83,62 @@ def test_other_minibatches_at_one_node_do_not_pass_for_the_same(tmp_path):
             loop.run(batch, Autocast("cpu"))
     moved = (here.point - loop_for(task()).point).norm()
     assert (here.point - there.point).norm() > 0.01 * moved > 0
+
+
+@pytest.mark.parametrize("lie", [*LIES, "NaN"])
+def test_a_node_that_lies_is_left_out_named_and_disturbs_nothing_else(lie, tmp_path):
+    change, why = {**LIES, "NaN": NAN}[lie]
+    algorithm = CASES["SCAFFOLD"].algorithm()
+    services = nodes_of(quadratic(algorithm), Sequential(), NUMBERS, NODES, tmp_path)
+    liar, lies = services[100].handle, []
+    apps = {node: make_client_app(each.handle) for node, each in services.items()}
+
+    def tell(data):
+        packet = Packet.from_bytes(liar(data))
+        return telling(change)(packet).to_bytes() if lies else packet.to_bytes()
+
+    apps[100] = make_client_app(tell)
+    there = FederationOfNodes(
+        quadratic(algorithm), CLIENTS, Sequential(), FlowerCarrier(LocalGrid(apps), poll=0.01), services
+    )
+    here = loop_for(quadratic(algorithm), Sequential())
+    first, *rest = rounds_of(algorithm, 3)
+    for loop in (here, there):
+        loop.run(first, Autocast("cpu"))
+    lies.append(lie)
+    said = []
+    for batch in rest:
+        here.run(without(batch, 0), Autocast("cpu"))
+        said += run_quietly(there, batch)
+    assert len(said) == (1 if lie == "NaN" else 2)
+    assert all("client 0" in each for each in said)
+    assert all(re.search(why, each) for each in said)
+    assert torch.equal(here.point, there.point)
+    assert_same_states(here, there, tmp_path, NODES)
+
+
+def test_answers_of_a_round_that_is_over_cannot_get_in(tmp_path):
+    """A node that comes back delivers its late answer to nobody."""
+    algorithm = CASES["SCAFFOLD"].algorithm()
+    services = nodes_of(quadratic(algorithm), Sequential(), NUMBERS, NODES, tmp_path)
+    grid = LocalGrid({node: make_client_app(each.handle) for node, each in services.items()})
+    there = FederationOfNodes(
+        quadratic(algorithm), CLIENTS, Sequential(), FlowerCarrier(grid, poll=0.01), services, deadline=0.2
+    )
+    here = loop_for(quadratic(algorithm), Sequential())
+    first, second, third = rounds_of(algorithm, 3)
+    for loop in (here, there):
+        loop.run(first, Autocast("cpu"))
+    grid.late.add(100)
+    here.run(without(second, 0), Autocast("cpu"))
+    (said,) = run_quietly(there, second)
+    assert said.startswith("Round 2, phase 1: node node-100 (client 0) did not answer: nothing came within 0.2 seconds")
+    grid.late.clear()
+    for loop in (here, there):
+        loop.run(third, Autocast("cpu"))
+    assert len(grid.sent) > 3 * len(NODES)
+    assert torch.equal(here.point, there.point)
+    assert_same_states(here, there, tmp_path, NODES)
 
 
 @pytest.mark.parametrize("make", [lambda: SITUATIONS["personal block"][0](), lambda: SITUATIONS["local buffers"][0]()])

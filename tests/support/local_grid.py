@@ -22,7 +22,8 @@ class LocalGrid(Grid):
 
     Attributes:
         apps: What runs at each node, by id.
-        dead: Nodes that do not answer.
+        dead: Nodes that are not online.
+        late: Nodes that are online and take their time.
         errors: Codes with which nodes fail, in place of an answer.
         sent: All messages pushed.
         bytes: What answers consist of, as they travel.
@@ -31,6 +32,7 @@ class LocalGrid(Grid):
     def __init__(self, apps):
         self.apps = apps
         self.dead = set()
+        self.late = set()
         self.errors = {}
         self.sent = []
         self.bytes = []
@@ -69,7 +71,7 @@ class LocalGrid(Grid):
         found = []
         for number in reversed(list(message_ids)):  # the last is the fastest
             message = self._waiting.get(number)
-            if message is not None and message.metadata.dst_node_id not in self.dead:
+            if message is not None and message.metadata.dst_node_id not in self.dead | self.late:
                 found.append(self._reply(self._waiting.pop(number)))
         return found
 

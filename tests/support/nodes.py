@@ -77,10 +77,12 @@ def nodes_of(task, oracle, data, holdings, folder, **options):
 class FederationOfNodes:
     """A server, and nodes behind a carrier."""
 
-    def __init__(self, task, num_clients, oracle, carrier, services, checks=None, silence=None, **options):
+    def __init__(
+        self, task, num_clients, oracle, carrier, services, checks=None, silence=None, deadline=30.0, **options
+    ):
         simulation = loop_for(task, oracle, **options)  # for its server alone
         self.server, self.services = simulation.server, services
-        deadlines = Deadlines(enrol=5.0, phase=30.0)
+        deadlines = Deadlines(enrol=5.0, phase=deadline)
         self.remote = Remote(carrier, simulation, num_clients, deadlines, checks, silence)
         self.loop = RoundLoop(self.server, self.remote)
 

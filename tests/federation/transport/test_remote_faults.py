@@ -11,14 +11,13 @@ import torch
 from fedlightning import algorithms as fl
 from fedlightning.federation.protocol import Invitation, Precision, Stamp
 from fedlightning.federation.remote.failure import Failure, encode_failure
-from fedlightning.federation.remote.fields import Writer
 from fedlightning.federation.remote.packet import Packet
 from fedlightning.federation.remote.silence import NodeError, Silence
-from fedlightning.federation.remote.training_codec import decode_answers, encode_answers
 from fedlightning.federation.round_loader import RoundLoader
 from fedlightning.oracle import Autocast, Sequential
 from fedlightning.participation import FirstResponders, ResponseShare
 from tests.support.federations import CLIENTS, loop_for, quadratic, rounds_of
+from tests.support.lies import LIES, NAN, run_quietly, telling, without
 from tests.support.nodes import NODES, NUMBERS, FederationOfNodes, Wires, assert_same_states, nodes_of
 
 ROUNDS = 3
@@ -32,67 +31,6 @@ def federation(algorithm, folder, **options):
     return carrier, FederationOfNodes(quadratic(algorithm), CLIENTS, Sequential(), carrier, services, **options)
 
 
-def without(batch, *clients):
-    """The round as it is if some clients do not answer, but are asked."""
-    cohorts = tuple(
-        replace(
-            cohort,
-            members=tuple(member for member in cohort.members if member.id not in clients),
-            answering=len(cohort.members) - len(clients),
-            contacted=len(cohort.members),
-        )
-        for cohort in batch.cohorts
-    )
-    return type(batch)(batch.index, cohorts, batch.samples)
-
-
-def run_quietly(loop, batch):
-    """The warnings of a round."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        loop.run(batch, Autocast("cpu"))
-    return [str(each.message) for each in caught]
-
-
-def changed(packet, change):
-    """The packet of a node's answers, with one array of each of them changed."""
-    parts = []
-    for part in decode_answers(packet):
-        name = next(name for name in part.arrays if name.startswith("update."))
-        parts.append(change(part, name))
-    return encode_answers(parts)
-
-
-def with_array(part, name, tensor):
-    writer = Writer()
-    writer.tensor(name, tensor)
-    return replace(part, arrays={**part.arrays, **writer.arrays})
-
-
-def numbers(part, name):
-    return torch.frombuffer(bytearray(part.arrays[name].data), dtype=torch.float64).reshape(part.arrays[name].shape)
-
-
-LIES = {
-    "wrong shape": (
-        lambda part, name: with_array(part, name, numbers(part, name)[:, :3]),
-        r"is torch\.float64 \[1, 3\]",
-    ),
-    "ten times the size": (lambda part, name: with_array(part, name, numbers(part, name).repeat(1, 10)), r"\[1, 80\]"),
-    "more arrays": (lambda part, name: with_array(part, "more", torch.zeros(1000)), "does not belong into it"),
-    "another dtype": (lambda part, name: with_array(part, name, numbers(part, name).float()), r"is torch\.float32"),
-    "no dimension of clients": (lambda part, name: with_array(part, name, numbers(part, name)[0]), "expected"),
-    "too large": (lambda part, name: with_array(part, name, numbers(part, name) * 0 - 1e30), r"up to 1e\+30"),
-    "an old round": (lambda part, name: replace(part, values={**part.values, "round": 0}), "of round 1"),
-    "somebody else": (lambda part, name: replace(part, values={**part.values, "client_ids": [1]}), "not asked for"),
-    "another class": (
-        lambda part, name: replace(part, values={**part.values, "update.type": "os:system"}),
-        "'os:system'",
-    ),
-    "no number": (lambda part, name: replace(part, values={**part.values, "round": "x"}), "expected a int"),
-}
-
-
 @pytest.mark.parametrize("lie", LIES)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_node_that_lies_is_left_out_and_named(name, lie, tmp_path):
@@ -102,7 +40,7 @@ def test_a_node_that_lies_is_left_out_and_named(name, lie, tmp_path):
     first, *rest = rounds_of(algorithm, ROUNDS)
     for loop in (here, there):
         loop.run(first, Autocast("cpu"))
-    carrier.tamper[LIAR] = lambda packet: [changed(packet, change) if packet.kind == "answers" else packet]
+    carrier.tamper[LIAR] = lambda packet: [telling(change)(packet)]
     for batch in rest:
         here.run(without(batch, 0), Autocast("cpu"))
         said = run_quietly(there, batch)
@@ -120,11 +58,7 @@ def test_a_node_that_lies_is_left_out_and_named(name, lie, tmp_path):
 def test_nan_of_a_node_is_left_out_as_in_a_simulation(name, tmp_path):
     algorithm = ALGORITHMS[name]
     carrier, there = federation(algorithm, tmp_path)
-    carrier.tamper[LIAR] = lambda packet: [
-        changed(packet, lambda part, name: with_array(part, name, numbers(part, name) * torch.nan))
-        if packet.kind == "answers"
-        else packet
-    ]
+    carrier.tamper[LIAR] = lambda packet: [telling(NAN[0])(packet)]
     here = loop_for(quadratic(algorithm), Sequential())
     said = []
     for batch in rounds_of(algorithm, ROUNDS):
