@@ -303,6 +303,8 @@ def _require_in_this_process(client_ids: Sequence[int], processes: Processes, nu
         UsageError: If one does not.
     """
     count = processes.count
+    if count == 1:
+        return
     mine = held_by(processes.rank, count, num_clients)
     if elsewhere := [client for client in client_ids if client not in mine]:
         raise UsageError(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
 import fedlightning
 from fedlightning.core.per_architecture import TaskArchitectures
 from fedlightning.federation.client_states import StatesByField
-from fedlightning.federation.protocol import Request, Stamp
+from fedlightning.federation.protocol import Precision, Roster, Stamp
 from fedlightning.federation.remote.client_rows import ClientRows
 from fedlightning.federation.remote.evaluation_codec import EVALUATE, decode_measured, encode_evaluation
 from fedlightning.federation.remote.failure import Failure, encode_failure
@@ -50,6 +50,7 @@ class NodeService:
     answer from which of their states, and brings numbers. States, personal blocks and local buffers stay in the store.
 
     Attributes:
+        simulation: Task and algorithm of the node.
         runner: Computes the clients.
     """
 
@@ -66,8 +67,8 @@ class NodeService:
         """
         task = simulation.task
         first = next(parameter for parameter in task.parameters() if parameter.requires_grad)
+        self.simulation = simulation
         self.runner = simulation.runner
-        self._parameters = simulation.parameters
         self._algorithm = simulation.server.algorithm
         self._types = MessageTypes(self._algorithm)
         self._rows = ClientRows(self.runner, TaskArchitectures(task))
@@ -115,12 +116,11 @@ class NodeService:
     def _enrol(self, packet: Packet) -> Packet:
         shard, algorithm = self._shard, type_name(type(self._algorithm))
         return encode_enrolment(
-            Enrolment(shard.client_ids, shard.samples, self._parameters, algorithm, fedlightning.__version__)
+            Enrolment(shard.client_ids, shard.samples, self.simulation.parameters, algorithm, fedlightning.__version__)
         )
 
     def _join(self, packet: Packet) -> Packet:
-        cohort = self._shard.cohort_of_first(*self._place)
-        return encode_roster(self.runner.join(cohort, self._shard.samples, decode_join(packet)))
+        return encode_roster(self._try_out(self._shard.client_ids[0], decode_join(packet)))
 
     def _ask(self, packet: Packet) -> Packet:
         asked = decode_asked(packet, self._types)
@@ -142,7 +142,9 @@ class NodeService:
         """Compute answers of clients, and keep the states that they lead to before anything is sent."""
         request, clients = asked.request, [standing.client for standing in generations]
         states = {each.client: self._store.states(asked.federation, each) for each in generations}
-        self._get_ready(request, [client for client, own in states.items() if own is not None])
+        if not self.runner.has_joined:
+            require_same_buffers(request, self._try_out(clients[0], request.precision))
+        self._get_ready(states, request.precision)
         cohort = self._shard.cohort(clients, request, *self._place)
         answers: dict[int, Packet] = {}
         with torch.no_grad(), self._rows.at(states):
@@ -155,15 +157,15 @@ class NodeService:
             self._store.keep(asked.federation, standing.client, generation, kept)
         return answers
 
-    def _get_ready(self, request: Request, returning: Sequence[int]) -> None:
-        """Find out which buffers change where this process has not seen that yet, as after a restart."""
-        if not self.runner.has_joined:
-            roster = self.runner.join(self._shard.cohort_of_first(*self._place), self._shard.samples, request.precision)
-            require_same_buffers(request, roster)
-        for client in returning:
-            if not self._rows.has_table(client):
-                cohort = self._shard.cohort([client], request, *self._place)
-                self.runner.join(cohort, self._shard.samples, request.precision)
+    def _get_ready(self, states: Mapping[int, StatesByField | None], precision: Precision) -> None:
+        """Find out which buffers change for clients with states, where this process has not seen that yet."""
+        for client, own in states.items():
+            if own is not None and not self._rows.has_table(client):
+                self._try_out(client, precision)
+
+    def _try_out(self, client: int, precision: Precision) -> Roster:
+        cohort = self._shard.trial(client, *self._place)
+        return self.runner.join(cohort, self._shard.samples, precision)
 
     def _evaluate(self, packet: Packet) -> Packet:
         if self._evaluator is None:
@@ -172,6 +174,7 @@ class NodeService:
         clients = [standing.client for standing in measured.standings]
         self._require_own(clients)
         states = {each.client: self._store.states(measured.federation, each) for each in measured.standings}
+        self._get_ready(states, Precision())
         with self._rows.at(states):
             return encode_evaluation(list(self._evaluator.answers(measured.request, clients)))
 

@@ -75,9 +75,9 @@ class Shard:
         """Return clients of the node with the samples of a round and phase, on a device."""
         return self._placed(client_ids, *request.stamp, request.seed, device, dtype)
 
-    def cohort_of_first(self, device: torch.device, dtype: torch.dtype) -> Cohort:
-        """Return the node's first client with samples of the first round, to try the objective on."""
-        return self._placed(self.client_ids[:1], 0, 0, 0, device, dtype)
+    def trial(self, client: int, device: torch.device, dtype: torch.dtype) -> Cohort:
+        """Return a client of the node with samples of the first round, to try the objective on."""
+        return self._placed([client], 0, 0, 0, device, dtype)
 
     def _placed(
         self,

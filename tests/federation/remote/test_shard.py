@@ -69,9 +69,9 @@ def test_clients_of_a_node_work_on_the_samples_of_the_simulation(in_memory, phas
         assert all(torch.equal(value, expected[client]) for client, value in found.items())
 
 
-def test_the_first_client_tries_the_objective_out():
+def test_a_client_tries_the_objective_out():
     shard = Shard(regression_data(), phases("minibatches"), {2: 2, 3: 3})
-    cohort = shard.cohort_of_first(CPU, torch.float64)
+    cohort = shard.trial(2, CPU, torch.float64)
     assert [member.id for member in cohort.members] == [2]
     assert next(cohort.preview(1).minibatches()).data[0].dtype == torch.float64
 
