@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fedlightning.core.validation import require
@@ -28,6 +28,7 @@ from fedlightning.federation.remote.expectations import Expectation, Expectation
 from fedlightning.federation.remote.failure import FAILURE, decode_failure
 from fedlightning.federation.remote.generation import Generation, RequestDigest
 from fedlightning.federation.remote.ledger import Ledger
+from fedlightning.federation.remote.logged_names import LoggedNames
 from fedlightning.federation.remote.message_types import MessageTypes
 from fedlightning.federation.remote.packet import Packet, PacketError
 from fedlightning.federation.remote.roster_codec import decode_roster, encode_join
@@ -97,6 +98,7 @@ class Remote:
         self._device = server.point.device
         self._table = simulation.runner.clients.table
         self._asked: dict[int, tuple[Stamp, Generation]] = {}
+        self._logged = LoggedNames()
 
     def join(self, precision: Precision) -> Roster:
         """Wait for all clients, and return their roster; clients that a checkpoint knows may be away.
@@ -117,6 +119,7 @@ class Remote:
         """Yield the answers of the invited clients as they come until the deadline; wrong ones are left out."""
         self.directory.look_for_nodes()
         self.ledger.begin_round(request.stamp.round)
+        self._logged.begin(request.stamp.phase)
         expected, digest = self._expectations.of(request), RequestDigest(request)
         standings = {client: self.ledger.standing(client) for client in invited}
         self._asked = {client: (request.stamp, digest.generation(each)) for client, each in standings.items()}
@@ -207,13 +210,18 @@ class Remote:
                 self._leave_out(where, name, str(error))
                 continue
             why = self._checks.objection(answer, request, expected, asked)
-            if why is None:
-                yield answer.to(self._device)
-            else:
-                self._leave_out(where, f"client {', '.join(map(str, answer.client_ids))}, from {name},", why)
+            client = f"client {', '.join(map(str, answer.client_ids))}, from {name},"
+            if why is not None:
+                self._leave_out(where, client, why)
+                continue
+            if not self._logged.fit(answer.tally):
+                why = f"it has {sorted(answer.tally)}, others {self._logged.names}. Its update counts."
+                self._leave_out(where, client, why, what="what is logged")
+                answer = replace(answer, tally={}, evaluated=None)
+            yield answer.to(self._device)
 
-    def _leave_out(self, where: str, name: str, why: str) -> None:
-        warnings.warn(f"{where}: an answer of {name} was left out: {why}", RuntimeWarning, stacklevel=3)
+    def _leave_out(self, where: str, name: str, why: str, what: str = "an answer") -> None:
+        warnings.warn(f"{where}: {what} of {name} was left out: {why}", RuntimeWarning, stacklevel=3)
 
 
 def _silence(delivery: Delivery) -> tuple[str, bool]:

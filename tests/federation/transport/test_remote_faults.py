@@ -17,7 +17,7 @@ from fedlightning.federation.round_loader import RoundLoader
 from fedlightning.oracle import Autocast, Sequential
 from fedlightning.participation import FirstResponders, ResponseShare
 from tests.support.federations import CLIENTS, loop_for, quadratic, rounds_of
-from tests.support.lies import LIES, NAN, run_quietly, telling, without
+from tests.support.lies import LIES, NAN, run_quietly, telling, with_array, without
 from tests.support.nodes import NODES, NUMBERS, FederationOfNodes, Wires, assert_same_states, nodes_of
 
 ROUNDS = 3
@@ -66,6 +66,26 @@ def test_nan_of_a_node_is_left_out_as_in_a_simulation(name, tmp_path):
         said += run_quietly(there, batch)
     assert len(said) == 1
     assert said[0].startswith("NaN or infinite numbers came from client 0: left out of the mean")
+    assert torch.equal(here.point, there.point)
+    assert_same_states(here, there, tmp_path, NODES)
+
+
+def test_a_node_that_logs_something_else_spoils_no_round(tmp_path):
+    def boasting(part, name):
+        added = with_array(part, "tally/accuracy", torch.ones(1))
+        return replace(added, values={**added.values, "tally": [*part.values["tally"], "accuracy"]})
+
+    algorithm = ALGORITHMS["SCAFFOLD"]
+    carrier, there = federation(algorithm, tmp_path)
+    here = loop_for(quadratic(algorithm), Sequential())
+    first, *rest = rounds_of(algorithm, ROUNDS)
+    for loop in (here, there):
+        loop.run(first, Autocast("cpu"))
+    carrier.tamper[LIAR] = lambda packet: [telling(boasting)(packet)]
+    for batch in rest:
+        here.run(batch, Autocast("cpu"))
+        (said,) = run_quietly(there, batch)
+        assert "what is logged of client 0, from node node-100 (client 0), was left out: it has ['accuracy', " in said
     assert torch.equal(here.point, there.point)
     assert_same_states(here, there, tmp_path, NODES)
 
