@@ -131,6 +131,10 @@ class Simulation:
         self._transport: Connection = InProcess(self.runner, self.processes, evaluator)
         self.clients_are_elsewhere = connect is not None
         if connect is not None:
+            if self.processes.count > 1:
+                raise UsageError(
+                    "A server whose clients are on other machines is one process. Train it with devices=1."
+                )
             self._transport = connect(self)
         self.loop = RoundLoop(self.server, self._transport)
 

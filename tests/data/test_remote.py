@@ -58,16 +58,16 @@ FITS = {
 }
 
 
-@pytest.mark.parametrize("name", FITS)
-def test_a_fit_over_nodes_is_the_fit_of_the_simulation(name, tmp_path):
+@pytest.mark.parametrize(("name", "precision"), [*((name, "32-true") for name in FITS), ("duals", "bf16-mixed")])
+def test_a_fit_over_nodes_is_the_fit_of_the_simulation(name, precision, tmp_path):
     make, options = FITS[name]
     here = made(make, **options)
-    fit = trainer(max_steps=6)
+    fit = trainer(max_steps=6, precision=precision)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         fit.fit(here, regression_data(participation=Uniform(3), **ROUNDS))
     there, data, _ = federation(make, tmp_path, Uniform(3), **options)
-    remote_fit = trainer(max_steps=6)
+    remote_fit = trainer(max_steps=6, precision=precision)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         remote_fit.fit(there, data)

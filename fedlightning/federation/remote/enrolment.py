@@ -19,6 +19,9 @@ from fedlightning.federation.remote.message_types import type_name
 from fedlightning.federation.remote.packet import Packet, PacketError
 from fedlightning.federation.remote.roster_codec import ENROL, Enrolment, decode_enrolment
 
+_LATE = 30.0
+"""Seconds that a round waits for a node that comes back to say which clients it has."""
+
 
 class EnrolmentError(FedlightningError, RuntimeError):
     """The nodes do not make up the federation that the server expects."""
@@ -113,7 +116,8 @@ class Directory:
         self._names = {node: name for node, name in present.items() if node not in new}
         if not new or len(self._node_of) == len(self.samples):
             return
-        for delivery in self._carrier.exchange(new, "enrol", self._seconds):
+        seconds = self._seconds if begins else min(self._seconds, _LATE)
+        for delivery in self._carrier.exchange(new, "enrol", seconds):
             if delivery.packet is None:
                 continue
             try:

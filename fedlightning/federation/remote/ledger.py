@@ -52,7 +52,8 @@ class Ledger:
 
     def checkpoint(self) -> dict[str, Any]:
         """Return what a checkpoint keeps, in plain types; from now on nodes keep what this checkpoint goes back to."""
-        self._checkpoints = [*self._checkpoints[1 - _CHECKPOINTS :], dict(self._accepted)]
+        if self._accepted not in self._checkpoints[-1:]:  # several files may be written after a round
+            self._checkpoints = [*self._checkpoints[1 - _CHECKPOINTS :], dict(self._accepted)]
         return {
             "federation": self.federation,
             "accepted": {client: text_of(generation) for client, generation in self._accepted.items()},

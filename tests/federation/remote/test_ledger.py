@@ -40,6 +40,7 @@ def test_nodes_keep_what_the_last_two_checkpoints_go_back_to():
         ledger.begin_round(index)
         ledger.accept({3: generation(index)})
         stored.append(ledger.checkpoint())
+        assert ledger.checkpoint() == stored[-1]  # a second file
     ledger.begin_round(5)
     ledger.accept({3: generation(5)})
     assert ledger.standing(3).kept == (generation(4), generation(3))

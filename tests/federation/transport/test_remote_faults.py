@@ -90,6 +90,27 @@ def test_a_node_that_logs_something_else_spoils_no_round(tmp_path):
     assert_same_states(here, there, tmp_path, NODES)
 
 
+@pytest.mark.parametrize("name", ["SCAFFOLD", "CDMA_ADA"])
+def test_a_round_that_overflows_is_taken_back_everywhere(name, tmp_path):
+    algorithm = ALGORITHMS[name]
+    carrier, there = federation(algorithm, tmp_path)
+    here = loop_for(quadratic(algorithm), Sequential())
+    first, second, third = rounds_of(algorithm, 3)
+    for loop in (here, there):
+        loop.run(first, Autocast("cpu"))
+    before = there.point.clone()
+    carrier.tamper[LIAR] = lambda packet: [telling(NAN[0])(packet)]
+    result = there.run(second, Autocast("cpu", scale=1024.0), undo_overflow=True)
+    assert (result.undone, result.overflow) == (True, True)
+    assert torch.equal(there.point, before)
+    carrier.tamper.clear()
+    for batch in (second, third):
+        for loop in (here, there):
+            loop.run(batch, Autocast("cpu"))
+    assert torch.equal(here.point, there.point)
+    assert_same_states(here, there, tmp_path, NODES)
+
+
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_answers_that_come_twice_or_late_change_nothing(name, tmp_path):
     algorithm, former = ALGORITHMS[name], []
