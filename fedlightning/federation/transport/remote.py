@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fedlightning.core.per_architecture import TaskArchitectures
 from fedlightning.core.validation import require
 from fedlightning.federation.cohort import RoundBatch
 from fedlightning.federation.processes import OneProcess, Processes
@@ -96,7 +97,7 @@ class Remote:
         self._types = MessageTypes(server.algorithm)
         self._expectations = Expectations(lambda: server.algorithm, simulation.space.personal.dim)
         self._device = server.point.device
-        self._table = simulation.runner.clients.table
+        self._simulation = simulation
         self._asked: dict[int, tuple[Stamp, Generation]] = {}
         self._logged = LoggedNames()
 
@@ -112,7 +113,7 @@ class Remote:
         for node, packet in self._exchange(packets, "join", "Before the first round", self._deadlines.enrol):
             rosters[self.directory.name(node)] = decode_roster(packet)
         roster = merged(rosters, self.directory)
-        self._table.begin(roster.changed_buffers, roster.num_clients)  # so that the global model has its buffers
+        self._begin_tables(roster)
         return roster
 
     def ask(self, request: Request, invited: Sequence[int]) -> Iterator[Answer]:
@@ -176,6 +177,13 @@ class Remote:
         """Go on from a :meth:`checkpoint`."""
         self.directory.resume(stored["samples"])
         self.ledger.resume(stored)
+
+    def _begin_tables(self, roster: Roster) -> None:
+        """Tell the server's side which buffers change, so that its global model has their averages."""
+        clients, choice = self._simulation.runner.clients, TaskArchitectures(self._simulation.task)
+        clients.table.begin(roster.changed_buffers, roster.num_clients)
+        for architecture in {choice.first, *map(choice.of, range(roster.num_clients))}:
+            clients.of_architecture(architecture).table.begin(roster.changed_buffers, roster.num_clients)
 
     def _exchange(
         self, packets: Mapping[int, Packet], group: str, where: str, seconds: float
