@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 OLDEST ?= $(PYTHON)
 NEWEST ?= $(PYTHON)
 
-.PHONY: help demo test lint docs bench build clean
+.PHONY: help demo test flower lint docs bench build clean
 
 help: ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 8
@@ -21,6 +21,15 @@ demo: $(VENV)/ready ## FedMM beside its baselines on embedded digits: table, fig
 
 test: $(VENV)/ready ## the test suite, on all cores; about eleven minutes on two
 	$(BIN)/python -m pytest -n auto --dist worksteal
+
+.venv-flower/ready: pyproject.toml constraints-flower.txt
+	$(PYTHON) -m venv .venv-flower
+	.venv-flower/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-flower.txt \
+		-e '.[all,flower]' pytest pytest-xdist scipy
+	touch $@
+
+flower: .venv-flower/ready ## tests of federations over Flower, in an environment of its own (Python 3.11 or newer)
+	.venv-flower/bin/python -m pytest -n auto -m flower tests/flower
 
 lint: $(VENV)/ready ## formatting, lint and types
 	$(BIN)/ruff format --check .
@@ -49,4 +58,4 @@ build: $(VENV)/ready ## wheel and sdist in dist/, tried with the oldest (OLDEST=
 	$(NEWEST) .ci/try_wheel.py dist/*.whl newest build/newest
 
 clean: ## remove the virtual environment and caches
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-flower build dist .pytest_cache .mypy_cache .ruff_cache

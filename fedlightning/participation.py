@@ -25,6 +25,23 @@ class Selection:
     num_contacted: int
 
 
+@dataclass(frozen=True)
+class Recruitment:
+    """Says whom a server invites where nobody knows beforehand who will answer: clients on machines of their own.
+
+    Attributes:
+        cohorts: Ids of the clients to invite; the next ones each time that too few have answered.
+        first: Number of answers to wait for; None for all that come in time.
+        at_least: Fewest answers to go on with, at least 1.
+        continues: Whether this phase begins with the cohort that the first phase of the round ended with.
+    """
+
+    cohorts: tuple[list[int], ...]
+    first: int | None = None
+    at_least: int = 1
+    continues: bool = False
+
+
 class Participation(ABC):
     """Chooses cohorts as a pure function of seed, round and phase."""
 
@@ -46,6 +63,13 @@ class Participation(ABC):
         """
         ids = self.cohort(num_clients, seed, round_index, phase)
         return Selection(ids, len(ids))
+
+    def recruit(self, num_clients: int, seed: int, round_index: int, phase: int) -> Recruitment:
+        """Return whom to invite where clients answer for themselves; by default the cohort, once.
+
+        The round goes on with whoever of them answers in time.
+        """
+        return Recruitment((self.cohort(num_clients, seed, round_index, phase),))
 
     def fewest(self, num_clients: int) -> int:
         """Return the smallest number of clients that a round may have."""
@@ -252,15 +276,32 @@ class FirstResponders(Participation):
         again = bool(phase) and not self.reinvite
         last = self.select(num_clients, seed, round_index, 0).num_contacted // self.size - 1 if again else 0
         for attempt in range(self.retries + 1):
-            draw = random.Random(derive_seed(seed, round_index, phase, 0, attempt))
-            invited = draw.sample(range(num_clients), self.size)
+            draw, invited = self._invited(num_clients, seed, round_index, phase, attempt)
             if again:
-                draw_again = random.Random(derive_seed(seed, round_index, 0, 0, last + attempt))
-                invited = draw_again.sample(range(num_clients), self.size)
+                _, invited = self._invited(num_clients, seed, round_index, 0, last + attempt)
             answered = responses.arrivals(invited, round_index, draw)[: self.first]
             if len(answered) >= self.at_least:
                 return Selection(sorted(answered), self.size * (attempt + 1))
         return Selection([], self.size * (self.retries + 1))
+
+    def recruit(self, num_clients: int, seed: int, round_index: int, phase: int) -> Recruitment:
+        """Return whom to invite where clients answer for themselves, so that ``responses`` has no say.
+
+        The cohorts are those of a simulation in which as many answer.
+        """
+        again = bool(phase) and not self.reinvite
+        count = 2 * self.retries + 1 if again else self.retries + 1
+        cohorts = (
+            self._invited(num_clients, seed, round_index, 0 if again else phase, each)[1] for each in range(count)
+        )
+        return Recruitment(tuple(sorted(cohort) for cohort in cohorts), self.first, self.at_least, continues=again)
+
+    def _invited(
+        self, num_clients: int, seed: int, round_index: int, phase: int, attempt: int
+    ) -> tuple[random.Random, list[int]]:
+        """Draw the clients of an invitation; the generator goes on to draw who of them answers."""
+        draw = random.Random(derive_seed(seed, round_index, phase, 0, attempt))
+        return draw, draw.sample(range(num_clients), self.size)
 
     def check(self, num_clients: int) -> None:
         """Refuse a federation that is smaller than an invitation."""

@@ -10,7 +10,7 @@ import torch
 
 from fedlightning import algorithms as fl
 from fedlightning.data import RoundLoader
-from fedlightning.participation import Devices, FirstResponders, Full, ResponseShare, Selection, Uniform
+from fedlightning.participation import Devices, FirstResponders, Full, Recruitment, ResponseShare, Selection, Uniform
 from tests.support.federations import loop_for, quadratic, responders, run
 from tests.support.small import trainer
 
@@ -197,3 +197,28 @@ def test_first_responders_resume_bitwise(tmp_path):
     second, _ = loop_and_batches()
     second.load_state_dict(first.state_dict())
     assert torch.equal(run(second, batches[3:]), trajectory[3:])
+
+
+def test_where_clients_answer_for_themselves_the_cohort_is_invited_once():
+    rule = Uniform(size=3)
+    assert rule.recruit(9, 1, 2, 0) == Recruitment((rule.cohort(9, 1, 2, 0),))
+
+
+@pytest.mark.parametrize("reinvite", [True, False])
+def test_the_invitations_are_those_of_a_simulation_in_which_as_many_answer(reinvite):
+    rule = FirstResponders(6, ResponseShare(0.0, 1.0), first=4, at_least=3, retries=2, reinvite=reinvite)
+    for round_index in range(30):
+        last = 0
+        for phase in range(2):
+            selection = rule.select(20, 1, round_index, phase)
+            recruited = rule.recruit(20, 1, round_index, phase)
+            assert (recruited.first, recruited.at_least) == (4, 3)
+            assert recruited.continues == (phase == 1 and not reinvite)
+            start = last if recruited.continues else 0
+            cohorts = recruited.cohorts[start : start + 3]
+            assert len(cohorts) == 3
+            if not selection.ids:
+                break
+            place = selection.num_contacted // 6 - 1
+            assert set(selection.ids) <= set(cohorts[place])
+            last = place

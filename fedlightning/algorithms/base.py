@@ -104,9 +104,15 @@ class PerClient:
         place = {client: number for number, client in enumerate(self.client_ids.tolist())}
         return torch.stack([self.values[place[each]] if each in place else self.default for each in client_ids])
 
-    def only(self, client: int) -> PerClient:
-        """Return what one client may see: its own tensor, as the default of an object without others."""
-        return PerClient(self.of([client])[0], self.client_ids[:0], self.values[:0])
+    def only(self, *client_ids: int) -> PerClient:
+        """Return what some clients may see: their own tensors, and no default unless one of them has it.
+
+        What a single client sees is the default of an object without others.
+        """
+        if len(client_ids) == 1:
+            return PerClient(self.of(client_ids)[0], self.client_ids[:0], self.values[:0])
+        ids = torch.tensor(client_ids, dtype=torch.long, device=self.client_ids.device)
+        return PerClient(torch.zeros_like(self.default), ids, self.of(client_ids))
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from fedlightning.core.errors import MissingPackageError
 
 EXTRAS = {
     "PIL": "vision",
+    "flwr": "flower",
     "matplotlib": "plots",
     "peft": "hf",
     "sklearn": "data",

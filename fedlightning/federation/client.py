@@ -15,7 +15,7 @@ from fedlightning.federation.client_table import ClientTables, mean_of_parts
 from fedlightning.federation.cohort import Chunk, Cohort
 from fedlightning.federation.oracle_selection import OracleSelection
 from fedlightning.federation.processes import Processes
-from fedlightning.federation.protocol import Answer, Request, Roster, Stamp
+from fedlightning.federation.protocol import Answer, Parameter, Precision, Request, Roster, Stamp
 from fedlightning.oracle import Autocast, Cost, Vectorized
 from fedlightning.oracle.objective import begins_to_write
 from fedlightning.oracle.randomness import python_generators_restored
@@ -60,7 +60,14 @@ class ClientRunner:
         has_joined: Whether :meth:`join` has found out which buffers the objective changes.
     """
 
-    def __init__(self, task: nn.Module, clients: Clients, selection: OracleSelection, processes: Processes) -> None:
+    def __init__(
+        self,
+        task: nn.Module,
+        clients: Clients,
+        selection: OracleSelection,
+        processes: Processes,
+        parameters: tuple[Parameter, ...],
+    ) -> None:
         """Start before the first round.
 
         Args:
@@ -68,25 +75,29 @@ class ClientRunner:
             clients: Compute answers, and keep states.
             selection: How operators are computed.
             processes: All processes that hold clients of the same federation.
+            parameters: The shared parameters, for the roster.
         """
         self.clients = clients
         self.oracle_selection = selection
         self._task = task
         self._processes = processes
+        self._parameters = parameters
         self.has_joined = False
         self._cost: Cost | None = None
 
-    def join(self, cohort: Cohort, samples: Tensor) -> Roster:
+    def join(self, cohort: Cohort, samples: Tensor, precision: Precision) -> Roster:
         """Find out which buffers the objective changes; every process must call this, so that all agree.
 
         Args:
             cohort: This process's part of the first cohort.
             samples: Every client's number of samples, ``[N]``.
+            precision: Precision of the objective.
 
         Raises:
             ObjectiveError: If the objective fails for the cohort's first client.
             ValueError: If the processes disagree on the buffers.
         """
+        self.clients.use(precision.on(cohort.device))
         loss = None
         with self._undisturbed(cohort.device):
             if len(cohort):
@@ -103,20 +114,19 @@ class ClientRunner:
         self.has_joined = True
         loss = self._processes.agree(loss)
         table = self.clients.table
-        return Roster(samples, table.averaged_buffers, table.start_buffers, loss)
+        return Roster(samples, table.averaged_buffers, table.start_buffers, loss, self._parameters, tuple(found[0]))
 
-    def train(self, request: Request, cohort: Cohort, autocast: Autocast) -> Iterator[Answer]:
+    def train(self, request: Request, cohort: Cohort) -> Iterator[Answer]:
         """Yield the answers of this process's clients, in the order of the cohort.
 
         Args:
             request: What the server asks.
             cohort: The clients, with their data on the device.
-            autocast: Mixed precision of the objective.
 
         Raises:
             ObjectiveError: If the objective fails for a client.
         """
-        self.clients.use(autocast)
+        self.clients.use(request.precision.on(cohort.device))
         with self._undisturbed(cohort.device):
             if request.stamp.phase == 0 or not self.oracle_selection.is_made:
                 self._get_ready(request, cohort)

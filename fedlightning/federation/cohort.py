@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -15,6 +15,9 @@ from fedlightning.core.errors import InvalidValueError
 from fedlightning.federation.minibatches import repeat_last
 from fedlightning.federation.sources import PartSource, Source, WholeData
 from fedlightning.oracle.gradient import Minibatch
+
+if TYPE_CHECKING:
+    from fedlightning.federation.protocol import Invitation
 
 WORTH_A_SIZE = 32
 """Steps after which a recording for fewer clients has paid."""
@@ -248,14 +251,23 @@ class RoundBatch:
         index: Number of the round, from 0.
         cohorts: One cohort for each phase of the algorithm, this process's share of it.
         samples: ``[N]``, number of samples of every client of the federation.
+        invitations: Whom to ask in each phase where clients live on other machines, so that there are no cohorts here.
     """
 
-    def __init__(self, index: int, cohorts: tuple[Cohort, ...], samples: Tensor) -> None:
-        """Join the phases' cohorts."""
+    def __init__(
+        self,
+        index: int,
+        cohorts: tuple[Cohort, ...],
+        samples: Tensor,
+        invitations: tuple[Invitation, ...] = (),
+    ) -> None:
+        """Join the phases' cohorts or invitations."""
         self.index = index
         self.cohorts = cohorts
         self.samples = samples
+        self.invitations = invitations
 
     def place(self, device: torch.device, dtype: torch.dtype) -> RoundBatch:
         """Return the round with its samples on ``device``, real numbers in ``dtype``."""
-        return RoundBatch(self.index, tuple(cohort.place(device, dtype) for cohort in self.cohorts), self.samples)
+        cohorts = tuple(cohort.place(device, dtype) for cohort in self.cohorts)
+        return RoundBatch(self.index, cohorts, self.samples, self.invitations)

@@ -11,7 +11,15 @@ from torch import Tensor
 
 from fedlightning.federation.client_columns import ClientColumn
 from fedlightning.federation.evaluation import join_answers
-from fedlightning.federation.protocol import ClientValues, EvaluationRequest, Invitation, Stamp, Transport
+from fedlightning.federation.protocol import (
+    ClientValues,
+    EvaluationRequest,
+    Invitation,
+    Precision,
+    Stamp,
+    Transport,
+)
+from fedlightning.federation.recruiter import Recruiter
 from fedlightning.federation.server import FederatedServer
 
 
@@ -56,7 +64,13 @@ class RoundLoop:
         self._at_round_boundary = True
 
     @torch.no_grad()
-    def run(self, index: int, invitations: Sequence[Invitation], undo_overflow: bool = False) -> RoundResult:
+    def run(
+        self,
+        index: int,
+        invitations: Sequence[Invitation],
+        undo_overflow: bool = False,
+        precision: Precision | None = None,
+    ) -> RoundResult:
         """Run one communication round; :meth:`finish_round` ends it.
 
         An interrupted round leaves the server as it was before. It is safe to checkpoint then unless clients have
@@ -66,19 +80,21 @@ class RoundLoop:
             index: Number of the round, from 0.
             invitations: Who is asked, one invitation for each phase of the algorithm.
             undo_overflow: Leave every state as it was if any client returns a non-finite number (loss scaling).
+            precision: Precision in which clients evaluate the objective; None for that of the parameters.
 
         Raises:
             RoundRejectedError: If no client of a cohort returned finite numbers.
             ValueError: If a schedule gives a value that the algorithm cannot use.
         """
         server = self.server
+        precision = Precision() if precision is None else precision
         server.begin_round(index)
         before = server.snapshot()
         try:
             if server.roster is None and invitations[0].answering:
-                server.join(self.transport.join())
+                server.join(self.transport.join(precision))
                 before = server.snapshot()
-            result = self._exchange(index, invitations, undo_overflow)
+            result = self._exchange(index, invitations, undo_overflow, precision)
         except BaseException:
             self.transport.undo(index)
             server.restore(before)
@@ -92,20 +108,23 @@ class RoundLoop:
         sent = server.traffic.metrics(before.traffic, server.point.element_size())
         return replace(result, metrics={**result.metrics, **sent})
 
-    def _exchange(self, index: int, invitations: Sequence[Invitation], undo_overflow: bool) -> RoundResult:
+    def _exchange(
+        self, index: int, invitations: Sequence[Invitation], undo_overflow: bool, precision: Precision
+    ) -> RoundResult:
         """Carry out all phases of a round: the server asks, clients answer, the server aggregates, clients settle."""
         server, transport = self.server, self.transport
         metrics: dict[str, Tensor | float] = {}
         columns: dict[str, ClientColumn] = {}
+        recruiter = Recruiter(transport)
         for phase, invitation in enumerate(invitations):
-            request = server.request(Stamp(index, phase), invitation.seed)
-            if not invitation.answering:
-                _warn_of_a_skipped_round(index, phase, len(invitations), invitation.contacted)
-                server.count_download(request, invitation.contacted)
+            request = server.request(Stamp(index, phase), invitation.seed, precision)
+            heard = recruiter.ask(request, invitation)
+            if heard is None:
+                _warn_of_a_skipped_round(index, phase, len(invitations), recruiter.contacted)
+                server.count_download(request, recruiter.contacted)
                 return RoundResult({"skipped": 1.0}, undone=True)
-            answers = transport.ask(request, invitation.client_ids)
             outcome = server.aggregate(
-                request, answers, transport.processes, invitation.client_ids, invitation.contacted, undo_overflow
+                request, heard.answers, transport.processes, heard.invited, recruiter.contacted, undo_overflow
             )
             if outcome.overflow:
                 return RoundResult(metrics, columns, undone=True, overflow=True)

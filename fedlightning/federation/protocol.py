@@ -13,10 +13,13 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedlightning.algorithms.base import PerClient
+from fedlightning.core.parameter_space import Layout
 from fedlightning.federation.processes import Processes
+from fedlightning.oracle import Autocast
+from fedlightning.participation import Recruitment
 
 
 class Stamp(NamedTuple):
@@ -24,6 +27,23 @@ class Stamp(NamedTuple):
 
     round: int
     phase: int
+
+
+@dataclass(frozen=True)
+class Precision:
+    """Says in which numbers clients evaluate the objective, wherever they do so.
+
+    Attributes:
+        dtype: Compute dtype of autocast; None leaves autocast off.
+        scale: Factor of the loss during the backward pass (16-bit floats); the resulting gradients are unscaled.
+    """
+
+    dtype: torch.dtype | None = None
+    scale: float = 1.0
+
+    def on(self, device: torch.device) -> Autocast:
+        """Return the mixed precision of an objective that runs on a device."""
+        return Autocast(device.type, self.dtype, self.scale)
 
 
 @dataclass(frozen=True)
@@ -35,12 +55,14 @@ class Invitation:
         answering: Number of clients that will answer, over all processes; 0 if too few do, which skips the round.
         contacted: Number of clients that the server sends its message to, over all processes.
         seed: Seed of the exchange.
+        recruitment: Whom to invite where nobody knows beforehand who will answer; None where ``client_ids`` will.
     """
 
     client_ids: Sequence[int]
     answering: int
     contacted: int
     seed: int
+    recruitment: Recruitment | None = None
 
 
 @dataclass(frozen=True)
@@ -54,6 +76,7 @@ class Request:
         point: The global model ``[d]``, from which clients measure their drift.
         buffers: The server's values of the averaged buffers, ``[b]``.
         buffer_names: Names of these buffers, which a client that joins late must find to be its own.
+        precision: Precision of the objective.
     """
 
     stamp: Stamp
@@ -62,13 +85,14 @@ class Request:
     point: Tensor
     buffers: Tensor
     buffer_names: tuple[str, ...] = ()
+    precision: Precision = Precision()
 
-    def to(self, client: int) -> Request:
-        """Return the request as it is sent to one client, without what belongs to other clients."""
+    def to(self, *client_ids: int) -> Request:
+        """Return the request as it is sent to some clients, without what belongs to other clients."""
         if self.message is None:
             return self
         values = {each.name: getattr(self.message, each.name) for each in fields(self.message)}
-        own = {name: value.only(client) for name, value in values.items() if isinstance(value, PerClient)}
+        own = {name: value.only(*client_ids) for name, value in values.items() if isinstance(value, PerClient)}
         return replace(self, message=replace(self.message, **own)) if own else self
 
 
@@ -97,6 +121,29 @@ class Answer:
     evaluated: Tensor | None = None
     per_client: tuple[str, ...] = ()
     sound: Tensor | None = None
+
+    def to(self, device: torch.device) -> Answer:
+        """Return the answer with its tensors on a device."""
+
+        def moved(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+            return {name: tensor.to(device) for name, tensor in tensors.items()}
+
+        def placed(tensor: Tensor | None) -> Tensor | None:
+            return None if tensor is None else tensor.to(device)
+
+        update = self.update
+        if update is not None:
+            sent = {each.name: getattr(update, each.name) for each in fields(update)}
+            update = replace(update, **moved({k: v for k, v in sent.items() if isinstance(v, Tensor)}))
+        return replace(
+            self,
+            update=update,
+            buffers=self.buffers.to(device),
+            metrics=moved(self.metrics),
+            tally=moved(self.tally),
+            evaluated=placed(self.evaluated),
+            sound=placed(self.sound),
+        )
 
 
 @dataclass(frozen=True)
@@ -161,6 +208,29 @@ class EvaluationAnswer:
 
 
 @dataclass(frozen=True)
+class Parameter:
+    """Describes one tensor of the shared model, without its values.
+
+    Attributes:
+        name: Dotted name in the task.
+        shape: Its shape.
+        dtype: Its dtype.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+def described(layout: Layout, task: nn.Module) -> tuple[Parameter, ...]:
+    """Return names, shapes and dtypes of the parameters in a layout, which a task holds."""
+    held = dict(task.named_parameters())
+    return tuple(
+        Parameter(name, tuple(shape), held[name].dtype) for name, shape in zip(layout.names, layout.shapes, strict=True)
+    )
+
+
+@dataclass(frozen=True)
 class Roster:
     """Lists the clients of a run; fixed when the run begins.
 
@@ -169,12 +239,16 @@ class Roster:
         buffers: Names of the buffers that the objective changes and the server averages.
         start_buffers: Initial values of these buffers, ``[b]``.
         start_loss: Loss of one client when the run begins, of which later losses are multiples; None if unknown.
+        parameters: The shared parameters, in the order in which they make up the point.
+        changed_buffers: Names of the buffers that the objective changes for every client, whoever keeps them.
     """
 
     samples: Tensor
     buffers: tuple[str, ...] = ()
     start_buffers: Tensor = field(default_factory=lambda: torch.empty(0))
     start_loss: float | None = None
+    parameters: tuple[Parameter, ...] = ()
+    changed_buffers: tuple[str, ...] = ()
 
     @property
     def num_clients(self) -> int:
@@ -204,8 +278,12 @@ class Transport(Protocol):
     def processes(self) -> Processes:
         """The processes that run this server side by side; each sees only the answers of its own clients."""
 
-    def join(self) -> Roster:
-        """Return the clients of the federation and the averaged buffers; called before the first round."""
+    def join(self, precision: Precision) -> Roster:
+        """Return the clients of the federation and the averaged buffers; called before the first round.
+
+        Args:
+            precision: Precision of the evaluation in which clients find out which buffers the objective changes.
+        """
 
     def ask(self, request: Request, invited: Sequence[int]) -> Iterator[Answer]:
         """Yield the answers of the invited clients as they come; the server adds them up in the order of ``invited``.

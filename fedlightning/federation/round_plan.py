@@ -152,8 +152,11 @@ class RoundPlan:
         ids = self._answering(round_index, phase)
         if ids:
             self._share.require_enough(len(ids), self._data.participation)
-        own = self._share.of(ids, self._num_clients)
-        members = [self._batches(client, round_index, phase) for client in own]
+        return self.members_of(self._share.of(ids, self._num_clients), round_index, phase)
+
+    def members_of(self, client_ids: Sequence[int], round_index: int, phase: int) -> tuple[ClientBatches, ...]:
+        """Return the given clients with their samples in a phase; clients that go together stand next to each other."""
+        members = [self._batches(client, round_index, phase) for client in client_ids]
         return tuple(
             sorted(members, key=lambda member: (*member.signature, 0 if member.whole is None else member.size))
         )

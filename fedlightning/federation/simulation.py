@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,7 @@ from fedlightning.federation.cohort import RoundBatch
 from fedlightning.federation.loop import RoundLoop, RoundResult
 from fedlightning.federation.oracle_selection import OracleSelection, When
 from fedlightning.federation.processes import OneProcess, Processes, held_by
-from fedlightning.federation.protocol import EvaluationRequest
+from fedlightning.federation.protocol import EvaluationRequest, Invitation, Precision, Transport, described
 from fedlightning.federation.resume import Dependencies
 from fedlightning.federation.server import FederatedServer, Weighting
 from fedlightning.federation.traffic import Traffic
@@ -35,15 +35,37 @@ Models = tuple[Tensor, Tensor, Tensor | None]
 """Shared parameters ``[S, d]``, personal blocks ``[S, p]``, buffers ``[S, b]`` (None while they are the task's own)."""
 
 
+class Connection(Transport, Protocol):
+    """A transport that takes the rounds of a train loader, and knows what checkpoints keep of its clients."""
+
+    def receive(self, batch: RoundBatch) -> Sequence[Invitation]:
+        """Take the coming round, and return who is to be asked in each phase."""
+
+    def checkpoint(self) -> dict[str, Any] | None:
+        """Return what a checkpoint keeps of clients whose states are elsewhere; None if they are here."""
+
+    def resume(self, stored: Any) -> None:
+        """Go on from a :meth:`checkpoint`."""
+
+
+Connect = Callable[["Simulation"], Connection]
+"""Makes the transport by which the server of a simulation reaches clients on other machines."""
+
+
 class Simulation:
     """Runs a server and the clients of one process, connected by an :class:`InProcess` transport.
 
+    With a transport to clients on other machines, only the server has a part in the rounds.
+
     Attributes:
+        task: The module with the objective.
         space: The task's parameters by block.
+        parameters: Names, shapes and dtypes of the shared parameters.
         server: The server half.
         runner: The client half.
         loop: Carries out rounds between them.
         processes: All processes that share the clients.
+        clients_are_elsewhere: Whether the clients live on other machines, with their data and states.
     """
 
     def __init__(
@@ -61,6 +83,7 @@ class Simulation:
         drift_parameters: Sequence[str] = (),
         self_check: When = "first",
         evaluator: Evaluator | None = None,
+        connect: Connect | None = None,
     ) -> None:
         """Start at the task's present parameters.
 
@@ -80,9 +103,11 @@ class Simulation:
             drift_parameters: Name prefixes of the shared parameters whose drift is logged; empty for all.
             self_check: When the oracle is compared with evaluation client by client.
             evaluator: Measures clients' models; None where clients never evaluate.
+            connect: Makes the transport to clients on other machines; None if clients are here.
         """
         self.space = space
-        self._task = task
+        self.task = task
+        self.parameters = described(space.shared, task)
         self._regularizer = regularizer
         self._report = report
         self._weighting = weighting
@@ -102,8 +127,15 @@ class Simulation:
             clients: Clients = Architectures(task, make_group) if choice else make_group()
             self.server = FederatedServer(self._bind(algorithm, space), self._start, weighting)
         selection = OracleSelection(oracle, self.processes, report, self_check)
-        self.runner = ClientRunner(task, clients, selection, self.processes)
-        self._transport = InProcess(self.runner, self.processes, evaluator)
+        self.runner = ClientRunner(task, clients, selection, self.processes, self.parameters)
+        self._transport: Connection = InProcess(self.runner, self.processes, evaluator)
+        self.clients_are_elsewhere = connect is not None
+        if connect is not None:
+            if self.processes.count > 1:
+                raise UsageError(
+                    "A server whose clients are on other machines is one process. Train it with devices=1."
+                )
+            self._transport = connect(self)
         self.loop = RoundLoop(self.server, self._transport)
 
     def run(self, batch: RoundBatch, autocast: Autocast, undo_overflow: bool = False) -> RoundResult:
@@ -118,13 +150,14 @@ class Simulation:
             RoundRejectedError: If no client of a cohort returned finite numbers.
             ValueError: If the data have another number of clients than the loaded states.
         """
+        precision = Precision(autocast.dtype, autocast.scale)
         known, found = self.num_clients, len(batch.samples)
         if known is not None and known != found:
             raise InvalidValueError(
                 f"The checkpoint holds a federation of {known} clients, the data have {found}. Resume with the data it "
                 "was trained on."
             )
-        return self.loop.run(batch.index, self._transport.receive(batch, autocast), undo_overflow)
+        return self.loop.run(batch.index, self._transport.receive(batch), undo_overflow, precision)
 
     @property
     def num_clients(self) -> int | None:
@@ -148,16 +181,14 @@ class Simulation:
         return self.runner.clients.table.models(client_ids, request.point, request.buffers, own)
 
     def _require_here(self, client_ids: Sequence[int]) -> None:
-        known, count = self.num_clients, self.processes.count
-        if count == 1 or known is None or not self._keeps_states:
+        if self.num_clients is None or not self._keeps_states:
             return
-        mine = held_by(self.processes.rank, count, known)
-        if elsewhere := [client for client in client_ids if client not in mine]:
+        if self.clients_are_elsewhere:
             raise UsageError(
-                f"The state of client {elsewhere[0]} lies in process {elsewhere[0] % count} of {count}, this is "
-                f"process {self.processes.rank}. Save a checkpoint, and load it with load_from_checkpoint in one "
-                "process."
+                f"The state of client {client_ids[0]} lies at its node and never leaves it. Put the client's model "
+                "together there."
             )
+        _require_in_this_process(client_ids, self.processes, self.num_clients)
 
     @property
     def _keeps_states(self) -> bool:
@@ -181,6 +212,8 @@ class Simulation:
         Raises:
             RuntimeError: If the states lie in several processes, or before the first round.
         """
+        if self.clients_are_elsewhere:
+            raise UsageError("The states of the clients lie at their nodes and never leave them.")
         if self.processes.count > 1:
             raise UsageError(
                 f"The states of the clients lie in {self.processes.count} processes. Save a checkpoint, and load it "
@@ -204,8 +237,10 @@ class Simulation:
         """Return all that a later run needs to continue bit for bit, with the clients of this process only."""
         clients, buffers = self.runner.clients.table, self.server.buffers
         values = self._start.new_empty(0) if buffers is None else buffers
+        nodes = self._transport.checkpoint()
         return {
             **self.server.state_dict(),
+            **({} if nodes is None else {"nodes": nodes}),
             "clients": clients.state_dict() if clients.has_states else None,
             "buffers": {"names": list(clients.averaged_buffers), "values": values},
             "oracle": to_config(self.runner.oracle_selection.oracle, "oracle"),
@@ -241,13 +276,15 @@ class Simulation:
         mine = held_by(self.processes.rank, self.processes.count, state["clients"]["clients"])
         for part in (state["clients"], *others):
             self.runner.clients.table.load_state_dict(part, mine)
+        self._transport.resume(state.get("nodes"))
         server = stored if same else self._carried_over(stored, before, computed_with)
         self.server.resume(server, traffic, state["buffers"]["values"].to(self._start.device))
-        self.runner.oracle_selection.resume(self._stored_oracle(state["oracle"]))
+        self.runner.oracle_selection.resume(_stored_oracle(state["oracle"], self.runner.oracle_selection.oracle))
 
     def _carried_over(self, server: Any, before: Algorithm, stored: Mapping[str, Any]) -> Any:
         """Convert the server state of a run with other hyper-parameters to the hyper-parameters of this run."""
-        mean = self.runner.mean_state() if self._weighting == "uniform" else None
+        known = self._weighting == "uniform" and not self.clients_are_elsewhere
+        mean = self.runner.mean_state() if known else None
         carried = self.server.algorithm.carried_over(server, before, mean)
         if carried is None:
             raise self._dependencies.refusal(stored)
@@ -262,18 +299,36 @@ class Simulation:
     def _bind(self, algorithm: Algorithm, space: ParameterSpace) -> Algorithm:
         return algorithm.bind(space, self._start, self._regularizer)
 
-    def _stored_oracle(self, config: Mapping[str, Any]) -> ClientBatching:
-        """Return a checkpoint's oracle if it is this package's; a user's own oracle stays as given to this run."""
-        path, present = config.get("class_path"), self.runner.oracle_selection.oracle
-        package = __package__.partition(".")[0]
-        if path == class_path(type(present)) and not path.startswith(f"{package}."):
-            return present
-        if not str(path).startswith(f"{package}.oracle."):
-            raise UntrustedClassError(
-                f"federation.oracle names the class {path!r}, which a checkpoint may not choose; nothing of it was "
-                "imported or run. If it is the oracle of your own that the run was made with, give it again: oracle=..."
-            )
-        stored = from_config(config, place="federation.oracle")
-        if not isinstance(stored, ClientBatching):
-            raise UntrustedClassError(f"federation.oracle is a {type(stored).__name__}, expected an oracle.")
-        return stored
+
+def _require_in_this_process(client_ids: Sequence[int], processes: Processes, num_clients: int) -> None:
+    """Make sure that the states of clients lie in this process.
+
+    Raises:
+        UsageError: If one does not.
+    """
+    count = processes.count
+    if count == 1:
+        return
+    mine = held_by(processes.rank, count, num_clients)
+    if elsewhere := [client for client in client_ids if client not in mine]:
+        raise UsageError(
+            f"The state of client {elsewhere[0]} lies in process {elsewhere[0] % count} of {count}, this is process "
+            f"{processes.rank}. Save a checkpoint, and load it with load_from_checkpoint in one process."
+        )
+
+
+def _stored_oracle(config: Mapping[str, Any], present: ClientBatching) -> ClientBatching:
+    """Return a checkpoint's oracle if it is this package's; a user's own oracle stays as given to this run."""
+    path = config.get("class_path")
+    package = __package__.partition(".")[0]
+    if path == class_path(type(present)) and not path.startswith(f"{package}."):
+        return present
+    if not str(path).startswith(f"{package}.oracle."):
+        raise UntrustedClassError(
+            f"federation.oracle names the class {path!r}, which a checkpoint may not choose; nothing of it was "
+            "imported or run. If it is the oracle of your own that the run was made with, give it again: oracle=..."
+        )
+    stored = from_config(config, place="federation.oracle")
+    if not isinstance(stored, ClientBatching):
+        raise UntrustedClassError(f"federation.oracle is a {type(stored).__name__}, expected an oracle.")
+    return stored

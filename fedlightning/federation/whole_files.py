@@ -34,6 +34,17 @@ def write_whole(value: Any, target: Path) -> None:
         partial.unlink(missing_ok=True)
 
 
+def sync_folder(folder: Path) -> None:
+    """Make the names of files that were written into a folder last through a power failure."""
+    if os.name == "nt":  # folders cannot be opened there; the file system journals their entries
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def why_unwritten(error: OSError, target: Path) -> str:
     """Say why a file could not be written, with the free space if the disk is full."""
     reason = error.strerror or str(error)

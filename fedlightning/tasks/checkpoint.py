@@ -121,6 +121,7 @@ def resume(task: CheckpointedTask, checkpoint: Mapping[str, Any], strict: bool |
         require_fitting_weights(task, checkpoint["state_dict"], strict)
     if task.trainer.training:
         require_resumable(checkpoint, task.run.source)
+        require_same_home(task, checkpoint)
 
 
 def require_same_personal_parameters(task: CheckpointedTask, state: Mapping[str, Any]) -> None:
@@ -192,6 +193,22 @@ def require_resumable(checkpoint: Mapping[str, Any], name: str) -> None:
             f"{name} has no {', '.join(sorted(absent))}: it was saved with "
             "save_weights_only=True. It can be evaluated; training goes on from a whole checkpoint."
         )
+
+
+def require_same_home(task: CheckpointedTask, checkpoint: Mapping[str, Any]) -> None:
+    """Make sure that the clients of a checkpoint live where this run looks for them: here, or at nodes.
+
+    Raises:
+        CheckpointError: If their states are in the file, and this run asks nodes, or the other way round.
+    """
+    state = checkpoint.get(CHECKPOINT_KEY)
+    if state is None or state["clients"] is None or ("nodes" in state) == (task.run.connect is not None):
+        return
+    there, here = ("at nodes", "here") if "nodes" in state else ("in the file", "at nodes")
+    raise CheckpointError(
+        f"{task.run.source} is of a run whose client states are {there}, this run looks for them {here}. Go on as that "
+        f"run did, or {START_ANEW}."
+    )
 
 
 def require_fitting_weights(task: CheckpointedTask, stored: Mapping[str, Any], strict: bool) -> None:

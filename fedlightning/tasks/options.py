@@ -86,6 +86,7 @@ class FederationOptions:
             drift_parameters=self.drift_parameters,
             self_check=self.self_check,
             evaluator=task.evaluation_session,
+            connect=task.run.connect,
         )
 
 

@@ -16,7 +16,7 @@ from fedlightning.core.serialisation import CheckpointError
 from fedlightning.data.module import FederatedDataModule
 from fedlightning.federation.loop import RoundLoop
 from fedlightning.federation.protocol import EvaluationRequest
-from fedlightning.federation.simulation import Models, Simulation
+from fedlightning.federation.simulation import Connect, Models, Simulation
 
 if TYPE_CHECKING:
     from fedlightning.tasks.base import FederatedLightningModule
@@ -30,6 +30,7 @@ class FederationRun:
         trained_on: Identity of the federation the states belong to; empty if unknown.
         is_of_one_client: Whether the task is one client's personal model.
         rounds: Number of rounds after which the models are as they are, those before a checkpoint among them.
+        connect: Makes the transport to clients on other machines, to be set before a fit; None if clients are here.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class FederationRun:
         self.trained_on: Mapping[str, Any] = {}
         self.is_of_one_client = of_one_client
         self.rounds = 0
+        self.connect: Connect | None = None
         self._task = task
         self._make = make
         self._simulation: Simulation | None = None

@@ -3,8 +3,20 @@
 from __future__ import annotations
 
 import torch
+from torch import nn
 
-from fedlightning.federation.protocol import Answer, ClientValues, Roster, Stamp
+from fedlightning.algorithms.base import PerClient, Point
+from fedlightning.core.parameter_space import ParameterSpace
+from fedlightning.federation.protocol import (
+    Answer,
+    ClientValues,
+    Parameter,
+    Precision,
+    Request,
+    Roster,
+    Stamp,
+    described,
+)
 
 ROSTER = Roster(torch.tensor([3, 5, 2]))
 
@@ -43,3 +55,25 @@ def test_answers_belong_to_a_round_and_a_phase():
         None,
         None,
     )
+
+
+def test_a_precision_holds_on_whatever_device_a_client_has():
+    autocast = Precision(torch.bfloat16, 8.0).on(torch.device("cpu"))
+    assert (autocast.device_type, autocast.dtype, autocast.scale) == ("cpu", torch.bfloat16, 8.0)
+    assert Precision().on(torch.device("cuda", 1)).device_type == "cuda"
+
+
+def test_parameters_are_described_in_the_order_of_the_point():
+    task = nn.ModuleDict({"max": nn.Linear(2, 3, bias=False), "min": nn.Linear(1, 1)}).double()
+    found = described(ParameterSpace(task, ("max",)).shared, task)
+    assert found[0] == Parameter("min.weight", (1, 1), torch.float64)
+    assert [each.name for each in found] == ["min.weight", "min.bias", "max.weight"]
+
+
+def test_several_clients_of_one_machine_receive_what_is_theirs():
+    own = PerClient(torch.tensor([9.0]), torch.tensor([4, 1]), torch.tensor([[4.0], [1.0]]))
+    request = Request(Stamp(0, 0), 1, Point(own), torch.zeros(1), torch.zeros(0))
+    sent = request.to(1, 2).message.z
+    assert sent.of([1, 2]).tolist() == [[1.0], [9.0]]
+    assert 4.0 not in sent.values
+    assert sent.client_ids.tolist() == [1, 2]

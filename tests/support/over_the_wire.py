@@ -11,7 +11,7 @@ import torch
 from fedlightning.federation.cohort import RoundBatch
 from fedlightning.federation.loop import RoundLoop
 from fedlightning.federation.processes import OneProcess
-from fedlightning.federation.protocol import Invitation
+from fedlightning.federation.protocol import Invitation, Precision
 from tests.support.federations import loop_for
 
 
@@ -26,21 +26,21 @@ class OverTheWire:
         self.bytes = 0
         self.former = None
 
-    def receive(self, batch, autocast):
+    def receive(self, batch):
         for client, transport in self.runners.items():
             cohorts = tuple(
                 replace(cohort, members=tuple(member for member in cohort.members if member.id == client))
                 for cohort in batch.cohorts
             )
-            transport.receive(RoundBatch(batch.index, cohorts, batch.samples), autocast)
+            transport.receive(RoundBatch(batch.index, cohorts, batch.samples))
         self.first = [member.id for member in batch.cohorts[0].members]
         return [
             Invitation([member.id for member in cohort.members], cohort.answering, cohort.contacted, cohort.seed)
             for cohort in batch.cohorts
         ]
 
-    def join(self):
-        rosters = [self.travel(self.runners[client].join()) for client in self.first]
+    def join(self, precision):
+        rosters = [self.travel(self.runners[client].join(precision)) for client in self.first]
         assert all(roster.buffers == rosters[0].buffers for roster in rosters)
         return rosters[0]
 
@@ -106,7 +106,8 @@ class FederationOverTheWire:
         self.loop = RoundLoop(self.server, self.wire)
 
     def run(self, batch, autocast, undo_overflow=False):
-        return self.loop.run(batch.index, self.wire.receive(batch, autocast), undo_overflow)
+        precision = Precision(autocast.dtype, autocast.scale)
+        return self.loop.run(batch.index, self.wire.receive(batch), undo_overflow, precision)
 
     @property
     def point(self):

@@ -37,8 +37,8 @@ class NormedWearables(Personal):
 
     personal_parameters = ("sensor",)
 
-    def __init__(self, algorithm):
-        super().__init__(algorithm)
+    def __init__(self, algorithm, **federation):
+        super().__init__(algorithm, **federation)
         del self.offset
         parts = {"wide": nn.Linear(6, 6), "plain": nn.Linear(6, 6, bias=False), "none": nn.Identity()}
         self.sensor = PerArchitecture(parts, ["wide", "plain", "none", "plain"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from fedlightning.core.errors import UsageError
 from fedlightning.federation.client import ClientRunner
@@ -14,12 +14,12 @@ from fedlightning.federation.protocol import (
     EvaluationAnswer,
     EvaluationRequest,
     Invitation,
+    Precision,
     Request,
     Roster,
     Stamp,
 )
 from fedlightning.federation.validation import require_same_buffers
-from fedlightning.oracle import Autocast
 
 
 class Evaluator(Protocol):
@@ -55,37 +55,33 @@ class InProcess:
         self.processes: Processes = OneProcess() if processes is None else processes
         self._evaluator = evaluator
         self._batch: RoundBatch | None = None
-        self._autocast: Autocast | None = None
 
-    def receive(self, batch: RoundBatch, autocast: Autocast) -> list[Invitation]:
+    def receive(self, batch: RoundBatch) -> list[Invitation]:
         """Hand out the data of the coming round.
 
         Args:
             batch: The round's cohorts, on the device.
-            autocast: Mixed precision of the objective.
 
         Returns:
             Who is to be asked, one invitation for each phase.
         """
-        self._batch, self._autocast = batch, autocast
+        self._batch = batch
         return [
             Invitation([member.id for member in cohort.members], cohort.answering, cohort.contacted, cohort.seed)
             for cohort in batch.cohorts
         ]
 
-    def join(self) -> Roster:
+    def join(self, precision: Precision) -> Roster:
         """Return the roster of all clients, over all processes."""
         batch = self._round
-        self.runner.clients.use(self._precision)
-        return self.runner.join(batch.cohorts[0], batch.samples)
+        return self.runner.join(batch.cohorts[0], batch.samples, precision)
 
     def ask(self, request: Request, invited: Sequence[int]) -> Iterator[Answer]:
         """Return the answers of this process's clients, chunk by chunk in the order of the cohort."""
         cohort = self._round.cohorts[request.stamp.phase]
         if not self.runner.has_joined:  # a runner for one client, which the first cohort left out
-            self.runner.clients.use(self._precision)
-            require_same_buffers(request, self.runner.join(cohort, self._round.samples))
-        return self.runner.train(request, cohort, self._precision)
+            require_same_buffers(request, self.runner.join(cohort, self._round.samples, request.precision))
+        return self.runner.train(request, cohort)
 
     def evaluate(self, request: EvaluationRequest, client_ids: Sequence[int]) -> Iterator[EvaluationAnswer]:
         """Yield what the clients of this process measured.
@@ -104,12 +100,13 @@ class InProcess:
         """Put clients back to where they were before a round."""
         self.runner.clients.undo(index)
 
+    def checkpoint(self) -> None:
+        """Return nothing: the client states are here, and checkpoints hold them."""
+
+    def resume(self, stored: Any) -> None:
+        """Leave what nodes keep to them: here a checkpoint of theirs gives the global model alone."""
+
     @property
     def _round(self) -> RoundBatch:
         assert self._batch is not None, "receive() comes before the round"
         return self._batch
-
-    @property
-    def _precision(self) -> Autocast:
-        assert self._autocast is not None, "receive() comes before the round"
-        return self._autocast

@@ -1,0 +1,86 @@
+"""Checks of answers from other machines, before any of their numbers touches a state."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+from torch import Tensor
+
+from fedlightning.core.errors import InvalidValueError
+from fedlightning.federation.protocol import Answer, Request
+from fedlightning.federation.remote.expectations import Expectation
+from fedlightning.federation.validation import tensors_of
+
+
+class AnswerChecks:
+    """Says what is wrong with an answer, so that it can be left out.
+
+    NaN and infinity pass: the server leaves such clients out itself, and has to see them where a loss is scaled.
+    """
+
+    def __init__(self, largest: float = 1e12) -> None:
+        """Set the limits.
+
+        Args:
+            largest: Numbers of an update or a buffer may be this large, above 0. Larger ones are taken for those of a
+                broken or hostile machine, and would drown all others in a mean.
+
+        Raises:
+            ValueError: If the limit is not above 0.
+        """
+        if not largest > 0:
+            raise InvalidValueError(f"largest={largest}: expected a number above 0.")
+        self._largest = largest
+
+    def objection(self, answer: Answer, request: Request, expected: Expectation, asked: Collection[int]) -> str | None:
+        """Return what is wrong with the answer of one client; None if nothing is.
+
+        Args:
+            answer: The answer.
+            request: What was asked.
+            expected: What an answer to this request looks like.
+            asked: The clients that the machine it came from was asked about.
+        """
+        return next(self._objections(answer, request, expected, asked), None)
+
+    def _objections(
+        self, answer: Answer, request: Request, expected: Expectation, asked: Collection[int]
+    ) -> Iterator[str]:
+        if answer.stamp != request.stamp:
+            yield f"it answers phase {answer.stamp.phase + 1} of round {answer.stamp.round + 1}"
+        if len(answer.client_ids) != 1:
+            yield f"it is of {len(answer.client_ids)} clients; expected one"
+        elif answer.client_ids[0] not in asked:
+            yield "its machine was not asked for this client"
+        if type(answer.update) is not type(expected.update):
+            yield f"its update is a {type(answer.update).__name__}; expected a {type(expected.update).__name__}"
+            return
+        sent = {**tensors_of(answer.update), "buffers": answer.buffers}
+        wanted = {**tensors_of(expected.update), "buffers": expected.buffers}
+        yield from _differences(sent, wanted)
+        yield from self._too_large(sent)
+        if set(answer.metrics) != expected.metrics or answer.per_client != expected.per_client:
+            yield f"it logs {sorted(answer.metrics)}; expected {sorted(expected.metrics)}"
+        for name, value in {**answer.metrics, **answer.tally}.items():
+            if value.shape != (1,) or not value.is_floating_point():
+                yield f"'{name}' is a {value.dtype} {list(value.shape)}; expected one real number"
+        for name, mask in {"evaluated": answer.evaluated, "sound": answer.sound}.items():
+            if mask is not None and (mask.shape != (1,) or mask.is_floating_point()):
+                yield f"'{name}' is a {mask.dtype} {list(mask.shape)}; expected one truth value"
+
+    def _too_large(self, sent: Mapping[str, Tensor]) -> Iterator[str]:
+        for name, value in sent.items():
+            finite = value[value.isfinite()]
+            if finite.numel() and float(finite.abs().max()) > self._largest:
+                yield f"'{name}' has numbers up to {float(finite.abs().max()):.0e}, above {self._largest:.0e}"
+
+
+def _differences(sent: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> Iterator[str]:
+    """Yield how names, shapes and dtypes differ."""
+    if sent.keys() != wanted.keys():
+        yield f"it sends {sorted(sent)}; expected {sorted(wanted)}"
+        return
+    for name, value in sent.items():
+        like = wanted[name]
+        if (value.shape, value.dtype) != (like.shape, like.dtype):
+            yield f"'{name}' is {value.dtype} {list(value.shape)}; expected {like.dtype} {list(like.shape)}"

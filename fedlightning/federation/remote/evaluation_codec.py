@@ -1,0 +1,94 @@
+"""Requests and answers of evaluation as packets: metrics alone travel back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedlightning.federation.protocol import ClientValues, EvaluationAnswer, EvaluationRequest
+from fedlightning.federation.remote.fields import Reader, Writer
+from fedlightning.federation.remote.generation import Standing
+from fedlightning.federation.remote.packet import Packet, PacketError, nested, parts_of
+from fedlightning.federation.remote.standing import read_standings, standing_writer
+
+EVALUATE, EVALUATION = "evaluate", "evaluation"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Carries an evaluation request to a node.
+
+    Attributes:
+        federation: Id of the federation.
+        request: What the clients are asked.
+        standings: From which state each of the asked clients answers.
+    """
+
+    federation: str
+    request: EvaluationRequest
+    standings: tuple[Standing, ...]
+
+
+def encode_measured(measured: Measured) -> Packet:
+    """Return an evaluation request to some clients of one node."""
+    writer = standing_writer(measured.federation, measured.standings)
+    writer.values["stage"] = measured.request.stage
+    writer.tensor("point", measured.request.point)
+    writer.tensor("buffers", measured.request.buffers)
+    return writer.packet(EVALUATE)
+
+
+def decode_measured(packet: Packet) -> Measured:
+    """Return an evaluation request as a node receives it.
+
+    Raises:
+        PacketError: If something is missing.
+    """
+    reader = Reader(packet, EVALUATE)
+    point, buffers = reader.optional_tensor("point"), reader.optional_tensor("buffers")
+    request = EvaluationRequest(reader.value("stage", str), point, buffers)
+    return Measured(reader.value("federation", str), request, read_standings(reader))
+
+
+def encode_evaluation(answers: Sequence[EvaluationAnswer]) -> Packet:
+    """Return what clients measured: metrics by client, but neither predictions nor parameters."""
+    return nested(
+        EVALUATION, [_encode_values(name, each) for answer in answers for name, each in answer.metrics.items()]
+    )
+
+
+def decode_evaluation(packet: Packet) -> list[EvaluationAnswer]:
+    """Return what clients measured.
+
+    Raises:
+        PacketError: If something is missing.
+    """
+    if packet.kind != EVALUATION:
+        raise PacketError(f"Expected a message of the kind {EVALUATION!r}; got {packet.kind!r}.")
+    return [EvaluationAnswer(dict([_decode_values(part)])) for part in parts_of(packet)]
+
+
+def _encode_values(name: str, found: ClientValues) -> Packet:
+    writer = Writer(name=name, client_ids=list(found.client_ids), nan_is_undefined=found.nan_is_undefined)
+    writer.values["prog_bar"] = found.prog_bar
+    if found.higher_is_better is not None:
+        writer.values["higher_is_better"] = found.higher_is_better
+    writer.tensor("values", found.values)
+    writer.tensor("samples", found.samples)
+    return writer.packet("values")
+
+
+def _decode_values(packet: Packet) -> tuple[str, ClientValues]:
+    reader = Reader(packet, "values")
+    better = reader.value("higher_is_better", bool) if reader.has("higher_is_better") else None
+    found = ClientValues(
+        reader.integers("client_ids"),
+        reader.tensor("values"),
+        reader.tensor("samples"),
+        better,
+        reader.value("nan_is_undefined", bool),
+        reader.value("prog_bar", bool),
+    )
+    if found.values.shape != (len(found.client_ids),) or found.samples.shape != found.values.shape:
+        raise PacketError(f"The metric {reader.value('name', str)!r} has not one value a client.")
+    return reader.value("name", str), found

@@ -1,0 +1,126 @@
+"""Names of the states a client has had, which server and node work out alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from hashlib import sha256
+from typing import Any
+
+from torch import Tensor
+
+from fedlightning.algorithms.base import PerClient
+from fedlightning.federation.protocol import Request
+from fedlightning.federation.remote.message_types import type_name
+from fedlightning.federation.remote.packet import PacketError
+from fedlightning.federation.remote.tensors import to_raw
+
+
+@dataclass(frozen=True, order=True)
+class Generation:
+    """Names the state of a client after it has answered one request.
+
+    Attributes:
+        round: Round of the request.
+        phase: Its phase.
+        key: Digest of the request and of the generation that the client stood at, in hexadecimal. A request that is
+            repeated leads to the same generation; a run that goes another way after a resume leads to another one.
+    """
+
+    round: int
+    phase: int
+    key: str
+
+    def __str__(self) -> str:
+        return f"{self.round}.{self.phase}.{self.key}"
+
+    @classmethod
+    def of(cls, text: str) -> Generation | None:
+        """Return the generation of a text that ``str`` made; None for an empty text, a client before its first round.
+
+        Raises:
+            PacketError: If the text is none.
+        """
+        if not text:
+            return None
+        parts = text.split(".")
+        if len(parts) != 3 or not (parts[0].isdecimal() and parts[1].isdecimal() and _is_key(parts[2])):
+            raise PacketError(f"{text[:80]!r} names no state of a client; expected round.phase.key.")
+        return cls(int(parts[0]), int(parts[1]), parts[2])
+
+
+def text_of(generation: Generation | None) -> str:
+    """Return a generation as text; empty for a client before its first round."""
+    return "" if generation is None else str(generation)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Says from which state a client answers, and which of its states nobody needs any more.
+
+    Attributes:
+        client: Id of the client.
+        base: The generation that the server accepted last; None before the first.
+        kept: Generations that the server's latest checkpoints go back to.
+    """
+
+    client: int
+    base: Generation | None = None
+    kept: tuple[Generation, ...] = ()
+
+
+class RequestDigest:
+    """Names the generations that a request leads to, one for each client."""
+
+    def __init__(self, request: Request) -> None:
+        """Digest what all clients of a request are sent alike."""
+        stamp, precision = request.stamp, request.precision
+        plain = (*stamp, request.seed, request.buffer_names, str(precision.dtype), precision.scale)
+        common = sha256(repr(plain).encode())
+        self._round, self._phase = stamp
+        self._own: list[PerClient] = []
+        for tensor in (request.point, request.buffers):
+            _add(common, tensor)
+        if request.message is not None:
+            common.update(type_name(type(request.message)).encode())
+            for each in fields(request.message):
+                value = getattr(request.message, each.name)
+                if isinstance(value, PerClient):
+                    self._own.append(value)
+                else:
+                    _add(common, value)
+        self._common = common.digest()
+
+    def generation(self, standing: Standing) -> Generation:
+        """Return the generation of a client once it has answered."""
+        own = sha256(self._common)
+        own.update(f"{standing.client} {text_of(standing.base)}".encode())
+        for value in self._own:
+            _add(own, value.of([standing.client]))
+        return Generation(self._round, self._phase, own.hexdigest()[:_KEY])
+
+
+_KEY = 32
+
+
+def _is_key(text: str) -> bool:
+    return len(text) == _KEY and all(letter in "0123456789abcdef" for letter in text)
+
+
+def _add(digest: Any, value: Any) -> None:
+    if isinstance(value, Tensor):
+        raw = to_raw(value)
+        digest.update(f"{raw.dtype} {raw.shape}".encode())
+        digest.update(raw.data)
+    else:
+        digest.update(repr(value).encode())
+
+
+def require_distinct(client_ids: Sequence[int]) -> None:
+    """Make sure that no client is asked twice at once.
+
+    Raises:
+        PacketError: If one is.
+    """
+    if len(set(client_ids)) < len(client_ids):
+        raise PacketError(f"A request asks clients {list(client_ids)}, one of them twice.")

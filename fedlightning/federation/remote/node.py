@@ -1,0 +1,184 @@
+"""The service of a node: it holds clients with their data and states, and answers requests as bytes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+import fedlightning
+from fedlightning.core.per_architecture import TaskArchitectures
+from fedlightning.federation.client_states import StatesByField
+from fedlightning.federation.protocol import Precision, Roster, Stamp
+from fedlightning.federation.remote.client_rows import ClientRows
+from fedlightning.federation.remote.evaluation_codec import EVALUATE, decode_measured, encode_evaluation
+from fedlightning.federation.remote.failure import Failure, encode_failure
+from fedlightning.federation.remote.generation import Generation, RequestDigest, Standing
+from fedlightning.federation.remote.message_types import MessageTypes, type_name
+from fedlightning.federation.remote.packet import Packet, PacketError
+from fedlightning.federation.remote.roster_codec import (
+    ENROL,
+    JOIN,
+    Enrolment,
+    decode_join,
+    encode_enrolment,
+    encode_roster,
+)
+from fedlightning.federation.remote.shard import Shard
+from fedlightning.federation.remote.store import GenerationStore, Kept
+from fedlightning.federation.remote.training_codec import (
+    ASK,
+    Asked,
+    decode_asked,
+    encode_answer,
+    encode_answers,
+    split,
+)
+from fedlightning.federation.simulation import Simulation
+from fedlightning.federation.transport import Evaluator
+from fedlightning.federation.validation import require_same_buffers
+
+_LOG = logging.getLogger(__name__)
+_TEXT = 500
+
+
+class NodeService:
+    """Answers the server for the clients of one node.
+
+    It runs the task, the algorithm and the data it was made with. A request chooses none of them: it says which clients
+    answer from which of their states, and brings numbers. States, personal blocks and local buffers stay in the store.
+
+    Attributes:
+        simulation: Task and algorithm of the node.
+        runner: Computes the clients.
+    """
+
+    def __init__(
+        self, simulation: Simulation, shard: Shard, store: GenerationStore, evaluator: Evaluator | None = None
+    ) -> None:
+        """Take what a node works with.
+
+        Args:
+            simulation: Task and algorithm; its server has no part in the federation.
+            shard: The training data of the node's clients.
+            store: Keeps the states of the clients.
+            evaluator: Measures models of the clients; None where they are never evaluated.
+        """
+        task = simulation.task
+        first = next(parameter for parameter in task.parameters() if parameter.requires_grad)
+        self.simulation = simulation
+        self.runner = simulation.runner
+        self._algorithm = simulation.server.algorithm
+        self._types = MessageTypes(self._algorithm)
+        self._rows = ClientRows(self.runner, TaskArchitectures(task))
+        self._shard = shard
+        self._store = store
+        self._evaluator = evaluator
+        self._place = first.device, first.dtype
+        self._answers: dict[str, Callable[[Packet], Packet]] = {
+            ENROL: self._enrol,
+            JOIN: self._join,
+            ASK: self._ask,
+            EVALUATE: self._evaluate,
+        }
+
+    def handle(self, data: bytes) -> bytes:
+        """Answer one message; an error becomes a message, too, and changes no state.
+
+        Args:
+            data: A packet as bytes.
+
+        Returns:
+            The answer as bytes.
+        """
+        try:
+            packet = Packet.from_bytes(data)
+            if packet.kind not in self._answers:
+                raise PacketError(f"A node has no answer to a message of the kind {packet.kind!r}.")
+            return self._answers[packet.kind](packet).to_bytes()
+        except Exception as error:
+            _LOG.exception("A request was not answered")
+            return encode_failure(Failure(type(error).__name__, str(error)[:_TEXT])).to_bytes()
+
+    def states(self, federation: str, standing: Standing) -> StatesByField | None:
+        """Return what the node keeps of a client, to be used at the node; None for a client before its first round.
+
+        Raises:
+            StoreError: If the node does not have it any more.
+        """
+        return self._store.states(federation, standing)
+
+    def close(self) -> None:
+        """Let another process go on with the states of the clients."""
+        self._store.close()
+
+    def _enrol(self, packet: Packet) -> Packet:
+        shard, algorithm = self._shard, type_name(type(self._algorithm))
+        return encode_enrolment(
+            Enrolment(shard.client_ids, shard.samples, self.simulation.parameters, algorithm, fedlightning.__version__)
+        )
+
+    def _join(self, packet: Packet) -> Packet:
+        return encode_roster(self._try_out(self._shard.client_ids[0], decode_join(packet)))
+
+    def _ask(self, packet: Packet) -> Packet:
+        asked = decode_asked(packet, self._types)
+        self._require_own([standing.client for standing in asked.standings])
+        digest = RequestDigest(asked.request)
+        found = {}
+        for standing in asked.standings:
+            generation = digest.generation(standing)
+            found[standing] = generation, self._store.find(asked.federation, standing.client, generation)
+        new = {standing: generation for standing, (generation, kept) in found.items() if kept is None}
+        answers = self._computed(asked, new) if new else {}
+        for standing in asked.standings:
+            self._store.prune(asked.federation, standing, asked.request.stamp.round)
+        return encode_answers(
+            [answers[standing.client] if kept is None else kept.answer for standing, (_, kept) in found.items()]
+        )
+
+    def _computed(self, asked: Asked, generations: dict[Standing, Generation]) -> dict[int, Packet]:
+        """Compute answers of clients, and keep the states that they lead to before anything is sent."""
+        request, clients = asked.request, [standing.client for standing in generations]
+        states = {each.client: self._store.states(asked.federation, each) for each in generations}
+        if not self.runner.has_joined:
+            require_same_buffers(request, self._try_out(clients[0], request.precision))
+        self._get_ready(states, request.precision)
+        cohort = self._shard.cohort(clients, request, *self._place)
+        answers: dict[int, Packet] = {}
+        with torch.no_grad(), self._rows.at(states):
+            for answer in self.runner.train(request, cohort):
+                answers |= {each.client_ids[0]: encode_answer(each) for each in split(answer)}
+            self.runner.clients.settle({client: Stamp(*request.stamp) for client in clients})
+            after = {client: self._rows.of(client) for client in clients}
+        for standing, generation in generations.items():
+            kept = Kept(after[standing.client], answers[standing.client])
+            self._store.keep(asked.federation, standing.client, generation, kept)
+        return answers
+
+    def _get_ready(self, states: Mapping[int, StatesByField | None], precision: Precision) -> None:
+        """Find out which buffers change for clients with states, where this process has not seen that yet."""
+        for client, own in states.items():
+            if own is not None and not self._rows.has_table(client):
+                self._try_out(client, precision)
+
+    def _try_out(self, client: int, precision: Precision) -> Roster:
+        cohort = self._shard.trial(client, *self._place)
+        return self.runner.join(cohort, self._shard.samples, precision)
+
+    def _evaluate(self, packet: Packet) -> Packet:
+        if self._evaluator is None:
+            raise PacketError("This node was made without evaluation data, so its clients have nothing to measure.")
+        measured = decode_measured(packet)
+        clients = [standing.client for standing in measured.standings]
+        self._require_own(clients)
+        states = {each.client: self._store.states(measured.federation, each) for each in measured.standings}
+        self._get_ready(states, Precision())
+        with self._rows.at(states):
+            return encode_evaluation(list(self._evaluator.answers(measured.request, clients)))
+
+    def _require_own(self, client_ids: Sequence[int]) -> None:
+        own = self._shard.client_ids
+        if others := [client for client in client_ids if client not in own]:
+            raise PacketError(f"Client {others[0]} is not at this node, which holds {', '.join(map(str, own))}.")

@@ -1,0 +1,143 @@
+"""Requests and answers of training as packets, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from torch import Tensor
+
+from fedlightning.federation.protocol import Answer, Request, Stamp
+from fedlightning.federation.remote.fields import Reader, Writer
+from fedlightning.federation.remote.generation import Standing
+from fedlightning.federation.remote.message_types import MessageTypes
+from fedlightning.federation.remote.packet import Packet, PacketError, nested, parts_of
+from fedlightning.federation.remote.standing import precision_values, read_precision, read_standings, standing_writer
+
+ASK, ANSWER, ANSWERS = "ask", "answer", "answers"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Carries a request to a node.
+
+    Attributes:
+        federation: Id of the federation, under which nodes keep the states of their clients.
+        request: What the clients are asked.
+        standings: From which state each of the asked clients answers.
+    """
+
+    federation: str
+    request: Request
+    standings: tuple[Standing, ...]
+
+
+def encode_asked(asked: Asked) -> Packet:
+    """Return a request to some clients of one node; what belongs to other clients stays here."""
+    clients = [each.client for each in asked.standings]
+    request = asked.request.to(*clients)
+    writer = standing_writer(asked.federation, asked.standings)
+    writer.values |= {"round": request.stamp.round, "phase": request.stamp.phase, "seed": request.seed}
+    writer.values |= {**precision_values(request.precision), "buffer_names": list(request.buffer_names)}
+    writer.message("message", request.message)
+    writer.tensor("point", request.point)
+    writer.tensor("buffers", request.buffers)
+    return writer.packet(ASK)
+
+
+def decode_asked(packet: Packet, types: MessageTypes) -> Asked:
+    """Return a request as a node receives it.
+
+    Raises:
+        PacketError: If something is missing, or is not what the algorithm uses.
+    """
+    reader = Reader(packet, ASK)
+    request = Request(
+        _stamp(reader),
+        reader.value("seed", int),
+        reader.message("message", types),
+        reader.tensor("point"),
+        reader.tensor("buffers"),
+        tuple(reader.strings("buffer_names")),
+        read_precision(reader),
+    )
+    return Asked(reader.value("federation", str), request, read_standings(reader))
+
+
+def encode_answer(answer: Answer) -> Packet:
+    """Return the answer of one client or several."""
+    writer = Writer(round=answer.stamp.round, phase=answer.stamp.phase, client_ids=list(answer.client_ids))
+    writer.values["per_client"] = list(answer.per_client)
+    writer.message("update", answer.update)
+    writer.tensor("buffers", answer.buffers)
+    writer.tensors("metrics", answer.metrics)
+    writer.tensors("tally", answer.tally)
+    writer.tensor("evaluated", answer.evaluated)
+    writer.tensor("sound", answer.sound)
+    return writer.packet(ANSWER)
+
+
+def decode_answer(packet: Packet, types: MessageTypes) -> Answer:
+    """Return the answer of one client or several.
+
+    Raises:
+        PacketError: If something is missing, or is not what the algorithm uses.
+    """
+    reader = Reader(packet, ANSWER)
+    answer = Answer(
+        _stamp(reader),
+        reader.integers("client_ids"),
+        reader.message("update", types),
+        reader.tensor("buffers"),
+        reader.tensors("metrics"),
+        reader.tensors("tally"),
+        reader.optional_tensor("evaluated"),
+        tuple(reader.strings("per_client")),
+        reader.optional_tensor("sound"),
+    )
+    reader.finish()
+    return answer
+
+
+def encode_answers(answers: Sequence[Packet]) -> Packet:
+    """Return the packets of a node's answers as one."""
+    return nested(ANSWERS, answers)
+
+
+def decode_answers(packet: Packet) -> list[Packet]:
+    """Return the packets of a node's answers, each to be decoded by itself, so that a wrong one spoils no other.
+
+    Raises:
+        PacketError: If there are none.
+    """
+    if packet.kind != ANSWERS:
+        raise PacketError(f"Expected a message of the kind {ANSWERS!r}; got {packet.kind!r}.")
+    return parts_of(packet)
+
+
+def split(answer: Answer) -> list[Answer]:
+    """Return an answer of S clients as S answers of one client each."""
+    return [_of_one(answer, place) for place in range(len(answer.client_ids))]
+
+
+def _stamp(reader: Reader) -> Stamp:
+    return Stamp(reader.value("round", int), reader.value("phase", int))
+
+
+def _of_one(answer: Answer, place: int) -> Answer:
+    here = slice(place, place + 1)
+    update: Any = answer.update
+    if update is not None:
+        own = {each.name: getattr(update, each.name) for each in fields(update)}
+        update = replace(update, **{k: v[here] if isinstance(v, Tensor) else v for k, v in own.items()})
+    return replace(
+        answer,
+        client_ids=answer.client_ids[here],
+        update=update,
+        buffers=answer.buffers[here],
+        metrics={name: values[here] for name, values in answer.metrics.items()},
+        tally={name: values[here] for name, values in answer.tally.items()},
+        evaluated=None if answer.evaluated is None else answer.evaluated[here],
+        sound=None if answer.sound is None else answer.sound[here],
+    )

@@ -1,0 +1,78 @@
+"""Answers that are left out, each for the reason that is named."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fedlightning.algorithms.base import Point
+from fedlightning.algorithms.scaffold import Upload
+from fedlightning.federation.protocol import Answer, Request, Stamp
+from fedlightning.federation.remote.checks import AnswerChecks
+from fedlightning.federation.remote.expectations import Expectation
+
+REQUEST = Request(Stamp(4, 1), 1, Point(torch.zeros(3)), torch.zeros(3), torch.zeros(2))
+EXPECTED = Expectation(Upload(torch.zeros(1, 3), torch.zeros(1, 3)), torch.zeros(1, 2), frozenset({"drift"}), ())
+RIGHT = Answer(
+    Stamp(4, 1),
+    [7],
+    Upload(torch.ones(1, 3), torch.ones(1, 3)),
+    torch.ones(1, 2),
+    {"drift": torch.ones(1)},
+    {"train_loss": torch.ones(1)},
+    torch.tensor([True]),
+)
+
+
+def objection(answer, largest=1e12):
+    return AnswerChecks(largest).objection(answer, REQUEST, EXPECTED, [6, 7])
+
+
+def with_update(dz):
+    return replace(RIGHT, update=replace(RIGHT.update, dz=dz))
+
+
+def test_a_right_answer_passes():
+    assert objection(RIGHT) is None
+    assert objection(replace(RIGHT, tally={}, evaluated=None)) is None
+
+
+def test_numbers_that_are_not_finite_are_the_server_s_to_leave_out():
+    assert objection(with_update(torch.tensor([[torch.nan, torch.inf, 1.0]]))) is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (replace(RIGHT, stamp=Stamp(3, 1)), "it answers phase 2 of round 4"),
+        (replace(RIGHT, client_ids=[8]), "not asked for this client"),
+        (replace(RIGHT, client_ids=[6, 7]), "of 2 clients; expected one"),
+        (replace(RIGHT, update=Point(torch.ones(1, 3))), "its update is a Point; expected a Upload"),
+        (replace(RIGHT, update=None), "is a NoneType"),
+        (with_update(None), r"it sends \['buffers', 'dc'\]"),
+        (with_update(torch.ones(1, 30)), r"'dz' is torch.float32 \[1, 30\]; expected torch.float32 \[1, 3\]"),
+        (with_update(torch.ones(3)), r"'dz' is torch.float32 \[3\]"),
+        (with_update(torch.ones(1, 3).double()), r"'dz' is torch.float64"),
+        (with_update(torch.tensor([[0.0, torch.nan, -1e30]])), "'dz' has numbers up to 1e\\+30, above 1e\\+12"),
+        (replace(RIGHT, buffers=torch.full((1, 2), 1e13)), "'buffers' has numbers up to 1e\\+13"),
+        (replace(RIGHT, metrics={}), r"it logs \[\]; expected \['drift'\]"),
+        (replace(RIGHT, per_client=("drift",)), "it logs"),
+        (replace(RIGHT, tally={"train_loss": torch.ones(2)}), r"'train_loss' is a torch.float32 \[2\]"),
+        (replace(RIGHT, evaluated=torch.ones(2) > 0), "'evaluated' is a torch.bool"),
+        (replace(RIGHT, sound=torch.ones(1)), "'sound' is a torch.float32"),
+    ],
+)
+def test_wrong_answers_are_named(answer, why):
+    found = objection(answer)
+    assert found is not None
+    with pytest.raises(ValueError, match=why):
+        raise ValueError(found)
+
+
+def test_the_limit_is_the_user_s():
+    assert objection(with_update(torch.full((1, 3), 5.0)), largest=4.0) is not None
+    assert objection(with_update(torch.full((1, 3), 1e30)), largest=1e31) is None
+    with pytest.raises(ValueError, match="largest=0: expected a number above 0"):
+        AnswerChecks(largest=0)
