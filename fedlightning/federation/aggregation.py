@@ -47,7 +47,9 @@ class WeightedMean:
             if some_silent:
                 shape = (-1, *[1] * (value.dim() - 1))
                 value = torch.where(silent.view(shape), torch.zeros_like(value), value)
-            total = self._sums.setdefault(name, value.new_zeros(value.shape[1:]))
+            if name not in self._sums:
+                self._sums[name] = value.new_zeros(value.shape[1:])
+            total = self._sums[name]
             if total.shape != value.shape[1:]:
                 raise InvalidValueError(
                     f"Clients of one cohort sent '{name}' in different shapes, {list(total.shape)} and "

@@ -270,8 +270,7 @@ class ClientGroup:
         tally = {f"train_{name}": value for name, value in oracle.tally.means().items()}
         metrics = dict(reply.log)
         if reply.point is not None:
-            moved = reply.point - request.point
-            metrics["drift"] = (moved if self._drift is None else moved[:, self._drift]).norm(dim=1)
+            metrics["drift"] = _distances(reply.point, request.point, self._drift)
         answer = Answer(
             request.stamp,
             chunk.ids,
@@ -286,6 +285,21 @@ class ClientGroup:
         if states:
             self._pending.append((request.stamp, chunk.ids, states))
         return answer
+
+
+_COLUMNS = 2**18
+
+
+def _distances(points: Tensor, reference: Tensor, columns: Tensor | None) -> Tensor:
+    """Return the distance of each point ``[S, d]`` from a reference ``[d]``, over some columns; None for all.
+
+    Differences of many columns are made in blocks that fit into the caches.
+    """
+    if columns is not None:
+        return (points[:, columns] - reference[columns]).norm(dim=1)
+    blocks = zip(points.split(_COLUMNS, dim=1), reference.split(_COLUMNS), strict=True)
+    norms = [(point - start).norm(dim=1) for point, start in blocks]
+    return norms[0] if len(norms) == 1 else torch.stack(norms).norm(dim=0)
 
 
 class _Evaluators:
