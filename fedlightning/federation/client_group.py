@@ -296,10 +296,10 @@ def _distances(points: Tensor, reference: Tensor, columns: Tensor | None) -> Ten
     Differences of many columns are made in blocks that fit into the caches.
     """
     if columns is not None:
-        return (points[:, columns] - reference[columns]).norm(dim=1)
-    blocks = zip(points.split(_COLUMNS, dim=1), reference.split(_COLUMNS), strict=True)
-    norms = [(point - start).norm(dim=1) for point, start in blocks]
-    return norms[0] if len(norms) == 1 else torch.stack(norms).norm(dim=0)
+        points, reference = points[:, columns], reference[columns]
+    pairs = zip(points.split(_COLUMNS, dim=1), reference.split(_COLUMNS), strict=True)
+    norms: list[Tensor] = [(point - start).norm(dim=1) for point, start in pairs]
+    return norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms), dim=0)
 
 
 class _Evaluators:

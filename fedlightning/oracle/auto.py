@@ -18,8 +18,8 @@ from fedlightning.oracle.sequential import Sequential
 from fedlightning.oracle.threads import limited
 from fedlightning.oracle.vectorized import MIN_CALLS_TO_RECORD, Vectorized
 
-WORTH_A_TRIAL = 0.8
-"""Where a chunk takes at least this part of the time of one client after the other, these are tried from a recording."""
+WORTH_A_TRIAL = 0.9
+"""Where chunks take at least this part of the time of clients one by one, these are tried from a recording as well."""
 
 WORTH_A_CHANGE = 0.9
 """More threads or smaller chunks must save at least a tenth of the time: on a busy machine, threads that wait for each
@@ -99,7 +99,7 @@ class Auto(ClientBatching):
             found.append((in_chunks, taken))
             size = in_chunks.chunk_size
             times = f"{taken * 1e3:.3g} ms a client's gradient in chunks of {size}, {times}"
-            if objective.autocast.on_cpu and size > 1 and taken > WORTH_A_TRIAL * alone_time:
+            if objective.autocast.on_cpu and size != 1 and taken > WORTH_A_TRIAL * alone_time:
                 found.append(self._threaded(replace(batched, chunk_size=1), objective, calls(1), load(1), 1))
                 times += f", {found[-1][1] * 1e3:.3g} ms one by one from a recording"
         else:

@@ -92,7 +92,12 @@ def test_halving_goes_on_in_a_later_round(algorithm):
     assert_right(points, algorithm=algorithm)
 
 
-def test_one_client_that_does_not_fit_is_computed_plainly():
+def _full(*args):
+    raise ERRORS["gpu"]
+
+
+def test_one_client_that_does_not_fit_is_computed_plainly(monkeypatch):
+    monkeypatch.setattr("fedlightning.oracle.vectorized.of_one", _full)
     points, loop, said, _ = trained(Vectorized(chunk_size=2), most=0)
     assert loop.oracle == Sequential()
     assert said == ["oracle: took Sequential: 2 at once do not fit into memory"]
@@ -102,6 +107,8 @@ def test_one_client_that_does_not_fit_is_computed_plainly():
 @pytest.mark.parametrize("most", [2, 0])
 def test_a_trial_takes_as_many_clients_as_fit(most, monkeypatch):
     monkeypatch.setattr(Auto, "seconds", _preferring_chunks(Auto.seconds))
+    if most == 0:
+        monkeypatch.setattr("fedlightning.oracle.vectorized.of_one", _full)
     points, loop, said, _ = trained(Auto(), most=most)
     assert said[0] == f"oracle: took chunks of {most or 1} client{'s' * (most > 1)}: 6 at once do not fit into memory"
     assert len(said) == 2

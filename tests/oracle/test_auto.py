@@ -48,6 +48,21 @@ def test_auto_decides_by_time(monkeypatch):
         assert type(loop.oracle).__name__ == expected
 
 
+@pytest.mark.parametrize(("a_chunk_of_six", "tried"), [(8.0, True), (5.0, False)])
+def test_one_client_at_a_time_is_tried_from_a_recording_where_chunks_gain_little(a_chunk_of_six, tried, monkeypatch):
+    def seconds(self, oracle, *_):
+        if isinstance(oracle, Sequential):
+            return 1.0
+        return 0.7 if oracle.chunk_size == 1 else a_chunk_of_six * oracle.chunk_size / 6
+
+    monkeypatch.setattr(Auto, "seconds", seconds)
+    algorithm, said = FedAvg(0.05), []
+    loop = loop_for(quadratic(algorithm), Auto(), report=said.append)
+    run(loop, rounds_of(algorithm, 1))
+    assert (loop.oracle.chunk_size == 1) == tried
+    assert ("700 ms one by one from a recording" in said[0]) == tried
+
+
 def test_auto_with_one_client_is_sequential():
     algorithm = FedAvg(0.05)
     loop = loop_for(quadratic(algorithm, num_clients=1), Auto())
