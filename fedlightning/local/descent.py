@@ -68,8 +68,9 @@ def descend(
     if oracle.steps_together and is_plain:
         return _several_at_once(w, v, oracle, lr, direction), v
     step, personal_step = steps_of(optimizer, w, lr, personal_lr)
+    size = _representable(lr, w.dtype)
     for batch in oracle.batches():
-        if is_plain and direction is None and oracle.step_in_place(w, v, batch, lr):
+        if is_plain and direction is None and oracle.step_in_place(w, v, batch, size):
             continue
         g, v = clipped_step(oracle, w, v, batch, personal_lr, clip, personal_step)
         w = step(w, g if direction is None else direction(w, g), batch.active)
@@ -144,13 +145,21 @@ def gradient_step(lr: float | Tensor) -> Step:
     """Return a function that takes plain steps ``w <- w - lr * direction``."""
 
     def step(w: Tensor, direction: Tensor, active: Tensor | None) -> Tensor:
+        size = _representable(lr, w.dtype)
+        if active is not None and size is math.inf:  # times 0 it would be NaN
+            return torch.where(active[:, None], w - size * direction, w)
         if active is not None:
             direction = torch.where(active[:, None], direction, 0.0)
-        if isinstance(lr, Tensor):
-            return w.addcmul_(lr, direction, value=-1)
-        return w.sub_(direction, alpha=lr)
+        if isinstance(size, Tensor):
+            return w.addcmul_(size, direction, value=-1)
+        return w.sub_(direction, alpha=size)
 
     return step
+
+
+def _representable(lr: float | Tensor, dtype: torch.dtype) -> Any:
+    """Return the step size, or infinity if it is too large for the dtype: torch refuses such a factor."""
+    return math.inf if not isinstance(lr, Tensor) and lr > torch.finfo(dtype).max else lr
 
 
 def steps_of(

@@ -200,7 +200,7 @@ def test_schedules_are_logged_saved_and_go_on():
         ("{0: 0.1, 9: 0.01}", "Values by round are a schedule, fedlightning.schedules.Milestones."),
         ("{class_path: Milestone, init_args: {values: {0: 0.1}}}", "Did you mean 'fedlightning.schedules.Milestones'?"),
         ("{class_path: Exponential, init_args: {start: 0.1}}", "Exponential needs gamma. Give --"),
-        ("{class_path: Milestones, init_args: {values: {0: 0.1, 9: -1}}}", "is -1.0 after 9 rounds: expected > 0."),
+        ("{class_path: Milestones, init_args: {values: {0: 0.1, 9: -1}}}", "is -1.0 after 9 rounds: expected >= 0."),
         (
             "{class_path: fedlightning.proximal.L1, init_args: {weight: 1.0}}",
             "lr: expected a schedule over rounds such as fedlightning.schedules.Exponential",

@@ -15,7 +15,7 @@ from torch import optim
 from fedlightning import FederatedDataModule
 from fedlightning.algorithms import Ditto, FedALA, FedAlt, FedAvg, FedDR, FedMM, FedProx, FedSkip
 from fedlightning.local import LocalSteps
-from fedlightning.local.descent import optimizer_step, require_elementwise
+from fedlightning.local.descent import gradient_step, optimizer_step, require_elementwise
 from fedlightning.oracle import Sequential, Vectorized
 from fedlightning.tasks import ClientNumbers, QuadraticSaddle
 from tests.support.federations import K, loop_for, numpy_operators, quadratic, rounds_of, run, start_of
@@ -303,3 +303,10 @@ def test_a_clip_of_nothing_is_refused():
         FedAvg(0.1, local_clip=0.0)
     with pytest.raises(ValueError, match=r"LocalSteps\(clip=-1\): expected > 0"):
         LocalSteps(clip=-1)
+
+
+@pytest.mark.parametrize("active", [None, torch.tensor([True, False])])
+def test_a_step_size_beyond_the_dtype_leads_to_infinity(active):
+    """torch refuses such a factor; the round is then rejected in the words of the package."""
+    w = gradient_step(1e200)(torch.zeros(2, 3), torch.ones(2, 3), active)
+    assert w.tolist() == [[-torch.inf] * 3, [-torch.inf if active is None else 0.0] * 3]

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedlightning.core.errors import FedlightningError
+from fedlightning.core.errors import FedlightningError, InvalidValueError
 from fedlightning.federation.client_states import StatesByField
 from fedlightning.federation.remote.generation import Generation, Standing
 from fedlightning.federation.remote.packet import Packet, PacketError
@@ -84,7 +84,7 @@ class GenerationStore:
         try:
             content = torch.load(path, map_location="cpu", weights_only=True)
             if (content["client"], content["generation"]) != (client, str(generation)):
-                raise ValueError("it belongs to another client or round")
+                raise InvalidValueError("it belongs to another client or round")
             return Kept(content["states"], Packet.from_bytes(content["answer"].numpy().tobytes()))
         except Exception as error:  # what torch raises depends on the byte at which a file is damaged
             raise StoreError(
