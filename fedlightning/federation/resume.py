@@ -14,6 +14,7 @@ from fedlightning.algorithms.base import Algorithm
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.in_force import scheduled
 from fedlightning.core.serialisation import NotPlainError, to_config
+from fedlightning.core.validation import numbers_of_a_round
 from fedlightning.federation.validation import shapes_of
 
 START_ANEW = (
@@ -68,7 +69,8 @@ class Dependencies:
             return self.bound
         if differing.keys() & {"weighting", "regularizer"}:
             raise self.refusal(stored)
-        before = bind(replace(self.given, **differing))  # type: ignore[type-var]
+        with numbers_of_a_round():
+            before = bind(replace(self.given, **differing))  # type: ignore[type-var]
         if all(_alike(getattr(before, name), getattr(self.bound, name)) for name in differing):
             return self.bound  # one value, spelt in two ways
         if shapes_of(before.init_client(z)) != shapes_of(self.bound.init_client(z)):
