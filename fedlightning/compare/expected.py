@@ -55,7 +55,8 @@ class ExpectedMetric(Callback):
         of_check, self._of_check = self._of_check, None
         if of_check is None:
             return
-        known = of_check | frozenset(pl_module.round_metrics) | _COLUMNS
+        of_round = {*pl_module.round_metrics, *(name for name in trainer.callback_metrics if name[:6] != "train_")}
+        known = of_check | of_round | _COLUMNS
         derived = any(self._metric.startswith(f"{name}_") for name in of_check)  # over clients, who are few there
         if self._metric not in known and not derived:
             raise self._refusal(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,6 +14,7 @@ from fedlightning.algorithms.base import Algorithm
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.in_force import scheduled
 from fedlightning.core.serialisation import NotPlainError, to_config
+from fedlightning.core.validation import numbers_of_a_round
 from fedlightning.federation.validation import shapes_of
 
 START_ANEW = (
@@ -68,7 +69,8 @@ class Dependencies:
             return self.bound
         if differing.keys() & {"weighting", "regularizer"}:
             raise self.refusal(stored)
-        before = bind(replace(self.given, **differing))  # type: ignore[type-var]
+        with numbers_of_a_round():
+            before = bind(replace(self.given, **differing))  # type: ignore[type-var]
         if all(_alike(getattr(before, name), getattr(self.bound, name)) for name in differing):
             return self.bound  # one value, spelt in two ways
         if shapes_of(before.init_client(z)) != shapes_of(self.bound.init_client(z)):
@@ -103,6 +105,29 @@ class Dependencies:
 
     def _differing(self, stored: Mapping[str, Any]) -> dict[str, Any]:
         return {name: stored[name] for name, value in self.values.items() if stored.get(name, value) != value}
+
+
+def require_same_shared(stored: Sequence[str] | None, names: Sequence[str]) -> None:
+    """Make sure that the numbers of a checkpoint's vectors are of the parameters that this run takes them for.
+
+    Args:
+        stored: Names of the shared parameters there, in order; None in files written before these were noted.
+        names: Names of the shared parameters here, in order.
+
+    Raises:
+        ValueError: If they differ.
+    """
+    if stored is None or [*stored] == [*names]:
+        return
+    moved = next((name for name in (*stored, *names) if (name in stored) != (name in names)), None)
+    if moved is None:
+        what = "with other max_parameters, so that its vectors have another order"
+        remedy = "the same max_parameters"
+    else:
+        was, now = ("among", "not among") if moved in stored else ("not among", "among")
+        what = f"with '{moved}' {was} the shared parameters that are trained, now it is {now} them"
+        remedy = "the same parameters in optimizers and requires_grad"
+    raise InvalidValueError(f"The checkpoint was trained {what}. Resume with {remedy}, or {START_ANEW}.")
 
 
 def _alike(one: Any, other: Any) -> bool:

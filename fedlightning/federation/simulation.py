@@ -24,7 +24,7 @@ from fedlightning.federation.loop import RoundLoop, RoundResult
 from fedlightning.federation.oracle_selection import OracleSelection, When
 from fedlightning.federation.processes import OneProcess, Processes, held_by
 from fedlightning.federation.protocol import EvaluationRequest, Invitation, Precision, Transport, described
-from fedlightning.federation.resume import Dependencies
+from fedlightning.federation.resume import Dependencies, require_same_shared
 from fedlightning.federation.server import FederatedServer, Weighting
 from fedlightning.federation.traffic import Traffic
 from fedlightning.federation.transport import Evaluator, InProcess
@@ -245,6 +245,7 @@ class Simulation:
             "buffers": {"names": list(clients.averaged_buffers), "values": values},
             "oracle": to_config(self.runner.oracle_selection.oracle, "oracle"),
             "depends_on": self._dependencies.values,
+            "shared_parameters": list(self.space.shared.names),
         }
 
     def load_state_dict(self, state: Mapping[str, Any], others: Iterable[Mapping[str, Any]] = ()) -> None:
@@ -266,6 +267,7 @@ class Simulation:
         same = before is self.server.algorithm
         start = self.server.state if same else before.init_server(self._start.clone())
         stored = self.server.stored_state(state, start)
+        require_same_shared(state.get("shared_parameters"), self.space.shared.names)
         binding = self.server.algorithm.binding
         if not same and binding is not None and self._dependencies.vary(computed_with):
             self.server.algorithm, same = binding.of(before), True  # the next round goes on from its values

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -284,7 +284,11 @@ class GradientOracle:
 
     def _evaluated(self, w: Tensor, v: Tensor, batch: Minibatch, blocks: Blocks) -> Evaluation:
         result = evaluate_minibatch(self._evaluate, batch, w, v, self.buffers, blocks, self._seeds.next())
-        self._count(replace(result, buffers=batch.keep(result.buffers, self.buffers)), batch.active)
+        buffers, values = (
+            batch.keep(result.buffers, self.buffers),
+            _apart({"loss": result.loss, **result.scalars}, w, v),
+        )
+        self._count(replace(result, buffers=buffers, loss=values.pop("loss"), scalars=values), batch.active)
         return result
 
     def _count(self, result: Evaluation, active: Tensor | None) -> None:
@@ -308,6 +312,14 @@ def _places_of(places: Tensor) -> Iterator[None]:
         if error.place is not None:
             error.place = int(places[error.place])
         raise
+
+
+def _apart(values: Mapping[str, Tensor], *points: Tensor) -> dict[str, Tensor]:
+    """Return logged values, copied where they lie in a point, which steps may change in place: a weight, say."""
+    places = [point.untyped_storage().data_ptr() for point in points]
+    return {
+        name: each.clone() if each.untyped_storage().data_ptr() in places else each for name, each in values.items()
+    }
 
 
 def _personal(w: Tensor, v: Tensor | None, start: Tensor | None) -> Tensor:

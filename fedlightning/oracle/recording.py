@@ -111,7 +111,8 @@ class _Replay:
             program: What was recorded.
             outputs: Names of what the function returned.
             constant: Its second result.
-            is_apart: Whether no output, nor any part of the first, shares memory with the first input.
+            is_apart: Whether no output, nor any part of the first, shares memory with the first input, from which parts
+                can be subtracted with the bits of the whole.
         """
         self.run = program.function(outputs)
         self.constant = constant
@@ -176,6 +177,7 @@ class _Recorder(TorchDispatchMode):
             return None
         is_apart = self._parts_are_apart and not any(map(self._is_in_point, outputs))
         is_apart = is_apart and outputs[0].numel() == self._alive[0].numel()
+        is_apart = is_apart and self._alive[0].dtype in _ROUNDED_ALIKE
         return _Replay(self._program, [self._name_of(output) for output in outputs], constant, is_apart)
 
     def _made_in_python(self, func: Any, value: Tensor) -> Tensor:
@@ -219,6 +221,11 @@ class _Recorder(TorchDispatchMode):
             self._held.add(name)
             self._call(tensor, name)
         return name
+
+
+_ROUNDED_ALIKE = (torch.float32, torch.float64)
+"""Dtypes in which a subtraction has the same bits in a part as in the whole: with 16-bit numbers, torch rounds the step
+size where a row ends."""
 
 
 def _key(inputs: Sequence[Tensor]) -> Any:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from fedlightning import FederatedDataModule
-from fedlightning.algorithms import FedAlt, FedMM
+from fedlightning import FederatedDataModule, federate
+from fedlightning.algorithms import FedAlt, FedAvg, FedMM
 from fedlightning.callbacks import History
 from fedlightning.compare.expected import ExpectedMetric
 from tests.support.evaluated import Own, held_out_data
+from tests.support.lit import Lit, made
 from tests.support.small import Line, clients, regression_data, trainer
 
 
@@ -36,6 +37,16 @@ def test_what_validation_rounds_or_the_history_log_is_found(metric):
 @pytest.mark.parametrize("metric", ["val_loss", "val_loss_std", "val_loss_p90", "val_loss_max"])
 def test_what_is_computed_over_clients_is_found(metric):
     assert fitted(metric, **own(), num_sanity_val_steps=1)[0] == 8
+
+
+class _InBothWays(Lit):
+    def training_step(self, batch, batch_idx):
+        self.log("value", 1.0 + batch_idx, on_step=True, on_epoch=True)
+        return self.loss(batch)
+
+
+def test_a_value_of_steps_and_epochs_is_found_by_the_name_of_steps():
+    assert fitted("value_step", federate(made(_InBothWays), FedAvg), num_sanity_val_steps=1) == (8, "")
 
 
 def test_a_misspelt_metric_ends_the_run_after_one_round():

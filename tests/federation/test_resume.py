@@ -46,6 +46,20 @@ def test_a_resumed_run_with_other_hyper_parameters_reaches_the_saddle(name):
     assert (trajectory[-1] - task.solution).norm() < 1e-10
 
 
+def test_a_schedule_that_begins_at_zero_stands_in_no_ones_way():
+    """The algorithm of the first round has a step size of 0, with which nobody could make one."""
+    algorithm = fl.FedAPM(Milestones({0: 0.0, 1: 0.12}), rho=[3.0, 4.0])
+    first = loop_for(quadratic(algorithm))
+    run(first, rounds_of(algorithm, 3, size=4))
+    points = []
+    for lr in (algorithm.lr, 0.12):
+        second = loop_for(quadratic(replace(algorithm, lr=lr, rho=[4.0, 3.0])))
+        second.load_state_dict(first.state_dict())
+        points.append(second.point)
+    assert torch.equal(*points)
+    assert not torch.equal(points[0], first.point)
+
+
 @pytest.mark.parametrize("name", ["FedADMM sigma by block", "FIAELT beta by block", "FedDR eta", "SCAFFOLD lr"])
 def test_the_model_stays_where_it_was_and_a_line_says_what_happened(name):
     algorithm, changes = LEADS_ON[name]

@@ -63,6 +63,24 @@ def test_one_client_at_a_time_is_tried_from_a_recording_where_chunks_gain_little
     assert ("700 ms one by one from a recording" in said[0]) == tried
 
 
+def test_what_one_client_alone_cannot_be_recorded_for_is_no_error_of_the_trial(monkeypatch):
+    """Clients side by side may read a number of a constant; the same numbers are for all of them."""
+    seconds = Auto.seconds
+
+    def little_gain(self, oracle, objective, calls, arguments):
+        seconds(self, oracle, objective, calls, arguments)
+        return 1.0 if isinstance(oracle, Sequential) else 0.95 * len(arguments[0])
+
+    def reads_a_constant(task, original, batch):
+        return original(batch) * torch.tensor(2.0, dtype=torch.float64).item()
+
+    monkeypatch.setattr(Auto, "seconds", little_gain)
+    _, loop, said = trained(Auto(), reads_a_constant, rounds=1)
+    assert isinstance(loop.oracle, Vectorized)
+    assert loop.oracle.chunk_size > 1
+    assert "one by one" not in said[0]
+
+
 def test_auto_with_one_client_is_sequential():
     algorithm = FedAvg(0.05)
     loop = loop_for(quadratic(algorithm, num_clients=1), Auto())

@@ -13,6 +13,7 @@ from fedlightning.oracle.gradient import GradientOracle, Minibatch
 from tests.support.cohorts import NETS, S, classify, setting
 from tests.support.federations import loop_for, quadratic, rounds_of
 from tests.support.finite_sums import Samples, evaluate, finite_sum
+from tests.support.small import Line, fitted, regression_data
 
 
 def test_uniform_numbers_belong_to_the_client():
@@ -129,3 +130,21 @@ def test_an_error_of_one_client_names_its_place_in_the_chunk(full):
     with pytest.raises(ObjectiveError) as caught:
         _ = oracle.full(w) if full else oracle(w, batch)
     assert caught.value.place == 2
+
+
+class _LogsItself(Line):
+    def objective(self, batch):
+        weight = self.head.weight[0, 0]
+        return {**super().objective(batch), "weight": weight, "copy": weight.clone()}
+
+
+@pytest.mark.parametrize(
+    "oracle", [Sequential(), Vectorized(), Vectorized(replay=False), Vectorized(backward="each")], ids=str
+)
+def test_a_logged_weight_is_averaged_over_the_steps_as_it_was_in_each(oracle):
+    """Steps change points in place, and a value that lies there would be the last one in all of them."""
+    torch.manual_seed(0)
+    task = _LogsItself(dropout=0.0, oracle=oracle)
+    fitted(task, regression_data(local_steps=5), max_steps=1, limit_val_batches=0)
+    assert task.round_metrics["train_weight"] == task.round_metrics["train_copy"]
+    assert (task.head.weight[0, 0] - task.round_metrics["train_weight"]).abs() > 1e-3

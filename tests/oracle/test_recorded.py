@@ -66,6 +66,19 @@ def test_nothing_is_stepped_before_it_was_recorded():
     assert torch.equal(w, before)
 
 
+@pytest.mark.usefixtures("every_size")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_nothing_of_16_bits_is_stepped_in_parts(dtype):
+    """Torch subtracts the last numbers of a row with a step size of 16 bits, all others with one of 32."""
+    objective, w, v, b, data = setting(torch.nn.Sequential(torch.nn.Linear(6, 3)), (6,), dtype)
+    objective.draws = False
+    for way in ({}, {"backward": "each", "threads": 1}):
+        evaluate = Vectorized(**way).evaluator(objective, 100)
+        for _ in range(2):
+            evaluate(w, v, b, data)
+        assert evaluate.step(w.clone(), v, b, data, "both", None, 0.3) is None
+
+
 def logs_a_weight(net, batch):
     return {"loss": classify(net, batch), "first": net[0].weight[0, 0, 0, 0].detach()}
 

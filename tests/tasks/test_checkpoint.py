@@ -310,3 +310,14 @@ def test_a_resume_with_other_personal_parameters_is_refused_by_name(first, then,
     run.save_checkpoint(tmp_path / "one.ckpt")
     with pytest.raises(CheckpointError, match=rf"trained with 'head\.\w+' {was}, now it is {now}"):
         trainer(max_steps=2).fit(then(dropout=0.0), data, ckpt_path=tmp_path / "one.ckpt")
+
+
+class BodyMax(Line):
+    max_parameters = ("body",)
+
+
+def test_a_resume_that_would_put_numbers_into_other_parameters_is_refused(tmp_path):
+    """The vectors are as long as before, and begin with other parameters."""
+    fitted(Line(FedAvg(0.01), dropout=0.0), max_steps=1).save_checkpoint(tmp_path / "one.ckpt")
+    with pytest.raises(CheckpointError, match="trained with other max_parameters"):
+        trainer(max_steps=2).fit(BodyMax(FedAvg(0.01), dropout=0.0), regression_data(), ckpt_path=tmp_path / "one.ckpt")

@@ -12,6 +12,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from fedlightning import FederatedDataModule, federate
 from fedlightning.algorithms import Ditto, FedAvg, StatefulFedAvg
+from fedlightning.federation.checkpoint_io import CheckpointError
 from fedlightning.oracle import Sequential
 from tests.support.lit import Lit, distance, made
 from tests.support.paths import ROOT
@@ -103,3 +104,27 @@ def test_a_resumed_fit_freezes_the_same_and_another_optimizer_other_parameters(t
     resumed.personal_parameters = ()
     trainer(max_steps=1).fit(resumed, per_client_data())
     assert len(resumed.parameter_space().shared.names) == 4
+
+
+class OneOfTwo(Lit):
+    """Two layers of one shape, of which the optimizer has one."""
+
+    def __init__(self, which):
+        super().__init__()
+        self.other = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Tanh())
+        self.which = which
+
+    def forward(self, x):
+        return self.head(self.body(x) + self.other(x)).squeeze(1)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(getattr(self, self.which).parameters(), lr=0.01)
+
+
+def test_a_resume_does_not_put_one_layer_into_another(tmp_path):
+    fit = trainer(tmp_path, max_steps=1)
+    fit.fit(federate(made(OneOfTwo, which="body"), FedAvg), regression_data())
+    fit.save_checkpoint(tmp_path / "one.ckpt")
+    task = federate(made(OneOfTwo, which="other"), FedAvg)
+    with pytest.raises(CheckpointError, match=r"trained with 'module.body.0.weight' among the shared parameters"):
+        trainer(tmp_path, max_steps=2).fit(task, regression_data(), ckpt_path=tmp_path / "one.ckpt")
