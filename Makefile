@@ -19,7 +19,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 demo: $(VENV)/ready ## FedMM beside its baselines on embedded digits: table, figure, TensorBoard; about a minute
 	$(BIN)/fedlightning compare --config configs/demo.yaml
 
-test: $(VENV)/ready ## the test suite, on all cores; about eleven minutes on two
+test: $(VENV)/ready ## the test suite, on all cores; about ten minutes on two
 	$(BIN)/python -m pytest -n auto --dist worksteal
 
 .venv-flower/ready: pyproject.toml constraints-flower.txt

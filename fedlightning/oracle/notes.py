@@ -239,7 +239,7 @@ def _at_same_place(count: itertools.count[Any]) -> itertools.count[Any]:
     arguments = repr(count).partition("(")[2]
     try:
         return itertools.count(*ast.literal_eval(f"({arguments[:-1]},)"))
-    except ValueError:  # it counts in fractions
+    except (ValueError, SyntaxError):  # it counts in fractions or objects
         return copy(count)
 
 

@@ -9,6 +9,8 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch import nn
 from torch.optim import Optimizer
 
+from fedlightning.federation.checkpoint_io import CheckpointError
+
 
 class FrozenParameters:
     """Freezes what an optimizer does not step, for the time of a fit.
@@ -17,11 +19,13 @@ class FrozenParameters:
 
     Attributes:
         names: Names of the parameters that the last fit left out, in this program or in that of a checkpoint.
+        stored: The names in the checkpoint that the coming fit goes on from; None if it begins, or the file has none.
     """
 
     def __init__(self) -> None:
         """Start with nothing frozen."""
         self.names: tuple[str, ...] = ()
+        self.stored: Sequence[str] | None = None
         self._frozen: list[nn.Parameter] = []
 
     def freeze(self, module: nn.Module, optimizer: Optimizer) -> None:
@@ -30,10 +34,19 @@ class FrozenParameters:
         Args:
             module: Has the parameters.
             optimizer: Steps some of them.
+
+        Raises:
+            CheckpointError: If a fit goes on from a checkpoint whose optimizer had other parameters.
         """
         stepped = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         without = {name: p for name, p in module.named_parameters() if p.requires_grad and id(p) not in stepped}
-        self.names = tuple(without)
+        self.names, stored, self.stored = tuple(without), self.stored, None
+        if stored is not None and (odd := sorted({*stored} ^ {*without})):
+            had, has = ("lacked", "has it") if odd[0] in stored else ("had", "lacks it")
+            raise CheckpointError(
+                f"The optimizer of the checkpoint {had} '{odd[0]}', that of {type(module).__name__} {has} now: states "
+                "do not fit. Resume with the same parameters in configure_optimizers."
+            )
         if not without:
             return
         first, *others = without

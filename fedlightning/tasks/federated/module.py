@@ -191,6 +191,7 @@ class Federated(FederatedLightningModule):
         self._frozen.names = tuple(checkpoint.get(FROZEN_KEY, ()))
         resumes = self._trainer is not None and self._trainer.state.fn == "fit"
         self._stored_plateau = checkpoint.get(PLATEAU_KEY) if resumes else None
+        self._frozen.stored = checkpoint.get(FROZEN_KEY) if resumes else None
         super().on_load_checkpoint(checkpoint)
 
     def _length(self) -> tuple[float, float]:

@@ -126,5 +126,28 @@ def test_a_resume_does_not_put_one_layer_into_another(tmp_path):
     fit.fit(federate(made(OneOfTwo, which="body"), FedAvg), regression_data())
     fit.save_checkpoint(tmp_path / "one.ckpt")
     task = federate(made(OneOfTwo, which="other"), FedAvg)
-    with pytest.raises(CheckpointError, match=r"trained with 'module.body.0.weight' among the shared parameters"):
+    with pytest.raises(CheckpointError, match=r"optimizer of the checkpoint had 'body.0.bias'"):
         trainer(tmp_path, max_steps=2).fit(task, regression_data(), ckpt_path=tmp_path / "one.ckpt")
+
+
+class OwnParts(Lit):
+    """Steps its body, and one of the two parameters of its head."""
+
+    def __init__(self, own="weight"):
+        super().__init__()
+        self.own = own
+
+    def configure_optimizers(self):
+        return torch.optim.SGD([*self.body.parameters(), getattr(self.head, self.own)], lr=0.05)
+
+
+@pytest.mark.parametrize(("before", "now"), [("weight", "bias"), ("bias", "weight")])
+def test_a_resume_with_other_personal_parameters_in_the_optimizer_is_refused(before, now, tmp_path):
+    """Client states are vectors: one parameter's numbers would become another one's."""
+    first = federate(OwnParts(before), Ditto, personal_parameters=["head"])
+    fit = trainer(tmp_path, max_steps=5)
+    fit.fit(first, per_client_data())
+    fit.save_checkpoint(tmp_path / "file.ckpt")
+    again = federate(OwnParts(now), Ditto, personal_parameters=["head"])
+    with pytest.raises(CheckpointError, match=r"optimizer of the checkpoint (lacked|had) 'head\.\w+'.*OwnParts"):
+        trainer(max_steps=10).fit(again, per_client_data(), ckpt_path=tmp_path / "file.ckpt", weights_only=False)
