@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass, replace
+from functools import partial
 from typing import Any
 
 from lightning.pytorch.utilities import rank_zero_info
@@ -21,14 +22,23 @@ _OWN = {"lr": "lr", "optimizer": "local_optimizer", "clip": "local_clip"}
 _OF_SOLVER = {"lr": "lr", "optimizer": "optimizer", "clip": "clip"}
 
 
-def without_step_size(make: Any) -> Algorithm:
-    """Make an algorithm whose step size is still open.
+def with_open_step_size(algorithm: Any) -> tuple[Any, bool]:
+    """Return an algorithm, and whether its step size is left to the module's optimizer.
+
+    Args:
+        algorithm: An object, whose step size is its own; or a class or what makes one, whose step size is open unless a
+            ``functools.partial`` names it.
 
     Raises:
         TypeError: If the algorithm needs further hyper-parameters.
+        ValueError: If one that is named is out of range.
     """
+    if isinstance(algorithm, Algorithm) or not callable(algorithm):
+        return algorithm, False
+    make: Any = algorithm
+    is_named = isinstance(make, partial) and make.keywords.get("lr") is not None
     try:
-        return make(lr=1.0)  # type: ignore[no-any-return]  # the optimizer of the module decides when a fit begins
+        return make() if is_named else make(lr=1.0), not is_named
     except TypeError as error:
         name = getattr(getattr(make, "func", make), "__name__", repr(make))
         raise InvalidTypeError(

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.core.parameter_space import ParameterSpace
 from fedlightning.tasks.base import FederatedLightningModule
-from fedlightning.tasks.federated.algorithms import AlgorithmCallable, with_clip, with_steps, without_step_size
+from fedlightning.tasks.federated.algorithms import AlgorithmCallable, with_clip, with_open_step_size, with_steps
 from fedlightning.tasks.federated.clipping import ClipBy, GradientClipping
 from fedlightning.tasks.federated.frozen import FrozenParameters
 from fedlightning.tasks.federated.give_back import GiveBack
@@ -68,7 +68,7 @@ class Federated(FederatedLightningModule):
         Args:
             module: A LightningModule with automatic optimization and at most one optimizer.
             algorithm: What clients and server do. An object's own step size is used; a class such as ``FedAvg``, or a
-                ``functools.partial`` of it, takes that of the module's optimizer.
+                ``functools.partial`` of it that names no ``lr``, takes that of the module's optimizer.
             max_parameters: Dotted name prefixes, as in the module, of the parameters that are maximised.
             personal_parameters: Dotted name prefixes, as in the module, of the parameters that never leave a client.
             gradient_clip_val: Limit > 0 of every client's gradients; null for that of the Trainer, if it has one.
@@ -88,19 +88,20 @@ class Federated(FederatedLightningModule):
         """
         require_trainable_by_clients(module, without_hooks)
         names = ModuleNames(module)
-        lr_is_open = not isinstance(algorithm, Algorithm) and callable(algorithm)
-        given: Any = names.hyper_parameters(without_step_size(algorithm) if lr_is_open else algorithm)
+        chosen, lr_is_open = with_open_step_size(algorithm)
+        given: Any = names.hyper_parameters(chosen)
+        federation = names.options(federation)  # reassigned, as the command line finds its options by `**federation`
         super().__init__(
             given,
             server_optimizer=server_optimizer,
             server_scheduler=server_scheduler,
             server_clip=server_clip,
-            **names.options(federation),
+            **federation,
         )
         self.save_hyperparameters(ignore=["module"])
         self.save_hyperparameters(describe(module))
-        self.max_parameters = names.prefixes(max_parameters)
-        self.personal_parameters = names.prefixes(personal_parameters)
+        self.max_parameters = names.prefixes(max_parameters, "max_parameters")
+        self.personal_parameters = names.prefixes(personal_parameters, "personal_parameters")
         self.per_client_evaluation = per_client_evaluation
         self.module: Any = module
         self._chosen = given

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from fedlightning.core.parameter_space import is_under
+from fedlightning.core.parameter_space import is_under, names_under
 from fedlightning.core.per_block import takes_blocks
 from fedlightning.tasks.federated.hooks import PREFIX
 
@@ -27,11 +27,23 @@ class ModuleNames:
         known = isinstance(prefix, str) and any(is_under(name, prefix) for name in self._names)
         return f"{PREFIX}{prefix}" if known else prefix
 
-    def prefixes(self, prefixes: Any) -> Any:
-        """Return several prefixes in the task's names; what is no list is returned as it is, for its own error."""
+    def prefixes(self, prefixes: Any, argument: str) -> Any:
+        """Return several prefixes in the task's names; what is no list is returned as it is, for its own error.
+
+        Args:
+            prefixes: Those of the module, or of the task.
+            argument: What the message calls them.
+
+        Raises:
+            ValueError: If a prefix matches no parameter; the message names those of the module.
+        """
         if isinstance(prefixes, str) or not isinstance(prefixes, Iterable):
             return prefixes
-        return tuple(self.prefix(each) for each in prefixes)
+        found = tuple(self.prefix(each) for each in prefixes)
+        for each in found:
+            if isinstance(each, str) and not each.startswith(PREFIX) and each != PREFIX.rstrip("."):
+                names_under(each, self._names, argument)
+        return found
 
     def keys(self, value: Any) -> Any:
         """Return a mapping by prefix with the task's names as keys; anything else is returned as it is."""
@@ -41,7 +53,7 @@ class ModuleNames:
         """Return options of a task, those with name prefixes in the task's names."""
         named = {name: self.keys(value) if isinstance(value, Mapping) else value for name, value in options.items()}
         if "drift_parameters" in options:
-            named["drift_parameters"] = self.prefixes(options["drift_parameters"])
+            named["drift_parameters"] = self.prefixes(options["drift_parameters"], "drift_parameters")
         return named
 
     def hyper_parameters(self, owner: T) -> T:

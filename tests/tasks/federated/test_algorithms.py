@@ -7,8 +7,9 @@ from functools import partial
 import pytest
 
 from fedlightning.algorithms import SCAFFOLD, FedADMM, FedAvg, FedDR, FedProx, StatefulFedAvg
+from fedlightning.core.errors import InvalidValueError
 from fedlightning.local import Adam, ByValue, LocalSteps
-from fedlightning.tasks.federated.algorithms import with_clip, with_steps, without_step_size
+from fedlightning.tasks.federated.algorithms import with_clip, with_open_step_size, with_steps
 from fedlightning.tasks.federated.optimizers import Steps
 
 PLAIN, ADAM = Steps(0.3, None), Steps({"body": 0.1, "default": 0.2}, Adam())
@@ -16,7 +17,7 @@ PLAIN, ADAM = Steps(0.3, None), Steps({"body": 0.1, "default": 0.2}, Adam())
 
 def test_an_algorithm_without_a_step_size_takes_the_optimizers():
     for make in (FedAvg, StatefulFedAvg, partial(FedProx, mu=0.5)):
-        algorithm = with_steps(without_step_size(make), ADAM, lr_is_open=True)
+        algorithm = with_steps(with_open_step_size(make)[0], ADAM, lr_is_open=True)
         assert algorithm.lr == ADAM.lr
         assert algorithm.local_optimizer is ADAM.optimizer
     assert algorithm.mu == 0.5
@@ -38,9 +39,9 @@ def test_solvers_step_as_the_optimizer_does():
 
 
 def test_plain_steps_of_an_algorithms_own_take_a_plain_step_size_alone():
-    assert with_steps(without_step_size(SCAFFOLD), PLAIN, lr_is_open=True).lr == 0.3
+    assert with_steps(with_open_step_size(SCAFFOLD)[0], PLAIN, lr_is_open=True).lr == 0.3
     with pytest.raises(ValueError, match=r"SCAFFOLD takes plain gradient steps.*module's Adam means something else"):
-        with_steps(without_step_size(SCAFFOLD), ADAM, lr_is_open=True)
+        with_steps(with_open_step_size(SCAFFOLD)[0], ADAM, lr_is_open=True)
 
 
 def test_a_given_step_size_makes_do_without_the_optimizer_and_says_so(monkeypatch):
@@ -53,12 +54,12 @@ def test_a_given_step_size_makes_do_without_the_optimizer_and_says_so(monkeypatc
 
 def test_without_an_optimizer_there_is_no_step_size():
     with pytest.raises(ValueError, match=r"federate\(algorithm=FedAvg\): the module has no optimizer"):
-        with_steps(without_step_size(FedAvg), None, lr_is_open=True)
+        with_steps(with_open_step_size(FedAvg)[0], None, lr_is_open=True)
 
 
 def test_an_algorithm_that_needs_more_than_a_step_size_is_refused():
     with pytest.raises(TypeError, match=r"federate\(algorithm=FedADMM\): it cannot be made from a step size alone"):
-        without_step_size(FedADMM)
+        with_open_step_size(FedADMM)
 
 
 def test_limits_go_where_gradients_are_computed():
@@ -67,3 +68,12 @@ def test_limits_go_where_gradients_are_computed():
     assert with_clip(FedDR(1.0, solver=LocalSteps()), 0.5, "given").solver.clip == 0.5
     with pytest.raises(ValueError, match="given: SCAFFOLD has no option that clips clients' gradients"):
         with_clip(SCAFFOLD(0.1), 1.0, "given")
+
+
+def test_a_partial_that_names_a_step_size_keeps_it():
+    algorithm, is_open = with_open_step_size(partial(FedAvg, lr=0.3))
+    assert not is_open
+    assert with_steps(algorithm, PLAIN, is_open).lr == 0.3
+    with pytest.raises(InvalidValueError, match="expected > 0"):
+        with_open_step_size(partial(FedAvg, lr=-1.0))
+    assert with_open_step_size(partial(FedProx, mu=0.1))[1]

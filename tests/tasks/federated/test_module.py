@@ -249,7 +249,9 @@ def test_the_optimizer_that_the_algorithm_names_stays():
     assert task.algorithm.lr == 0.01
 
 
-def test_the_command_line_takes_any_module(tmp_path, monkeypatch):
+@pytest.fixture
+def fit(tmp_path, monkeypatch):
+    """The arguments of a small fit of an unchanged module, in a folder of its own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["fedlightning"])
     small = ("num_clients=3", "rounds_per_epoch=2", "batch_size=5", "local_steps=2")
@@ -257,7 +259,26 @@ def test_the_command_line_takes_any_module(tmp_path, monkeypatch):
     module = ["--model.module=tests.support.lit.Classifier", "--model.module.init_args.lr=0.05"]
     algorithm = "--model.algorithm=fedlightning.algorithms.FedAvg"
     quiet = ["--trainer.max_epochs=1", "--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false"]
-    fit = ["fit", "--model=fedlightning.Federated", *module, algorithm, *data, *quiet]
+    return ["fit", "--model=fedlightning.Federated", *module, algorithm, *data, *quiet]
+
+
+@pytest.mark.parametrize("lr", ["-1", "0"])
+def test_the_command_line_refuses_a_wrong_step_size_of_the_algorithm(lr, fit, capsys):
+    """The module's own would take its place without a word."""
+    with pytest.raises(SystemExit) as exit_:
+        main([*fit, f"--model.algorithm.init_args.lr={lr}"])
+    assert "expected > 0" in f"{exit_.value}{capsys.readouterr().err}"
+
+
+def test_the_command_line_takes_the_options_of_every_task(fit, tmp_path):
+    main([*fit, "--model.oracle=fedlightning.oracle.Sequential", "--model.weighting=samples"])
+    (path,) = tmp_path.rglob("last.ckpt")
+    stored = torch.load(path, weights_only=True)["hyper_parameters"]
+    assert stored["weighting"] == "samples"
+    assert "Sequential" in str(stored["oracle"])
+
+
+def test_the_command_line_takes_any_module(fit, tmp_path):
     main(fit)
     (path,) = tmp_path.rglob("last.ckpt")
     task = Federated.load_from_checkpoint(path, trusted=[Classifier])

@@ -6,6 +6,7 @@ import pytest
 
 from fedlightning import federate
 from fedlightning.algorithms import FedAvg, FedDR
+from fedlightning.core.errors import InvalidValueError
 from fedlightning.local import SGD, LocalSteps
 from fedlightning.tasks.federated.naming import ModuleNames
 from tests.support.lit import made
@@ -14,19 +15,23 @@ from tests.support.small import regression_data, trainer
 
 def test_prefixes_of_the_module_become_those_of_the_task():
     names = ModuleNames(made())
-    assert names.prefixes(["head", "body.0", "module.head", "no"]) == (
-        "module.head",
-        "module.body.0",
-        "module.head",
-        "no",
-    )
-    assert names.prefixes("head") == "head"
+    given = ["head", "body.0", "module.head", "module"]
+    assert names.prefixes(given, "max_parameters") == ("module.head", "module.body.0", "module.head", "module")
+    assert names.prefixes("head", "max_parameters") == "head"
     assert names.keys({"head": 1, "default": 2}) == {"module.head": 1, "default": 2}
     assert names.keys(3) == 3
     assert names.options({"drift_parameters": ["head"], "buffers": "local"}) == {
         "drift_parameters": ("module.head",),
         "buffers": "local",
     }
+
+
+def test_a_misspelt_prefix_is_answered_with_the_names_of_the_module():
+    for argument in ("max_parameters", "personal_parameters"):
+        with pytest.raises(
+            InvalidValueError, match=rf"{argument}: 'hed' matches no trainable.* Did you mean 'head'\? .*'body', 'head'"
+        ):
+            federate(made(), FedAvg, **{argument: ["hed"]})
 
 
 def test_hyper_parameters_by_prefix_are_translated_within_parts():
@@ -47,9 +52,3 @@ def test_a_step_size_by_prefix_moves_what_it_names():
     trainer(max_steps=1).fit(task, regression_data())
     assert (module.head.weight - start.head.weight).abs().max() > 0.01
     assert (module.body[0].weight - start.body[0].weight).abs().max() < 1e-9
-
-
-def test_a_misspelt_prefix_is_refused():
-    task = federate(made(), FedAvg, personal_parameters=["hed"])
-    with pytest.raises(ValueError, match=r"personal_parameters: 'hed' matches no trainable parameter"):
-        trainer(max_steps=1).fit(task, regression_data())
