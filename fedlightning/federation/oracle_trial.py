@@ -13,7 +13,7 @@ from torch import Tensor
 from fedlightning.core.tree import map_tensors
 from fedlightning.federation.cohort import Chunk, Cohort
 from fedlightning.federation.protocol import Request
-from fedlightning.oracle import Auto, Cost, Vectorized
+from fedlightning.oracle import Auto, BatchedError, Cost, Sequential, Vectorized
 from fedlightning.oracle.auto import Trial
 from fedlightning.oracle.check import SelfCheck
 from fedlightning.oracle.comparison import STEPS, Sample
@@ -61,6 +61,8 @@ class FirstClients:
                 trial = self._timed(auto, wanted, side_by_side)
                 break
             except (RuntimeError, MemoryError) as error:
+                if isinstance(error, BatchedError) and not is_out_of_memory(error):  # plain evaluation names the client
+                    return Trial(Sequential(), f"took Sequential: {str(error).splitlines()[0]}")
                 if wanted is None or not is_out_of_memory(error):
                     raise
             wanted = _smaller(wanted)  # outside the handler, where the error would hold what fills the memory

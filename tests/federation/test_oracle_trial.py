@@ -4,9 +4,25 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import TensorDataset
 
-from fedlightning.oracle import Auto, Sequential
+from fedlightning import FederatedDataModule
+from fedlightning.oracle import Auto, ObjectiveError, Sequential
 from tests.support.objectives_in_python import draws_from_its_own, trained
+from tests.support.small import Line, clients, trainer
+
+
+class Labels(Line):
+    """Classification in two classes."""
+
+    def __init__(self, **federation):
+        super().__init__(dropout=0.0, **federation)
+        self.head = nn.Linear(5, 2)
+
+    def objective(self, batch):
+        return F.cross_entropy(self.head(self.body(batch[0])), batch[1])
 
 
 def limited_to(count):
@@ -126,3 +142,12 @@ def test_chunks_are_halved_while_that_is_faster(times, size, monkeypatch, one_th
         f"oracle: took Vectorized: {times[size]:.3g} ms a client's gradient in chunks of {size}, 5 ms alone"
     ]
     torch.testing.assert_close(found, trained(Sequential())[0], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("bad", [0, 1, 2, 3])
+def test_a_client_with_wrong_labels_is_named_wherever_it_lies(bad):
+    """The checks look at the first and the last client, the trial at all."""
+    data = [(x, (y > 0).long() + 5 * (k == bad)) for k, (x, y) in enumerate(each.tensors for each in clients())]
+    federation = FederatedDataModule.from_datasets([TensorDataset(*each) for each in data], batch_size=4)
+    with pytest.raises(ObjectiveError, match=rf"failed for client {bad}: IndexError: Target \d is out of bounds"):
+        trainer(max_steps=1).fit(Labels(), federation)
