@@ -446,7 +446,7 @@ for _name, _run, _error, _says in [
 row(
     "options",
     "a NumPy number",
-    lambda: same(fit(seeded(Line, a.FedAvg(np.float32(0.5)))), fit(seeded(Line, a.FedAvg(0.5)))),
+    lambda: same(fit(seeded(Line, a.FedAvg(np.float32(0.0625)))), fit(seeded(Line, a.FedAvg(0.0625)))),
 )
 row(
     "options",
