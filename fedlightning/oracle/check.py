@@ -56,9 +56,19 @@ class SelfCheck:
                 return str(error).splitlines()[0]
         if isinstance(oracle, Vectorized) and oracle.backward == "autograd" and any(map(is_slow, caught)):
             return "vmap would run a part of the objective client by client"
+        if difference is None and isinstance(oracle, Vectorized) and self._objective.runs_alone is None:
+            self._objective.runs_alone = self._agrees_alone(oracle)
         if difference is not None or self._in_double is None:
             return difference
         return self._in_double(oracle)
+
+    def _agrees_alone(self, oracle: Vectorized) -> bool:
+        """Return whether the last client, evaluated without ``vmap``, agrees with plain evaluation."""
+        try:
+            found = Comparison(self._objective, self._sample.last()).difference(oracle, Tolerance.of(self.eps))
+        except BatchedError:
+            return False
+        return found is None
 
     @property
     def eps(self) -> float:

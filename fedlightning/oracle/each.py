@@ -102,7 +102,8 @@ class _OneClient:
         """
 
         def function(w: Tensor, v: Tensor, b: Tensor, *leaves: Tensor) -> tuple[list[Tensor], list[str]]:
-            result = of_one(objective, w, v, b, unflatten(list(leaves), structure), blocks)
+            data = unflatten(list(leaves), structure)
+            result = of_one(objective, w, v, b, data, blocks, stands_for_others=True)
             return [result.g, result.g_personal, result.buffers, result.loss, *result.scalars.values()], [
                 *result.scalars
             ]

@@ -15,54 +15,61 @@ from fedlightning.oracle.lone_layers import LoneLayers
 from fedlightning.oracle.objective import Objective
 
 
-def of_one(objective: Objective, w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks = "both") -> Evaluation:
+def of_one(
+    objective: Objective,
+    w: Tensor,
+    v: Tensor,
+    b: Tensor,
+    data: Any,
+    blocks: Blocks = "both",
+    stands_for_others: bool = False,
+) -> Evaluation:
     """Compute the operator of one client, ``[1, d]``.
 
     Args:
-        objective: The objective, which must not read numbers of a tensor outside tensors.
+        objective: The objective. It must not take numbers out of tensors behind the recorder's back, as ``numpy`` does.
         w: The point, ``[d]``.
         v: The personal block, ``[p]``.
         b: Buffers, ``[b]``.
         data: The client's minibatch.
         blocks: The gradients to compute.
+        stands_for_others: Whether the operations will be those of all clients, so that no number may be read at all.
 
     Raises:
-        UsageError: If the objective reads numbers of a tensor, which a replay would take for those of other clients.
+        UsageError: If the objective reads numbers of a tensor.
     """
+    refused = _HIDDEN | _SEEN if stands_for_others else _HIDDEN
 
     def forward(*arguments: Any) -> Any:
-        with _NoReading(), LoneLayers(channels_last=objective.autocast.on_cpu):
+        with _NoReading(refused), LoneLayers(channels_last=objective.autocast.on_cpu):
             return objective(*arguments)
 
     return differentiate(objective, forward, w, v, b, data, blocks)
 
 
 class _NoReading(TorchFunctionMode):
-    """Refuses to read numbers outside tensors, which would be those of the recorded client for all."""
+    """Refuses functions that read numbers of tensors, which a replay would repeat as they were."""
+
+    def __init__(self, refused: frozenset[Any]) -> None:
+        super().__init__()
+        self._refused = refused
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func in _READING:
+        if func in self._refused:
             raise UsageError(f"{func.__name__} reads numbers of a tensor")
         return func(*args, **(kwargs or {}))
 
 
-_READING = {torch.ctc_loss, F.ctc_loss, torch.tensor_split, Tensor.tensor_split}.union(
-    getattr(Tensor, name)
-    for name in (
-        "__array__",
-        "__bool__",
-        "__complex__",
-        "__contains__",
-        "__dlpack__",
-        "__float__",
-        "__index__",
-        "__int__",
-        "data_ptr",
-        "item",
-        "numpy",
-        "tolist",
-        "untyped_storage",
-    )
+def _methods(*names: str) -> frozenset[Any]:
+    return frozenset(getattr(Tensor, name) for name in names)
+
+
+_SEEN = _methods("__bool__", "__complex__", "__contains__", "__float__", "__index__", "__int__", "item")
+"""Read numbers by operations, so that a recorder gives up and every call runs anew."""
+
+_HIDDEN = _methods("__array__", "__dlpack__", "data_ptr", "numpy", "tensor_split", "tolist", "untyped_storage").union(
+    {torch.ctc_loss, F.ctc_loss, torch.tensor_split}
 )
+"""Read numbers that no recorder sees."""

@@ -153,6 +153,7 @@ class Objective:
         agreed: Kinds of compiled steps that were seen to end where the same steps end uncompiled.
         draws: Whether the objective draws random numbers; None if nobody has looked.
         draws_in_python: Whether the objective was seen to draw random numbers from ``random`` or NumPy.
+        runs_alone: Whether one client evaluated without ``vmap`` agrees with plain evaluation; None until compared.
         changes_batch: Whether the objective was seen to write into its batch, so that it needs a copy.
         hooks_tensors: Whether the objective was seen to put hooks on tensors, which must then require gradients below
             ``vmap``.
@@ -169,6 +170,7 @@ class Objective:
         self.agreed: set[Any] = set()
         self.draws: bool | None = None
         self.draws_in_python = False
+        self.runs_alone: bool | None = None
         self.changes_batch = False
         self.hooks_tensors = False
         self._call = _ObjectiveModule(task)

@@ -223,7 +223,7 @@ def _batched(
 
     The random numbers of a single client would have other shapes below ``vmap``, and be others.
     """
-    if len(w) == 1 and objective.draws is False:
+    if len(w) == 1 and objective.draws is False and objective.runs_alone is not False:
         return of_one(objective, w[0], v[0], b[0], map_tensors(itemgetter(0), data), blocks)
     forward_only = objective.forward_only if backward is None else backward == "autograd"
     return (_forward_batched if forward_only else _gradient_batched)(objective, w, v, b, data, blocks)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.nn import functional as F
 
 from fedlightning.core.errors import UsageError
-from fedlightning.oracle import Sequential, Vectorized
+from fedlightning.oracle import Sequential, Vectorized, vectorized
 from fedlightning.oracle.lone import of_one
 from fedlightning.oracle.objective import BatchedError
 from tests.support.cohorts import NETS, assert_equal_evaluations, setting
+from tests.support.small import Line, fitted, regression_data
 
 
 def first(value):
@@ -45,17 +48,51 @@ def test_a_chunk_of_one_client_runs_without_vmap(backward, replay, monkeypatch):
         evaluate(w, v, b, data)
 
 
-@pytest.mark.parametrize(
-    "value",
-    [lambda error: error.item(), lambda error: error.detach().numpy(), lambda error: error.tolist(), float, bool],
-    ids=["item", "numpy", "tolist", "float", "bool"],
-)
-def test_an_objective_that_reads_numbers_is_refused(value):
+READS = {
+    "item": lambda error: error.item(),
+    "float": lambda error: float(error.detach()),
+    "bool": lambda error: bool(error > 1),
+    "numpy": lambda error: error.detach().numpy(),
+    "tolist": lambda error: error.tolist(),
+}
+
+
+def reading(value):
     def loss(net, batch):
         error = F.cross_entropy(net(batch[0]), batch[1])
         return error * (2.0 if value(error) > 1 else 1.0)
 
     make, shape = next(iter(NETS.values()))
-    objective, *arguments = setting(make(), shape, torch.float64, loss)
+    return setting(make(), shape, torch.float64, loss)
+
+
+@pytest.mark.parametrize("name", READS)
+def test_one_client_that_stands_for_others_reads_no_numbers(name):
+    objective, *arguments = reading(READS[name])
     with pytest.raises(UsageError, match="reads numbers of a tensor"):
-        of_one(objective, *map(first, arguments))
+        of_one(objective, *map(first, arguments), stands_for_others=True)
+
+
+@pytest.mark.parametrize("name", READS)
+def test_a_client_alone_may_read_what_a_recorder_sees(name):
+    """It is run anew every time; what is read behind the recorder's back is refused."""
+    objective, w, v, b, data = reading(READS[name])
+    objective.draws = False
+    evaluate, plain = Vectorized(backward="vmap").evaluator(objective, 100), Sequential().evaluator(objective, 1)
+    for size in (0.1, 10.0, 0.1):
+        arguments = w[:1], v[:1], b[:1], (size * data[0][:1], data[1][:1])
+        if name in ("numpy", "tolist"):
+            with pytest.raises(BatchedError, match="reads numbers of a tensor"):
+                evaluate(*arguments)
+        else:
+            assert_equal_evaluations(evaluate(*arguments), plain(*arguments))
+
+
+def test_a_client_whose_evaluation_alone_is_wrong_takes_vmap(monkeypatch):
+    """The check of an oracle looks at one client alone as well."""
+    monkeypatch.setattr(vectorized, "of_one", lambda *args: replace(of_one(*args), loss=torch.zeros(1).double()))
+    task = Line(dropout=0.0, oracle=Vectorized(chunk_size=1)).double()
+    fitted(task, regression_data(local_steps=5), max_steps=1, limit_val_batches=0, precision="64-true")
+    runner = task.run.simulation.runner
+    assert isinstance(runner.oracle_selection.oracle, Vectorized)
+    assert float(task.round_metrics["train_loss"]) > 0
