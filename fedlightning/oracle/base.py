@@ -32,6 +32,16 @@ class Evaluation:
     loss: Tensor
     scalars: dict[str, Tensor] = field(default_factory=dict)
 
+    @classmethod
+    def of_parts(cls, parts: Sequence[Tensor], names: Sequence[str]) -> Evaluation:
+        """Return the evaluation whose :meth:`parts` are given."""
+        g, g_personal, buffers, loss, *scalars = parts
+        return cls(g, g_personal, buffers, loss, dict(zip(names, scalars, strict=True)))
+
+    def parts(self) -> tuple[list[Tensor], list[str]]:
+        """Return all tensors, the operator first, and the names of the scalars, which come last."""
+        return [self.g, self.g_personal, self.buffers, self.loss, *self.scalars.values()], [*self.scalars]
+
     def among(self, places: Tensor, num_clients: int) -> Evaluation:
         """Return the evaluation as that of some among S clients; the others have zeros.
 

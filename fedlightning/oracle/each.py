@@ -7,7 +7,8 @@ are recorded, and the gradients of all others are replays, on several threads si
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -51,14 +52,8 @@ class Each:
             self._known[key] = _OneClient(self._objective, structure, blocks, first, self._noise)
         one = self._known[key]
         results = one.empty(len(w))
-
-        def compute(i: int) -> None:
-            self._noise.begin(randomness, i)
-            one.compute(inputs[i], [result[i] for result in results])
-
-        run(compute, len(w), self._threads)
-        g, g_personal, buffers, loss, *scalars = results
-        return Evaluation(g, g_personal, buffers, loss, dict(zip(one.names, scalars, strict=True)))
+        self._run(one.compute, inputs, results, randomness)
+        return Evaluation.of_parts(results, one.names)
 
     def step(
         self, w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks, randomness: Randomness | None, lr: float
@@ -70,14 +65,23 @@ class Each:
         if one is None or not one.can_step(inputs[0]):
             return None
         results = one.empty(len(w), without_operator=True)
+        self._run(partial(one.step, lr=lr), inputs, results, randomness)
+        return Evaluation.of_parts([w, *results], one.names)
 
-        def compute(i: int) -> None:
+    def _run(
+        self,
+        compute: Callable[[Sequence[Tensor], Sequence[Tensor]], None],
+        inputs: Sequence[Sequence[Tensor]],
+        results: Sequence[Tensor],
+        randomness: Randomness | None,
+    ) -> None:
+        """Have every client computed from its inputs into its part of the results ``[S, ...]``."""
+
+        def client(i: int) -> None:
             self._noise.begin(randomness, i)
-            one.step(inputs[i], [result[i] for result in results], lr)
+            compute(inputs[i], [result[i] for result in results])
 
-        run(compute, len(w), self._threads)
-        g_personal, buffers, loss, *scalars = results
-        return Evaluation(w, g_personal, buffers, loss, dict(zip(one.names, scalars, strict=True)))
+        run(client, len(inputs), self._threads)
 
 
 def _key(one: Sequence[Tensor], structure: Any, blocks: Blocks) -> Any:
@@ -103,10 +107,7 @@ class _OneClient:
 
         def function(w: Tensor, v: Tensor, b: Tensor, *leaves: Tensor) -> tuple[list[Tensor], list[str]]:
             data = unflatten(list(leaves), structure)
-            result = of_one(objective, w, v, b, data, blocks, stands_for_others=True)
-            return [result.g, result.g_personal, result.buffers, result.loss, *result.scalars.values()], [
-                *result.scalars
-            ]
+            return of_one(objective, w, v, b, data, blocks, stands_for_others=True).parts()
 
         self._recording = Recording(function, noise)
         state = generator_state(inputs[0].device)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
@@ -39,8 +39,7 @@ class Recorded:
         if (structure, blocks) not in self._recordings:
             self._recordings[structure, blocks] = self._record(structure, blocks)
         recording = self._recordings[structure, blocks]
-        (g, *results), names = replayed_in_parts(recording, (w, v, b, *leaves), self._threads)
-        return _evaluation(g, results, names)
+        return Evaluation.of_parts(*replayed_in_parts(recording, (w, v, b, *leaves), self._threads))
 
     def step(
         self, w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks, randomness: Randomness | None, lr: float
@@ -51,19 +50,10 @@ class Recorded:
         if recording is None:
             return None
         found = stepped_in_parts(recording, (w, v, b, *leaves), self._threads, lr)
-        return None if found is None else _evaluation(w, *found)
+        return None if found is None else Evaluation.of_parts([w, *found[0]], found[1])
 
     def _record(self, structure: Any, blocks: Blocks) -> Recording:
         def function(w: Tensor, v: Tensor, b: Tensor, *leaves: Tensor) -> tuple[list[Tensor], list[str]]:
-            result = self._compute(w, v, b, unflatten(list(leaves), structure), blocks)
-            return [result.g, result.g_personal, result.buffers, result.loss, *result.scalars.values()], [
-                *result.scalars
-            ]
+            return self._compute(w, v, b, unflatten(list(leaves), structure), blocks).parts()
 
         return Recording(function, self._noise)
-
-
-def _evaluation(g: Tensor, results: Sequence[Tensor], names: Sequence[str]) -> Evaluation:
-    """Return an evaluation from the results of a recording but the first."""
-    g_personal, buffers, loss, *scalars = results
-    return Evaluation(g, g_personal, buffers, loss, dict(zip(names, scalars, strict=True)))
