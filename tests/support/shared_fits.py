@@ -54,7 +54,7 @@ class Uneven(Line):
     def objective(self, batch):
         loss = super().objective(batch)["loss"]
         fails = self.trainer.global_rank == 1 and self.trainer.global_step == 2
-        return {"loss": loss * (2 if fails and loss.item() == 0 else 1)}
+        return {"loss": loss * (2 if fails and loss.tolist() == 0 else 1)}
 
     def on_train_batch_end(self, *_):
         self.oracles.append(type(self.run.simulation.runner.oracle_selection.oracle).__name__)
