@@ -6,6 +6,7 @@ imported torch and computed nothing, and a killed one ends by ``os._exit``: noth
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -133,4 +134,6 @@ def main():
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    gc.disable()  # a collection would look at, and so copy, all that a fork shares with this process
+    gc.freeze()
     main()
