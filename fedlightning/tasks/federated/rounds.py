@@ -78,7 +78,7 @@ class ModuleRounds(TrainingRounds):
         """
         for name, value in metrics.items():
             self._log_over_epoch(name, value)
-        if any(how.on_epoch for how in self._options.values()):
+        if any(how.on_epoch and how.logger is not False for how in self._options.values()):
             self._task.log("step", float(self._task.trainer.global_step))
 
     def _log_over_epoch(self, name: str, value: Tensor | float) -> None:

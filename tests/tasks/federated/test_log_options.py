@@ -96,6 +96,15 @@ def test_names_and_values_are_those_of_a_trainer(way, tmp_path):
         assert (5, "value_epoch", 3.0) in our_log
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_no_row_of_a_logger_is_empty(way, tmp_path):
+    fitted(tmp_path, federate(made(Logs, **WAYS[way]), FedAvg), regression_data())
+    with (tmp_path / "metrics.csv").open(newline="") as file:
+        rows = [{name for name, cell in row.items() if cell} for row in csv.DictReader(file)]
+    assert len(rows) == (10 if way in ("default", "step", "without a logger") else 12)  # rounds, and ends of epochs
+    assert not [row for row in rows if row <= {"step", "epoch"}]
+
+
 def test_a_callback_can_wait_for_the_mean_of_an_epoch():
     stop = EarlyStopping("value_epoch", patience=1, check_on_train_epoch_end=True)
     fit = trainer(max_steps=-1, max_epochs=9, limit_val_batches=0, callbacks=[stop])
