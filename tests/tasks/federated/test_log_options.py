@@ -15,7 +15,7 @@ from torchmetrics import MeanAbsoluteError
 from fedlightning import federate
 from fedlightning.algorithms import FedAvg
 from fedlightning.oracle import Sequential
-from fedlightning.tasks.federated.log_options import LogOptions, of_rounds
+from fedlightning.tasks.federated.log_options import LogOptions, name_of_epoch, of_rounds
 from tests.support.lit import Lit, made
 from tests.support.small import regression_data, trainer
 
@@ -125,7 +125,7 @@ def test_the_loss_of_an_epoch_takes_the_place_of_that_of_rounds(tmp_path):
 
     class Losses(Callback):
         def on_train_batch_end(self, trainer, pl_module, *args):
-            losses.append(float(pl_module.round_metrics["train_loss"]))
+            losses.append(float(pl_module.rounds.last.metrics["train_loss"]))
 
     logger = CSVLogger(tmp_path, name="", version="")
     options = {"max_steps": -1, "max_epochs": 2, "limit_val_batches": 0, "log_every_n_steps": 1, "logger": logger}
@@ -164,6 +164,11 @@ def test_a_metric_has_its_own_value_over_an_epoch():
 def test_the_defaults_are_lightnings():
     assert LogOptions.of("a", {"on_step": None}) == LogOptions(on_step=True, on_epoch=False)
     assert issubclass(Logs, LightningModule)
+
+
+def test_values_of_an_epoch_are_named_apart_from_those_of_steps():
+    assert name_of_epoch("a", LogOptions(on_step=False, on_epoch=True)) == "a"
+    assert name_of_epoch("a", LogOptions(on_epoch=True)) == "a_epoch"
 
 
 def test_what_is_never_reported_is_refused():
