@@ -10,7 +10,8 @@ from fedlightning import FederatedDataModule
 from fedlightning.data import Federation, Partition, TensorData
 from fedlightning.participation import Uniform
 from tests.support.four_clients import federation
-from tests.support.small import Line, clients, trainer
+from tests.support.lit import made
+from tests.support.small import Line, clients, regression_data, trainer
 
 
 def test_wrong_settings_are_named():
@@ -36,6 +37,14 @@ def test_a_fit_says_which_of_two_lengths_of_a_round_is_used(options, said, caplo
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == said
     assert all("local_steps=3 says how long" in line and "local_epochs=2 is not used" in line for line in lines)
+
+
+def test_a_module_that_was_not_federated_is_sent_to_federate():
+    with pytest.raises(
+        TypeError, match=r"^Lit is no federated task, .* Fit fedlightning\.federate\(Lit\(\.\.\.\), algo"
+    ):
+        trainer().fit(made(), regression_data())
+    trainer().validate(made(), regression_data(), verbose=False)
 
 
 class Counted(FederatedDataModule):
