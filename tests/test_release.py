@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from fnmatch import fnmatch
 
 import pytest
 import yaml
@@ -33,3 +34,11 @@ def test_the_suite_runs_on_three_systems_and_all_pythons():
 @pytest.mark.parametrize("path", sorted((ROOT / ".github").rglob("*.yml")), ids=lambda path: path.name)
 def test_files_for_github_are_yaml(path):
     assert isinstance(yaml.safe_load(path.read_text()), dict)
+
+
+def test_the_sdist_has_every_file_of_pinned_versions_that_the_makefile_installs_from():
+    included = re.search(r"^include = \[(.*)\]$", PROJECT, re.MULTILINE)[1]
+    patterns = [pattern.lstrip("/") for pattern in re.findall(r'"([^"]+)"', included)]
+    needed = set(re.findall(r"constraints[\w-]*\.txt", (ROOT / "Makefile").read_text()))
+    assert needed == {"constraints.txt", "constraints-flower.txt"}
+    assert not [name for name in needed if not any(fnmatch(name, pattern) for pattern in patterns)]

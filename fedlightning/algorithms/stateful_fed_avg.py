@@ -41,6 +41,8 @@ class StatefulFedAvg(FedAvg):
 
     local_optimizer: LocalOptimizer | None = field(default=None, kw_only=True)
 
+    state_depends_on = ("local_optimizer",)  # another kind remembers other vectors
+
     personal_dim: ClassVar[int] = 0
     """Length of the personal block, set by :meth:`bind`."""
 
@@ -61,6 +63,10 @@ class StatefulFedAvg(FedAvg):
         """Start with moments of zero, of the shared block and the personal block behind it."""
         optimizer = SGD() if self.local_optimizer is None else self.local_optimizer
         return optimizer.start(torch.cat([z, z.new_zeros(self.personal_dim)]))
+
+    def carried_over(self, server: Point, before: StatefulFedAvg, clients: Moments | None) -> Point:
+        """Return the state as it is: an optimizer of the same kind goes on with what clients remember."""
+        return server
 
     def client_update(self, message: Point, state: Moments, oracle: GradientOracle) -> Reply:
         """Take K local steps from the received point, with the moments of the client's last round."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ from torch import Tensor
 
 from fedlightning.callbacks.row_file import Cells, RowFile
 from fedlightning.callbacks.run_folder import run_folder
-from fedlightning.core.errors import InvalidTypeError
+from fedlightning.core.errors import InvalidTypeError, OutputError
 from fedlightning.core.validation import require
 from fedlightning.federation.client_columns import ClientColumn, of_all_processes
 from fedlightning.federation.cohort import RoundBatch
 from fedlightning.federation.loop import RoundResult
+from fedlightning.federation.whole_files import FULL, why_unwritten
 
 KEYS = ("round", "stage", "client")
 
@@ -80,11 +82,21 @@ class ClientValuesFile(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Remove the rows of rounds that are still to come."""
-        rounds, goes_on = trainer.global_step, bool(self._written) and trainer.ckpt_path is None
-        self._written = dict.fromkeys(("train", "val", "test"), rounds)
-        if self._file is None:
-            return
-        file, before, self._resumed = self._file, self._resumed, None
+        goes_on = bool(self._written) and trainer.ckpt_path is None
+        self._written = dict.fromkeys(("train", "val", "test"), trainer.global_step)
+        if self._file is not None:
+            with self._saving():
+                self._begin(self._file, trainer.global_step, goes_on)
+
+    def _begin(self, file: RowFile, rounds: int, goes_on: bool) -> None:
+        """Leave the rows of so many rounds of this run in a file.
+
+        Args:
+            file: The file.
+            rounds: Number of rounds done.
+            goes_on: Whether the rows in the file are of this run, if no checkpoint says where they are.
+        """
+        before, self._resumed = self._resumed, None
         if rounds and (goes_on if before is None else before == file.path.absolute()):
             file.keep(lambda row: int(row["round"]) <= rounds)
             return
@@ -119,7 +131,8 @@ class ClientValuesFile(Callback):
     def on_save_checkpoint(self, trainer: Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Have the rows on the disk before the checkpoint that a run would resume from."""
         if self._file is not None:
-            self._file.flush()
+            with self._saving():
+                self._file.flush()
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the rows are."""
@@ -138,8 +151,6 @@ class ClientValuesFile(Callback):
     def _write(self, index: int, stage: str, columns: Mapping[str, tuple[Sequence[int], Tensor]]) -> None:
         if self._file is None or not columns:
             return
-        if self._written.get(stage, index) >= index:  # by a repeated evaluation, or of an earlier program
-            self._file.keep(lambda row: row["stage"] != stage or int(row["round"]) != index)
         cells: dict[int, dict[str, str]] = {}
         for name, (client_ids, values) in columns.items():
             for client, text in zip(client_ids, _as_text(values), strict=True):
@@ -147,8 +158,24 @@ class ClientValuesFile(Callback):
         rows: list[Cells] = [
             {"round": str(index), "stage": stage, "client": str(client), **cells[client]} for client in sorted(cells)
         ]
-        self._file.append([*KEYS, *columns], rows)
+        with self._saving():
+            if self._written.get(stage, index) >= index:  # by a repeated evaluation, or of an earlier program
+                self._file.keep(lambda row: row["stage"] != stage or int(row["round"]) != index)
+            self._file.append([*KEYS, *columns], rows)
         self._written[stage] = max(index, self._written.get(stage, index))
+
+    @contextmanager
+    def _saving(self) -> Iterator[None]:
+        """Name file, reason and remedy where rows cannot be written."""
+        try:
+            yield
+        except OSError as error:
+            assert self.path is not None
+            room = "Make room there, or give" if error.errno in FULL else "Give"
+            option = " (ClientValuesFile(path=...))" if self.folder is None else ""
+            raise OutputError(
+                f"The clients' values were not saved: {why_unwritten(error, self.path)} {room} another folder{option}."
+            ) from error
 
 
 def _shares(batch: RoundBatch) -> dict[str, ClientColumn]:

@@ -46,7 +46,7 @@ class History(Callback):
         upload, download = (0, 0) if traffic is None else traffic
         rounds_said = getattr(pl_module, "round_metrics", {})
         logged = {k: v for k, v in trainer.callback_metrics.items() if not k.startswith("train_")} | rounds_said
-        metrics = {name: float(value) for name, value in logged.items() if name.split("/")[0] not in TRAFFIC_AND_TIME}
+        metrics = {name: float(value) for name, value in logged.items() if is_metric(name)}
         width = next(p for p in pl_module.parameters() if p.requires_grad).element_size()
         row = {"round": float(trainer.global_step), "seconds": self._seconds}
         before = self.rows[-1] if self.rows else {}
@@ -74,19 +74,24 @@ class History(Callback):
             writer.writerows(self.rows)
 
 
-TRAFFIC_AND_TIME = {
-    "step",
-    "upload",
-    "download",
-    "upload_bytes",
-    "download_bytes",
-    "round_upload",
-    "round_download",
-    "round_upload_bytes",
-    "round_download_bytes",
-    "round_time",
-    "client_lr",
-    "schedule",
-    "regularization",
-}
-"""Names that are logged beside metrics, up to a slash."""
+TRAFFIC = frozenset(
+    {
+        "upload",
+        "download",
+        "upload_bytes",
+        "download_bytes",
+        "round_upload",
+        "round_download",
+        "round_upload_bytes",
+        "round_download_bytes",
+    }
+)
+"""Columns of every row that count what has travelled."""
+
+_BESIDE_METRICS = TRAFFIC | {"step", "round_time", "client_lr", "schedule", "regularization"}
+"""Names that are logged and are no metrics, up to a slash."""
+
+
+def is_metric(name: str) -> bool:
+    """Return whether a logged value is among the metrics of a row."""
+    return name.split("/")[0] not in _BESIDE_METRICS

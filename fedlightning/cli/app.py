@@ -16,7 +16,7 @@ from lightning.pytorch.utilities import rank_zero_info
 
 from fedlightning import callbacks, data, tasks
 from fedlightning.callbacks import LastCheckpoint, LogPictures, RoundProgressBar
-from fedlightning.callbacks.history import TRAFFIC_AND_TIME
+from fedlightning.callbacks.history import is_metric
 from fedlightning.callbacks.run_folder import run_folder
 from fedlightning.cli import DESCRIPTIONS
 from fedlightning.cli.default_logger import default_logger, tensorboard_is_installed
@@ -149,11 +149,7 @@ class FederatedCLI(LightningCLI):
 
     def after_fit(self) -> None:
         """Print the metrics of the last round and validation in one line."""
-        metrics = {
-            name: float(value)
-            for name, value in self.trainer.callback_metrics.items()
-            if name.split("/")[0] not in TRAFFIC_AND_TIME
-        }
+        metrics = {name: float(value) for name, value in self.trainer.callback_metrics.items() if is_metric(name)}
         if metrics:
             values = ", ".join(f"{name}={value:.4g}" for name, value in sorted(metrics.items()))
             rank_zero_info(f"After round {self.trainer.global_step}: {values}")

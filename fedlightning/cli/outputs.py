@@ -13,22 +13,16 @@ from types import FrameType
 from typing import Any
 
 from fedlightning.cli.errors import chain, is_refusal, is_users
-from fedlightning.core.errors import FedlightningError
-from fedlightning.federation.whole_files import why_unwritten
+from fedlightning.core.errors import OutputError
+from fedlightning.federation.whole_files import FULL, why_unwritten
 
 _ONLY_WRITES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 """Errors that no reader meets."""
-
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 _WITH_FILES_OF_THEIR_OWN = (
     *("fedlightning.data", "torch.utils.data", "torch.multiprocessing", "torchvision"),
     *("multiprocessing", "concurrent"),  # they write to shared memory, and tell errors of other processes
 )
-
-
-class OutputError(FedlightningError, OSError):
-    """Signals that results cannot be written; the message names file, reason and remedy."""
 
 
 @contextmanager
@@ -53,7 +47,7 @@ def writing_to(folders: Mapping[str, Any]) -> Iterator[None]:
         if target is None:
             raise
         options = [option for option, folder in known.items() if _belong_together(target, folder)]
-        room = "Make room there, or give" if error.errno in _FULL else "Give"
+        room = "Make room there, or give" if error.errno in FULL else "Give"
         raise OutputError(
             f"Results were not saved: {why_unwritten(error, target)} {room} another folder"
             f"{f' ({options[0]}=...)' if options else ''}."

@@ -8,11 +8,12 @@ from typing import Any
 from lightning.pytorch import Callback, Trainer
 
 from fedlightning.callbacks import History
-from fedlightning.callbacks.history import TRAFFIC_AND_TIME
+from fedlightning.callbacks.history import TRAFFIC, is_metric
 from fedlightning.cli.complaints import did_you_mean
 from fedlightning.core.errors import InvalidValueError
 
-_COLUMNS = TRAFFIC_AND_TIME | {"round", "seconds"}
+_COLUMNS = TRAFFIC | {"round", "seconds"}
+"""Columns that a curve may be drawn of, and that no comparison is about."""
 
 
 class ExpectedMetric(Callback):
@@ -56,7 +57,7 @@ class ExpectedMetric(Callback):
         if of_check is None:
             return
         of_round = {*pl_module.round_metrics, *(name for name in trainer.callback_metrics if name[:6] != "train_")}
-        known = of_check | of_round | _COLUMNS
+        known = {name for name in of_check | of_round if is_metric(name)} | _COLUMNS
         derived = any(self._metric.startswith(f"{name}_") for name in of_check)  # over clients, who are few there
         if self._metric not in known and not derived:
             raise self._refusal(
@@ -66,7 +67,7 @@ class ExpectedMetric(Callback):
     def _refusal(self, names: Iterable[str], remedy: str = "") -> InvalidValueError:
         known = sorted(names)
         hint = did_you_mean(self._metric, known)
-        logged = ", ".join(known)
+        logged = ", ".join(name for name in known if name not in _COLUMNS)
         return InvalidValueError(
             f"metric={self._metric!r} is not logged by validation.{hint} Logged: {logged}.{remedy}"
         )

@@ -28,6 +28,10 @@ class MissingFileError(FedlightningError, FileNotFoundError):
     """A file or folder is not where it was looked for."""
 
 
+class OutputError(FedlightningError, OSError):
+    """Results cannot be written; the message names file, reason and remedy."""
+
+
 class MissingPackageError(FedlightningError, ModuleNotFoundError):
     """A package that only some users need is not installed."""
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from lightning.pytorch import LightningDataModule
+from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
 from torch import Tensor
 from torch.utils.data import Dataset
@@ -182,6 +183,11 @@ class FederatedDataModule(LightningDataModule):
         """
         if stage in ("fit", None):
             self.participation.check(self.num_clients)
+            if self.local_steps is not None and self.local_epochs != 1:
+                rank_zero_info(
+                    f"{spoken_name(self)}: local_steps={self.local_steps} says how long clients train in a round, so "
+                    f"local_epochs={self.local_epochs} is not used. Leave one of them out."
+                )
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -200,21 +206,31 @@ class FederatedDataModule(LightningDataModule):
         return difference(theirs, self.identity)
 
     def train_dataloader(self) -> RoundLoader:
-        """Return a loader of rounds that starts at the trainer's current round."""
+        """Return a loader of rounds that starts at the trainer's current round.
+
+        Raises:
+            TypeError: If the trainer fits a module that carries out no rounds.
+        """
         trainer: Any = self.trainer
         if trainer is None:
             return RoundLoader(self)
         task = trainer.lightning_module
-        algorithm = getattr(task, "algorithm", None)
         clients: Any = getattr(task, "client_models", None)
+        if clients is None:
+            name = type(task).__name__
+            raise InvalidTypeError(
+                f"{name} is no federated task, and a training batch of a FederatedDataModule is a round of many "
+                f"clients. Fit fedlightning.federate({name}(...), algorithm), with an algorithm of "
+                "fedlightning.algorithms such as FedAvg, or a subclass of FederatedLightningModule."
+            )
         return RoundLoader(
             self,
-            phases=None if algorithm is None else algorithm.phases,
+            phases=task.algorithm.phases,
             start=(lambda: 0) if trainer.overfit_batches else (lambda: trainer.global_step),
             rank=trainer.global_rank,
             world_size=trainer.world_size,
             architecture=TaskArchitectures(task).of,
-            by_owner=clients is not None and clients.keep_states,
+            by_owner=clients.keep_states,
         )
 
     def val_dataloader(self) -> Loader:

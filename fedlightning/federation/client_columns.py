@@ -9,6 +9,8 @@ from torch import Tensor
 
 from fedlightning.federation.processes import Processes
 
+_SHOWN = 6
+
 
 class ClientColumn:
     """Gathers one value a client as answers arrive.
@@ -24,6 +26,15 @@ class ClientColumn:
         self.is_distribution = is_distribution
         self._values: list[Tensor] = []
         self._counted: list[Tensor] = []
+
+    def __repr__(self) -> str:
+        kind = "distribution of " if self.is_distribution else ""
+        values = ", ".join(
+            f"{client}: {float(value):.4g}"
+            for client, value in zip(self.client_ids[:_SHOWN], self.values, strict=False)
+        )
+        more = f", ... {len(self.client_ids)} clients" if len(self.client_ids) > _SHOWN else ""
+        return f"ClientColumn({kind}{{{values}{more}}})"
 
     def add(self, client_ids: Sequence[int], values: Tensor, counted: Tensor | None = None) -> None:
         """Add the values of C clients.

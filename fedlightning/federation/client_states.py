@@ -205,7 +205,10 @@ class ClientStates:
         shapes = {name: tuple(start.shape) for name, start in self.template.items()}
         stored = {name: tuple(start.shape) for name, start in state["template"].items()}
         if shapes != stored:
-            raise InvalidValueError(f"The checkpoint's client states have fields {stored}, this run's have {shapes}.")
+            raise InvalidValueError(
+                f"The checkpoint's client states have fields {stored}, this run's have {shapes}. Resume with the "
+                "model, algorithm and clients' optimizer that it was trained with, or start anew without ckpt_path."
+            )
         self.template = {name: start.to(self.template[name]) for name, start in state["template"].items()}
         ids = state["ids"].tolist()
         places = [place for place, client in enumerate(ids) if keep is None or client in keep]

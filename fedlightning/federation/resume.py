@@ -13,7 +13,7 @@ from torch import Tensor
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.in_force import scheduled
-from fedlightning.core.serialisation import NotPlainError, to_config
+from fedlightning.core.serialisation import NotPlainError, UntrustedClassError, from_config, to_config
 from fedlightning.core.validation import numbers_of_a_round
 from fedlightning.federation.validation import shapes_of
 
@@ -70,7 +70,11 @@ class Dependencies:
         if differing.keys() & {"weighting", "regularizer"}:
             raise self.refusal(stored)
         with numbers_of_a_round():
-            before = bind(replace(self.given, **differing))  # type: ignore[type-var]
+            try:
+                values = from_config(differing, place="federation.depends_on")
+            except UntrustedClassError:
+                raise self.refusal(stored) from None
+            before = bind(replace(self.given, **values))  # type: ignore[type-var]
         if all(_alike(getattr(before, name), getattr(self.bound, name)) for name in differing):
             return self.bound  # one value, spelt in two ways
         if shapes_of(before.init_client(z)) != shapes_of(self.bound.init_client(z)):

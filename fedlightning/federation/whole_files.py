@@ -11,6 +11,9 @@ from typing import Any
 
 import torch
 
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Errors of a disk, or of a user's share of it, that has no room left."""
+
 
 def write_whole(value: Any, target: Path) -> None:
     """Save a value with ``torch.save`` to a file that is complete or absent, with no partial file left beside it.
@@ -48,7 +51,7 @@ def sync_folder(folder: Path) -> None:
 def why_unwritten(error: OSError, target: Path) -> str:
     """Say why a file could not be written, with the free space if the disk is full."""
     reason = error.strerror or str(error)
-    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno not in FULL:
         return f"{target}: {reason}."
     folder = next(folder for folder in (target.absolute(), *target.absolute().parents) if folder.is_dir())
     free = shutil.disk_usage(folder).free

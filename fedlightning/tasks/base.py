@@ -184,7 +184,7 @@ class FederatedLightningModule(CheckpointedTask):
         """
         start = time.perf_counter()
         result = self.rounds.carry_out(batch)
-        self.round_metrics = result.metrics
+        self.round_metrics = self.rounds.reported(result)
         self.rounds.report(result, time.perf_counter() - start)
 
     def configure_optimizers(self) -> OptimizerLRScheduler:

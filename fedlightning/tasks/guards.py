@@ -111,5 +111,7 @@ class GuardedModule(LightningModule):
             return
         trainer: Any = self._trainer
         if name != "step" and trainer is not None and trainer.training and not trainer.barebones:
-            super().log("step", float(trainer.global_step), batch_size=1)  # the axis of loggers is the round
+            given = inspect.signature(LightningModule.log).bind(self, name, value, *args, **kwargs).arguments
+            if given.get("on_step") is not False and given.get("logger") is not False:  # else a row without a value
+                super().log("step", float(trainer.global_step), batch_size=1)  # the axis of loggers is the round
         super().log(name, value, *args, **kwargs)

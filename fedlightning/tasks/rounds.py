@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -108,6 +108,14 @@ class TrainingRounds:
             result: Outcome of the round, with ``train_`` before the name of each value of the objective.
         """
         return result
+
+    def reported(self, result: RoundResult) -> Mapping[str, Tensor | float]:
+        """Return what a round reports by name, for whatever looks at single rounds.
+
+        Args:
+            result: Outcome of the round.
+        """
+        return result.metrics
 
     def report(self, result: RoundResult, seconds: float) -> None:
         """Pass the metrics of a round on to callbacks and loggers.

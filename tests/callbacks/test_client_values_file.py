@@ -17,9 +17,11 @@ from fedlightning import FederatedDataModule
 from fedlightning.algorithms import FedAlt, FedMM
 from fedlightning.callbacks import ClientValuesFile
 from fedlightning.callbacks.client_values_file import KEYS
+from fedlightning.core.errors import OutputError
 from fedlightning.oracle import Vectorized
 from fedlightning.participation import Uniform
 from tests.support.evaluated import Own, held_out_data
+from tests.support.full_disk import FullDisk
 from tests.support.small import Line, clients, regression_data, trainer
 from tests.support.values_files import numbers, rows
 
@@ -234,3 +236,19 @@ def test_mistakes_are_named(tmp_path):
     data = torch.utils.data.DataLoader(torch.zeros(1))
     with pytest.raises(TypeError, match="ClientValuesFile: Plain is no FederatedLightningModule"):
         trainer(tmp_path, callbacks=[ClientValuesFile()]).test(Plain(), data)
+
+
+def test_a_file_that_cannot_be_written_is_named_with_reason_and_remedy(tmp_path):
+    (tmp_path / "taken").write_text("")
+    with pytest.raises(
+        OutputError, match=r"^The clients' values were not saved: .*taken/each\.csv: .*\. Give another folder \(Client"
+    ):
+        run(tmp_path / "taken" / "each.csv", rounds=1)
+
+
+def test_a_full_disk_is_said_to_be_full(tmp_path, monkeypatch):
+    FullDisk(monkeypatch, 0)
+    with pytest.raises(
+        OutputError, match=r"No space left on device \(.* MiB are free there\)\. Make room there, or give"
+    ):
+        run(tmp_path / "each.csv", rounds=1)

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from fedlightning.cli import main
-from fedlightning.cli.outputs import OutputError, trainer_folders, writing_to
+from fedlightning.cli.outputs import trainer_folders, writing_to
+from fedlightning.core.errors import OutputError
 from tests.support.commands import SMALL, of
 from tests.support.comparisons import SADDLE
 from tests.support.comparisons import SMALL as FEW_ROUNDS

@@ -57,6 +57,18 @@ def test_a_misspelt_metric_ends_the_run_after_one_round():
     assert message.endswith("but not in Lightning's sanity check: trainer.num_sanity_val_steps=0.")
 
 
+@pytest.mark.parametrize(("options", "rounds"), [({"num_sanity_val_steps": 1}, 1), ({"num_sanity_val_steps": 0}, 4)])
+@pytest.mark.parametrize("metric", ["accuracy", "client_lr", "schedule"])
+def test_only_metrics_are_offered_in_place_of_a_wrong_one(metric, options, rounds):
+    """Traffic, time, step sizes and the axis are logged beside them."""
+    refused_after, message = fitted(metric, **options)
+    assert refused_after == rounds
+    offered = message.partition("Logged: ")[2].partition(".")[0]
+    assert set(offered.split(", ")) == {
+        *("val_loss", "train_loss", "train_rmse", "drift", "clients", "left_out", "dual_norm")
+    }
+
+
 def test_without_a_sanity_check_the_first_validation_tells():
     rounds, message = fitted("val_los", num_sanity_val_steps=0)
     assert rounds == 4

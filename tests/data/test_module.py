@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from fedlightning import FederatedDataModule
 from fedlightning.data import Federation, Partition, TensorData
 from fedlightning.participation import Uniform
 from tests.support.four_clients import federation
-from tests.support.small import Line, clients, trainer
+from tests.support.lit import made
+from tests.support.small import Line, clients, regression_data, trainer
 
 
 def test_wrong_settings_are_named():
@@ -22,6 +25,26 @@ def test_cohorts_larger_than_the_federation_are_refused_before_the_fit():
     with pytest.raises(ValueError, match=r"Uniform\(size=5\): the cohort is larger than the federation of 4 clients"):
         federation(participation=Uniform(5)).setup("fit")
     federation(participation=Uniform(5)).setup("test")
+
+
+@pytest.mark.parametrize(("options", "said"), [({"local_epochs": 2}, 1), ({}, 0), ({"local_epochs": 1}, 0)])
+def test_a_fit_says_which_of_two_lengths_of_a_round_is_used(options, said, caplog):
+    data = federation(local_steps=3, **options)
+    with caplog.at_level(logging.INFO):
+        data.setup("test")
+        assert not caplog.records
+        data.setup("fit")
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == said
+    assert all("local_steps=3 says how long" in line and "local_epochs=2 is not used" in line for line in lines)
+
+
+def test_a_module_that_was_not_federated_is_sent_to_federate():
+    with pytest.raises(
+        TypeError, match=r"^Lit is no federated task, .* Fit fedlightning\.federate\(Lit\(\.\.\.\), algo"
+    ):
+        trainer().fit(made(), regression_data())
+    trainer().validate(made(), regression_data(), verbose=False)
 
 
 class Counted(FederatedDataModule):

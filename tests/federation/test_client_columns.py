@@ -51,3 +51,12 @@ def test_columns_of_all_processes_are_joined_though_one_has_no_clients():
         "loss"
     ]
     assert (alone.client_ids, alone.is_distribution) == ([1], False)
+
+
+def test_a_column_shows_its_clients_and_their_values():
+    assert repr(ClientColumn()) == "ClientColumn({})"
+    assert (
+        repr(column([4, 1], [1.0, 2.123456], is_distribution=True)) == "ClientColumn(distribution of {4: 1, 1: 2.123})"
+    )
+    many = column(range(100), [0.5] * 100)
+    assert repr(many) == "ClientColumn({0: 0.5, 1: 0.5, 2: 0.5, 3: 0.5, 4: 0.5, 5: 0.5, ... 100 clients})"

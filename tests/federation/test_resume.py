@@ -12,7 +12,7 @@ from fedlightning import algorithms as fl
 from fedlightning.algorithms import Algorithm
 from fedlightning.core.in_force import in_force
 from fedlightning.core.parameter_space import ParameterSpace
-from fedlightning.local import GradientDescent, LocalSteps
+from fedlightning.local import SGD, Adam, GradientDescent, LocalSteps
 from fedlightning.participation import Uniform
 from fedlightning.proximal import L1, compose
 from fedlightning.schedules import Exponential, Milestones
@@ -109,9 +109,30 @@ def test_every_hyper_parameter_either_goes_on_or_is_refused_by_name(name):
                 ValueError, match=rf"computed with {field}={was!r}, this run has {field}=.* Resume with"
             ):
                 second.load_state_dict(state)
-        elif (name, field) not in (("FeDualEx", "output"), ("StatefulFedAvg", "local_optimizer")):  # by shapes
+        elif (name, field) not in (("FeDualEx", "output"), ("StatefulFedAvg", "local_optimizer")):  # below
             second.load_state_dict(state)
             run(second, rounds_of(other, 1))
+
+
+@pytest.mark.parametrize(("was", "now"), [(SGD(momentum=0.6), Adam()), (Adam(), SGD(momentum=0.6)), (None, Adam())])
+def test_what_one_kind_of_optimizer_remembers_is_of_no_use_to_another(was, now):
+    first = loop_for(quadratic(fl.StatefulFedAvg(0.05, local_optimizer=was)))
+    run(first, rounds_of(first.algorithm, 2, size=4))
+    second = loop_for(quadratic(fl.StatefulFedAvg(0.05, local_optimizer=now)))
+    then, this = (f"local_optimizer={type(each).__name__ if each else None}" for each in (was, now))
+    with pytest.raises(
+        ValueError, match=rf"computed with {then}.*, this run has {this}.* Resume with {then}.* or start"
+    ):
+        second.load_state_dict(first.state_dict())
+
+
+def test_an_optimizer_of_the_same_kind_goes_on_with_what_clients_remember():
+    first = loop_for(quadratic(fl.StatefulFedAvg(0.05, local_optimizer=Adam(beta1=0.8))))
+    run(first, rounds_of(first.algorithm, 2, size=4))
+    second = loop_for(quadratic(fl.StatefulFedAvg(0.05, local_optimizer=Adam(beta1=0.5))))
+    second.load_state_dict(first.state_dict())
+    assert torch.equal(second.point, first.point)
+    assert torch.equal(second.clients.all("state.second"), first.clients.all("state.second"))
 
 
 @pytest.mark.parametrize("make", [fl.FedDualAvg, fl.FeDualEx])

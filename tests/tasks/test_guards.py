@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+
 import pytest
 import torch
+from lightning.pytorch.loggers import CSVLogger
 from torch import nn
 
 from fedlightning import FederatedDataModule, FederatedLightningModule
@@ -50,6 +53,29 @@ def test_a_missing_objective_says_so():
 
     with pytest.raises(TypeError, match=r"Nothing has no objective\. Write objective\(self, batch\): the loss of one"):
         two_rounds(Nothing())
+
+
+class LogsAfterRounds(Line):
+    def __init__(self, **options):
+        super().__init__()
+        self.options = options
+
+    def on_train_batch_end(self, *args):
+        self.log("value", float(self.trainer.global_step), **self.options)
+
+
+@pytest.mark.parametrize(
+    ("options", "rows"),
+    [({}, ["1", "2", "3"]), ({"on_step": False, "on_epoch": True, "batch_size": 1}, []), ({"logger": False}, [])],
+)
+def test_the_round_of_a_value_is_logged_beside_it_alone(options, rows, tmp_path):
+    """No logger gets a round without a value; the mean of an epoch comes at its end."""
+    logger = CSVLogger(tmp_path, name="", version="")
+    fitted(LogsAfterRounds(**options), max_steps=3, limit_val_batches=0, log_every_n_steps=1, logger=logger)
+    with (tmp_path / "metrics.csv").open(newline="") as file:
+        found = [{name: cell for name, cell in row.items() if cell} for row in csv.DictReader(file)]
+    assert [row["step"] for row in found if row.keys() & {"value"}][: len(rows)] == rows
+    assert not [row for row in found if row.keys() <= {"step", "epoch"}]
 
 
 def test_automatic_optimization_is_refused():

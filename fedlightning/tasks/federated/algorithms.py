@@ -71,6 +71,7 @@ def with_steps(algorithm: Algorithm, steps: Steps | None, lr_is_open: bool) -> A
         return algorithm
     changes: dict[str, Any] = {}
     if "lr" in place and (lr_is_open or place["lr"] is None):
+        steps.require_to_move()
         changes["lr"] = steps.lr
     elif has_schedule(steps.lr):
         rank_zero_info(f"{name} has a step size of its own: the schedule of the module's optimizer is not used.")
@@ -80,14 +81,13 @@ def with_steps(algorithm: Algorithm, steps: Steps | None, lr_is_open: bool) -> A
         if place["optimizer"] is None:
             changes["optimizer"] = steps.optimizer
         return _changed(algorithm, changes)
-    made = type(steps.optimizer).__name__ if not hasattr(steps.optimizer, "func") else steps.optimizer.func.__name__
     if "lr" in changes:
         raise InvalidValueError(
-            f"{name} takes plain gradient steps of its own, for which the step size of the module's {made} means "
+            f"{name} takes plain gradient steps of its own, for which the step size of the module's {steps.name} means "
             f"something else. Give a step size, {name}(lr=...), or take an algorithm with a local optimizer (FedAvg, "
             "FedProx, FedMM, FedSkip, Ditto, ...)."
         )
-    rank_zero_info(f"{name} takes plain gradient steps of its own size: the module's {made} is not used.")
+    rank_zero_info(f"{name} takes plain gradient steps of its own size: the module's {steps.name} is not used.")
     return algorithm
 
 

@@ -54,6 +54,11 @@ class LogOptions:
         return self.on_step and self.on_epoch
 
 
+def name_of_epoch(name: str, how: LogOptions) -> str:
+    """Return the name that Lightning gives to the value of an epoch."""
+    return f"{name}_epoch" if how.is_forked else name
+
+
 def of_rounds(values: Mapping[str, V], options: Mapping[str, LogOptions]) -> dict[str, V]:
     """Return which values of a round are reported after it, under the names that Lightning gives them.
 

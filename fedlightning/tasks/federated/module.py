@@ -112,7 +112,7 @@ class Federated(FederatedLightningModule):
         self._clipping = GradientClipping(gradient_clip_val, gradient_clip_algorithm)
         self._step = ModuleStep(module, self)
         server_step = ServerStep(server_optimizer, server_scheduler, server_clip)
-        self.rounds: ModuleRounds = ModuleRounds(self, server_step, self._step.options)
+        self.rounds: ModuleRounds = ModuleRounds(self, server_step, self._step)
         adopt(self, module)
 
     @property
@@ -172,8 +172,7 @@ class Federated(FederatedLightningModule):
 
     def on_train_epoch_end(self) -> None:
         """Have values over the epoch logged, and reset the metrics that the module's training step logs."""
-        self.rounds.end_epoch(self._step.metrics_of_epoch())
-        self._step.reset_metrics()
+        self.rounds.end_epoch()
 
     def configure_callbacks(self) -> list[Callback]:
         """Add what a fit does between rounds, and what gives the Trainer back what was taken over."""

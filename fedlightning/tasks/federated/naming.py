@@ -40,30 +40,49 @@ class ModuleNames:
         if isinstance(prefixes, str) or not isinstance(prefixes, Iterable):
             return prefixes
         found = tuple(self.prefix(each) for each in prefixes)
-        for each in found:
-            if isinstance(each, str) and not each.startswith(PREFIX) and each != PREFIX.rstrip("."):
-                names_under(each, self._names, argument)
+        self._require_known(found, argument)
         return found
 
-    def keys(self, value: Any) -> Any:
-        """Return a mapping by prefix with the task's names as keys; anything else is returned as it is."""
-        return {self.prefix(key): each for key, each in value.items()} if isinstance(value, Mapping) else value
+    def keys(self, value: Any, argument: str) -> Any:
+        """Return a mapping by prefix with the task's names as keys; anything else is returned as it is.
+
+        Args:
+            value: Whatever was given; the key ``default`` stands for all names that no other key covers.
+            argument: What the message calls it.
+
+        Raises:
+            ValueError: If a key matches no parameter; the message names those of the module.
+        """
+        if not isinstance(value, Mapping):
+            return value
+        found = {self.prefix(key): each for key, each in value.items()}
+        self._require_known(found.keys() - {"default"}, argument)
+        return found
 
     def options(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return options of a task, those with name prefixes in the task's names."""
-        named = {name: self.keys(value) if isinstance(value, Mapping) else value for name, value in options.items()}
+        named = {name: self.keys(value, name) for name, value in options.items()}
         if "drift_parameters" in options:
             named["drift_parameters"] = self.prefixes(options["drift_parameters"], "drift_parameters")
         return named
 
     def hyper_parameters(self, owner: T) -> T:
-        """Return an algorithm, or a part of one, whose hyper-parameters by prefix have the task's names."""
+        """Return an algorithm, or a part of one, whose hyper-parameters by prefix have the task's names.
+
+        Raises:
+            ValueError: If a prefix matches no parameter; the message names those of the module.
+        """
         if not is_dataclass(owner) or isinstance(owner, type):
             return owner
         changes = {}
         for each in fields(owner):
             value = getattr(owner, each.name)
-            named = self.keys(value) if takes_blocks(each) else self.hyper_parameters(value)
+            named = self.keys(value, each.name) if takes_blocks(each) else self.hyper_parameters(value)
             if named is not value and named != value:
                 changes[each.name] = named
         return replace(owner, **changes) if changes else owner
+
+    def _require_known(self, prefixes: Iterable[Any], argument: str) -> None:
+        for each in prefixes:
+            if isinstance(each, str) and not each.startswith(PREFIX) and each != PREFIX.rstrip("."):
+                names_under(each, self._names, argument)

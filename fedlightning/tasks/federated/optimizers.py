@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from fedlightning.core.parameter_space import ParameterSpace, PerBlock
 from fedlightning.core.schedule import Schedule
 from fedlightning.local import SGD, Adam, LocalOptimizer
 from fedlightning.local.descent import OptimizerCallable
+from fedlightning.tasks.federated.hooks import PREFIX
 
 _IMPLEMENTATION = {"foreach", "fused", "capturable", "differentiable", "initial_lr", "decoupled_weight_decay"}
 """Options of torch's optimizers that change how steps are computed, and not what they are."""
@@ -88,10 +90,27 @@ class Steps:
     Attributes:
         lr: Step sizes, one number or by name prefix.
         optimizer: What else takes the steps; None for plain ones.
+        name: Name of the torch optimizer.
     """
 
     lr: PerBlock
     optimizer: LocalOptimizer | OptimizerCallable | None
+    name: str
+
+    def require_to_move(self) -> None:
+        """Make sure that clients' step sizes move their parameters.
+
+        Raises:
+            ValueError: If one is 0 or infinite in all rounds; others torch refuses itself.
+        """
+        by_name = self.lr if isinstance(self.lr, Mapping) else {"": self.lr}
+        for prefix, lr in by_name.items():
+            if not isinstance(lr, Schedule) and not 0 < lr < inf:
+                where = f" for '{prefix.removeprefix(PREFIX)}'" if prefix else ""
+                raise InvalidValueError(
+                    f"The module's {self.name} has lr={lr}{where}, with which no client can train: expected a finite "
+                    "number > 0. Freeze parameters that are not to move with requires_grad_(False)."
+                )
 
 
 def steps_of(optimizer: Optimizer, groups_over_rounds: Sequence[Mapping[str, Any]], task: nn.Module) -> Steps:
@@ -127,14 +146,16 @@ def steps_of(optimizer: Optimizer, groups_over_rounds: Sequence[Mapping[str, Any
         made: Any = partial(SGD, each("momentum"), each("dampening"), each("weight_decay"))
         taken: Any = made(nesterov=_common(optimizer, groups, "nesterov"))
         plain = taken.momentum == 0.0 and taken.weight_decay == 0.0
-        return Steps(lr, None if plain else taken)
+        return Steps(lr, None if plain else taken, kind.__name__)
     if kind in (torch.optim.Adam, torch.optim.AdamW):
         decoupled = kind is torch.optim.AdamW or bool(_common(optimizer, groups, "decoupled_weight_decay", False))
         betas = each("betas", 0), each("betas", 1)
-        return Steps(lr, Adam(*betas, each("eps"), each("weight_decay"), decoupled=decoupled))
+        return Steps(lr, Adam(*betas, each("eps"), each("weight_decay"), decoupled=decoupled), kind.__name__)
     options = {name: _common(optimizer, groups, name) for name in optimizer.defaults if name not in ("lr", "params")}
     make: Any = kind
-    return Steps(lr, partial(make, lr=1.0, **{k: v for k, v in options.items() if k not in _IMPLEMENTATION}))
+    return Steps(
+        lr, partial(make, lr=1.0, **{k: v for k, v in options.items() if k not in _IMPLEMENTATION}), kind.__name__
+    )
 
 
 def require_steps_in_all_blocks(space: ParameterSpace, steps: Steps | None) -> None:

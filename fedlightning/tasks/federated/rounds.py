@@ -7,12 +7,13 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
 
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.federation.loop import RoundResult
-from fedlightning.tasks.federated.log_options import LogOptions, of_rounds
-from fedlightning.tasks.federated.step import LOGGED
+from fedlightning.tasks.federated.log_options import LogOptions, name_of_epoch, of_rounds
+from fedlightning.tasks.federated.step import LOGGED, ModuleStep
 from fedlightning.tasks.rounds import TrainingRounds
 from fedlightning.tasks.server_step import ServerStep
 
@@ -33,16 +34,28 @@ class ModuleRounds(TrainingRounds):
     are ``name_step`` and ``name_epoch``.
     """
 
-    def __init__(self, task: Any, server_step: ServerStep, options: Mapping[str, LogOptions]) -> None:
+    def __init__(self, task: Any, server_step: ServerStep, step: ModuleStep) -> None:
         """Store what rounds need.
 
         Args:
             task: The task that is trained.
             server_step: Moves the global model.
-            options: How values that training steps log are reported, by name; filled while they log.
+            step: The module's training step, which knows what it logs and how.
         """
         super().__init__(task, server_step)
-        self._options = options
+        self._step = step
+        self._options: Mapping[str, LogOptions] = step.options
+        self._of_epoch: dict[str, tuple[Tensor | float, int]] = {}  # sum over the epoch's rounds so far, their number
+
+    def begin_fit(self) -> OptimizerLRScheduler:
+        """Begin an epoch with the fit, and return the server's optimizer.
+
+        Raises:
+            TypeError: As in :class:`TrainingRounds`.
+            ValueError: Likewise.
+        """
+        self._of_epoch = {}
+        return super().begin_fit()
 
     def named(self, result: RoundResult) -> RoundResult:
         """Return the outcome of a round with logged values under the names that the module gave them.
@@ -52,6 +65,29 @@ class ModuleRounds(TrainingRounds):
         """
         require_free_names(result.metrics)
         return replace(result, metrics=named_as_logged(result.metrics), columns=named_as_logged(result.columns))
+
+    def reported(self, result: RoundResult) -> Mapping[str, Tensor | float]:
+        """Return what a round reports by the names that loggers have, with values of epochs up to the round.
+
+        These are means over the rounds of the epoch so far. The value that a metric finds over an epoch is there at its
+        last round; before, it is that of the round alone.
+
+        Args:
+            result: Outcome of the round, the next one of its epoch.
+
+        Raises:
+            ValueError: If two values would have one name.
+        """
+        values = {**of_rounds(result.metrics, self._options)}
+        for name, how in self._options.items():
+            if how.on_epoch and name in result.metrics:
+                total, rounds = self._of_epoch.get(name, (0.0, 0))
+                self._of_epoch[name] = total, rounds = total + result.metrics[name], rounds + 1
+                values[name_of_epoch(name, how)] = result.metrics[name] if how.gathers else total / rounds
+        if self._task.trainer.is_last_batch:
+            metrics = self._step.metrics_of_epoch()
+            values |= {name_of_epoch(name, self._options[name]): value for name, value in metrics.items()}
+        return values
 
     def report(self, result: RoundResult, seconds: float) -> None:
         """Pass the metrics of a round on to callbacks and loggers, and values of epochs to Lightning.
@@ -70,16 +106,14 @@ class ModuleRounds(TrainingRounds):
             if name in result.metrics and how.on_epoch and not how.gathers:
                 self._log_over_epoch(name, result.metrics[name])
 
-    def end_epoch(self, metrics: Mapping[str, Tensor]) -> None:
-        """Have values of an epoch logged at the round they belong to; Lightning would count one less.
-
-        Args:
-            metrics: Values over the epoch that need no mean over rounds.
-        """
-        for name, value in metrics.items():
+    def end_epoch(self) -> None:
+        """Have values of an epoch logged at the round they belong to, as Lightning would count one less; begin anew."""
+        for name, value in self._step.metrics_of_epoch().items():
             self._log_over_epoch(name, value)
-        if any(how.on_epoch for how in self._options.values()):
+        if any(how.on_epoch and how.logger is not False for how in self._options.values()):
             self._task.log("step", float(self._task.trainer.global_step))
+        self._step.reset_metrics()
+        self._of_epoch = {}
 
     def _log_over_epoch(self, name: str, value: Tensor | float) -> None:
         """Have Lightning average a value over the epoch; each that it is given counts alike."""
@@ -87,8 +121,7 @@ class ModuleRounds(TrainingRounds):
         once: Any = {"on_step": False, "on_epoch": True, "batch_size": 1}
         if how.is_forked:
             self._task.log(name, value, logger=False, **once)  # for callbacks
-        own = f"{name}_epoch" if how.is_forked else name
-        self._task.log(own, value, logger=how.logger, prog_bar=how.prog_bar, **once)
+        self._task.log(name_of_epoch(name, how), value, logger=how.logger, prog_bar=how.prog_bar, **once)
 
 
 def require_free_names(metrics: Mapping[str, object]) -> None:

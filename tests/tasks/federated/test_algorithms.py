@@ -12,7 +12,7 @@ from fedlightning.local import Adam, ByValue, LocalSteps
 from fedlightning.tasks.federated.algorithms import with_clip, with_open_step_size, with_steps
 from fedlightning.tasks.federated.optimizers import Steps
 
-PLAIN, ADAM = Steps(0.3, None), Steps({"body": 0.1, "default": 0.2}, Adam())
+PLAIN, ADAM = Steps(0.3, None, "SGD"), Steps({"body": 0.1, "default": 0.2}, Adam(), "Adam")
 
 
 def test_an_algorithm_without_a_step_size_takes_the_optimizers():
@@ -50,6 +50,16 @@ def test_a_given_step_size_makes_do_without_the_optimizer_and_says_so(monkeypatc
     algorithm = SCAFFOLD(0.1)
     assert with_steps(algorithm, ADAM, lr_is_open=False) is algorithm
     assert said == ["SCAFFOLD takes plain gradient steps of its own size: the module's Adam is not used."]
+
+
+@pytest.mark.parametrize(
+    ("lr", "shown"), [(0.0, ""), (float("inf"), ""), ({"module.head": 0.0, "module": 1.0}, "for 'head',")]
+)
+def test_a_step_size_of_the_module_that_moves_nothing_is_its_optimizers(lr, shown):
+    still = Steps(lr, Adam(), "Adam")
+    with pytest.raises(ValueError, match=rf"^The module's Adam has lr=.*{shown}.* expected a finite number > 0"):
+        with_steps(with_open_step_size(FedAvg)[0], still, lr_is_open=True)
+    assert with_steps(FedAvg(0.1), still, lr_is_open=False).lr == 0.1
 
 
 def test_without_an_optimizer_there_is_no_step_size():

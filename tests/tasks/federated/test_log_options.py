@@ -15,7 +15,7 @@ from torchmetrics import MeanAbsoluteError
 from fedlightning import federate
 from fedlightning.algorithms import FedAvg
 from fedlightning.oracle import Sequential
-from fedlightning.tasks.federated.log_options import LogOptions, of_rounds
+from fedlightning.tasks.federated.log_options import LogOptions, name_of_epoch, of_rounds
 from tests.support.lit import Lit, made
 from tests.support.small import regression_data, trainer
 
@@ -96,6 +96,15 @@ def test_names_and_values_are_those_of_a_trainer(way, tmp_path):
         assert (5, "value_epoch", 3.0) in our_log
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_no_row_of_a_logger_is_empty(way, tmp_path):
+    fitted(tmp_path, federate(made(Logs, **WAYS[way]), FedAvg), regression_data())
+    with (tmp_path / "metrics.csv").open(newline="") as file:
+        rows = [{name for name, cell in row.items() if cell} for row in csv.DictReader(file)]
+    assert len(rows) == (10 if way in ("default", "step", "without a logger") else 12)  # rounds, and ends of epochs
+    assert not [row for row in rows if row <= {"step", "epoch"}]
+
+
 def test_a_callback_can_wait_for_the_mean_of_an_epoch():
     stop = EarlyStopping("value_epoch", patience=1, check_on_train_epoch_end=True)
     fit = trainer(max_steps=-1, max_epochs=9, limit_val_batches=0, callbacks=[stop])
@@ -116,7 +125,7 @@ def test_the_loss_of_an_epoch_takes_the_place_of_that_of_rounds(tmp_path):
 
     class Losses(Callback):
         def on_train_batch_end(self, trainer, pl_module, *args):
-            losses.append(float(pl_module.round_metrics["train_loss"]))
+            losses.append(float(pl_module.rounds.last.metrics["train_loss"]))
 
     logger = CSVLogger(tmp_path, name="", version="")
     options = {"max_steps": -1, "max_epochs": 2, "limit_val_batches": 0, "log_every_n_steps": 1, "logger": logger}
@@ -155,6 +164,11 @@ def test_a_metric_has_its_own_value_over_an_epoch():
 def test_the_defaults_are_lightnings():
     assert LogOptions.of("a", {"on_step": None}) == LogOptions(on_step=True, on_epoch=False)
     assert issubclass(Logs, LightningModule)
+
+
+def test_values_of_an_epoch_are_named_apart_from_those_of_steps():
+    assert name_of_epoch("a", LogOptions(on_step=False, on_epoch=True)) == "a"
+    assert name_of_epoch("a", LogOptions(on_epoch=True)) == "a_epoch"
 
 
 def test_what_is_never_reported_is_refused():

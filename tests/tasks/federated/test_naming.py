@@ -8,6 +8,7 @@ from fedlightning import federate
 from fedlightning.algorithms import FedAvg, FedDR
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.local import SGD, LocalSteps
+from fedlightning.proximal import L1
 from fedlightning.tasks.federated.naming import ModuleNames
 from tests.support.lit import made
 from tests.support.small import regression_data, trainer
@@ -18,8 +19,8 @@ def test_prefixes_of_the_module_become_those_of_the_task():
     given = ["head", "body.0", "module.head", "module"]
     assert names.prefixes(given, "max_parameters") == ("module.head", "module.body.0", "module.head", "module")
     assert names.prefixes("head", "max_parameters") == "head"
-    assert names.keys({"head": 1, "default": 2}) == {"module.head": 1, "default": 2}
-    assert names.keys(3) == 3
+    assert names.keys({"head": 1, "default": 2}, "lr") == {"module.head": 1, "default": 2}
+    assert names.keys(3, "lr") == 3
     assert names.options({"drift_parameters": ["head"], "buffers": "local"}) == {
         "drift_parameters": ("module.head",),
         "buffers": "local",
@@ -32,6 +33,22 @@ def test_a_misspelt_prefix_is_answered_with_the_names_of_the_module():
             InvalidValueError, match=rf"{argument}: 'hed' matches no trainable.* Did you mean 'head'\? .*'body', 'head'"
         ):
             federate(made(), FedAvg, **{argument: ["hed"]})
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options", "argument"),
+    [
+        (FedAvg({"haed": 0.1, "default": 0.2}), {}, "lr"),
+        (FedDR(1.0, solver=LocalSteps(0.1, optimizer=SGD(momentum={"haed": 0.9, "default": 0.0}))), {}, "momentum"),
+        (FedDR(1.0, solver=LocalSteps(0.1)), {"regularizer": {"haed": L1(0.1)}}, "regularizer"),
+    ],
+)
+def test_a_misspelt_key_is_answered_with_the_names_of_the_module(algorithm, options, argument):
+    with pytest.raises(
+        InvalidValueError,
+        match=rf"^{argument}: 'haed' matches no trainable.* Did you mean 'head'\? .*'body', 'head'\.$",
+    ):
+        federate(made(), algorithm, **options)
 
 
 def test_hyper_parameters_by_prefix_are_translated_within_parts():

@@ -3,10 +3,14 @@
 import csv
 
 import pytest
+from lightning.pytorch import Callback
+from lightning.pytorch.loggers import CSVLogger
+from torchmetrics import MeanAbsoluteError
 
 from fedlightning import federate
 from fedlightning.algorithms import FedAvg, FedMM
-from fedlightning.callbacks import ClientValuesFile
+from fedlightning.callbacks import ClientValuesFile, History
+from fedlightning.oracle import Sequential
 from fedlightning.tasks.federated.rounds import named_as_logged
 from tests.support.lit import Lit, made
 from tests.support.small import regression_data, trainer
@@ -51,3 +55,45 @@ def test_names_of_what_rounds_report_are_refused(name):
         ValueError, match=rf"training_step logs '{name}', .* under another name, such as 'train_{name}'"
     ):
         trainer(max_steps=1, limit_val_batches=0).fit(task, regression_data())
+
+
+class Measured(Lit):
+    """Logs the loss and a metric; its clients have unequal losses in every round."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.options = options
+        self.mae = MeanAbsoluteError()
+
+    def training_step(self, batch, batch_idx):
+        loss = self.loss(batch)
+        self.mae(self(batch[0]), batch[1])
+        self.log("mine", loss, on_epoch=True, **self.options)
+        self.log("mae", self.mae, on_epoch=True, **self.options)
+        return loss
+
+
+@pytest.mark.parametrize(("on_step", "suffix"), [(False, ""), (True, "_epoch")])
+def test_the_curve_of_a_run_has_the_values_of_epochs_that_loggers_have(on_step, suffix, tmp_path):
+    history = History()
+    logger = CSVLogger(tmp_path, name="", version="")
+    fit = trainer(max_steps=-1, max_epochs=2, log_every_n_steps=1, logger=logger, callbacks=[history])
+    fit.fit(federate(made(Measured, on_step=on_step), FedAvg, oracle=Sequential()), regression_data())
+    with (tmp_path / "metrics.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    for name in (f"mine{suffix}", f"mae{suffix}"):
+        logged = [float(row[name]) for row in rows if row[name]]
+        assert len(set(logged)) == 2
+        assert [row[name] for row in history.rows] == pytest.approx(logged, rel=1e-6)
+
+
+def test_the_curve_has_the_mean_of_the_epoch_so_far(tmp_path):
+    history, means = History(), []
+
+    class Rounds(Callback):
+        def on_train_batch_end(self, trainer, pl_module, *args):
+            means.append(float(pl_module.rounds.last.metrics["mine"]))
+
+    fit = trainer(max_steps=5, val_check_interval=2, check_val_every_n_epoch=None, callbacks=[history, Rounds()])
+    fit.fit(federate(made(Measured, on_step=False), FedAvg, oracle=Sequential()), regression_data())
+    assert [row["mine"] for row in history.rows] == pytest.approx([sum(means[:2]) / 2, sum(means[:4]) / 4])
