@@ -53,7 +53,7 @@ def test_a_given_step_size_makes_do_without_the_optimizer_and_says_so(monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("lr", "shown"), [(0.0, ""), (float("inf"), ""), ({"module.head": 0.0, "module": 1.0}, "for 'head',")]
+    ("lr", "shown"), [(0.0, ""), (float("inf"), ""), ({"module.head": 0.0, "module": 1.0}, "for 'head' in every round,")]
 )
 def test_a_step_size_of_the_module_that_moves_nothing_is_its_optimizers(lr, shown):
     still = Steps(lr, Adam(), "Adam")
