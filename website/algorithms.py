@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from functools import cache
 
@@ -12,6 +13,9 @@ from website.configs import title as task_title
 from website.sources import ROOT, algorithm_page
 
 PACKAGE = "fedlightning.algorithms"
+
+_PLACES = {"per_block": 0, "constant": 1, "field": 0}
+"""Which argument of the functions that declare a field is its default."""
 
 
 @cache
@@ -55,9 +59,23 @@ def fields(cls: griffe.Class) -> list[tuple[str, str, str]]:
 
 
 def default(value: str) -> str:
-    """Return a field's default as a user would write it; empty for a required one."""
-    given = re.fullmatch(r"per_block\((.*)\)", value) or re.match(r"field\(default(?:_factory)?=([^,)]+)", value)
-    return given[1] if given else value
+    """Return a field's default as a user would write it; empty for a required one.
+
+    Args:
+        value: What is assigned to the field, as source.
+    """
+    if not value:
+        return ""
+    written = ast.parse(value, mode="eval").body
+    makes = ast.unparse(written.func) if isinstance(written, ast.Call) else ""
+    if not isinstance(written, ast.Call) or makes not in _PLACES:
+        return value
+    by_name = {each.arg: each.value for each in written.keywords}
+    place = _PLACES[makes]
+    given = written.args[place] if len(written.args) > place else by_name.get("default")
+    if factory := by_name.get("default_factory"):
+        return ast.unparse(factory.body) if isinstance(factory, ast.Lambda) else f"{ast.unparse(factory)}()"
+    return "" if given is None else ast.unparse(given)
 
 
 def arguments(cls: griffe.Class) -> dict[str, str]:

@@ -153,6 +153,11 @@ class FederatedCLI(LightningCLI):
         if metrics:
             values = ", ".join(f"{name}={value:.4g}" for name, value in sorted(metrics.items()))
             rank_zero_info(f"After round {self.trainer.global_step}: {values}")
+        elif self.model.rounds.last is None and self.trainer.global_step:
+            rank_zero_info(
+                f"Nothing was trained: the checkpoint is of round {self.trainer.global_step}, and the fit ends before. "
+                "Set --trainer.max_steps, or --trainer.max_epochs, to more rounds in all."
+            )
 
     def before_validate(self) -> None:
         """Warn if the model was never trained."""

@@ -64,7 +64,8 @@ def require_checkpoint(path: object) -> None:
     if path.startswith("registry") or "://" in path or Path(path).exists():
         return
     folder = next(folder for folder in Path(path).absolute().parents if folder.is_dir())
-    near = next((f" There is {found}." for found in sorted(folder.glob("**/last.ckpt"))), "")
+    newest = max(folder.glob("**/last.ckpt"), key=lambda found: found.stat().st_mtime_ns, default=None)
+    near = "" if newest is None else f" There is {newest}."
     raise MistakeError(f"--ckpt_path={path}: no such file.{near}")
 
 

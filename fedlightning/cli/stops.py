@@ -16,7 +16,8 @@ from fedlightning.cli.errors import chain
 def interrupts_kept() -> Iterator[None]:
     """Let Ctrl-C end a ``with`` block also where code within replaces KeyboardInterrupt by an error, or drops it.
 
-    Imports of compiled modules do so: NumPy's ends with "cannot load module more than once per process".
+    Imports of compiled modules do so: NumPy's ends with "cannot load module more than once per process". Python itself
+    drops it, with a traceback, where the key meets a destructor or a callback of a weak reference.
 
     Raises:
         KeyboardInterrupt: If Ctrl-C was pressed.
@@ -32,6 +33,8 @@ def interrupts_kept() -> Iterator[None]:
     if not handles or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
         return
+    shown = sys.unraisablehook
+    sys.unraisablehook = lambda lost: None if lost.exc_type is KeyboardInterrupt else shown(lost)
     signal.signal(signal.SIGINT, press)
     try:
         yield
@@ -41,6 +44,7 @@ def interrupts_kept() -> Iterator[None]:
         raise
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        sys.unraisablehook = shown
     if pressed:
         raise KeyboardInterrupt
 

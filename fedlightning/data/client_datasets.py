@@ -69,7 +69,8 @@ class ClientDatasets(FederatedDataModule):
 
     def _held_out(self, name: str, given: HeldOut) -> tuple[Dataset[Any] | None, Partition | None]:
         if not isinstance(given, list | tuple):
-            _checked_size(given, f"{name}: the data set")
+            if given is not None and not _checked_size(given, f"{name}: the data set"):
+                raise InvalidValueError(f"{name}: the data set is empty. Give null for no {name} data.")
             return given, None  # type: ignore[return-value]
         if len(given) != len(self.clients):
             raise InvalidValueError(

@@ -31,6 +31,7 @@ class GuardedModule(LightningModule):
     client_models: ClientModels
     rounds: TrainingRounds
     evaluation_session: EvaluationSession
+    _waits_for_epoch = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call ``forward``, and warn once if the answer is that of personal parameters which no client has trained."""
@@ -112,6 +113,14 @@ class GuardedModule(LightningModule):
         trainer: Any = self._trainer
         if name != "step" and trainer is not None and trainer.training and not trainer.barebones:
             given = inspect.signature(LightningModule.log).bind(self, name, value, *args, **kwargs).arguments
-            if given.get("on_step") is not False and given.get("logger") is not False:  # else a row without a value
+            is_logged = given.get("logger") is not False
+            self._waits_for_epoch |= is_logged and bool(given.get("on_epoch"))
+            if is_logged and given.get("on_step") is not False:  # else loggers would get a row without a value
                 super().log("step", float(trainer.global_step), batch_size=1)  # the axis of loggers is the round
         super().log(name, value, *args, **kwargs)
+
+    def on_train_epoch_end(self) -> None:
+        """Log values of an epoch at the round they belong to; Lightning would count one less."""
+        if self._waits_for_epoch:
+            self._waits_for_epoch = False
+            super().log("step", float(self.trainer.global_step))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,15 @@ def test_what_is_certainly_wrong_is_named(arguments, message):
     with pytest.raises(MistakeError) as mistake:
         check("fit", [*FIT, *arguments])
     assert message in str(mistake.value)
+
+
+def test_in_place_of_a_missing_checkpoint_the_newest_is_named(tmp_path):
+    for age, run in enumerate(("b", "c", "a")):
+        (tmp_path / run).mkdir()
+        (tmp_path / run / "last.ckpt").touch()
+        os.utime(tmp_path / run / "last.ckpt", (1e9 - age, 1e9 - age))
+    with pytest.raises(MistakeError, match=rf"no such file\. There is {tmp_path / 'b' / 'last.ckpt'}\.$"):
+        check("fit", [*FIT, f"--ckpt_path={tmp_path / 'd' / 'last.ckpt'}"])
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,17 @@ def test_the_command_shows_what_a_short_fit_came_to(caplog):
     assert "upload" not in line
 
 
+def test_the_command_says_if_a_checkpoint_leaves_nothing_to_train(caplog):
+    main([*FIT, "--trainer.log_every_n_steps=50"])
+    (checkpoint,) = Path("runs").rglob("last.ckpt")
+    with caplog.at_level(logging.INFO):
+        main([*FIT, f"--ckpt_path={checkpoint}"])
+    (line,) = [line for line in caplog.messages if line.startswith("Nothing was trained: ")]
+    assert line.startswith(
+        "Nothing was trained: the checkpoint is of round 1, and the fit ends before. Set --trainer.max"
+    )
+
+
 def test_what_is_not_found_names_the_folder_looked_in(tmp_path, capsys):
     data = ["--data=fedlightning.data.MNIST", "--data.init_args.root=nowhere", "--data.init_args.partitioner=null"]
     with pytest.raises(SystemExit) as exit_:

@@ -131,12 +131,24 @@ def dropped():
         press()
 
 
-@pytest.mark.parametrize("code", [press, replaced, dropped])
-def test_an_interrupt_stays_one_whatever_code_makes_of_it(code):
+class Destroyed:
+    def __del__(self):
+        press()
+
+
+def met_a_destructor():
+    Destroyed()
+
+
+@pytest.mark.parametrize("code", [press, replaced, dropped, met_a_destructor])
+def test_an_interrupt_stays_one_whatever_code_makes_of_it(code, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt), interrupts_kept():
         code()
     assert signal.getsignal(signal.SIGINT) is before
+    assert sys.unraisablehook is sys.__unraisablehook__
+    assert capsys.readouterr().err == ""
 
 
 def test_without_an_interrupt_errors_pass_and_other_threads_and_handlers_go_without():

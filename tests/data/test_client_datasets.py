@@ -43,6 +43,8 @@ def test_without_models_of_their_own_those_who_have_samples_are_pooled():
 
 
 def test_lists_that_do_not_do_are_named():
+    with pytest.raises(ValueError, match=r"^val: the data set is empty\. Give null for no val data\.$"):
+        FederatedDataModule.from_datasets(clients(), val=TensorDataset(torch.zeros(0, 6), torch.zeros(0))).setup()
     with pytest.raises(ValueError, match=r"test: all 4 data sets are null or empty\. Give null for no"):
         FederatedDataModule.from_datasets(clients(), test=[None, EMPTY, None, EMPTY]).setup("fit")
     with pytest.raises(ValueError, match=r"train: Client 2 has no samples \(1 of 3 data sets are null or empty\)"):

@@ -78,6 +78,17 @@ def test_the_round_of_a_value_is_logged_beside_it_alone(options, rows, tmp_path)
     assert not [row for row in found if row.keys() <= {"step", "epoch"}]
 
 
+@pytest.mark.parametrize("on_step", [True, False])
+def test_the_mean_of_an_epoch_is_logged_at_its_last_round(on_step, tmp_path):
+    logger = CSVLogger(tmp_path, name="", version="")
+    task = LogsAfterRounds(on_step=on_step, on_epoch=True, batch_size=1)
+    fitted(task, max_steps=7, limit_val_batches=0, log_every_n_steps=1, logger=logger)
+    name = "value_epoch" if on_step else "value"
+    with (tmp_path / "metrics.csv").open(newline="") as file:
+        found = {row["step"]: float(row[name]) for row in csv.DictReader(file) if row[name]}
+    assert found == {"5": 3.0, "7": 6.5}
+
+
 def test_automatic_optimization_is_refused():
     task = Line()
     task.automatic_optimization = True

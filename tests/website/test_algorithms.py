@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import MISSING
+from importlib import import_module
 
 import pytest
 
@@ -24,6 +26,20 @@ def test_hyper_parameters_are_those_of_the_class(name):
     found = fields(resolved(name))
     assert {field for field, _, _ in found} == expected
     assert all(text for _, _, text in found), "a hyper-parameter is not described"
+
+
+@pytest.mark.parametrize("name", table())
+def test_defaults_are_those_of_the_class_as_one_would_write_them(name):
+    cls = getattr(algorithms, name)
+    shown = {field: default for field, default, _ in fields(resolved(name))}
+    for field in dataclasses.fields(cls):
+        if field.init:
+            value = field.default if field.default_factory is MISSING else field.default_factory()
+            written = shown[field.name]
+            places = [vars(import_module(base.__module__)) for base in cls.__mro__]
+            names = {key: each for place in reversed(places) for key, each in place.items()}
+            assert (eval(written, names) if written else MISSING) == value or repr(eval(written, names)) == repr(value)
+            assert "constant(" not in written
 
 
 @pytest.mark.parametrize("name", table())

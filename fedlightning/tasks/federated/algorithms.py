@@ -58,6 +58,7 @@ def with_steps(algorithm: Algorithm, steps: Steps | None, lr_is_open: bool) -> A
         lr_is_open: Whether the algorithm's own step size is none that the user chose.
 
     Raises:
+        TypeError: If the algorithm takes over some optimizers, and this is none of them.
         ValueError: If there is no step size, or one that the algorithm may not have in some round, or the algorithm's
             steps cannot be those of the optimizer.
     """
@@ -80,7 +81,14 @@ def with_steps(algorithm: Algorithm, steps: Steps | None, lr_is_open: bool) -> A
     if "optimizer" in place:
         if place["optimizer"] is None:
             changes["optimizer"] = steps.optimizer
-        return _changed(algorithm, changes)
+        try:
+            return _changed(algorithm, changes)
+        except InvalidTypeError:
+            raise InvalidTypeError(
+                f"{name} takes over the steps of SGD, Adam and AdamW, and the module's {steps.name} is none of them. "
+                "Take one of them in configure_optimizers, or an algorithm whose clients begin anew in every round "
+                "(FedAvg)."
+            ) from None
     if "lr" in changes:
         raise InvalidValueError(
             f"{name} takes plain gradient steps of its own, for which the step size of the module's {steps.name} means "

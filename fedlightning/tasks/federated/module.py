@@ -173,6 +173,7 @@ class Federated(FederatedLightningModule):
     def on_train_epoch_end(self) -> None:
         """Have values over the epoch logged, and reset the metrics that the module's training step logs."""
         self.rounds.end_epoch()
+        super().on_train_epoch_end()
 
     def configure_callbacks(self) -> list[Callback]:
         """Add what a fit does between rounds, and what gives the Trainer back what was taken over."""

@@ -108,8 +108,8 @@ class Steps:
             if not isinstance(lr, Schedule) and not 0 < lr < inf:
                 where = f" for '{prefix.removeprefix(PREFIX)}'" if prefix else ""
                 raise InvalidValueError(
-                    f"The module's {self.name} has lr={lr}{where}, with which no client can train: expected a finite "
-                    "number > 0. Freeze parameters that are not to move with requires_grad_(False)."
+                    f"The module's {self.name} has lr={lr}{where} in every round, with which no client can train: "
+                    "expected a finite number > 0. Freeze parameters that are not to move with requires_grad_(False)."
                 )
 
 

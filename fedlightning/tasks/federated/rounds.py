@@ -107,11 +107,9 @@ class ModuleRounds(TrainingRounds):
                 self._log_over_epoch(name, result.metrics[name])
 
     def end_epoch(self) -> None:
-        """Have values of an epoch logged at the round they belong to, as Lightning would count one less; begin anew."""
+        """Have values that metrics find over an epoch logged, and begin the next one."""
         for name, value in self._step.metrics_of_epoch().items():
             self._log_over_epoch(name, value)
-        if any(how.on_epoch and how.logger is not False for how in self._options.values()):
-            self._task.log("step", float(self._task.trainer.global_step))
         self._step.reset_metrics()
         self._of_epoch = {}
 

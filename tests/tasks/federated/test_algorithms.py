@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
+import torch
 
 from fedlightning.algorithms import SCAFFOLD, FedADMM, FedAvg, FedDR, FedProx, StatefulFedAvg
 from fedlightning.core.errors import InvalidValueError
@@ -52,8 +53,18 @@ def test_a_given_step_size_makes_do_without_the_optimizer_and_says_so(monkeypatc
     assert said == ["SCAFFOLD takes plain gradient steps of its own size: the module's Adam is not used."]
 
 
+def test_an_optimizer_whose_moments_cannot_be_kept_is_named():
+    steps = Steps(0.1, partial(torch.optim.RMSprop, lr=1.0), "RMSprop")
+    with pytest.raises(
+        TypeError, match=r"^StatefulFedAvg takes over .* SGD, Adam and AdamW, and the module's RMSprop is"
+    ):
+        with_steps(with_open_step_size(StatefulFedAvg)[0], steps, lr_is_open=True)
+    assert with_steps(with_open_step_size(FedAvg)[0], steps, lr_is_open=True).local_optimizer is steps.optimizer
+
+
 @pytest.mark.parametrize(
-    ("lr", "shown"), [(0.0, ""), (float("inf"), ""), ({"module.head": 0.0, "module": 1.0}, "for 'head',")]
+    ("lr", "shown"),
+    [(0.0, ""), (float("inf"), ""), ({"module.head": 0.0, "module": 1.0}, "for 'head' in every round,")],
 )
 def test_a_step_size_of_the_module_that_moves_nothing_is_its_optimizers(lr, shown):
     still = Steps(lr, Adam(), "Adam")

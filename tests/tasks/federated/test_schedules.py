@@ -252,7 +252,7 @@ def test_the_smallest_of_all_values_is_known_beforehand():
 
 def test_a_fit_without_any_step_is_refused():
     task = federate(made(Scheduled, make=lambda m, o: lr_scheduler.LambdaLR(o, lambda _: 0.0)), FedAvg)
-    with pytest.raises(ValueError, match=r"FedAvg\(lr=0.0\): expected > 0"):
+    with pytest.raises(ValueError, match=r"module's SGD has lr=0\.0 in every round, .* expected a finite number > 0"):
         trainer(max_steps=2).fit(task, regression_data())
 
 
