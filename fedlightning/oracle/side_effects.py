@@ -102,9 +102,9 @@ class Memory:
             for name, value in vars(module).items():
                 if name not in _OWN and (name not in kept or differs(value, *kept[name])):
                     found.append((f"{prefix}.{name}", (value, *kept.get(name, (None, None)))))
-        for place, value, note in self._outside:
-            if differs(place.get(), value, note):
-                found.append((place.name, (place.get(), value, note)))
+        for where, value, note in self._outside:
+            if differs(where.get(), value, note):
+                found.append((where.name, (where.get(), value, note)))
         return [name for name, values in found if name not in rewritten or counts(*values)]
 
     def restore(self) -> str | None:
