@@ -4,7 +4,7 @@ A :class:`Program` holds what a recorder knows of a function: which operation ra
 becomes Python source with one line for each operation. Results that nobody reads are left out, and every tensor is
 released after its last use. What is joined into one large tensor, such as the gradients of all parameters, is copied to
 its place as soon as it is computed, while it lies in the caches, and released; or it is not joined at all, if the
-program is to take a step along it. Equal programs have equal sources, and each source is compiled once.
+program is to take steps along it. Equal programs have equal sources, and each source is compiled once.
 """
 
 from __future__ import annotations
