@@ -40,9 +40,12 @@ class Framework:
 
 EQUAL = {"flute": "it needs clients with equally many samples"}
 SLOW = dict.fromkeys(("cnn", "pfl"), "XLA takes a minute a round for its convolutions inside a compiled loop on a CPU")
+CONVOLUTIONS = dict.fromkeys(("lenet", "cnn", "pfl", "mnist"), "compiled convolutions are slower than the default's")
+UNEQUAL = {"flute": "every number of clients that still step would be compiled by itself"}
 FRAMEWORKS = {
     "plain loop": Framework("plain_loop.py"),
     "fedlightning": Framework("ours.py"),
+    "fedlightning, compiled": Framework("ours.py", mode=("compiled",), not_for={**CONVOLUTIONS, **UNEQUAL}),
     "torch.func.vmap": Framework("torch_vmap.py", not_for=EQUAL),
     "JAX vmap": Framework("jax_plain.py", "jax", ("vmap",), {**EQUAL, **SLOW}),
     "JAX map": Framework("jax_plain.py", "jax", ("map",), {**EQUAL, **SLOW}),

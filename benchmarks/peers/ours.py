@@ -1,4 +1,7 @@
-"""FedAvg of fedlightning: the whole Trainer, with its data loader, TensorBoard and the progress bar."""
+"""FedAvg of fedlightning: the whole Trainer, with its data loader, TensorBoard and the progress bar.
+
+With ``compiled`` before the folder of the job, local steps are compiled; otherwise the oracle is the default.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from fedlightning.algorithms import FedAvg
 from fedlightning.callbacks import RoundProgressBar
 from fedlightning.data import FederatedDataModule, Federation, TensorData
 from fedlightning.data.partition import Partition
+from fedlightning.oracle import Auto, Vectorized
 from fedlightning.participation import Uniform
 from fedlightning.tasks import Classification
 from jobs import Work
@@ -53,8 +57,10 @@ class InTurn(Callback):
 
 def main():
     warnings.simplefilter("ignore")
-    work = Work(sys.argv[1])
-    task = Classification(FedAvg(work.job.lr), NETWORKS[work.job.network](), weighting="samples")
+    *mode, folder = sys.argv[1:]
+    work = Work(folder)
+    oracle = Vectorized(compile=True, chunk_size=work.job.cohort) if mode else Auto()
+    task = Classification(FedAvg(work.job.lr), NETWORKS[work.job.network](), weighting="samples", oracle=oracle)
     turns = Turns(lambda: accuracy(task.network, work), "fedlightning", "torch")
     with tempfile.TemporaryDirectory() as folder:
         Trainer(

@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from fedlightning.core.errors import InvalidValueError, NoSuchClientError
+from fedlightning.core.modules import named_modules
 
 
 class PerArchitecture(nn.ModuleDict):
@@ -100,7 +101,7 @@ class TaskArchitectures:
 
     def __init__(self, task: nn.Module) -> None:
         """Find the :class:`PerArchitecture` parts of the task."""
-        self._parts = {name: module for name, module in task.named_modules() if isinstance(module, PerArchitecture)}
+        self._parts = {name: module for name, module in named_modules(task) if isinstance(module, PerArchitecture)}
         self.first = ".".join(next(iter(part)) for part in self._parts.values())
 
     def __bool__(self) -> bool:

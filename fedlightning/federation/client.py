@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedlightning.core.errors import InvalidValueError
+from fedlightning.core.modules import named_buffers, named_parameters
 from fedlightning.federation.client_group import ClientGroup
 from fedlightning.federation.client_table import ClientTables, mean_of_parts
 from fedlightning.federation.cohort import Chunk, Cohort
@@ -183,8 +184,8 @@ class ClientRunner:
         """Yield buffers and frozen parameters that the objective is not known to write into."""
         known = self.clients.table.changed_buffers
         batched = isinstance(self.oracle_selection.oracle, Vectorized)  # else frozen parameters may be written
-        frozen = ((name, p) for name, p in self._task.named_parameters() if batched and not p.requires_grad)
-        for name, tensor in (*self._task.named_buffers(), *frozen):
+        frozen = ((name, p) for name, p in named_parameters(self._task) if batched and not p.requires_grad)
+        for name, tensor in (*named_buffers(self._task), *frozen):
             if name not in known and not tensor.is_inference():
                 yield name, tensor
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fedlightning.core.tree import map_tensors
+from fedlightning.core.tree import flatten, map_tensors, unflatten
 from fedlightning.federation.minibatches import repeat_last
 
 Transform = Callable[[Any], Any]
@@ -74,6 +74,7 @@ class TensorSource(Source):
         """Hold tensors, with an optional transform of gathered batches (scaling of bytes, say)."""
         self.tensors = tensors
         self.transform = transform
+        self._leaves, self._structure = flatten(tensors)
         self._placed: dict[tuple[torch.device, torch.dtype], TensorSource] = {}
 
     def place(self, device: torch.device, dtype: torch.dtype) -> TensorSource:
@@ -86,7 +87,9 @@ class TensorSource(Source):
 
     def minibatches(self, index: Tensor, keep: bool = False) -> AtStep:
         """Gather step by step, so that the samples of a step stay in the processor's caches until they are used."""
-        return lambda k: partial(self.gather, index[:, k])
+        clients, steps, batch = index.shape
+        rows = index.transpose(0, 1).reshape(steps, -1).unbind()
+        return lambda k: partial(self._rows, rows[k], (clients, batch))
 
     def minibatches_and_all(
         self, index: Tensor, whole: Sequence[Tensor], keep: bool = False
@@ -96,9 +99,13 @@ class TensorSource(Source):
 
     def gather(self, index: Tensor) -> Any:
         """Return the samples at ``index [...]``, leaves ``[..., *sample]``."""
-        flat = index.reshape(-1)
-        batch = map_tensors(lambda t: t.index_select(0, flat).view(*index.shape, *t.shape[1:]), self.tensors)
-        return batch if self.transform is None else self.transform(batch)
+        return self._rows(index.reshape(-1), index.shape)
+
+    def _rows(self, rows: Tensor, shape: Sequence[int]) -> Any:
+        """Return the samples in ``rows [n]``, leaves ``[*shape, *sample]`` where the shape has n elements."""
+        batch = [leaf.index_select(0, rows).unflatten(0, shape) for leaf in self._leaves]
+        samples = unflatten(batch, self._structure)
+        return samples if self.transform is None else self.transform(samples)
 
 
 class MixedSource(Source):

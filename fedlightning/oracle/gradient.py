@@ -113,6 +113,7 @@ class GradientOracle:
         self.steps_together = STEPS_TOGETHER if isinstance(evaluate, CompiledEvaluate) else 0
         self._in_place = evaluate if isinstance(evaluate, StepsInPlace) else None
         self._averaged = averaged
+        self._no_block = buffers.new_empty((len(data), 0))  # made once: it takes as long as a product
         self._shared_alone: Blocks = "both" if personal is None else "shared"  # one block cannot be left out
         self._seeds = EvaluationSeeds(range(len(data)) if seeds is None else seeds)
         self.tally = Tally(self.steps)
@@ -150,7 +151,7 @@ class GradientOracle:
 
         The backward pass leaves out what only the personal block needs.
         """
-        return self._evaluated(w, _personal(w, v, None), batch, self._shared_alone).g
+        return self._evaluated(w, _given(v, self._no_block), batch, self._shared_alone).g
 
     def step_in_place(self, w: Tensor, v: Tensor | None, batch: Minibatch, lr: float | Tensor) -> bool:
         """Change ``w`` into ``w - lr * operator`` without putting the operator together, if that can be done.
@@ -168,7 +169,7 @@ class GradientOracle:
         """
         if self._in_place is None or batch.active is not None or batch.computed is not None or isinstance(lr, Tensor):
             return False
-        own, blocks = _personal(w, v, None), self._shared_alone
+        own, blocks = _given(v, self._no_block), self._shared_alone
         result = self._in_place.step(w, own, self.buffers, batch.data, blocks, self._seeds.next(), lr)
         if result is None:
             return False
@@ -188,7 +189,7 @@ class GradientOracle:
             The new points ``[S, d]``.
         """
         assert isinstance(self._evaluate, CompiledEvaluate)
-        own, gathers = _personal(w, v, None), [batch.gather for batch in batches]
+        own, gathers = _given(v, self._no_block), [batch.gather for batch in batches]
         results = self._evaluate.steps(w, own, self.buffers, gathers, self._shared_alone, move, self._seeds.next())
         for result in results:
             self._count(result, None)
@@ -235,7 +236,7 @@ class GradientOracle:
         with torch.random.fork_rng(devices=[w.device] if w.device.type == "cuda" else []):
             if batch is None:
                 return self._on_all_data(w, v).g
-            own, randomness = _personal(w, v, self.personal), self._seeds.next()
+            own, randomness = _given(v, self.personal, self._no_block), self._seeds.next()
             return evaluate_minibatch(self._evaluate, batch, w, own, self.buffers, self._shared_alone, randomness).g
 
     def full(self, w: Tensor, active: Tensor | None = None) -> Tensor:
@@ -299,7 +300,7 @@ class GradientOracle:
 
     def _on_all_data(self, w: Tensor, v: Tensor | None) -> Evaluation:
         self.full_calls += 1
-        own = _personal(w, v, self.personal)
+        own = _given(v, self.personal, self._no_block)
         return evaluate_all_data(self._evaluate_full, self._data, w, own, self.buffers, self._seeds.next())
 
 
@@ -322,10 +323,9 @@ def _apart(values: Mapping[str, Tensor], *points: Tensor) -> dict[str, Tensor]:
     }
 
 
-def _personal(w: Tensor, v: Tensor | None, start: Tensor | None) -> Tensor:
-    """Return ``v``, or the personal blocks at the start of the round if it is None; ``[S, 0]`` without any."""
-    given = start if v is None else v
-    return w.new_empty((len(w), 0)) if given is None else given
+def _given(*blocks: Tensor | None) -> Tensor:
+    """Return the first of personal blocks that is given."""
+    return next(block for block in blocks if block is not None)
 
 
 def evaluate_minibatch(

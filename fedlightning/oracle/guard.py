@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from fedlightning.core.modules import named_parameters
 from fedlightning.oracle.objective import Objective, ObjectiveError, begins_to_write
 from fedlightning.oracle.randomness import python_state, restore_python_state
 from fedlightning.oracle.side_effects import Memory, hooked_module
@@ -74,4 +75,4 @@ class Guard:
 
 
 def _frozen_versions(objective: Objective) -> dict[str, int]:
-    return {name: p._version for name, p in objective.task.named_parameters() if not p.requires_grad}
+    return {name: p._version for name, p in named_parameters(objective.task) if not p.requires_grad}

@@ -4,12 +4,12 @@ A :class:`Program` holds what a recorder knows of a function: which operation ra
 becomes Python source with one line for each operation. Results that nobody reads are left out, and every tensor is
 released after its last use. What is joined into one large tensor, such as the gradients of all parameters, is copied to
 its place as soon as it is computed, while it lies in the caches, and released; or it is not joined at all, if the
-program is to take a step along it. Equal programs have equal sources, and each source is compiled once.
+program is to take steps along it. Equal programs have equal sources, and each source is compiled once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import lru_cache, partial
 from math import isfinite
 from types import CodeType
@@ -21,6 +21,9 @@ from torch import Tensor
 Name = str
 """The name of a tensor in the program's source."""
 
+Steps = Generator[list[Tensor], Sequence[Tensor], None]
+"""Takes a step for all the inputs that it is sent."""
+
 
 class _Line(NamedTuple):
     """Describes one operation.
@@ -31,6 +34,7 @@ class _Line(NamedTuple):
         call: The Python expression.
         reads: Names of the tensors in the expression.
         acts: Whether the operation must run even if nobody reads its results, because it writes or draws.
+        is_view: Whether its results are places in what it reads, whatever numbers lie there.
     """
 
     makes: tuple[Name | None, ...]
@@ -38,6 +42,7 @@ class _Line(NamedTuple):
     call: str
     reads: tuple[Name, ...]
     acts: bool
+    is_view: bool = False
 
 
 class _Join(NamedTuple):
@@ -101,6 +106,7 @@ class Program:
         name_of: Callable[[Tensor], Name],
         output: Any,
         acts: bool,
+        is_view: bool = False,
     ) -> tuple[Name | None, ...]:
         """Write down an operation that has run.
 
@@ -111,6 +117,7 @@ class Program:
             name_of: Gives the names of tensors among the arguments.
             output: Result of the operation: a tensor, a sequence that may contain tensors, or None.
             acts: Whether the operation writes into an argument or draws random numbers.
+            is_view: Whether the results are views of arguments, whatever numbers these hold.
 
         Returns:
             Names of the results; None where a result is no tensor.
@@ -122,7 +129,7 @@ class Program:
         of_one = isinstance(output, Tensor)
         results = (output,) if of_one else output or ()
         makes = tuple(self._new() if isinstance(result, Tensor) else None for result in results)
-        self._lines.append(_Line(makes, of_one, call, tuple(reads), acts))
+        self._lines.append(_Line(makes, of_one, call, tuple(reads), acts, is_view))
         return makes
 
     def join(self, parts: Sequence[Tensor], dim: int, name_of: Callable[[Tensor], Name], whole: Tensor) -> Name:
@@ -145,13 +152,16 @@ class Program:
         Args:
             outputs: Names of the tensors that the function returns.
         """
-        return self._made(self._filled(outputs, outputs[0]), outputs, "room=None")
+        body = _body(self._filled(outputs, outputs[0]), outputs)
+        head, last = f"def replay({', '.join(self._inputs)}, room=None):", f"    return [{', '.join(outputs)}]"
+        return self._made([head, *body, last])
 
-    def step(self, outputs: Sequence[Name]) -> Callable[..., list[Tensor]] | None:
-        """Return a function of the inputs and of ``lr`` that subtracts lr times the first output from the first input.
+    def steps(self, outputs: Sequence[Name]) -> Callable[..., Steps] | None:
+        """Return a function of the first input and of ``lr`` that begins steps along the first output.
 
-        It returns the other outputs. The bits are those of a subtraction after the program, but the first output is
-        never put together.
+        For every step, the coroutine that the function returns is sent the other inputs, subtracts lr times the first
+        output from the first input, and gives the other outputs. The bits are those of a subtraction after the program,
+        but the first output is never put together, and views of the first input are made once for all steps.
 
         Args:
             outputs: Names of tensors, of which the first has as many numbers as the first input. None of them, and none
@@ -161,7 +171,7 @@ class Program:
             None if the first output was not joined from parts side by side, or if anything reads it or is written into
             afterwards.
         """
-        (first, *rest), point = outputs, self._inputs[0]
+        (first, *rest), (point, *others) = outputs, self._inputs
         place = next((k for k, line in enumerate(self._lines) if isinstance(line, _Join) and line.whole == first), None)
         if place is None or first in rest:
             return None
@@ -171,24 +181,27 @@ class Program:
             return None
         views, subtract = [self._new() for _ in join.parts], self.hold(Tensor.sub_)
         whole = f"{self.hold(Tensor.view)}({point}, {join.shape})"
-        moves = [_Line(tuple(views), False, join.cut.format(whole), (point,), False)]
+        lines = [_Line(tuple(views), False, join.cut.format(whole), (point,), False, True), *self._filled(rest)]
         for view, part in zip(views, join.parts, strict=True):
-            moves.append(_Line((), False, f"{subtract}({view}, {part}, alpha=lr)", (view, part), True))
-        return self._made([*self._filled(rest), *moves], rest, "lr")
+            lines.append(_Line((), False, f"{subtract}({view}, {part}, alpha=lr)", (view, part), True))
+        once, every_time = _without_views_of(point, lines)
+        read = {name for line in every_time for name in line.reads}
+        received = f"({''.join(f'{name}, ' for name in others)}) = yield"
+        return self._made(
+            [
+                f"def replay({point}, lr):",
+                *_body(once, read, kept=(point,)),
+                f"    {received}",
+                "    while True:",
+                *(f"    {statement}" for statement in _body(every_time, rest, kept=(point, *_made_by(once)))),
+                f"        {received} [{', '.join(rest)}]",
+            ]
+        )
 
-    def _made(self, lines: Sequence[_Line], outputs: Sequence[Name], keyword: str) -> Callable[..., list[Tensor]]:
-        """Return a function that runs lines; those whose results nobody reads are left out."""
-        needed, body = set(outputs), [f"    return [{', '.join(outputs)}]"]
-        for line in reversed(lines):
-            if not (line.acts or needed.intersection(line.makes)):
-                continue
-            last = set(line.reads) - needed
-            unread = {name for name in line.makes if name is not None} - needed
-            needed.update(line.reads)
-            body.append(_statement(line, sorted(last | unread)))
-        source = "\n".join([f"def replay({', '.join(self._inputs)}, {keyword}):", *reversed(body)])
+    def _made(self, source: Sequence[str]) -> Callable[..., Any]:
+        """Return the function that the lines of source define, with all that the program holds."""
         scope = dict(self._scope)
-        exec(_compiled(source), scope)
+        exec(_compiled("\n".join(source)), scope)
         return scope.pop("replay")  # type: ignore[no-any-return]  # a function in its own globals would outlive its use
 
     def _filled(self, outputs: Sequence[Name], in_room: Name | None = None) -> list[_Line]:
@@ -243,6 +256,41 @@ class Program:
 
 def _reads(line: _Line | _Join) -> tuple[Name, ...]:
     return line.reads if isinstance(line, _Line) else line.parts
+
+
+def _made_by(lines: Iterable[_Line]) -> list[Name]:
+    return [name for line in lines for name in line.makes if name is not None]
+
+
+def _without_views_of(point: Name, lines: Sequence[_Line]) -> tuple[list[_Line], list[_Line]]:
+    """Return the lines that make views of a tensor, and views of these, and all other lines."""
+    views, others, fixed = [], [], {point}
+    for line in lines:
+        if line.is_view and fixed.issuperset(line.reads):
+            views.append(line)
+            fixed.update(_made_by([line]))
+        else:
+            others.append(line)
+    return views, others
+
+
+def _body(lines: Sequence[_Line], outputs: Iterable[Name], kept: Iterable[Name] = ()) -> list[str]:
+    """Return the statements of lines, without those whose results nobody reads.
+
+    Args:
+        lines: The lines.
+        outputs: Names of tensors that are read afterwards.
+        kept: Names of tensors that stay bound, whether they are read or not.
+    """
+    needed, body = {*outputs, *kept}, []
+    for line in reversed(lines):
+        if not (line.acts or needed.intersection(line.makes)):
+            continue
+        last = set(line.reads) - needed
+        unread = {name for name in line.makes if name is not None} - needed
+        needed.update(line.reads)
+        body.append(_statement(line, sorted(last | unread)))
+    return body[::-1]
 
 
 def _statement(line: _Line, done_with: Sequence[Name]) -> str:

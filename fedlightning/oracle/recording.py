@@ -14,14 +14,16 @@ tensor that existed before the call, because its next call may run other operati
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
+from threading import Lock
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._C import DispatchKey
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fedlightning.oracle.program import Name, Program
+from fedlightning.oracle.program import Name, Program, Steps
 from fedlightning.oracle.randomness import ClientNoise, Noise, PerClient, is_random
 
 Recordable = Callable[..., tuple[Sequence[Tensor], Any]]
@@ -47,7 +49,7 @@ class Recording:
 
     def is_replayed(self, *inputs: Tensor) -> bool | None:
         """Return whether a call with such arguments would be replayed; None if it would be the first."""
-        key = _key(inputs)
+        key = key_of(inputs)
         return None if key not in self._replays else self._replays[key] is not None
 
     def __call__(self, *inputs: Tensor, room: Tensor | None = None) -> tuple[Sequence[Tensor], Any]:
@@ -58,7 +60,7 @@ class Recording:
             room: Where a replay may put the function's first result: a tensor of its shape and dtype. It is the first
                 result then, or has not been used.
         """
-        key = _key(inputs)
+        key = key_of(inputs)
         if key not in self._replays:
             return self._record(key, inputs)
         known = self._replays[key]
@@ -69,24 +71,44 @@ class Recording:
             return known.run(*inputs, room=room), known.constant
 
     def can_step(self, *inputs: Tensor) -> bool:
-        """Return whether :meth:`step` can replay a call with such arguments."""
-        known = self._replays.get(_key(inputs))
-        return known is not None and known.step is not None
+        """Return whether :meth:`steps` can replay a call with such arguments."""
+        known = self._replays.get(key_of(inputs))
+        return known is not None and known.steps is not None
+
+    def steps(self, *inputs: Tensor, lr: float) -> tuple[Steps, Any] | None:
+        """Begin steps along what would be the function's first result, in place.
+
+        Every step subtracts ``lr`` times that result from the first argument, with the bits of
+        ``point.sub_(result, alpha=lr)``. The result is the parts that the function joins into it, which are not put
+        together.
+
+        Args:
+            inputs: Arguments of the first step.
+            lr: Step size.
+
+        Returns:
+            What is sent, for every step, all arguments but the first, each as it is here but for the numbers, and gives
+            all results but the first; and the function's second result. None if :meth:`can_step` says so.
+        """
+        known = self._replays.get(key_of(inputs))
+        if known is None or known.steps is None:
+            return None
+        with torch.no_grad():
+            steps = known.steps(inputs[0], lr)
+            next(steps)
+        return steps, known.constant
 
     def step(self, *inputs: Tensor, lr: float) -> tuple[list[Tensor], Any]:
-        """Subtract ``lr`` times what would be the function's first result from its first argument, in place.
-
-        The bits are those of ``point.sub_(result, alpha=lr)``. The result is the parts that the function joins into it,
-        which are not put together.
+        """Take a single step of :meth:`steps`, which must be possible.
 
         Returns:
             What the function returns, without its first result.
         """
-        known = self._replays[_key(inputs)]
-        assert known is not None
-        assert known.step is not None
+        begun = self.steps(*inputs, lr=lr)
+        assert begun is not None
+        steps, constant = begun
         with torch.no_grad():
-            return known.step(*inputs, lr=lr), known.constant
+            return steps.send(inputs[1:]), constant
 
     def _record(self, key: Any, inputs: Sequence[Tensor]) -> tuple[Sequence[Tensor], Any]:
         recorder = _Recorder(inputs, self._noise)
@@ -96,16 +118,19 @@ class Recording:
         return outputs, constant
 
 
+_MAKING = Lock()
+"""Held while a program is compiled, because threads that replay side by side may come to a program at once."""
+
+
 class _Replay:
-    """Runs a program, as it was recorded or with a step along its first output.
+    """Runs a program, as it was recorded or with steps along its first output; what is not used is not compiled.
 
     Attributes:
-        run: Returns the program's outputs.
         constant: The second result of the recorded function.
     """
 
     def __init__(self, program: Program, outputs: Sequence[Name], constant: Any, is_apart: bool) -> None:
-        """Compile the program.
+        """Keep the program.
 
         Args:
             program: What was recorded.
@@ -114,14 +139,21 @@ class _Replay:
             is_apart: Whether no output, nor any part of the first, shares memory with the first input, from which parts
                 can be subtracted with the bits of the whole.
         """
-        self.run = program.function(outputs)
+        self._program, self._outputs = program, outputs
         self.constant = constant
-        self._make_step = partial(program.step, outputs) if is_apart else lambda: None
+        self._is_apart = is_apart
 
     @cached_property
-    def step(self) -> Callable[..., list[Tensor]] | None:
-        """A step along the first output; None if there is none."""
-        return self._make_step()
+    def run(self) -> Callable[..., list[Tensor]]:
+        """Returns the program's outputs."""
+        with _MAKING:
+            return self._program.function(self._outputs)
+
+    @cached_property
+    def steps(self) -> Callable[..., Steps] | None:
+        """Begins steps along the first output; None if there are none."""
+        with _MAKING:
+            return self._program.steps(self._outputs) if self._is_apart else None
 
 
 class _Recorder(TorchDispatchMode):
@@ -162,8 +194,12 @@ class _Recorder(TorchDispatchMode):
             self._parts_are_apart = self._parts_are_apart and not any(map(self._is_in_point, args[0]))
             self._call(output, self._program.join(args[0], _dim(args, kwargs), self._name_of, output))
             return output
+        if not (random or traits.writes) and isinstance(output, Tensor) and _is_empty(output):
+            self._call(output, self._program.hold(output))
+            return output
         function, arguments = (self._noise, (func, *args)) if random else (traits.as_recorded, args)
-        makes = self._program.add(function, arguments, kwargs, self._name_of, output, acts=random or traits.writes)
+        acts = random or traits.writes
+        makes = self._program.add(function, arguments, kwargs, self._name_of, output, acts, traits.makes_views)
         if self._held:
             self._follow_views(func, args, kwargs, makes)
         for result, name in zip((output,) if isinstance(output, Tensor) else output or (), makes, strict=True):
@@ -228,7 +264,7 @@ _ROUNDED_ALIKE = (torch.float32, torch.float64)
 size where a row ends."""
 
 
-def _key(inputs: Sequence[Tensor]) -> Any:
+def key_of(inputs: Sequence[Tensor]) -> Any:
     """Return what calls must agree in to run the same operations."""
     return tuple([(t.shape, t.stride() if t.numel() else (), t.dtype) for t in inputs])
 
@@ -270,6 +306,11 @@ def _changes_nothing(args: Sequence[Any], output: Any) -> bool:
     )
 
 
+def _is_empty(tensor: Tensor) -> bool:
+    """Return whether a tensor has no numbers, and no memory that it would keep, so that it may be used again."""
+    return tensor.numel() == 0 and tensor.layout == torch.strided and tensor.untyped_storage().nbytes() == 0
+
+
 def _by_mask(indices: Any) -> bool:
     """Return whether elements are chosen by a mask, so that the shape of the result depends on numbers."""
     return any(isinstance(each, Tensor) and each.dtype in (torch.bool, torch.uint8) for each in indices)
@@ -282,6 +323,7 @@ class _Traits(NamedTuple):
         as_recorded: What computes the same below ``no_grad``, under which programs run.
         may_draw: Whether it may draw random numbers.
         writes: Whether it writes into an argument.
+        makes_views: Whether its results are views of an argument, whatever that is; some operations copy at times.
         reads_values: Whether what runs next may depend on the numbers in a tensor: on one read in Python, or on a
             shape.
         indexes: Whether it indexes, which depends on numbers if the index is a mask.
@@ -291,6 +333,7 @@ class _Traits(NamedTuple):
     as_recorded: Callable[..., Any]
     may_draw: bool
     writes: bool
+    makes_views: bool
     reads_values: bool
     indexes: bool
     is_made_in_python: bool
@@ -304,6 +347,7 @@ def _traits(func: Any) -> _Traits:
         as_recorded=_AS_RECORDED.get(func, func),
         may_draw=torch.Tag.nondeterministic_seeded in tags,
         writes=func._schema.is_mutable,
+        makes_views=func.is_view and not func.has_kernel_for_dispatch_key(DispatchKey.CompositeImplicitAutograd),
         reads_values=func not in _INDEXING
         and (
             func is aten._local_scalar_dense.default

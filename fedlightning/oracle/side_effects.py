@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 
+from fedlightning.core.modules import named_modules, own_tensors
 from fedlightning.core.tree import flatten
 from fedlightning.oracle.notes import LostError, Note, Notes, counts, differs, put_back, version
 from fedlightning.oracle.places import Place, places_outside
@@ -20,7 +21,7 @@ def _tensors(task: nn.Module) -> list[tuple[nn.Module, str, Tensor]]:
     """Return the attributes that are tensors, in one quick pass, because every phase needs them twice."""
     return [
         (module, name, value)
-        for module in task.modules()
+        for _, module in named_modules(task)
         for name, value in vars(module).items()
         if isinstance(value, Tensor)
     ]
@@ -47,7 +48,7 @@ def released(task: nn.Module) -> Iterator[None]:
     Old-style ``weight_norm`` and hooks that keep activations leave these behind, and a task that holds any can neither
     be copied nor saved.
     """
-    before = {id(module): dict(vars(module)) for module in task.modules()}
+    before = {id(module): dict(vars(module)) for _, module in named_modules(task)}
     try:
         yield
     finally:
@@ -78,8 +79,8 @@ class Memory:
             places: Where state may lie outside the task; by default searched for.
             whole: Whether large tensors and arrays are copied, so that they can be put back.
         """
-        modules = list(task.named_modules())  # found once, because a walk through a task takes as long as many notes
-        own = [each for _, module in modules for each in (module, *module.parameters(False), *module.buffers(False))]
+        modules = list(named_modules(task))
+        own = [each for _, module in modules for each in (module, *own_tensors(module))]
         notes = Notes(whole, without=own)
 
         def noted(module: nn.Module) -> dict[str, tuple[Any, Note]]:
@@ -101,9 +102,9 @@ class Memory:
             for name, value in vars(module).items():
                 if name not in _OWN and (name not in kept or differs(value, *kept[name])):
                     found.append((f"{prefix}.{name}", (value, *kept.get(name, (None, None)))))
-        for place, value, note in self._outside:
-            if differs(place.get(), value, note):
-                found.append((place.name, (place.get(), value, note)))
+        for where, value, note in self._outside:
+            if differs(where.get(), value, note):
+                found.append((where.name, (where.get(), value, note)))
         return [name for name, values in found if name not in rewritten or counts(*values)]
 
     def restore(self) -> str | None:
@@ -137,4 +138,4 @@ def versions(data: Any) -> list[int]:
 
 def hooked_module(task: nn.Module) -> str | None:
     """Return the name of a module with a backward hook, which does not run below ``vmap``; None if there is none."""
-    return next((name for name, each in task.named_modules() if each._backward_hooks or each._backward_pre_hooks), None)
+    return next((name for name, each in named_modules(task) if each._backward_hooks or each._backward_pre_hooks), None)

@@ -49,9 +49,6 @@ CACHE_BYTES = 32 * 2**20
 MIN_CALLS_TO_RECORD = 3
 """Recording costs less than two replays save."""
 
-SMALLEST_STEP = 2**20
-"""Bytes of a chunk's points from which on a step along operators that are not joined saves time."""
-
 BATCHABLE_ATTENTION = partial(sdpa_kernel, SDPBackend.MATH)
 """The fused attention kernels have no batching rule: vmap would run them client by client."""
 
@@ -207,7 +204,7 @@ class _VectorizedEvaluate:
     def step(
         self, w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks, randomness: Randomness | None, lr: float
     ) -> Evaluation | None:
-        if self._steps is None or w.numel() * w.element_size() < SMALLEST_STEP:
+        if self._steps is None:
             return None
         self._noise.begin(randomness)
         try:

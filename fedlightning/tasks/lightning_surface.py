@@ -19,6 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError
+from fedlightning.core.modules import named_parameters
 from fedlightning.core.settings import settings
 from fedlightning.tasks.sharding import refuse_sharded_models
 from fedlightning.tasks.step_advice import clip_options, step_advice
@@ -138,7 +139,7 @@ def refuse_gradient_hooks(task: nn.Module) -> None:
     Raises:
         TypeError: If there is one.
     """
-    for parameter, value in task.named_parameters():
+    for parameter, value in named_parameters(task):
         if value._backward_hooks or value._post_accumulate_grad_hooks:
             raise InvalidTypeError(
                 f"{type(task).__name__}: parameter '{parameter}' has a gradient hook, which no round would call: "

@@ -93,3 +93,35 @@ def test_equal_programs_are_compiled_once():
     two, three = made(torch.tensor(2.0)), made(torch.tensor(3.0))
     assert two.__code__ is three.__code__
     assert (two(torch.ones(1))[0].item(), three(torch.ones(1))[0].item()) == (2.0, 3.0)
+
+
+def test_steps_share_the_views_of_their_point():
+    """Along -3 y w for minibatches y, and with a view, a copy of its numbers, and a product that is read every time."""
+    w, y, calls = torch.tensor([[1.0, 2.0]]), torch.tensor([[5.0, 7.0]]), []
+    program = Program(2)
+
+    def noted(name, function):
+        return lambda *args: calls.append(name) or function(*args)
+
+    tensors = {program.input(0): w, program.input(1): y}
+
+    def add(name, function, args, output, is_view):
+        (made,) = program.add(noted(name, function), args, {}, names(tensors), output, acts=False, is_view=is_view)
+        tensors[made] = output
+        return output
+
+    first = add("view", lambda t: t[:, :1], (w,), w[:, :1], is_view=True)
+    inner = add("view of a view", lambda t: t[0], (first,), first[0], is_view=True)
+    number = add("number", torch.clone, (inner,), inner.clone(), is_view=False)
+    parts = [
+        add("part", lambda a, k=k: a[:, k : k + 1] * -3, (y,), y[:, k : k + 1] * -3, is_view=False) for k in (0, 1)
+    ]
+    whole = program.join(parts, 1, names(tensors), torch.cat(parts, 1))
+    steps = program.steps([whole, names(tensors)(number)])(w, lr=0.1)
+    next(steps)
+    for k in (1.0, 2.0):
+        before = w.clone()
+        (seen,) = steps.send([k * y])
+        assert seen.tolist() == before[0, :1].tolist()
+        assert torch.equal(w, before.sub_(torch.cat([k * y[:, :1] * -3, k * y[:, 1:] * -3], 1), alpha=0.1))
+    assert sorted(calls) == ["number"] * 2 + ["part"] * 4 + ["view", "view of a view"]

@@ -7,7 +7,6 @@ import torch
 
 from fedlightning.algorithms import SCAFFOLD, FedAvg, FedAvgGDA
 from fedlightning.oracle import Vectorized
-from fedlightning.oracle import vectorized as vectorized_module
 from fedlightning.oracle.gradient import GradientOracle
 from fedlightning.oracle.randomness import Randomness
 from tests.support.cohorts import NETS, classify, conv, setting
@@ -26,16 +25,10 @@ WAYS = {
 }
 
 
-@pytest.fixture
-def every_size(monkeypatch):
-    monkeypatch.setattr(vectorized_module, "SMALLEST_STEP", 0)
-
-
 def wide(tensor):
     return tensor.repeat(2, *[1] * (tensor.dim() - 1))
 
 
-@pytest.mark.usefixtures("every_size")
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", NETS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -58,7 +51,25 @@ def test_the_bits_are_those_of_gradient_and_subtraction(name, way, dtype):
     assert torch.equal(result.buffers, expected.buffers)
 
 
-@pytest.mark.usefixtures("every_size")
+def test_steps_go_on_whatever_changes_between_them():
+    """From one point with one size on minibatches of one kind, then with another of each."""
+    objective, w, v, b, data = setting(conv(), (2, 8, 8))
+    objective.draws = False
+    fewer = tuple(leaf[:, :2].contiguous() for leaf in data)
+    evaluate = Vectorized().evaluator(objective, 100)
+    for each in (data, fewer):
+        evaluate(w, v, b, each)
+    one, other = w.clone(), w + 0.1
+    turns = [(one, 0.3, data), (one, 0.3, data), (one, 0.1, data), (one, 0.1, fewer), (one, 0.1, fewer)]
+    turns += [(other, 0.1, fewer), (one, 0.1, fewer), (other, 0.1, data), (other.clone(), 0.1, data)]
+    for point, lr, batch in turns:
+        expected = evaluate(point, v, b, batch)
+        stepped = point.clone().sub_(expected.g, alpha=lr)
+        result = evaluate.step(point, v, b, batch, "both", None, lr)
+        assert torch.equal(point, stepped)
+        assert torch.equal(result.loss, expected.loss)
+
+
 def test_nothing_is_stepped_before_it_was_recorded():
     objective, w, v, b, data = setting(conv(), (2, 8, 8))
     evaluate, before = Vectorized().evaluator(objective, 100), w.clone()
@@ -66,7 +77,6 @@ def test_nothing_is_stepped_before_it_was_recorded():
     assert torch.equal(w, before)
 
 
-@pytest.mark.usefixtures("every_size")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_nothing_of_16_bits_is_stepped_in_parts(dtype):
     """Torch subtracts the last numbers of a row with a step size of 16 bits, all others with one of 32."""
@@ -106,7 +116,6 @@ class _Swapped(torch.autograd.Function):
         return two.detach(), one.detach()
 
 
-@pytest.mark.usefixtures("every_size")
 def test_a_logged_value_that_lies_in_the_point_is_not_stepped_in_place():
     objective, w, v, b, data = setting(conv(), (2, 8, 8), loss=logs_a_weight)
     for way in ({}, {"backward": "each", "threads": 1}):
@@ -118,7 +127,6 @@ def test_a_logged_value_that_lies_in_the_point_is_not_stepped_in_place():
         assert torch.equal(point, w)
 
 
-@pytest.mark.usefixtures("every_size")
 def test_gradients_that_lie_in_the_point_are_not_stepped_in_place():
     """Otherwise the second weight would move along the first one's new value."""
     objective, w, v, b, data = setting(_Reversed(), (2,), loss=lambda net, batch: net(batch[0]))
@@ -146,21 +154,19 @@ def test_gradients_that_lie_in_the_point_are_not_stepped_in_place():
 @pytest.mark.parametrize("way", WAYS)
 def test_a_fit_is_the_same_bit_for_bit(make, way, monkeypatch):
     tasks = []
-    for smallest in (0, 2**60):
-        monkeypatch.setattr(vectorized_module, "SMALLEST_STEP", smallest)
+    for _ in range(2):
         torch.manual_seed(0)
         tasks.append(make(oracle=Vectorized(**WAYS[way])))
         fitted(tasks[-1], regression_data(local_steps=25), limit_val_batches=0)
+        monkeypatch.setattr(GradientOracle, "step_in_place", lambda *args: False)
     for name, value in tasks[1].state_dict().items():
         assert torch.equal(value, tasks[0].state_dict()[name]), name
 
 
 @pytest.mark.parametrize("make", [Line, lambda **how: Saddle(FedAvgGDA(0.001), **how)], ids=["min", "minimax"])
-def test_large_plain_steps_are_taken_in_place_and_others_are_not(make, monkeypatch):
+def test_plain_steps_are_taken_in_place_after_the_first(make, monkeypatch):
     taken = []
     step = GradientOracle.step_in_place
     monkeypatch.setattr(GradientOracle, "step_in_place", lambda *args: taken.append(step(*args)) or taken[-1])
-    for smallest in (0, 2**60):
-        monkeypatch.setattr(vectorized_module, "SMALLEST_STEP", smallest)
-        fitted(make(dropout=0.0, oracle=Vectorized()), regression_data(local_steps=5), max_steps=1, limit_val_batches=0)
-    assert taken == [False, True, True, True, True] + [False] * 5
+    fitted(make(dropout=0.0, oracle=Vectorized()), regression_data(local_steps=5), max_steps=1, limit_val_batches=0)
+    assert taken == [False, True, True, True, True]

@@ -37,7 +37,7 @@ from torch.utils.data import TensorDataset
 from fedlightning import FederatedDataModule, FederatedLightningModule
 from fedlightning.algorithms import FedAvg
 from fedlightning.federation.server import RoundRejectedError
-from fedlightning.oracle import Auto, ObjectiveError, ClientBatching, Sequential, Vectorized, vectorized
+from fedlightning.oracle import Auto, ObjectiveError, ClientBatching, Sequential, Vectorized
 from tests.support.objectives import (
     CLIENTS,
     AbsentError,
@@ -219,7 +219,7 @@ def fit(setting: Setting, oracle: ClientBatching, rounds: int = ROUNDS, nudge: f
     for logger in loggers:
         logger.addHandler(log)
     try:
-        with warnings.catch_warnings(record=True) as caught, mock.patch.object(vectorized, "SMALLEST_STEP", 0):
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             trainer.fit(task, data)
     finally:
