@@ -3,42 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from fedlightning.federation.protocol import ClientValues, EvaluationAnswer, EvaluationRequest
 from fedlightning.federation.remote.fields import Reader, Writer
-from fedlightning.federation.remote.generation import Standing
 from fedlightning.federation.remote.packet import Packet, PacketError, nested, parts_of
-from fedlightning.federation.remote.standing import read_standings, standing_writer
+from fedlightning.federation.remote.standing import Asked, read_standings, standing_writer
 
 EVALUATE, EVALUATION = "evaluate", "evaluation"
 
 
-@dataclass(frozen=True)
-class Measured:
-    """Carries an evaluation request to a node.
-
-    Attributes:
-        federation: Id of the federation.
-        request: What the clients are asked.
-        standings: From which state each of the asked clients answers.
-    """
-
-    federation: str
-    request: EvaluationRequest
-    standings: tuple[Standing, ...]
-
-
-def encode_measured(measured: Measured) -> Packet:
+def encode_evaluate(asked: Asked[EvaluationRequest]) -> Packet:
     """Return an evaluation request to some clients of one node."""
-    writer = standing_writer(measured.federation, measured.standings)
-    writer.values["stage"] = measured.request.stage
-    writer.tensor("point", measured.request.point)
-    writer.tensor("buffers", measured.request.buffers)
+    writer = standing_writer(asked.federation, asked.standings)
+    writer.values["stage"] = asked.request.stage
+    writer.tensor("point", asked.request.point)
+    writer.tensor("buffers", asked.request.buffers)
     return writer.packet(EVALUATE)
 
 
-def decode_measured(packet: Packet) -> Measured:
+def decode_evaluate(packet: Packet) -> Asked[EvaluationRequest]:
     """Return an evaluation request as a node receives it.
 
     Raises:
@@ -47,7 +30,7 @@ def decode_measured(packet: Packet) -> Measured:
     reader = Reader(packet, EVALUATE)
     point, buffers = reader.optional_tensor("point"), reader.optional_tensor("buffers")
     request = EvaluationRequest(reader.value("stage", str), point, buffers)
-    return Measured(reader.value("federation", str), request, read_standings(reader))
+    return Asked(reader.value("federation", str), request, read_standings(reader))
 
 
 def encode_evaluation(answers: Sequence[EvaluationAnswer]) -> Packet:
@@ -58,7 +41,7 @@ def encode_evaluation(answers: Sequence[EvaluationAnswer]) -> Packet:
 
 
 def decode_evaluation(packet: Packet) -> list[EvaluationAnswer]:
-    """Return what clients measured.
+    """Return what clients asked.
 
     Raises:
         PacketError: If something is missing.

@@ -10,9 +10,9 @@ import torch
 import fedlightning
 from fedlightning.core.per_architecture import TaskArchitectures
 from fedlightning.federation.client_states import StatesByField
-from fedlightning.federation.protocol import Precision, Roster, Stamp
+from fedlightning.federation.protocol import Precision, Request, Roster, Stamp
 from fedlightning.federation.remote.client_rows import ClientRows
-from fedlightning.federation.remote.evaluation_codec import EVALUATE, decode_measured, encode_evaluation
+from fedlightning.federation.remote.evaluation_codec import EVALUATE, decode_evaluate, encode_evaluation
 from fedlightning.federation.remote.failure import Failure, encode_failure
 from fedlightning.federation.remote.generation import Generation, RequestDigest, Standing
 from fedlightning.federation.remote.message_types import MessageTypes, type_name
@@ -26,10 +26,10 @@ from fedlightning.federation.remote.roster_codec import (
     encode_roster,
 )
 from fedlightning.federation.remote.shard import Shard
+from fedlightning.federation.remote.standing import Asked
 from fedlightning.federation.remote.store import GenerationStore, Kept
 from fedlightning.federation.remote.training_codec import (
     ASK,
-    Asked,
     decode_asked,
     encode_answer,
     encode_answers,
@@ -138,7 +138,7 @@ class NodeService:
             [answers[standing.client] if kept is None else kept.answer for standing, (_, kept) in found.items()]
         )
 
-    def _computed(self, asked: Asked, generations: dict[Standing, Generation]) -> dict[int, Packet]:
+    def _computed(self, asked: Asked[Request], generations: dict[Standing, Generation]) -> dict[int, Packet]:
         """Compute answers of clients, and keep the states that they lead to before anything is sent."""
         request, clients = asked.request, [standing.client for standing in generations]
         states = {each.client: self._store.states(asked.federation, each) for each in generations}
@@ -170,13 +170,13 @@ class NodeService:
     def _evaluate(self, packet: Packet) -> Packet:
         if self._evaluator is None:
             raise PacketError("This node was made without evaluation data, so its clients have nothing to measure.")
-        measured = decode_measured(packet)
-        clients = [standing.client for standing in measured.standings]
+        asked = decode_evaluate(packet)
+        clients = [standing.client for standing in asked.standings]
         self._require_own(clients)
-        states = {each.client: self._store.states(measured.federation, each) for each in measured.standings}
+        states = {each.client: self._store.states(asked.federation, each) for each in asked.standings}
         self._get_ready(states, Precision())
         with self._rows.at(states):
-            return encode_evaluation(list(self._evaluator.answers(measured.request, clients)))
+            return encode_evaluation(list(self._evaluator.answers(asked.request, clients)))
 
     def _require_own(self, client_ids: Sequence[int]) -> None:
         own = self._shard.client_ids

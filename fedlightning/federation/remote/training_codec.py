@@ -3,37 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 from torch import Tensor
 
 from fedlightning.federation.protocol import Answer, Request, Stamp
 from fedlightning.federation.remote.fields import Reader, Writer
-from fedlightning.federation.remote.generation import Standing
 from fedlightning.federation.remote.message_types import MessageTypes
 from fedlightning.federation.remote.packet import Packet, PacketError, nested, parts_of
-from fedlightning.federation.remote.standing import precision_values, read_precision, read_standings, standing_writer
+from fedlightning.federation.remote.standing import (
+    Asked,
+    precision_values,
+    read_precision,
+    read_standings,
+    standing_writer,
+)
 
 ASK, ANSWER, ANSWERS = "ask", "answer", "answers"
 
 
-@dataclass(frozen=True)
-class Asked:
-    """Carries a request to a node.
-
-    Attributes:
-        federation: Id of the federation, under which nodes keep the states of their clients.
-        request: What the clients are asked.
-        standings: From which state each of the asked clients answers.
-    """
-
-    federation: str
-    request: Request
-    standings: tuple[Standing, ...]
-
-
-def encode_asked(asked: Asked) -> Packet:
+def encode_asked(asked: Asked[Request]) -> Packet:
     """Return a request to some clients of one node; what belongs to other clients stays here."""
     clients = [each.client for each in asked.standings]
     request = asked.request.to(*clients)
@@ -46,7 +36,7 @@ def encode_asked(asked: Asked) -> Packet:
     return writer.packet(ASK)
 
 
-def decode_asked(packet: Packet, types: MessageTypes) -> Asked:
+def decode_asked(packet: Packet, types: MessageTypes) -> Asked[Request]:
     """Return a request as a node receives it.
 
     Raises:

@@ -24,7 +24,7 @@ from fedlightning.federation.protocol import (
 from fedlightning.federation.remote.carrier import Carrier, Delivery
 from fedlightning.federation.remote.checks import AnswerChecks
 from fedlightning.federation.remote.enrolment import Directory, merged
-from fedlightning.federation.remote.evaluation_codec import Measured, decode_evaluation, encode_measured
+from fedlightning.federation.remote.evaluation_codec import decode_evaluation, encode_evaluate
 from fedlightning.federation.remote.expectations import Expectation, Expectations
 from fedlightning.federation.remote.failure import FAILURE, decode_failure
 from fedlightning.federation.remote.generation import Generation, RequestDigest
@@ -34,7 +34,8 @@ from fedlightning.federation.remote.message_types import MessageTypes
 from fedlightning.federation.remote.packet import Packet, PacketError
 from fedlightning.federation.remote.roster_codec import decode_roster, encode_join
 from fedlightning.federation.remote.silence import Silence
-from fedlightning.federation.remote.training_codec import Asked, decode_answer, decode_answers, encode_asked
+from fedlightning.federation.remote.standing import Asked
+from fedlightning.federation.remote.training_codec import decode_answer, decode_answers, encode_asked
 from fedlightning.federation.simulation import Simulation
 
 
@@ -140,7 +141,7 @@ class Remote:
         packets = {}
         for node, own in asked.items():
             standings = tuple(self.ledger.standing(client) for client in own)
-            packets[node] = encode_measured(Measured(self.ledger.federation, request, standings))
+            packets[node] = encode_evaluate(Asked(self.ledger.federation, request, standings))
         for node, packet in self._exchange(packets, request.stage, "Evaluation", self._deadlines.evaluate):
             try:
                 answers = decode_evaluation(packet)

@@ -9,14 +9,14 @@ import torch
 
 from fedlightning.federation.protocol import ClientValues, EvaluationAnswer, EvaluationRequest
 from fedlightning.federation.remote.evaluation_codec import (
-    Measured,
+    decode_evaluate,
     decode_evaluation,
-    decode_measured,
+    encode_evaluate,
     encode_evaluation,
-    encode_measured,
 )
 from fedlightning.federation.remote.generation import Standing
 from fedlightning.federation.remote.packet import Packet, PacketError, nested, parts_of
+from fedlightning.federation.remote.standing import Asked
 
 
 def through_bytes(packet):
@@ -25,8 +25,8 @@ def through_bytes(packet):
 
 @pytest.mark.parametrize("tensor", [None, torch.tensor([0.5, 1.5])])
 def test_a_request_comes_back(tensor):
-    measured = Measured("f" * 32, EvaluationRequest("val", tensor, tensor), (Standing(3),))
-    back = decode_measured(through_bytes(encode_measured(measured)))
+    asked = Asked("f" * 32, EvaluationRequest("val", tensor, tensor), (Standing(3),))
+    back = decode_evaluate(through_bytes(encode_evaluate(asked)))
     assert (back.federation, back.standings, back.request.stage) == ("f" * 32, (Standing(3),), "val")
     for found in (back.request.point, back.request.buffers):
         assert (found is tensor is None) or torch.equal(found, tensor)
