@@ -46,9 +46,7 @@ def decode_evaluation(packet: Packet) -> list[EvaluationAnswer]:
     Raises:
         PacketError: If something is missing.
     """
-    if packet.kind != EVALUATION:
-        raise PacketError(f"Expected a message of the kind {EVALUATION!r}; got {packet.kind!r}.")
-    return [EvaluationAnswer(dict([_decode_values(part)])) for part in parts_of(packet)]
+    return [EvaluationAnswer(dict([_decode_values(part)])) for part in parts_of(packet, EVALUATION)]
 
 
 def _encode_values(name: str, found: ClientValues) -> Packet:

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedlightning.federation.protocol import Answer, Request, Stamp
 from fedlightning.federation.remote.fields import Reader, Writer
 from fedlightning.federation.remote.message_types import MessageTypes
-from fedlightning.federation.remote.packet import Packet, PacketError, nested, parts_of
+from fedlightning.federation.remote.packet import Packet, nested, parts_of
 from fedlightning.federation.remote.standing import (
     Asked,
     precision_values,
@@ -101,9 +101,7 @@ def decode_answers(packet: Packet) -> list[Packet]:
     Raises:
         PacketError: If there are none.
     """
-    if packet.kind != ANSWERS:
-        raise PacketError(f"Expected a message of the kind {ANSWERS!r}; got {packet.kind!r}.")
-    return parts_of(packet)
+    return parts_of(packet, ANSWERS)
 
 
 def split(answer: Answer) -> list[Answer]:

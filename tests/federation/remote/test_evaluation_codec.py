@@ -9,6 +9,7 @@ import torch
 
 from fedlightning.federation.protocol import ClientValues, EvaluationAnswer, EvaluationRequest
 from fedlightning.federation.remote.evaluation_codec import (
+    EVALUATION,
     decode_evaluate,
     decode_evaluation,
     encode_evaluate,
@@ -45,7 +46,7 @@ def test_metrics_come_back(better):
 
 def test_a_metric_has_one_value_a_client():
     values = ClientValues([3, 1], torch.zeros(2), torch.ones(2))
-    (part,) = parts_of(encode_evaluation([EvaluationAnswer({"mse": values})]))
+    (part,) = parts_of(encode_evaluation([EvaluationAnswer({"mse": values})]), EVALUATION)
     wrong = replace(part, values={**part.values, "client_ids": [3]})
     with pytest.raises(PacketError, match="metric 'mse' has not one value a client"):
         decode_evaluation(nested("evaluation", [wrong]))
