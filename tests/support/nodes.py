@@ -19,6 +19,7 @@ from fedlightning.federation.transport import InProcess
 from fedlightning.federation.transport.remote import Deadlines, Remote
 from fedlightning.oracle import Autocast, Sequential
 from fedlightning.tasks import ClientNumbers
+from tests.support.alike import assert_same_servers
 from tests.support.federations import CLIENTS, K, loop_for
 
 NODES = [[0], [4, 1], [2, 3, 5]]
@@ -131,16 +132,7 @@ def both(make, data, batches, holdings, folder, oracle=None, connect=Wires, **op
 
 
 def assert_same(here, there, results, folder, holdings, close=torch.equal):
-    assert close(here.point, there.point)
-    assert (here.server.buffers is None) == (there.server.buffers is None)
-    if here.server.buffers is not None:
-        assert close(here.server.buffers, there.server.buffers)
-    assert here.server.traffic == there.server.traffic
-    for mine, theirs in results:
-        assert mine.metrics.keys() == theirs.metrics.keys()
-        assert (mine.undone, mine.overflow) == (theirs.undone, theirs.overflow)
-        for name, value in mine.metrics.items():
-            torch.testing.assert_close(torch.as_tensor(value), torch.as_tensor(theirs.metrics[name]))
+    assert_same_servers(here, there, results, close)
     assert_same_states(here, there, folder, holdings, close)
 
 
