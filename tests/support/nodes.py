@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from copy import deepcopy
+from functools import partial
 
 import torch
 
@@ -18,9 +20,13 @@ from fedlightning.federation.remote.store import GenerationStore
 from fedlightning.federation.transport import InProcess
 from fedlightning.federation.transport.remote import Deadlines, Remote
 from fedlightning.oracle import Autocast, Sequential
+from fedlightning.participation import Uniform
 from fedlightning.tasks import ClientNumbers
 from tests.support.alike import assert_same_servers
-from tests.support.federations import CLIENTS, K, loop_for
+from tests.support.cases import CASES
+from tests.support.federations import CLIENTS, K, loop_for, personal_quadratic, quadratic, rounds_of
+from tests.support.situations import ROUNDS, SITUATIONS, batches_of, seeded
+from tests.support.small import regression_data
 
 NODES = [[0], [4, 1], [2, 3, 5]]
 NUMBERS = ClientNumbers(CLIENTS, local_steps=K, seed=0)
@@ -144,3 +150,40 @@ def assert_same_states(here, there, folder, holdings, close=torch.equal):
         else:
             assert mine.keys() == theirs.keys()
             assert all(close(value, theirs[name]) for name, value in mine.items())
+
+
+def assert_algorithm_runs_alike(name, folder, connect=Wires):
+    """An algorithm of ``CASES`` ends by nodes where the simulation does, bit for bit."""
+    algorithm = CASES[name].algorithm()
+    batches = rounds_of(algorithm, ROUNDS, size=4)
+    here, there, results = both(lambda: quadratic(algorithm), NUMBERS, batches, NODES, folder, connect=connect)
+    assert_same(here, there, results, folder, NODES)
+    assert (here.point - loop_for(quadratic(algorithm)).point).norm() > 1e-3
+
+
+def assert_algorithm_runs_alike_with_personal_blocks(name, oracle, folder, connect=Wires):
+    """Likewise where clients have personal blocks."""
+    algorithm, problem = CASES[name].personal_algorithm(), CASES[name].problem
+    batches = rounds_of(algorithm, ROUNDS, size=4)
+    here, there, results = both(
+        lambda: personal_quadratic(algorithm, **problem), NUMBERS, batches, NODES, folder, oracle, connect
+    )
+    assert_same(here, there, results, folder, NODES, closeness(oracle))
+
+
+def assert_situation_is_alike(situation, oracle, folder, connect=Wires):
+    """A situation of ``SITUATIONS`` is the same by nodes as in the simulation."""
+    make, data_options, options = SITUATIONS[situation]
+    task = seeded(make)
+    data = regression_data(**{"participation": Uniform(3), **data_options})
+    holdings = [[3, 1], [0, 2]]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Round .* was skipped")
+        batches = batches_of(data, task())
+        here, there, results = both(task, data, batches, holdings, folder, oracle, connect, **options)
+    assert_same(here, there, results, folder, holdings, closeness(oracle))
+
+
+def closeness(oracle):
+    """How close results are that two machines compute with an oracle."""
+    return torch.equal if isinstance(oracle, Sequential) else partial(torch.allclose, rtol=1e-5)
