@@ -155,11 +155,13 @@ class EvaluationRequest:
         point: The global model, ``[d]``. Clients evaluate it as it is or combined with what they keep themselves.
             None where clients share the server's task and no round has changed it.
         buffers: The server's values of the buffers that are averaged, ``[b]``; None before the first round.
+        precision: Precision of the evaluation, for clients on other machines.
     """
 
     stage: str
     point: Tensor | None = None
     buffers: Tensor | None = None
+    precision: Precision = Precision()
 
 
 @dataclass(frozen=True)
@@ -174,6 +176,9 @@ class ClientValues:
         nan_is_undefined: Whether NaN says that the metric is undefined for a client, as an AUROC is where all labels
             are equal. Otherwise NaN is a result, and spoils the mean.
         prog_bar: Whether the mean is shown in the progress bar.
+        metric: Dotted name, in the task, of the metric of torchmetrics that ``sums`` belong to; empty for a number.
+        sums: What the metric is computed from, ``[S, ...]`` by the name of its state, where clients on other machines
+            measure the one model of all: the metric over the samples of all clients is that of the sums added up.
     """
 
     client_ids: list[int]
@@ -182,6 +187,8 @@ class ClientValues:
     higher_is_better: bool | None = None
     nan_is_undefined: bool = False
     prog_bar: bool = False
+    metric: str = ""
+    sums: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
     def defined(self) -> Tensor:

@@ -87,7 +87,12 @@ class FederationRun:
 
         Before the first round it stands at the task's present parameters and is not kept: these may still change.
         """
-        return (self.simulation if self.exists else self._make(self._task)).loop
+        return self.present.loop
+
+    @property
+    def present(self) -> Simulation:
+        """Return the server and the clients; before the first round those of the present parameters, not kept."""
+        return self.simulation if self.exists else self._make(self._task)
 
     def evaluation_request(self, stage: str) -> EvaluationRequest:
         """Return the request that asks clients to measure the present models.
@@ -235,7 +240,7 @@ def _put_into(
     request: EvaluationRequest | None = None,
 ) -> None:
     """Put a client's model, or the global one (``client`` None), into a task; without rounds its architecture only."""
-    known = None if simulation is None else simulation.num_clients
+    known = None if simulation is None or request is not None else simulation.num_clients  # who is evaluated is known
     if client is not None and known is not None and not 0 <= client < known:
         raise NoSuchClientError(f"client={client}: the federation has clients 0 to {known - 1}.")
     choice = TaskArchitectures(task)

@@ -59,7 +59,8 @@ class Wires:
                 yield Delivery(node, None, "it is dead")
                 continue
             self.received.append((node, packets[node].kind))
-            data = self.services[node].handle(packets[node].to_bytes())
+            with torch.inference_mode(False), torch.enable_grad():  # a process of its own has not the server's modes
+                data = self.services[node].handle(packets[node].to_bytes())
             self.sent.append(data)
             for arrived in self.tamper.get(node, lambda packet: [packet])(Packet.from_bytes(data)):
                 yield Delivery(node, arrived)

@@ -7,7 +7,13 @@ from collections.abc import Sequence
 from fedlightning.federation.protocol import ClientValues, EvaluationAnswer, EvaluationRequest
 from fedlightning.federation.remote.fields import Reader, Writer
 from fedlightning.federation.remote.packet import Packet, PacketError, nested, parts_of
-from fedlightning.federation.remote.standing import Asked, read_standings, standing_writer
+from fedlightning.federation.remote.standing import (
+    Asked,
+    precision_values,
+    read_precision,
+    read_standings,
+    standing_writer,
+)
 
 EVALUATE, EVALUATION = "evaluate", "evaluation"
 
@@ -18,6 +24,7 @@ def encode_evaluate(asked: Asked[EvaluationRequest]) -> Packet:
     writer.values["stage"] = asked.request.stage
     writer.tensor("point", asked.request.point)
     writer.tensor("buffers", asked.request.buffers)
+    writer.values |= precision_values(asked.request.precision)
     return writer.packet(EVALUATE)
 
 
@@ -29,7 +36,7 @@ def decode_evaluate(packet: Packet) -> Asked[EvaluationRequest]:
     """
     reader = Reader(packet, EVALUATE)
     point, buffers = reader.optional_tensor("point"), reader.optional_tensor("buffers")
-    request = EvaluationRequest(reader.value("stage", str), point, buffers)
+    request = EvaluationRequest(reader.value("stage", str), point, buffers, read_precision(reader))
     return Asked(reader.value("federation", str), request, read_standings(reader))
 
 
@@ -51,11 +58,12 @@ def decode_evaluation(packet: Packet) -> list[EvaluationAnswer]:
 
 def _encode_values(name: str, found: ClientValues) -> Packet:
     writer = Writer(name=name, client_ids=list(found.client_ids), nan_is_undefined=found.nan_is_undefined)
-    writer.values["prog_bar"] = found.prog_bar
+    writer.values |= {"prog_bar": found.prog_bar, "metric": found.metric}
     if found.higher_is_better is not None:
         writer.values["higher_is_better"] = found.higher_is_better
     writer.tensor("values", found.values)
     writer.tensor("samples", found.samples)
+    writer.tensors("sums", found.sums)
     return writer.packet("values")
 
 
@@ -69,7 +77,11 @@ def _decode_values(packet: Packet) -> tuple[str, ClientValues]:
         better,
         reader.value("nan_is_undefined", bool),
         reader.value("prog_bar", bool),
+        reader.value("metric", str),
+        reader.tensors("sums"),
     )
-    if found.values.shape != (len(found.client_ids),) or found.samples.shape != found.values.shape:
+    reader.finish()
+    clients = (len(found.client_ids),)
+    if {found.values.shape, found.samples.shape, *(each.shape[:1] for each in found.sums.values())} != {clients}:
         raise PacketError(f"The metric {reader.value('name', str)!r} has not one value a client.")
     return reader.value("name", str), found

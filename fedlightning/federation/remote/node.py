@@ -144,7 +144,7 @@ class NodeService:
         states = {each.client: self._store.states(asked.federation, each) for each in generations}
         if not self.runner.has_joined:
             require_same_buffers(request, self._try_out(clients[0], request.precision))
-        self._get_ready(states, request.precision)
+        self._get_ready(_with_states(states), request.precision)
         cohort = self._shard.cohort(clients, request, *self._place)
         answers: dict[int, Packet] = {}
         with torch.no_grad(), self._rows.at(states):
@@ -157,10 +157,10 @@ class NodeService:
             self._store.keep(asked.federation, standing.client, generation, kept)
         return answers
 
-    def _get_ready(self, states: Mapping[int, StatesByField | None], precision: Precision) -> None:
-        """Find out which buffers change for clients with states, where this process has not seen that yet."""
-        for client, own in states.items():
-            if own is not None and not self._rows.has_table(client):
+    def _get_ready(self, client_ids: Sequence[int], precision: Precision) -> None:
+        """Find out which buffers change for clients, where this process has not seen that yet."""
+        for client in client_ids:
+            if not self._rows.has_table(client):
                 self._try_out(client, precision)
 
     def _try_out(self, client: int, precision: Precision) -> Roster:
@@ -174,7 +174,8 @@ class NodeService:
         clients = [standing.client for standing in asked.standings]
         self._require_own(clients)
         states = {each.client: self._store.states(asked.federation, each) for each in asked.standings}
-        self._get_ready(states, Precision())
+        sent = asked.request.buffers  # whose values they are only a trial says, also for who never took part
+        self._get_ready(clients if sent is not None and len(sent) else _with_states(states), asked.request.precision)
         with self._rows.at(states):
             return encode_evaluation(list(self._evaluator.answers(asked.request, clients)))
 
@@ -182,3 +183,8 @@ class NodeService:
         own = self._shard.client_ids
         if others := [client for client in client_ids if client not in own]:
             raise PacketError(f"Client {others[0]} is not at this node, which holds {', '.join(map(str, own))}.")
+
+
+def _with_states(states: Mapping[int, StatesByField | None]) -> list[int]:
+    """Return the clients that have a state to go on from."""
+    return [client for client, own in states.items() if own is not None]

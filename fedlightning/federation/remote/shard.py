@@ -55,7 +55,7 @@ class Shard:
                 f"Client {wrong[0]} is number {places[wrong[0]]} of the node's data, with clients 0 to {known - 1}."
             )
         self.client_ids = sorted(places)
-        own = _OwnSamples(data.federation, _OwnPositions(data.federation.partition, dict(places)))
+        own = _OwnSamples(data.federation, OwnPositions(data.federation.partition, dict(places)))
         self.samples = own.partition.sizes
         self._samples, self._num_workers = own.train, data.num_workers
         self._plan = RoundPlan(data, phases, ProcessShare(), architecture, own)
@@ -93,11 +93,16 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class _OwnPositions:
-    """Says where the samples of the node's clients lie, by the clients' ids in the federation."""
+class OwnPositions:
+    """Says where the samples of the node's clients lie, by the clients' ids in the federation.
+
+    Attributes:
+        partition: Where the samples of the clients of the node's data lie.
+        places: Number of each of the node's clients in these data, by the client's id in the federation.
+    """
 
     partition: ClientPositions
-    places: dict[int, int]
+    places: Mapping[int, int]
 
     @property
     def sizes(self) -> Tensor:
@@ -116,7 +121,7 @@ class _OwnSamples:
     """Holds the samples of the node's clients."""
 
     samples: ClientSamples
-    partition: _OwnPositions
+    partition: OwnPositions
 
     @property
     def train(self) -> Dataset[Any]:

@@ -81,8 +81,12 @@ def test_clients_measure_their_models_at_their_nodes(situation, tmp_path):
     assert torch.equal(found[0]["val_norm"].values, found[1]["val_norm"].values)
     assert found[0]["val_norm"].values.std() > 0
     carrier.tamper[101] = lambda packet: [encode_evaluation([EvaluationAnswer({"val_norm": found[0]["val_norm"]})])]
-    with pytest.warns(RuntimeWarning, match=r"node-101 \(clients 0, 2\) was left out: it is of clients of other nodes"):
+    with pytest.warns(RuntimeWarning) as said:
         left = there.loop.evaluate(there.server.evaluation_request("val"), range(4))
+    assert [str(each.message).partition(": ")[2] for each in said] == [
+        "an answer of node node-101 (clients 0, 2) was left out: it is of clients of other nodes.",
+        "the metrics are without 2 of 4 clients, of whose nodes there is no answer: 0, 2.",
+    ]
     assert left["val_norm"].client_ids == [1, 3]
     assert_same_states(loop, there, tmp_path, holdings)  # to measure changes nothing
 
