@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fedlightning.core.errors import UsageError
-from fedlightning.federation.protocol import ClientValues, EvaluationAnswer, EvaluationRequest, Precision
+from fedlightning.federation.protocol import ClientValues, EvaluationAnswer, EvaluationRequest, Moment, Precision
 from fedlightning.tasks.client_evaluation import ClientEvaluation
 from fedlightning.tasks.nodes_measure import require_measurable_at_nodes
 from fedlightning.tasks.precision import RoundPrecision
@@ -111,7 +111,8 @@ class EvaluationSession:
         simulation, trainer = self._task.run.present, self._task.trainer
         with trainer.precision_plugin.val_step_context():
             precision = Precision(RoundPrecision.of(self._task).autocast.dtype)
-        request = replace(simulation.server.evaluation_request(stage), precision=precision)
+        moment = Moment(trainer.current_epoch, step=trainer.global_step)
+        request = replace(simulation.server.evaluation_request(stage), precision=precision, moment=moment)
         self.found = simulation.loop.evaluate(request, range(num_clients))
         return self.found
 

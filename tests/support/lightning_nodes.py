@@ -10,6 +10,7 @@ from fedlightning.federation.remote.node import NodeService
 from fedlightning.federation.remote.shard import Shard
 from fedlightning.federation.remote.store import GenerationStore
 from fedlightning.federation.transport.remote import Deadlines, Remote
+from fedlightning.tasks.federated import Federated
 from fedlightning.tasks.node_evaluation import NodeEvaluator
 from tests.support.nodes import Wires
 
@@ -24,6 +25,8 @@ def seeded(make):
 
 def lightning_node(task, data, client_ids, folder):
     """A node that trains and measures some of the clients of a data module."""
+    if isinstance(task, Federated):
+        task.configure_at_node()
     simulation, places = task.run.simulation, {client: client for client in client_ids}
     shard = Shard(data, task.algorithm.phases, places, TaskArchitectures(task).of)
     return NodeService(simulation, shard, GenerationStore(folder), NodeEvaluator(task, data, places))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import astuple
 
 from fedlightning.federation.protocol import ClientValues, EvaluationAnswer, EvaluationRequest
 from fedlightning.federation.remote.fields import Reader, Writer
@@ -10,6 +11,7 @@ from fedlightning.federation.remote.packet import Packet, PacketError, nested, p
 from fedlightning.federation.remote.standing import (
     Asked,
     precision_values,
+    read_moment,
     read_precision,
     read_standings,
     standing_writer,
@@ -24,7 +26,7 @@ def encode_evaluate(asked: Asked[EvaluationRequest]) -> Packet:
     writer.values["stage"] = asked.request.stage
     writer.tensor("point", asked.request.point)
     writer.tensor("buffers", asked.request.buffers)
-    writer.values |= precision_values(asked.request.precision)
+    writer.values |= {**precision_values(asked.request.precision), "moment": list(astuple(asked.request.moment))}
     return writer.packet(EVALUATE)
 
 
@@ -36,7 +38,7 @@ def decode_evaluate(packet: Packet) -> Asked[EvaluationRequest]:
     """
     reader = Reader(packet, EVALUATE)
     point, buffers = reader.optional_tensor("point"), reader.optional_tensor("buffers")
-    request = EvaluationRequest(reader.value("stage", str), point, buffers, read_precision(reader))
+    request = EvaluationRequest(reader.value("stage", str), point, buffers, read_precision(reader), read_moment(reader))
     return Asked(reader.value("federation", str), request, read_standings(reader))
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol, runtime_checkable
 
 import torch
 
 import fedlightning
 from fedlightning.core.per_architecture import TaskArchitectures
 from fedlightning.federation.client_states import StatesByField
-from fedlightning.federation.protocol import Precision, Request, Roster, Stamp
+from fedlightning.federation.protocol import Moment, Precision, Request, Roster, Stamp
 from fedlightning.federation.remote.client_rows import ClientRows
 from fedlightning.federation.remote.evaluation_codec import EVALUATE, decode_evaluate, encode_evaluation
 from fedlightning.federation.remote.failure import Failure, encode_failure
@@ -41,6 +43,22 @@ from fedlightning.federation.validation import require_same_buffers
 
 _LOG = logging.getLogger(__name__)
 _TEXT = 500
+
+
+@runtime_checkable
+class KeepsTime(Protocol):
+    """A task whose objective may ask for epoch and round, as a LightningModule's does."""
+
+    moment: Moment
+
+
+@runtime_checkable
+class TellsHowItLogs(Protocol):
+    """A task that knows how the values which its objective has logged are to be reported."""
+
+    @property
+    def log_options(self) -> Mapping[str, Mapping[str, bool]]:
+        """Return the options by the name of the value."""
 
 
 class NodeService:
@@ -125,6 +143,7 @@ class NodeService:
     def _ask(self, packet: Packet) -> Packet:
         asked = decode_asked(packet, self._types)
         self._require_own([standing.client for standing in asked.standings])
+        self._begin(asked.request.moment)
         digest = RequestDigest(asked.request)
         found = {}
         for standing in asked.standings:
@@ -164,8 +183,9 @@ class NodeService:
                 self._try_out(client, precision)
 
     def _try_out(self, client: int, precision: Precision) -> Roster:
-        cohort = self._shard.trial(client, *self._place)
-        return self.runner.join(cohort, self._shard.samples, precision)
+        cohort, task = self._shard.trial(client, *self._place), self.simulation.task
+        roster = self.runner.join(cohort, self._shard.samples, precision)
+        return replace(roster, log_options=task.log_options) if isinstance(task, TellsHowItLogs) else roster
 
     def _evaluate(self, packet: Packet) -> Packet:
         if self._evaluator is None:
@@ -173,11 +193,17 @@ class NodeService:
         asked = decode_evaluate(packet)
         clients = [standing.client for standing in asked.standings]
         self._require_own(clients)
+        self._begin(asked.request.moment)
         states = {each.client: self._store.states(asked.federation, each) for each in asked.standings}
         sent = asked.request.buffers  # whose values they are only a trial says, also for who never took part
         self._get_ready(clients if sent is not None and len(sent) else _with_states(states), asked.request.precision)
         with self._rows.at(states):
             return encode_evaluation(list(self._evaluator.answers(asked.request, clients)))
+
+    def _begin(self, moment: Moment) -> None:
+        """Tell the task what time it is at the server."""
+        if isinstance(self.simulation.task, KeepsTime):
+            self.simulation.task.moment = moment
 
     def _require_own(self, client_ids: Sequence[int]) -> None:
         own = self._shard.client_ids

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import astuple, fields, replace
 from typing import Any
 
 from torch import Tensor
@@ -15,6 +15,7 @@ from fedlightning.federation.remote.packet import Packet, nested, parts_of
 from fedlightning.federation.remote.standing import (
     Asked,
     precision_values,
+    read_moment,
     read_precision,
     read_standings,
     standing_writer,
@@ -30,6 +31,7 @@ def encode_asked(asked: Asked[Request]) -> Packet:
     writer = standing_writer(asked.federation, asked.standings)
     writer.values |= {"round": request.stamp.round, "phase": request.stamp.phase, "seed": request.seed}
     writer.values |= {**precision_values(request.precision), "buffer_names": list(request.buffer_names)}
+    writer.values["moment"] = list(astuple(request.moment))
     writer.message("message", request.message)
     writer.tensor("point", request.point)
     writer.tensor("buffers", request.buffers)
@@ -51,6 +53,7 @@ def decode_asked(packet: Packet, types: MessageTypes) -> Asked[Request]:
         reader.tensor("buffers"),
         tuple(reader.strings("buffer_names")),
         read_precision(reader),
+        read_moment(reader),
     )
     return Asked(reader.value("federation", str), request, read_standings(reader))
 
