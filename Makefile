@@ -29,7 +29,7 @@ test: $(VENV)/ready ## the test suite, on all cores; about ten minutes on two
 	touch $@
 
 flower: .venv-flower/ready ## tests of federations over Flower, in an environment of its own (Python 3.11 or newer)
-	.venv-flower/bin/python -m pytest -n auto -m flower tests/flower
+	.venv-flower/bin/python -m pytest -n auto -m flower tests/flower tests/cli
 
 lint: $(VENV)/ready ## formatting, lint and types
 	$(BIN)/ruff format --check .

@@ -90,7 +90,7 @@ def methods_with_inherited(cls):
 
 def classes():
     for path in MODULES:
-        if path.parent.name == "flower" and find_spec("flwr") is None:  # make flower looks at these
+        if "flower" in path.parts and find_spec("flwr") is None:  # make flower looks at these
             continue
         module = import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
         yield from (

@@ -11,8 +11,17 @@ if TYPE_CHECKING:
     from fedlightning.callbacks.last_checkpoint import LastCheckpoint
     from fedlightning.callbacks.pictures import LogPictures
     from fedlightning.callbacks.progress import RoundProgressBar
+    from fedlightning.callbacks.round_report import RoundReport
 
-__all__ = ["ClientValuesFile", "EvaluateClients", "History", "LastCheckpoint", "LogPictures", "RoundProgressBar"]
+__all__ = [
+    "ClientValuesFile",
+    "EvaluateClients",
+    "History",
+    "LastCheckpoint",
+    "LogPictures",
+    "RoundProgressBar",
+    "RoundReport",
+]
 
 __getattr__, __dir__ = lazily(
     __name__,
@@ -23,5 +32,6 @@ __getattr__, __dir__ = lazily(
         "last_checkpoint": "LastCheckpoint",
         "pictures": "LogPictures",
         "progress": "RoundProgressBar",
+        "round_report": "RoundReport",
     },
 )

@@ -28,6 +28,7 @@ DESCRIPTIONS = {
     "test": "Evaluate a trained task (--ckpt_path) on the test data.",
     "predict": "Predict with a trained task (--ckpt_path).",
     "compare": "Run several algorithms on one task over several seeds: table, curves, figure.",
+    "federation": "Train over machines that keep their data: make a federation, start its link, run it.",
 }
 """What each subcommand does."""
 
@@ -36,7 +37,7 @@ _HELP = f"""usage: fedlightning [-h] [--version] {{{",".join(DESCRIPTIONS)}}} ..
 Federated optimisation inside PyTorch Lightning.
 
 subcommands:
-{chr(10).join(f"  {name:9} {text}" for name, text in DESCRIPTIONS.items())}
+{chr(10).join(f"  {name:10} {text}" for name, text in DESCRIPTIONS.items())}
 
 A run is a task's config and an algorithm's; every value can be changed on the command line:
 
@@ -80,6 +81,10 @@ def _answer(args: Sequence[str] | None) -> None:
         from fedlightning.compare import main as compare
 
         compare(given[1:])
+    elif given[0] == "federation":
+        from fedlightning.cli.federation import main as federation
+
+        federation(given[1:])
     else:
         _refuse_mistakes(given)
         with interrupts_kept():

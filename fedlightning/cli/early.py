@@ -18,6 +18,7 @@ import yaml
 from fedlightning.cli import sources
 from fedlightning.cli.complaints import did_you_mean, no_argument, no_class, no_name, no_option, own_classes
 from fedlightning.cli.default_logger import default_logger
+from fedlightning.core import strict_yaml
 from fedlightning.core.errors import FedlightningError
 
 _TRAINER = "lightning.pytorch.trainer.trainer.Trainer"
@@ -235,20 +236,6 @@ def _require_argument(place: _Place, where: str, name: str) -> None:
         raise MistakeError(no_argument(where, found.node.name, name, known))
 
 
-class _StrictLoader(yaml.SafeLoader):  # type: ignore[misc]
-    """Loads YAML and refuses duplicate keys of a mapping, where YAML would silently take the last value."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if key.value in seen and key.tag != "tag:yaml.org,2002:merge":
-                line = key.start_mark.line + 1
-                raise MistakeError(f"'{key.value}' is given twice, again in line {line}. Remove one.")
-            seen.add(key.value if isinstance(key.value, str) else "")
-        content: dict[Any, Any] = super().construct_mapping(node, deep)
-        return content
-
-
 def _parsed(file: str, path: Path) -> Any:
     """Return the content of a config file, a mapping or nothing.
 
@@ -256,17 +243,11 @@ def _parsed(file: str, path: Path) -> Any:
         MistakeError: If it is something else.
     """
     try:
-        config = yaml.load(path.read_text(encoding="utf-8"), _StrictLoader)  # a safe loader
-    except MistakeError as mistake:
+        config = strict_yaml.parsed(path.read_text(encoding="utf-8"))
+    except strict_yaml.YamlError as mistake:
         raise MistakeError(f"--config={file}: {mistake}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise MistakeError(f"--config={file}: it is no text ({error}). Expected YAML.") from None
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        where = "" if mark is None else f" in line {mark.line + 1}, column {mark.column + 1}"
-        raise MistakeError(f"--config={file}: it is no YAML{where}: {error.problem or error.context}.") from None
-    except yaml.YAMLError as error:
-        raise MistakeError(f"--config={file}: it is no YAML: {str(error).splitlines()[0]}.") from None
     if config is not None and not isinstance(config, Mapping):
         raise MistakeError(
             f"--config={file}: it holds a {type(config).__name__} at the top. Expected keys such as model, data and "

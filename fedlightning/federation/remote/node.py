@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol, runtime_checkable
@@ -15,7 +14,7 @@ from fedlightning.federation.client_states import StatesByField
 from fedlightning.federation.protocol import Moment, Precision, Request, Roster, Stamp
 from fedlightning.federation.remote.client_rows import ClientRows
 from fedlightning.federation.remote.evaluation_codec import EVALUATE, decode_evaluate, encode_evaluation
-from fedlightning.federation.remote.failure import Failure, encode_failure
+from fedlightning.federation.remote.failure import answered
 from fedlightning.federation.remote.generation import Generation, RequestDigest, Standing
 from fedlightning.federation.remote.message_types import MessageTypes, type_name
 from fedlightning.federation.remote.packet import Packet, PacketError
@@ -40,9 +39,6 @@ from fedlightning.federation.remote.training_codec import (
 from fedlightning.federation.simulation import Simulation
 from fedlightning.federation.transport import Evaluator
 from fedlightning.federation.validation import require_same_buffers
-
-_LOG = logging.getLogger(__name__)
-_TEXT = 500
 
 
 @runtime_checkable
@@ -73,7 +69,12 @@ class NodeService:
     """
 
     def __init__(
-        self, simulation: Simulation, shard: Shard, store: GenerationStore, evaluator: Evaluator | None = None
+        self,
+        simulation: Simulation,
+        shard: Shard,
+        store: GenerationStore,
+        evaluator: Evaluator | None = None,
+        precision: Precision | None = None,
     ) -> None:
         """Take what a node works with.
 
@@ -82,6 +83,7 @@ class NodeService:
             shard: The training data of the node's clients.
             store: Keeps the states of the clients.
             evaluator: Measures models of the clients; None where they are never evaluated.
+            precision: Precision of the objective at this node; None for what each request asks for.
         """
         task = simulation.task
         first = next(parameter for parameter in task.parameters() if parameter.requires_grad)
@@ -93,6 +95,7 @@ class NodeService:
         self._shard = shard
         self._store = store
         self._evaluator = evaluator
+        self._precision = precision
         self._place = first.device, first.dtype
         self._answers: dict[str, Callable[[Packet], Packet]] = {
             ENROL: self._enrol,
@@ -110,14 +113,17 @@ class NodeService:
         Returns:
             The answer as bytes.
         """
-        try:
-            packet = Packet.from_bytes(data)
-            if packet.kind not in self._answers:
-                raise PacketError(f"A node has no answer to a message of the kind {packet.kind!r}.")
-            return self._answers[packet.kind](packet).to_bytes()
-        except Exception as error:
-            _LOG.exception("A request was not answered")
-            return encode_failure(Failure(type(error).__name__, str(error)[:_TEXT])).to_bytes()
+        return answered(data, self.answer)
+
+    def answer(self, packet: Packet) -> Packet:
+        """Answer one message.
+
+        Raises:
+            PacketError: If it is no message for a node.
+        """
+        if packet.kind not in self._answers:
+            raise PacketError(f"A node has no answer to a message of the kind {packet.kind!r}.")
+        return self._answers[packet.kind](packet)
 
     def states(self, federation: str, standing: Standing) -> StatesByField | None:
         """Return what the node keeps of a client, to be used at the node; None for a client before its first round.
@@ -159,7 +165,8 @@ class NodeService:
 
     def _computed(self, asked: Asked[Request], generations: dict[Standing, Generation]) -> dict[int, Packet]:
         """Compute answers of clients, and keep the states that they lead to before anything is sent."""
-        request, clients = asked.request, [standing.client for standing in generations]
+        clients = [standing.client for standing in generations]
+        request = replace(asked.request, precision=self._precision or asked.request.precision)
         states = {each.client: self._store.states(asked.federation, each) for each in generations}
         if not self.runner.has_joined:
             require_same_buffers(request, self._try_out(clients[0], request.precision))
@@ -184,7 +191,7 @@ class NodeService:
 
     def _try_out(self, client: int, precision: Precision) -> Roster:
         cohort, task = self._shard.trial(client, *self._place), self.simulation.task
-        roster = self.runner.join(cohort, self._shard.samples, precision)
+        roster = self.runner.join(cohort, self._shard.samples, self._precision or precision)
         return replace(roster, log_options=task.log_options) if isinstance(task, TellsHowItLogs) else roster
 
     def _evaluate(self, packet: Packet) -> Packet:
@@ -195,10 +202,11 @@ class NodeService:
         self._require_own(clients)
         self._begin(asked.request.moment)
         states = {each.client: self._store.states(asked.federation, each) for each in asked.standings}
-        sent = asked.request.buffers  # whose values they are only a trial says, also for who never took part
-        self._get_ready(clients if sent is not None and len(sent) else _with_states(states), asked.request.precision)
+        request = replace(asked.request, precision=self._precision or asked.request.precision)
+        sent = request.buffers  # whose values they are only a trial says, also for who never took part
+        self._get_ready(clients if sent is not None and len(sent) else _with_states(states), request.precision)
         with self._rows.at(states):
-            return encode_evaluation(list(self._evaluator.answers(asked.request, clients)))
+            return encode_evaluation(list(self._evaluator.answers(request, clients)))
 
     def _begin(self, moment: Moment) -> None:
         """Tell the task what time it is at the server."""

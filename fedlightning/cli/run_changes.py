@@ -1,0 +1,63 @@
+"""Options of ``fedlightning federation run`` that change the run's config, checked before anything is submitted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+
+from fedlightning.cli import sources
+from fedlightning.cli.complaints import no_argument
+from fedlightning.cli.early import MistakeError, Options
+from fedlightning.core.strict_yaml import read_mapping
+
+_ITS_OWN = {
+    "data": "fedlightning.data.remote.RemoteClients",
+    "deadlines": "fedlightning.federation.transport.remote.Deadlines",
+    "checks": "fedlightning.federation.remote.checks.AnswerChecks",
+    "silence": "fedlightning.federation.remote.silence.Silence",
+}
+"""Sections of a federation's run that a simulation has not, or has with another class."""
+_OF_A_SIMULATION = ("model", "trainer", "seed_everything")
+
+
+def is_change(argument: str) -> bool:
+    """Return whether an argument changes the run's config: ``--trainer.max_steps=20``, not ``--detach``."""
+    head = argument.lstrip("-").partition("=")[0].partition(".")[0]
+    return argument.startswith("--") and head in (*_ITS_OWN, *_OF_A_SIMULATION)
+
+
+def require_changes(folder: Path, changes: Sequence[str]) -> None:
+    """Check changes of a run against its config.
+
+    Args:
+        folder: The federation's folder or the server's; where it has no config, nothing is checked here.
+        changes: Each ``--key=value``.
+
+    Raises:
+        MistakeError: If an option is misspelt, unknown to its class, or has no value.
+    """
+    file = next((path for path in (folder / "run.yaml", folder / "server" / "run.yaml") if path.is_file()), None)
+    options = Options("fit")
+    config = {} if file is None else read_mapping(file, "the config of a run")
+    for key in _OF_A_SIMULATION:
+        if key in config:
+            options.set(key, config[key])
+    for change in changes:
+        name, equals, text = change.lstrip("-").partition("=")
+        head, _, rest = name.partition(".")
+        if not equals:
+            raise MistakeError(f"{change}: there is no value. Expected {change}=...")
+        if head in _ITS_OWN:
+            _require_argument(change, _ITS_OWN[head], rest.removeprefix("init_args."))
+        elif file is not None:
+            options.require(change, name)
+            options.set(name, yaml.safe_load(text))
+
+
+def _require_argument(change: str, path: str, name: str) -> None:
+    found = sources.find(path)
+    known = None if found is None else sources.arguments(found)
+    if known is not None and name.partition(".")[0] not in known:
+        raise MistakeError(no_argument(change, path.rpartition(".")[2], name, known))

@@ -1,0 +1,1 @@
+"""Folders, certificates, keys and commands of federations on several machines."""
