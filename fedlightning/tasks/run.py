@@ -213,13 +213,18 @@ class FederationRun:
         """
         _put_into(self._task, self.simulation if self.exists else None, client, own, request)
 
-    def personalized(self, client: int) -> FederatedLightningModule:
-        """Return a copy of the task with one client's own model, and without the states of server and clients."""
+    def personalized(self, client: int, request: EvaluationRequest | None = None) -> FederatedLightningModule:
+        """Return a copy of the task with one client's own model, and without the states of server and clients.
+
+        Args:
+            client: Id of the client.
+            request: Has the global model that the client's is made from; None for the server's present one.
+        """
         copied: Any = deepcopy(self._task, {id(self): None})
         copied.run = FederationRun(copied, self._make, of_one_client=True)
         copied.run.rounds = self.rounds
         copied.predict_client = None
-        _put_into(copied, self.simulation, client)
+        _put_into(copied, self.simulation, client, request=request)
         keep_active_alone(copied)
         return copied  # type: ignore[no-any-return]
 

@@ -10,11 +10,10 @@ import pytest
 import torch
 from lightning.pytorch import LightningModule
 from torch import nn
-from torchmetrics import MeanMetric
 from torchmetrics.classification import BinaryAccuracy, BinaryAUROC
 
 from fedlightning import federate
-from fedlightning.algorithms import SCAFFOLD, Ditto, FedAPM, FedAvg
+from fedlightning.algorithms import FedAPM, FedAvg
 from fedlightning.callbacks import ClientValuesFile
 from fedlightning.data import IID, PersonalDigits
 from fedlightning.federation.remote.packet import Packet
@@ -22,73 +21,12 @@ from fedlightning.federation.remote.silence import NodeError
 from fedlightning.oracle import Sequential
 from fedlightning.participation import Uniform
 from fedlightning.tasks import Classification, PersonalizedClassification
-from tests.support.evaluated import Own, held_out_data
+from tests.support.evaluated import held_out_data
 from tests.support.lightning_nodes import lightning_node, lightning_nodes, seeded, server
-from tests.support.situations import NormedWearables
-from tests.support.small import Line, Normed, clients, trainer
+from tests.support.measured import TASKS, MeasuredLine, one_by_one, quietly
+from tests.support.small import clients, trainer
 
-
-class Measured:
-    """Validation with numbers and metrics of torchmetrics, on the loss of the objective."""
-
-    def __init__(self, *args, **options):
-        super().__init__(*args, **options)
-        self.spread = MeanMetric()
-
-    def measure(self, stage, batch):
-        x, y = batch
-        with torch.no_grad():
-            loss = self.objective(batch)
-        loss = loss["loss"] if isinstance(loss, dict) else loss
-        self.spread.update((y - x.sum(1)) + 0 * loss)
-        self.log(f"{stage}_loss", loss, batch_size=len(y), prog_bar=True)
-        self.log(f"{stage}_spread", self.spread)
-
-    def validation_step(self, batch, batch_idx, dataloader_idx=0):
-        self.measure(("val", "local_train")[dataloader_idx], batch)
-
-    def test_step(self, batch, batch_idx):
-        self.measure("test", batch)
-
-
-class MeasuredLine(Measured, Line):
-    pass
-
-
-class MeasuredNormed(Measured, Normed):
-    pass
-
-
-class MeasuredWearables(Measured, NormedWearables):
-    pass
-
-
-class EveryClient(MeasuredNormed):
-    per_client_evaluation = True
-
-
-def one_by_one(make, *args, **options):
-    return lambda: make(*args, oracle=Sequential(), self_check="off", **options)
-
-
-TASKS = {
-    "personal block": (one_by_one(Own, FedAPM(0.05)), {}),
-    "personal models beside the global one": (one_by_one(MeasuredLine, Ditto(0.05)), {}),
-    "personal models, on training data too": (one_by_one(MeasuredLine, Ditto(0.05)), {"validate_train": True}),
-    "local buffers": (one_by_one(MeasuredNormed, FedAvg(0.05), buffers="local"), {}),
-    "averaged buffers, every client": (one_by_one(EveryClient, SCAFFOLD(0.05)), {}),
-    "architectures, averaged buffers": (one_by_one(MeasuredWearables, SCAFFOLD(0.05)), {}),
-    "several batches a client": (one_by_one(Own, FedAPM(0.05)), {"eval_batch_size": 4}),
-    "one model for all": (one_by_one(MeasuredLine, FedAvg(0.05)), {}),
-    "one model for all, averaged buffers": (one_by_one(MeasuredNormed, FedAvg(0.05)), {}),
-}
 POOLED = {name for name in TASKS if name.startswith("one model")}
-
-
-def quietly(run, *args, **options):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return run(*args, **options)
 
 
 def measured(metrics):

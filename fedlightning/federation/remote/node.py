@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
@@ -26,6 +26,7 @@ from fedlightning.federation.remote.roster_codec import (
     encode_enrolment,
     encode_roster,
 )
+from fedlightning.federation.remote.sent_model import SentModel, SentModels
 from fedlightning.federation.remote.shard import Shard
 from fedlightning.federation.remote.standing import Asked
 from fedlightning.federation.remote.store import GenerationStore, Kept
@@ -94,6 +95,7 @@ class NodeService:
         self._rows = ClientRows(self.runner, TaskArchitectures(task))
         self._shard = shard
         self._store = store
+        self._models = SentModels(store.folder)
         self._evaluator = evaluator
         self._precision = precision
         self._place = first.device, first.dtype
@@ -157,6 +159,7 @@ class NodeService:
             found[standing] = generation, self._store.find(asked.federation, standing.client, generation)
         new = {standing: generation for standing, (generation, kept) in found.items() if kept is None}
         answers = self._computed(asked, new) if new else {}
+        self._keep_model(asked)
         for standing in asked.standings:
             self._store.prune(asked.federation, standing, asked.request.stamp.round)
         return encode_answers(
@@ -206,7 +209,19 @@ class NodeService:
         sent = request.buffers  # whose values they are only a trial says, also for who never took part
         self._get_ready(clients if sent is not None and len(sent) else _with_states(states), request.precision)
         with self._rows.at(states):
-            return encode_evaluation(list(self._evaluator.answers(request, clients)))
+            found = list(self._evaluator.answers(request, clients))
+        self._keep_model(asked)
+        return encode_evaluation(found)
+
+    def _keep_model(self, asked: Asked[Any]) -> None:
+        """Keep what was sent, so that the node can put its clients' models together without the server."""
+        bases = {standing.client: standing.base for standing in asked.standings}
+        changed = {client: self._rows.changed_buffers(client) for client in bases}
+        request = asked.request
+        if request.point is not None:
+            self._models.keep(
+                SentModel(asked.federation, request.moment.step, request.point, request.buffers, bases, changed)
+            )
 
     def _begin(self, moment: Moment) -> None:
         """Tell the task what time it is at the server."""
