@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,11 +13,10 @@ from lightning.fabric import seed_everything
 from lightning.pytorch.cli import LightningArgumentParser
 
 from fedlightning.core.errors import FedlightningError, InvalidValueError
-from fedlightning.core.validation import require
 from fedlightning.data.module import FederatedDataModule
+from fedlightning.federation.remote.run_config import LocalWork, RunConfig
 from fedlightning.flower.allowed_classes import AllowedClasses
 from fedlightning.flower.node_config import NodeConfig
-from fedlightning.flower.run_config import RunConfig
 from fedlightning.tasks.base import FederatedLightningModule
 
 
@@ -47,14 +46,13 @@ def built_task(run: RunConfig, allowed: AllowedClasses) -> FederatedLightningMod
     return task
 
 
-def built_data(config: NodeConfig, seed: int = 0, work: Mapping[str, int | None] | None = None) -> FederatedDataModule:
+def built_data(config: NodeConfig, seed: int = 0, work: LocalWork | None = None) -> FederatedDataModule:
     """Return the data module of a node; relative paths in its arguments begin in the process's folder.
 
     Args:
         config: Names data module and arguments.
         seed: Seed of minibatches, where the node's config names none.
-        work: What the run says of clients' work in a round, in place of what the node's config says; see
-            :data:`~fedlightning.flower.run_config.WORK`.
+        work: What the run says of clients' work in a round, in place of what the node's config says.
 
     Raises:
         InvalidValueError: If no data module can be built.
@@ -65,11 +63,8 @@ def built_data(config: NodeConfig, seed: int = 0, work: Mapping[str, int | None]
         data: FederatedDataModule = parser.instantiate_classes(parser.parse_object({"data": dict(config.data)}))["data"]
     if "seed" not in (config.data.get("init_args") or {}):
         data.seed = seed
-    for name, value in (work or {}).items():
-        if value is not None:
-            setattr(data, name, value)
-    require(data, "batch_size", "local_steps", at_least=1, optional=True, whole=True)
-    require(data, "local_epochs", at_least=1, whole=True)
+    for name, value in ({} if work is None else work.given).items():
+        setattr(data, name, value)
     return data
 
 

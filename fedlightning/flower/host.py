@@ -14,13 +14,13 @@ from fedlightning.federation.remote.failure import answered
 from fedlightning.federation.remote.node import NodeService
 from fedlightning.federation.remote.packet import Packet
 from fedlightning.federation.remote.roster_codec import ENROL, RUN
+from fedlightning.federation.remote.run_config import RunConfig
 from fedlightning.federation.remote.shard import Shard
 from fedlightning.federation.remote.store import GenerationStore
 from fedlightning.flower.allowed_classes import AllowedClasses
 from fedlightning.flower.built import built_data, built_task
 from fedlightning.flower.kept_run import keep_run, kept_run
 from fedlightning.flower.node_config import NodeConfig
-from fedlightning.flower.run_config import RunConfig
 
 _LOG = logging.getLogger(__name__)
 _PRECISIONS = {None: None, "32-true": Precision(), "bf16-mixed": Precision(torch.bfloat16)}

@@ -12,10 +12,10 @@ from lightning.fabric import seed_everything
 
 from fedlightning.algorithms import FedAvg
 from fedlightning.core.errors import InvalidValueError
+from fedlightning.federation.remote.run_config import LocalWork, RunConfig
 from fedlightning.flower.allowed_classes import AllowedClasses, RefusedClassError
 from fedlightning.flower.built import built_data, built_task, enter
 from fedlightning.flower.node_config import NodeConfig
-from fedlightning.flower.run_config import RunConfig
 from tests.support.hospital import Offset
 
 HOSPITAL = "tests.support.hospital"
@@ -71,7 +71,7 @@ def test_what_cannot_be_built_is_said():
 
 
 def test_a_run_says_how_much_clients_compute_and_the_node_may_keep_its_seed():
-    data = built_data(config(local_steps=3), seed=5, work={"batch_size": 2, "local_steps": 7, "local_epochs": None})
+    data = built_data(config(local_steps=3), seed=5, work=LocalWork(batch_size=2, local_steps=7))
     assert (data.batch_size, data.local_steps, data.local_epochs, data.seed) == (2, 7, 1, 5)
     assert built_data(config(seed=1), seed=5).seed == 1
 

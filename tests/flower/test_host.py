@@ -19,11 +19,11 @@ from fedlightning.data.remote import RemoteClients
 from fedlightning.federation.remote.enrolment import EnrolmentError
 from fedlightning.federation.remote.failure import decode_failure
 from fedlightning.federation.remote.packet import Packet
+from fedlightning.federation.remote.run_config import LocalWork, RunConfig
 from fedlightning.federation.remote.store import StoreError
 from fedlightning.federation.transport.remote import Deadlines, Remote
 from fedlightning.flower.host import NodeHost
 from fedlightning.flower.node_config import NodeConfig
-from fedlightning.flower.run_config import RunConfig
 from fedlightning.oracle import Sequential
 from fedlightning.tasks.base import FederatedLightningModule
 from tests.support.hospital import Offset, Records, Tumour
@@ -38,7 +38,9 @@ def described(task, algorithm, seed=3, precision="32-true", **work):
     """A run as the server tells nodes of it."""
     chosen = {"class_path": f"fedlightning.algorithms.{type(algorithm).__name__}", "init_args": {"lr": algorithm.lr}}
     arguments = {"algorithm": chosen, "oracle": SEQUENTIAL, "self_check": "off"}
-    return RunConfig({"class_path": f"{HOSPITAL}.{task.__name__}", "init_args": arguments}, seed, precision, work)
+    return RunConfig(
+        {"class_path": f"{HOSPITAL}.{task.__name__}", "init_args": arguments}, seed, precision, LocalWork(**work)
+    )
 
 
 def node_config(folder, *client_ids, **changes):

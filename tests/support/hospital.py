@@ -6,6 +6,7 @@ from subprocess import Popen  # noqa: F401
 from typing import Any
 
 from fedlightning import FederatedDataModule
+from fedlightning.algorithms import Algorithm
 from fedlightning.data.client_datasets import ClientDatasets
 from tests.support.small import Line, Personal, clients
 
@@ -25,7 +26,7 @@ class Records(FederatedDataModule):
 class Tumour(Line):
     """A task whose argument is of any kind, as arguments without annotations are."""
 
-    def __init__(self, algorithm, marker=None, activation: Any = None, **federation: Any) -> None:
+    def __init__(self, algorithm: Algorithm, marker=None, activation: Any = None, **federation: Any) -> None:
         super().__init__(algorithm, **federation)
         self.marker, self.activation = marker, activation
 
@@ -33,7 +34,7 @@ class Tumour(Line):
 class Offset(Personal):
     """A task with a personal parameter that begins at random numbers."""
 
-    def __init__(self, algorithm, **federation: Any) -> None:
+    def __init__(self, algorithm: Algorithm, **federation: Any) -> None:
         super().__init__(algorithm, **federation)
         self.offset.data.normal_()
 

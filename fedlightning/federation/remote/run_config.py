@@ -10,11 +10,33 @@ import yaml
 
 from fedlightning.core import strict_yaml
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError
+from fedlightning.core.validation import require
 
 LARGEST = 2**20
 """Characters of a description; a longer one is refused before it is read."""
-WORK = ("batch_size", "local_steps", "local_epochs")
-"""What a run may say of clients' work in a round; a node's own data module says the rest."""
+
+
+@dataclass(frozen=True)
+class LocalWork:
+    """Says how much clients compute in a round, where the run and not each node's config says so.
+
+    Attributes:
+        batch_size: Samples B of a local minibatch, at least 1; None for what the node's config says.
+        local_steps: Local steps K of a client in a round, at least 1; None likewise.
+        local_epochs: Passes over a client's data in a round, at least 1; None likewise.
+    """
+
+    batch_size: int | None = None
+    local_steps: int | None = None
+    local_epochs: int | None = None
+
+    def __post_init__(self) -> None:
+        require(self, "batch_size", "local_steps", "local_epochs", at_least=1, optional=True, whole=True)
+
+    @property
+    def given(self) -> dict[str, int]:
+        """What the run says, by the name of the data module's argument."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -25,7 +47,7 @@ class RunConfig:
         model: The task as ``class_path`` and ``init_args``, with its algorithm among them.
         seed: Seed of initial weights, and of the nodes' data where a node's config names no other.
         precision: The trainer's precision, by Lightning's name.
-        work: Those of :data:`WORK` that the run sets for all nodes.
+        work: How much clients compute in a round.
 
     Raises:
         ValueError: If something is of another form.
@@ -34,7 +56,7 @@ class RunConfig:
     model: Mapping[str, Any]
     seed: int
     precision: str = "32-true"
-    work: Mapping[str, int | None] = field(default_factory=dict)
+    work: LocalWork = field(default_factory=LocalWork)
 
     def __post_init__(self) -> None:
         path = self.model.get("class_path") if isinstance(self.model, Mapping) else None
@@ -42,10 +64,6 @@ class RunConfig:
             raise InvalidTypeError("model: expected class_path and init_args of a task.")
         if type(self.seed) is not int or not isinstance(self.precision, str):
             raise InvalidTypeError(f"seed={self.seed!r}, precision={self.precision!r}: expected a number and a text.")
-        if not isinstance(self.work, Mapping) or set(self.work) - set(WORK):
-            raise InvalidTypeError(f"work={self.work!r}: expected some of {', '.join(WORK)}.")
-        if wrong := [name for name, value in self.work.items() if value is not None and type(value) is not int]:
-            raise InvalidTypeError(f"work.{wrong[0]}={self.work[wrong[0]]!r}: expected a whole number or null.")
 
     def to_text(self) -> str:
         """Return the description as text, the same for the same run."""
@@ -65,7 +83,9 @@ class RunConfig:
             known = {each.name for each in fields(cls)}
             if not isinstance(content, Mapping) or set(content) != known:
                 raise InvalidValueError(f"expected {', '.join(sorted(known))}.")
-            return cls(**content)
+            if not isinstance(content["work"], Mapping) or set(content["work"]) - {e.name for e in fields(LocalWork)}:
+                raise InvalidTypeError(f"work={content['work']!r}: expected batch_size, local_steps or local_epochs.")
+            return cls(**{**content, "work": LocalWork(**content["work"])})
         except (InvalidValueError, InvalidTypeError) as error:
             raise InvalidValueError(f"The description of the run cannot be used: {error}") from None
 
