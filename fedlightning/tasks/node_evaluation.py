@@ -93,7 +93,7 @@ class NodeEvaluator:
                 parts[1] = (federation.train, federation.partition)
         for number, (dataset, partition) in parts.items():
             if dataset is not None:
-                positions = OwnPositions(self._positions(stage, dataset, partition), self._places)
+                positions = OwnPositions(positions_of(stage, dataset, partition, data), self._places)
                 found[number] = ClientLoader(
                     dataset,
                     positions,
@@ -106,16 +106,29 @@ class NodeEvaluator:
                 )
         return found
 
-    def _positions(self, stage: str, dataset: Any, partition: ClientPositions | None) -> ClientPositions:
-        """Return which samples each client of the data holds; all are those of the only client."""
-        if partition is not None:
-            return partition
-        if len(self._data.federation.partition) == 1:
-            return _AllOfOne(dataset)
-        raise InvalidValueError(
-            f"The node's data do not say which {stage} samples each client holds. Give {stage} as a list, one data set "
-            f"a client, to FederatedDataModule.from_datasets, or set {stage}_partition in the data module's Federation."
-        )
+
+def positions_of(
+    stage: str, dataset: Any, partition: ClientPositions | None, data: FederatedDataModule
+) -> ClientPositions:
+    """Return which samples of a part of the data each client holds; all are those of the only client.
+
+    Args:
+        stage: The part, ``val`` or ``test``.
+        dataset: Its samples.
+        partition: What the data say of who holds which; None if they do not.
+        data: The node's data.
+
+    Raises:
+        InvalidValueError: If there are several clients, and the data do not say it.
+    """
+    if partition is not None:
+        return partition
+    if len(data.federation.partition) == 1:
+        return _AllOfOne(dataset)
+    raise InvalidValueError(
+        f"The node's data do not say which {stage} samples each client holds. Give {stage} as a list, one data set a "
+        f"client, to FederatedDataModule.from_datasets, or set {stage}_partition in the data module's Federation."
+    )
 
 
 @dataclass(frozen=True)

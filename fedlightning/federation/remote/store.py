@@ -123,8 +123,9 @@ class GenerationStore(KeptStates):
         except OSError as error:
             raise StoreError(f"The states of clients cannot be kept: {why_unwritten(error, self.folder)}") from error
         _lock(self._lock, self.folder)
-        for partial in self.folder.glob(f"*/client-*/*{_SUFFIX}.partial-*"):
-            partial.unlink(missing_ok=True)
+        for place in ("*", "*/client-*"):
+            for partial in self.folder.glob(f"{place}/*{_SUFFIX}.partial-*"):
+                partial.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Let another process open the folder."""
