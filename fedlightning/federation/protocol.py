@@ -182,6 +182,11 @@ class EvaluationRequest:
     precision: Precision = Precision()
     moment: Moment = Moment()
 
+    def to(self, device: torch.device) -> EvaluationRequest:
+        """Return the request with its tensors on a device."""
+        point, buffers = (None if each is None else each.to(device) for each in (self.point, self.buffers))
+        return replace(self, point=point, buffers=buffers)
+
 
 @dataclass(frozen=True)
 class ClientValues:

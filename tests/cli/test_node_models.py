@@ -15,7 +15,7 @@ from tests.support.paths import ROOT
     ("arguments", "said"),
     [
         (["export", "--config=x", "--client=0"], "--out"),
-        (["export", "--config=x", "--client=a", "--out=m.pt"], "--client"),
+        (["export", "--config=x", "--client=a", "--out=m.pt"], "client=a: expected int"),
         (["export", "--config=x", "--client=0", "--out=m.pt", "--prt=network"], "--prt"),
         (["predict", "--config=x", "--out=p.pt"], "--client"),
         (["predict", "--config=x", "--client=0", "--out=p.pt", "--onn=val"], "--onn"),

@@ -205,7 +205,8 @@ class NodeService:
         self._require_own(clients)
         self._begin(asked.request.moment)
         states = {each.client: self._store.states(asked.federation, each) for each in asked.standings}
-        request = replace(asked.request, precision=self._precision or asked.request.precision)
+        request = asked.request.to(self._place[0])
+        request = replace(request, precision=self._precision or request.precision)
         sent = request.buffers  # whose values they are only a trial says, also for who never took part
         self._get_ready(clients if sent is not None and len(sent) else _with_states(states), request.precision)
         with self._rows.at(states):
