@@ -7,7 +7,7 @@ import logging
 import torch
 from lightning.fabric import Fabric
 
-from fedlightning.core.errors import FedlightningError, UsageError
+from fedlightning.core.errors import UsageError
 from fedlightning.core.per_architecture import TaskArchitectures
 from fedlightning.federation.protocol import Precision
 from fedlightning.federation.remote.failure import answered
@@ -58,8 +58,8 @@ class NodeHost:
                 self._service, self._fabric = self._service_of(text)
                 self._run = text
                 _LOG.info("Went on with the run that was kept")
-            except FedlightningError as error:
-                _LOG.warning("The run that was kept is given up, until a server enrols this node again: %s", error)
+            except Exception as error:  # of any class of the run; the next enrolment may bring another run
+                _LOG.warning("The run that was kept is given up, until a server enrols this node again: %r", error)
 
     def handle(self, data: bytes) -> bytes:
         """Answer one message; an error becomes a message, too."""
