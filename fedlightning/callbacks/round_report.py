@@ -11,7 +11,7 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from fedlightning.callbacks.history import TRAFFIC_AND_TIME
+from fedlightning.callbacks.history import is_metric
 from fedlightning.callbacks.progress import rounds_in_total
 from fedlightning.core.validation import require
 
@@ -75,7 +75,7 @@ class RoundReport(Callback):
 
 def _plain(metrics: Mapping[str, Any]) -> dict[str, float]:
     """Return metrics as numbers, without traffic and time."""
-    return {k: float(value) for k, value in metrics.items() if k.split("/")[0] not in TRAFFIC_AND_TIME}
+    return {k: float(value) for k, value in metrics.items() if is_metric(k)}
 
 
 def _of_round(module: LightningModule) -> Mapping[str, Any]:
