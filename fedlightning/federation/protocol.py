@@ -112,6 +112,19 @@ class Request:
         own = {name: value.only(*client_ids) for name, value in values.items() if isinstance(value, PerClient)}
         return replace(self, message=replace(self.message, **own)) if own else self
 
+    def placed(self, device: torch.device) -> Request:
+        """Return the request with its tensors on a device."""
+
+        def moved(value: Any) -> Any:
+            if isinstance(value, PerClient):
+                return PerClient(*(getattr(value, each.name).to(device) for each in fields(value)))
+            return value.to(device) if isinstance(value, Tensor) else value
+
+        message = self.message
+        if message is not None:
+            message = replace(message, **{each.name: moved(getattr(message, each.name)) for each in fields(message)})
+        return replace(self, message=message, point=moved(self.point), buffers=moved(self.buffers))
+
 
 @dataclass(frozen=True)
 class Answer:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import nn
 
@@ -55,6 +57,17 @@ def test_answers_belong_to_a_round_and_a_phase():
         None,
         None,
     )
+
+
+def test_a_request_moves_with_its_message():
+    per_client = PerClient(torch.zeros(2), torch.tensor([1]), torch.ones(1, 2))
+    request = Request(Stamp(0, 0), 1, Point(torch.zeros(2)), torch.zeros(2), torch.zeros(1))
+    for message in (Point(torch.zeros(2)), Point(per_client), None):
+        moved = replace(request, message=message).placed(torch.device("meta"))
+        z = None if message is None else moved.message.z
+        parts = (z.default, z.client_ids, z.values) if isinstance(z, PerClient) else (z,)
+        assert all(part is None or part.is_meta for part in (*parts, moved.point, moved.buffers))
+        assert (message is None) == (moved.message is None)
 
 
 def test_a_precision_holds_on_whatever_device_a_client_has():

@@ -169,7 +169,8 @@ class NodeService:
     def _computed(self, asked: Asked[Request], generations: dict[Standing, Generation]) -> dict[int, Packet]:
         """Compute answers of clients, and keep the states that they lead to before anything is sent."""
         clients = [standing.client for standing in generations]
-        request = replace(asked.request, precision=self._precision or asked.request.precision)
+        request = asked.request.placed(self._place[0])
+        request = replace(request, precision=self._precision or request.precision)
         states = {each.client: self._store.states(asked.federation, each) for each in generations}
         if not self.runner.has_joined:
             require_same_buffers(request, self._try_out(clients[0], request.precision))
