@@ -43,6 +43,7 @@ ORDER = (
 LATE_IMPORTS = {
     "core/serialisation.py": "a file may name objects of all folders; their bases are imported when one is read",
     "cli/__init__.py": "the command compare is imported when it is called",
+    "flower/server_app.py": "a server reads its run as the command line does, when Flower calls it",
 }
 """Modules with functions that import from later folders, and why."""
 

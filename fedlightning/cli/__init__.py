@@ -29,6 +29,7 @@ DESCRIPTIONS = {
     "predict": "Predict with a trained task (--ckpt_path).",
     "compare": "Run several algorithms on one task over several seeds: table, curves, figure.",
     "federation": "Train over machines that keep their data: make a federation, start its link, run it.",
+    "node": "Take part in a federation with the data of this machine, which never leave it.",
 }
 """What each subcommand does."""
 
@@ -85,6 +86,10 @@ def _answer(args: Sequence[str] | None) -> None:
         from fedlightning.cli.federation import main as federation
 
         federation(given[1:])
+    elif given[0] == "node":
+        from fedlightning.cli.node import main as node
+
+        node(given[1:])
     else:
         _refuse_mistakes(given)
         with interrupts_kept():

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import BasePredictionWriter, ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.loggers import CSVLogger
@@ -62,7 +62,15 @@ class ConfigOfRun(SaveConfigCallback):
 
 
 class FederatedCLI(LightningCLI):
-    """Extends ``LightningCLI`` by tasks and data by class path, atomic checkpoints, and one seed for everything."""
+    """Extends ``LightningCLI`` by tasks and data by class path, atomic checkpoints, and one seed for everything.
+
+    Attributes:
+        data_class: What the section ``data`` makes: an object of a class of this kind that it names; or of this class.
+        data_by_class_path: Whether the section names a class.
+    """
+
+    data_class: ClassVar[type[LightningDataModule]] = FederatedDataModule
+    data_by_class_path: ClassVar[bool] = True
 
     def __init__(self, args: Sequence[str] | None = None, run: bool = True, **trainer_defaults: Any) -> None:
         """Parse the arguments and, if ``run``, carry out the subcommand.
@@ -80,9 +88,9 @@ class FederatedCLI(LightningCLI):
         subcommands = self.subcommands()
         super().__init__(
             FederatedLightningModule,
-            FederatedDataModule,
+            self.data_class,
             subclass_mode_model=True,
-            subclass_mode_data=True,
+            subclass_mode_data=self.data_by_class_path,
             auto_configure_optimizers=False,
             seed_everything_default=0,
             save_config_callback=ConfigOfRun,
@@ -98,7 +106,8 @@ class FederatedCLI(LightningCLI):
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Link one seed to initial weights, partitions, cohorts and minibatches."""
-        parser.link_arguments("seed_everything", "data.init_args.seed", compute_fn=_seed)
+        target = "data.init_args.seed" if self.data_by_class_path else "data.seed"
+        parser.link_arguments("seed_everything", target, compute_fn=_seed)
 
     def instantiate_classes(self) -> None:
         """Instantiate the classes; errors of fedlightning's constructors become one line, others lose the dump."""

@@ -15,19 +15,24 @@ class YamlError(InvalidValueError):
     """A text is no YAML, or gives a key of a mapping twice."""
 
 
-def parsed(text: str) -> Any:
+def parsed(text: str, aliases: bool = True) -> Any:
     """Return the plain values that a YAML text holds; nothing in it can make objects or run code.
+
+    Args:
+        text: The text.
+        aliases: Whether a value may stand for an earlier one (``*name``). With aliases, a short text can hold more
+            than fits into memory, so texts of other machines have none.
 
     Raises:
         YamlError: If it is no YAML, or gives a key twice, where YAML itself would take the last value in silence.
     """
     try:
-        return yaml.load(text, _StrictLoader)  # a safe loader
+        return yaml.load(text, _StrictLoader if aliases else _PlainLoader)  # safe loaders
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = "" if mark is None else f" in line {mark.line + 1}, column {mark.column + 1}"
         raise YamlError(f"it is no YAML{where}: {error.problem or error.context}.") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         raise YamlError(f"it is no YAML: {str(error).splitlines()[0]}.") from None
 
 
@@ -67,3 +72,12 @@ class _StrictLoader(yaml.SafeLoader):  # type: ignore[misc]
             seen.add(key.value if isinstance(key.value, str) else "")
         content: dict[Any, Any] = super().construct_mapping(node, deep)
         return content
+
+
+class _PlainLoader(_StrictLoader):
+    """Loads YAML without aliases."""
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node:
+        if self.check_event(yaml.AliasEvent):
+            raise YamlError(f"the alias *{self.peek_event().anchor} is not allowed here. Write the value out.")
+        return super().compose_node(parent, index)

@@ -29,6 +29,15 @@ def test_keys_may_be_merged():
     assert parsed("base: &base {a: 1}\nmine:\n  <<: *base\n  b: 2")["mine"] == {"a": 1, "b": 2}
 
 
+def test_texts_of_others_have_no_aliases():
+    assert parsed("a: &x [1]\nb: *x") == {"a": [1], "b": [1]}
+    with pytest.raises(YamlError, match=r"the alias \*x is not allowed here"):
+        parsed("a: &x [1]\nb: *x", aliases=False)
+    assert parsed("a: [1.0e-05, .inf]\n3: b", aliases=False) == {"a": [1e-5, float("inf")], 3: "b"}
+    with pytest.raises(YamlError, match="it is no YAML"):
+        parsed(100_000 * "[", aliases=False)
+
+
 def test_a_file_holds_keys_at_the_top(tmp_path):
     file = tmp_path / "some.yaml"
     with pytest.raises(MissingFileError, match=r"some\.yaml: no such file\. Expected a config"):

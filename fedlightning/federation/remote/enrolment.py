@@ -15,9 +15,10 @@ from fedlightning.algorithms.base import Algorithm
 from fedlightning.core.errors import FedlightningError
 from fedlightning.federation.protocol import Parameter, Roster
 from fedlightning.federation.remote.carrier import Carrier
+from fedlightning.federation.remote.failure import FAILURE, decode_failure
 from fedlightning.federation.remote.message_types import type_name
 from fedlightning.federation.remote.packet import Packet, PacketError
-from fedlightning.federation.remote.roster_codec import ENROL, Enrolment, decode_enrolment
+from fedlightning.federation.remote.roster_codec import ENROL, RUN, Enrolment, decode_enrolment
 
 _LATE = 30.0
 """Seconds that a round waits for a node that comes back to say which clients it has."""
@@ -42,6 +43,7 @@ class Directory:
         parameters: tuple[Parameter, ...],
         seconds: float,
         pause: float = 1.0,
+        run: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Start without any node.
@@ -53,6 +55,7 @@ class Directory:
             parameters: The shared parameters of the server's task, which all nodes must have.
             seconds: How long to wait for all clients to be there, above 0.
             pause: Seconds between two looks for nodes.
+            run: Description of the run, from which nodes build their task; empty if they have one already.
             clock: Tells the time in seconds.
         """
         self.samples = torch.zeros(num_clients, dtype=torch.long)
@@ -61,6 +64,7 @@ class Directory:
         self._parameters = parameters
         self._seconds = seconds
         self._pause = pause
+        self._question = Packet(ENROL, {RUN: run} if run else {})
         self._clock = clock
         self._names: dict[int, str] = {}
         self._node_of: dict[int, int] = {}
@@ -112,7 +116,7 @@ class Directory:
         """
         present = self._carrier.nodes()
         self._node_of = {client: node for client, node in self._node_of.items() if node in present}
-        new = {node: Packet(ENROL) for node in present if node not in self._names or not self.clients_of(node)}
+        new = {node: self._question for node in present if node not in self._names or not self.clients_of(node)}
         self._names = {node: name for node, name in present.items() if node not in new}
         if not new or len(self._node_of) == len(self.samples):
             return
@@ -156,6 +160,9 @@ class Directory:
 
     def _enrol(self, node: int, name: str, packet: Packet) -> None:
         try:
+            if packet.kind == FAILURE:
+                failure = decode_failure(packet)
+                raise EnrolmentError(f"Node {name} cannot enrol: {failure.error}: {failure.text}")
             enrolment = decode_enrolment(packet)
         except PacketError as error:
             raise EnrolmentError(f"Node {name} cannot enrol: {error}") from error

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from fedlightning.federation.remote.fields import Reader, Writer
 from fedlightning.federation.remote.packet import Packet
 
 FAILURE = "failure"
+_LOG = logging.getLogger(__name__)
+_TEXT = 500
 
 
 @dataclass(frozen=True)
@@ -32,3 +36,20 @@ def decode_failure(packet: Packet) -> Failure:
     """Return why a node could not answer."""
     reader = Reader(packet, FAILURE)
     return Failure(reader.value("error", str), reader.value("text", str))
+
+
+def answered(data: bytes, answer: Callable[[Packet], Packet]) -> bytes:
+    """Answer one message as bytes; an error becomes a message, too.
+
+    Args:
+        data: A packet as bytes.
+        answer: Answers packets.
+
+    Returns:
+        The answer as bytes.
+    """
+    try:
+        return answer(Packet.from_bytes(data)).to_bytes()
+    except Exception as error:
+        _LOG.exception("A request was not answered")
+        return encode_failure(Failure(type(error).__name__, str(error)[:_TEXT])).to_bytes()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -13,7 +13,7 @@ from fedlightning.federation.client_states import StatesByField
 from fedlightning.federation.protocol import Precision, Roster, Stamp
 from fedlightning.federation.remote.client_rows import ClientRows
 from fedlightning.federation.remote.evaluation_codec import EVALUATE, decode_measured, encode_evaluation
-from fedlightning.federation.remote.failure import Failure, encode_failure
+from fedlightning.federation.remote.failure import answered
 from fedlightning.federation.remote.generation import Generation, RequestDigest, Standing
 from fedlightning.federation.remote.message_types import MessageTypes, type_name
 from fedlightning.federation.remote.packet import Packet, PacketError
@@ -39,9 +39,6 @@ from fedlightning.federation.simulation import Simulation
 from fedlightning.federation.transport import Evaluator
 from fedlightning.federation.validation import require_same_buffers
 
-_LOG = logging.getLogger(__name__)
-_TEXT = 500
-
 
 class NodeService:
     """Answers the server for the clients of one node.
@@ -55,7 +52,12 @@ class NodeService:
     """
 
     def __init__(
-        self, simulation: Simulation, shard: Shard, store: GenerationStore, evaluator: Evaluator | None = None
+        self,
+        simulation: Simulation,
+        shard: Shard,
+        store: GenerationStore,
+        evaluator: Evaluator | None = None,
+        precision: Precision | None = None,
     ) -> None:
         """Take what a node works with.
 
@@ -64,6 +66,7 @@ class NodeService:
             shard: The training data of the node's clients.
             store: Keeps the states of the clients.
             evaluator: Measures models of the clients; None where they are never evaluated.
+            precision: Precision of the objective at this node; None for what each request asks for.
         """
         task = simulation.task
         first = next(parameter for parameter in task.parameters() if parameter.requires_grad)
@@ -75,6 +78,7 @@ class NodeService:
         self._shard = shard
         self._store = store
         self._evaluator = evaluator
+        self._precision = precision
         self._place = first.device, first.dtype
         self._answers: dict[str, Callable[[Packet], Packet]] = {
             ENROL: self._enrol,
@@ -92,14 +96,17 @@ class NodeService:
         Returns:
             The answer as bytes.
         """
-        try:
-            packet = Packet.from_bytes(data)
-            if packet.kind not in self._answers:
-                raise PacketError(f"A node has no answer to a message of the kind {packet.kind!r}.")
-            return self._answers[packet.kind](packet).to_bytes()
-        except Exception as error:
-            _LOG.exception("A request was not answered")
-            return encode_failure(Failure(type(error).__name__, str(error)[:_TEXT])).to_bytes()
+        return answered(data, self.answer)
+
+    def answer(self, packet: Packet) -> Packet:
+        """Answer one message.
+
+        Raises:
+            PacketError: If it is no message for a node.
+        """
+        if packet.kind not in self._answers:
+            raise PacketError(f"A node has no answer to a message of the kind {packet.kind!r}.")
+        return self._answers[packet.kind](packet)
 
     def states(self, federation: str, standing: Standing) -> StatesByField | None:
         """Return what the node keeps of a client, to be used at the node; None for a client before its first round.
@@ -140,7 +147,8 @@ class NodeService:
 
     def _computed(self, asked: Asked, generations: dict[Standing, Generation]) -> dict[int, Packet]:
         """Compute answers of clients, and keep the states that they lead to before anything is sent."""
-        request, clients = asked.request, [standing.client for standing in generations]
+        clients = [standing.client for standing in generations]
+        request = replace(asked.request, precision=self._precision or asked.request.precision)
         states = {each.client: self._store.states(asked.federation, each) for each in generations}
         if not self.runner.has_joined:
             require_same_buffers(request, self._try_out(clients[0], request.precision))
@@ -165,7 +173,7 @@ class NodeService:
 
     def _try_out(self, client: int, precision: Precision) -> Roster:
         cohort = self._shard.trial(client, *self._place)
-        return self.runner.join(cohort, self._shard.samples, precision)
+        return self.runner.join(cohort, self._shard.samples, self._precision or precision)
 
     def _evaluate(self, packet: Packet) -> Packet:
         if self._evaluator is None:

@@ -15,6 +15,8 @@ from fedlightning.federation.remote.standing import precision_values, read_preci
 from fedlightning.federation.remote.tensors import dtype_name, named_dtype
 
 ENROL, ENROLMENT, JOIN, ROSTER = "enrol", "enrolment", "join", "roster"
+RUN = "run"
+"""Name under which the question who a node is brings the description of the run."""
 
 
 @dataclass(frozen=True)

@@ -75,6 +75,7 @@ class Remote:
         deadlines: Deadlines | None = None,
         checks: AnswerChecks | None = None,
         silence: Silence | None = None,
+        run: str = "",
     ) -> None:
         """Reach the nodes of a federation.
 
@@ -85,12 +86,15 @@ class Remote:
             deadlines: How long the server waits for nodes.
             checks: What answers are refused for beside wrong shapes.
             silence: What is done about nodes that do not answer.
+            run: Description of the run, from which nodes build their task; empty if they have one already.
         """
         server = simulation.server
         self.processes = OneProcess()
         self.ledger = Ledger()
         self._deadlines = Deadlines() if deadlines is None else deadlines
-        self.directory = Directory(carrier, num_clients, server.algorithm, simulation.parameters, self._deadlines.enrol)
+        self.directory = Directory(
+            carrier, num_clients, server.algorithm, simulation.parameters, self._deadlines.enrol, run=run
+        )
         self._carrier = carrier
         self._checks = AnswerChecks() if checks is None else checks
         self._silence = Silence() if silence is None else silence

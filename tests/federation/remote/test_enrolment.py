@@ -12,6 +12,7 @@ from fedlightning.algorithms import SCAFFOLD
 from fedlightning.federation.protocol import Parameter, Roster
 from fedlightning.federation.remote.carrier import Delivery
 from fedlightning.federation.remote.enrolment import Directory, EnrolmentError, merged
+from fedlightning.federation.remote.failure import Failure, encode_failure
 from fedlightning.federation.remote.packet import Packet
 from fedlightning.federation.remote.roster_codec import Enrolment, encode_enrolment
 
@@ -174,3 +175,23 @@ def test_nodes_agree_on_what_the_objective_changes():
     assert merged(rosters(found, one), found).num_clients == 3
     with pytest.raises(EnrolmentError, match="did not say"):
         merged({}, found)
+
+
+def test_nodes_are_told_of_the_run_with_the_first_question():
+    questions = []
+
+    class Heard(Nodes):
+        def exchange(self, packets, group, seconds):
+            questions.extend(packets.values())
+            return super().exchange(packets, group, seconds)
+
+    carrier = Heard({7: holding(0, 1, 2)})
+    Directory(carrier, 3, SCAFFOLD(0.1), PARAMETERS, 2.5, pause=0.0, run="the run", clock=carrier.clock).complete()
+    directory(carrier).complete()
+    assert [question.values for question in questions] == [{"run": "the run"}, {}]
+
+
+def test_a_node_that_refuses_the_run_says_why():
+    refusal = encode_failure(Failure("RefusedClassError", "model names os.system"))
+    with pytest.raises(EnrolmentError, match=r"Node node-7 cannot enrol: RefusedClassError: model names os\.system"):
+        directory(Nodes({7: refusal})).complete()

@@ -1,0 +1,78 @@
+"""``fedlightning node``: what runs at a node of a federation; see ``docs/federation.md``.
+
+Help and mistakes are answered before Flower is imported, and torch is imported by the node's worker alone.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fedlightning.cli.complaints import did_you_mean
+from fedlightning.cli.parser import ComparisonParser
+
+if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser
+
+
+@dataclass(frozen=True)
+class Command:
+    """Describes a command.
+
+    Attributes:
+        about: What it does.
+        add_arguments: Adds its arguments to a parser.
+        carry_out: Carries it out with the values of the arguments; heavy packages are imported here.
+    """
+
+    about: str
+    add_arguments: Callable[[ArgumentParser], None]
+    carry_out: Callable[[Mapping[str, Any]], None]
+
+
+def main(args: Sequence[str]) -> None:
+    """Parse a command of the group and carry it out.
+
+    Args:
+        args: The arguments after ``fedlightning node``.
+    """
+    if not args or args[0] in ("-h", "--help"):
+        print(_HELP, end="")
+        raise SystemExit(0 if args else 2)
+    name, *rest = args
+    if name not in COMMANDS:
+        there = f"{did_you_mean(name, COMMANDS)} There are {', '.join(COMMANDS)}."
+        print(f"fedlightning: node {name}: no such command.{there}", file=sys.stderr)
+        raise SystemExit(2)
+    command = COMMANDS[name]
+    parser = ComparisonParser(prog=f"fedlightning node {name}", description=command.about)
+    command.add_arguments(parser)
+    command.carry_out(vars(parser.parse_args(rest)))
+
+
+def _arguments_of_start(parser: ArgumentParser) -> None:
+    parser.add_argument("--config", "-c", type=str, required=True, help="the node's config, node.yaml")
+
+
+def _start(values: Mapping[str, Any]) -> None:
+    from fedlightning.flower.node_start import start
+
+    start(values["config"])
+
+
+COMMANDS = {
+    "start": Command("Run a node until it is stopped: its worker, and Flower's process.", _arguments_of_start, _start),
+}
+"""The commands of the group, by name."""
+
+_HELP = f"""usage: fedlightning node {{{",".join(COMMANDS)}}} --config node.yaml ...
+
+Take part in a federation with the data of this machine, which never leave it.
+
+commands:
+{chr(10).join(f"  {name:9} {command.about}" for name, command in COMMANDS.items())}
+
+  fedlightning node start --config node.yaml
+"""

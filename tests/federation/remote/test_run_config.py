@@ -1,0 +1,40 @@
+"""What nodes are told of a run comes back as it was, and is no way to have them do anything else."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedlightning.core.errors import InvalidValueError
+from fedlightning.federation.remote.run_config import LARGEST, LocalWork, RunConfig
+
+SHARED = [1e-5, float("inf"), None]
+MODEL = {"class_path": "my.Task", "init_args": {"sizes": {10: 0.1, 20: 0.01}, "a": SHARED, "b": SHARED, "name": "1e3"}}
+
+
+def test_a_description_comes_back_as_it_was():
+    for run in (RunConfig(MODEL, 3), RunConfig(MODEL, 0, "bf16-mixed", LocalWork(batch_size=8))):
+        assert RunConfig.of_text(run.to_text()) == run
+    assert RunConfig(MODEL, 3).to_text() == RunConfig(dict(reversed(MODEL.items())), 3).to_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("- 1", "expected model, precision, seed, work"),
+        ("model: {class_path: my.Task}\nseed: 1", "expected model, precision, seed, work"),
+        ("model: {class_path: 1}\nseed: 1\nprecision: x\nwork: {}", "model: expected class_path and init_args"),
+        ("model: 1\nseed: 1\nprecision: x\nwork: {}", "model: expected class_path and init_args"),
+        ("model: {class_path: a.B}\nseed: x\nprecision: y\nwork: {}", "seed='x'"),
+        ("model: {class_path: a.B}\nseed: 1\nprecision: x\nwork: {folder: 1}", "expected batch_size, local_steps"),
+        (
+            "model: {class_path: a.B}\nseed: 1\nprecision: x\nwork: {batch_size: y}",
+            r"batch_size='y'\): expected a whole",
+        ),
+        ("a: &x [1]\nb: *x", r"alias \*x is not allowed"),
+        ("a: !!python/object/apply:os.getcwd []", "no YAML"),
+        ("a" * (LARGEST + 1), "at most 1048576 are read"),
+    ],
+)
+def test_anything_else_is_refused(text, why):
+    with pytest.raises(InvalidValueError, match=rf"description .*{why}"):
+        RunConfig.of_text(text)
