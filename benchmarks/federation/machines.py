@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 _STARTED = time.monotonic()
@@ -53,12 +54,13 @@ class Service:
         os.kill(next(pid for pid, _, words in processes if pid in family and name in words), signal.SIGKILL)
 
     def stop(self) -> None:
-        """End it."""
+        """End it, and what is left of its processes, as systemd does it."""
         self._process.terminate()
-        try:
+        with suppress(subprocess.TimeoutExpired):
             self._process.wait(20)
-        except subprocess.TimeoutExpired:
-            self.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
 
     def _start(self) -> None:
         self._began = time.monotonic()
@@ -79,9 +81,9 @@ def until(condition: Callable[[], bool], services: Sequence[Service], seconds: f
         time.sleep(0.2)
 
 
-def fedlightning(*words: object) -> None:
-    """Carry out a command of this package."""
-    subprocess.run(command(*words), check=True)
+def fedlightning(*words: object, check: bool = True) -> None:
+    """Carry out a command of this package; with ``check``, an error of it ends everything."""
+    subprocess.run(command(*words), check=check)
 
 
 def command(*words: object) -> list[str]:
