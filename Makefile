@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 OLDEST ?= $(PYTHON)
 NEWEST ?= $(PYTHON)
 
-.PHONY: help demo test flower lint docs bench build clean
+.PHONY: help demo test flower federation lint docs bench build clean
 
 help: ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 8
@@ -30,6 +30,9 @@ test: $(VENV)/ready ## the test suite, on all cores; about ten minutes on two
 
 flower: .venv-flower/ready ## tests of federations over Flower, in an environment of its own (Python 3.11 or newer)
 	.venv-flower/bin/python -m pytest -n auto -m flower tests/flower tests/cli
+
+federation: .venv-flower/ready ## three nodes over TLS; node, server and link are killed; ends where its simulation does
+	.venv-flower/bin/python benchmarks/federation/demo.py
 
 lint: $(VENV)/ready ## formatting, lint and types
 	$(BIN)/ruff format --check .

@@ -145,6 +145,19 @@ def _register(given: Given) -> None:
         print(f"node {node}: {'registered' if is_new else 'was registered already'}")
 
 
+def _arguments_of_renew(parser: ArgumentParser) -> None:
+    _folder(parser)
+    parser.add_argument("--hosts", nargs="+", type=str, default=[], help="further names and IP addresses of the link")
+
+
+def _renew(given: Given) -> None:
+    from fedlightning.flower.deployment.renewal import renew, validity
+
+    server = given.flower().server
+    hosts = renew(server, given.values["hosts"])
+    print(f"{server.certificate}: for {', '.join(hosts)}; {validity(server)}. Start link and proxy again to use it.")
+
+
 def _arguments_of_run(parser: ArgumentParser) -> None:
     _folder(parser)
     parser.add_argument("--ckpt_path", type=str | None, default=None, help="checkpoint to resume from, or last")
@@ -214,6 +227,7 @@ COMMANDS = {
     "run": Command("Submit a run, and show its log until it ends.", _arguments_of_run, _run, takes_changes=True),
     "watch": Command("Show the log of the latest run until it ends.", _folder, _watch),
     "stop": Command("Stop the run.", _folder, _stop),
+    "renew": Command("Replace the link's certificate, before it ends.", _arguments_of_renew, _renew),
     "status": Command("Say which nodes are online, and how far the run is.", _folder, _status),
 }
 """The commands by name."""

@@ -14,6 +14,7 @@ from fedlightning.core.strict_yaml import read_mapping
 
 _ITS_OWN = {
     "data": "fedlightning.data.remote.RemoteClients",
+    "work": "fedlightning.federation.remote.run_config.LocalWork",
     "deadlines": "fedlightning.federation.transport.remote.Deadlines",
     "checks": "fedlightning.federation.remote.checks.AnswerChecks",
     "silence": "fedlightning.federation.remote.silence.Silence",
@@ -50,14 +51,24 @@ def require_changes(folder: Path, changes: Sequence[str]) -> None:
         if not equals:
             raise MistakeError(f"{change}: there is no value. Expected {change}=...")
         if head in _ITS_OWN:
-            _require_argument(change, _ITS_OWN[head], rest.removeprefix("init_args."))
+            _require_argument(change, head, rest.removeprefix("init_args."), text)
         elif file is not None:
             options.require(change, name)
             options.set(name, yaml.safe_load(text))
 
 
-def _require_argument(change: str, path: str, name: str) -> None:
-    found = sources.find(path)
-    known = None if found is None else sources.arguments(found)
-    if known is not None and name.partition(".")[0] not in known:
-        raise MistakeError(no_argument(change, path.rpartition(".")[2], name, known))
+def _require_argument(change: str, section: str, name: str, value: str) -> None:
+    known = _arguments(section)
+    if name.partition(".")[0] in known:
+        return
+    if section == "data" and name in _arguments("work"):
+        raise MistakeError(
+            f"{change}: minibatches are drawn at the nodes. Set it for all of them: --work.{name}={value}."
+        )
+    raise MistakeError(no_argument(change, _ITS_OWN[section].rpartition(".")[2], name, known))
+
+
+def _arguments(section: str) -> list[str]:
+    """Return the arguments of a section of a federation's run."""
+    found = sources.find(_ITS_OWN[section])
+    return [] if found is None else sources.arguments(found) or []

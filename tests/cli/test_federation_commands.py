@@ -127,6 +127,15 @@ def test_stop_and_status_say_how_things_are(flower, tmp_path, capsys):
     assert "node a: online, clients 0, 1\n" in capsys.readouterr().out
 
 
+def test_renew_says_what_is_to_be_done(flower, tmp_path, capsys):
+    before = flower.server.certificate.read_bytes()
+    main(["federation", "renew", f"{tmp_path}/f", "--hosts", "192.0.2.9"])
+    assert flower.server.certificate.read_bytes() != before
+    said = capsys.readouterr().out
+    assert "for 127.0.0.1, localhost, ::1, 192.0.2.9; certificate until " in said
+    assert said.endswith("Start link and proxy again to use it.\n")
+
+
 def test_a_link_that_is_not_running_ends_every_command_alike(flower, tmp_path):
     flower.running = False
     for command in ("register", "run", "watch", "stop", "status"):

@@ -36,7 +36,12 @@ def test_changes_are_told_from_arguments():
         ("--trainer.max_stpes=3", "Did you mean 'trainer.max_steps'?"),
         ("--model.init_args.algorithm.init_args.lrr=3", "FedAvg has no argument 'lrr'. Did you mean 'lr'?"),
         ("--model.init_args.netwrok=3", "Classification has no argument 'netwrok'"),
-        ("--data.batch_size=3", "RemoteClients has no argument 'batch_size'."),
+        (
+            "--data.round_per_epoch=3",
+            "RemoteClients has no argument 'round_per_epoch'. Did you mean 'rounds_per_epoch'?",
+        ),
+        ("--data.batch_size=3", "minibatches are drawn at the nodes. Set it for all of them: --work.batch_size=3."),
+        ("--work.batchsize=3", "LocalWork has no argument 'batchsize'. Did you mean 'batch_size'?"),
         ("--checks.largst=3", "AnswerChecks has no argument 'largst'. Did you mean 'largest'?"),
         ("--silence.tolerence=3", "Silence has no argument 'tolerence'. Did you mean 'tolerance'?"),
     ],
@@ -52,6 +57,12 @@ def test_what_is_misspelt_is_found(place, change, said, tmp_path):
 
 def test_what_is_right_passes(tmp_path):
     (tmp_path / "run.yaml").write_text(RUN)
-    changes = ["--trainer.max_steps=5", "--deadlines.phase=5", "--data.rounds_per_epoch=5", "--seed_everything=1"]
+    changes = [
+        "--trainer.max_steps=5",
+        "--deadlines.phase=5",
+        "--work.local_steps=5",
+        "--data.rounds_per_epoch=5",
+        "--seed_everything=1",
+    ]
     require_changes(tmp_path, [*changes, "--model.init_args.algorithm.init_args.lr=0.2", "--data.init_args.seed=3"])
     require_changes(tmp_path / "nowhere", changes)

@@ -54,6 +54,6 @@ class Flower:
         self.followed.append(run_id)
 
 
-def run_of(number, status="running", elapsed=3.0, details=""):
+def run_of(number, status="running", elapsed=3.0, details="N/A"):
     """A run as Flower lists it."""
     return {"run-id": number, "status": status, "status-details": details, "elapsed": elapsed}

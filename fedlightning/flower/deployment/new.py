@@ -125,4 +125,6 @@ _RUN_HEAD = """\
 # The run of this federation: task, algorithm and trainer as in the simulation. Minibatches (batch size, local steps)
 # are the nodes' own and stand in their node.yaml. Values of one run are changed on the command line:
 # fedlightning federation run FOLDER --trainer.max_steps=20
+# Further sections: work (batch_size, local_steps, local_epochs, for all nodes in place of their own), deadlines (enrol,
+# phase, evaluate, in seconds), checks (largest), silence (tolerance).
 """

@@ -14,6 +14,8 @@ from fedlightning.flower.deployment.files import PRIVATE, replace
 from fedlightning.flower.deployment.flower_commands import FlowerCommands
 from fedlightning.flower.deployment.registration import Registration
 
+_NO_DETAILS = "N/A"
+
 
 @dataclass(frozen=True)
 class Run:
@@ -143,6 +145,10 @@ class Runs:
 
 
 def _run(answer: Any) -> Run:
+    details = str(answer["status-details"])
     return Run(
-        str(answer["run-id"]), str(answer["status"]), str(answer.get("status-details") or ""), float(answer["elapsed"])
+        str(answer["run-id"]),
+        str(answer["status"]),
+        "" if details == _NO_DETAILS else details,
+        float(answer["elapsed"]),
     )

@@ -7,6 +7,7 @@ from typing import Any
 
 from fedlightning.flower.deployment.flower_commands import FlowerCommands
 from fedlightning.flower.deployment.registration import Registration
+from fedlightning.flower.deployment.renewal import validity
 from fedlightning.flower.deployment.runs import Runs
 
 
@@ -19,7 +20,7 @@ def status_lines(flower: FlowerCommands) -> list[str]:
     federation, ids, runs = flower.server.federation, Registration(flower).ids, Runs(flower)
     flower.require_link()
     states = {str(node["node-id"]): str(node["status"]) for node in flower.ask("supernode", "list")["nodes"]}
-    lines = [f"link: {federation.listen}, for nodes {federation.address}"]
+    lines = [f"link: {federation.listen}, for nodes {federation.address}, {validity(flower.server)}"]
     for name, clients in federation.nodes.items():
         state = states.get(ids.get(name, ""), "not registered")
         lines.append(f"node {name}: {_STATES.get(state, state)}, {_clients(clients)}")

@@ -7,7 +7,9 @@ import pytest
 pytest.importorskip("flwr", reason="Flower is not installed; make flower runs these tests")
 pytestmark = pytest.mark.flower
 
+import re
 import stat
+from inspect import signature
 
 import yaml
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
@@ -114,3 +116,21 @@ def test_nothing_is_left_of_a_federation_that_could_not_be_made(tmp_path):
     with pytest.raises(InvalidValueError, match="nginx cannot read"):
         federation_in(tmp_path / "a$b", "a.org:443")
     assert {path.name for path in tmp_path.iterdir()} == {"few.yaml"}
+
+
+def test_the_run_s_file_names_the_sections_that_there_are(tmp_path):
+    from fedlightning.federation.remote.checks import AnswerChecks
+    from fedlightning.federation.remote.run_config import LocalWork
+    from fedlightning.federation.remote.silence import Silence
+    from fedlightning.federation.transport.remote import Deadlines
+
+    server = federation_in(tmp_path / "f")
+    head = " ".join(line[2:] for line in server.run_file.read_text().splitlines() if line.startswith("# "))
+    for name, section in {
+        "work": LocalWork,
+        "deadlines": Deadlines,
+        "checks": AnswerChecks,
+        "silence": Silence,
+    }.items():
+        listed = re.search(rf"\b{name} \(([^)]*)\)", head)[1].split(", ")
+        assert listed[: len(signature(section).parameters)] == list(signature(section).parameters)

@@ -8,6 +8,7 @@ pytest.importorskip("flwr", reason="Flower is not installed; make flower runs th
 pytestmark = pytest.mark.flower
 
 import json
+import re
 
 from fedlightning.flower.deployment.status import progress_line, status_lines
 from tests.support.deployment import Flower, federation_in, run_of
@@ -19,8 +20,9 @@ def test_nodes_are_named_though_flower_numbers_them(tmp_path):
     nodes = [{"node-id": "9", "status": "offline"}, {"node-id": "5", "status": "online"}]
     flower = Flower(federation_in(tmp_path / "f"), [{"nodes": nodes}, {"runs": []}])
     (flower.server.link / "nodes.json").write_text('{"b": "5"}')
-    assert status_lines(flower) == [
-        "link: 127.0.0.1:8443, for nodes 127.0.0.1:8443",
+    link, *others = status_lines(flower)
+    assert re.fullmatch(r"link: 127.0.0.1:8443, for nodes 127.0.0.1:8443, certificate until \d{4}-\d\d-\d\d", link)
+    assert others == [
         "node a: not registered, clients 0, 1",
         "node b: online, client 2",
         "run: none yet",
