@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 OLDEST ?= $(PYTHON)
 NEWEST ?= $(PYTHON)
 
-.PHONY: help demo test flower federation lint docs bench build clean
+.PHONY: help demo test flower processes federation lint docs bench build clean
 
 help: ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 8
@@ -29,7 +29,10 @@ test: $(VENV)/ready ## the test suite, on all cores; about ten minutes on two
 	touch $@
 
 flower: .venv-flower/ready ## tests of federations over Flower, in an environment of its own (Python 3.11 or newer)
-	.venv-flower/bin/python -m pytest -n auto -m flower tests/flower tests/cli
+	.venv-flower/bin/python -m pytest -n auto -m 'flower and not slow' tests/flower tests/cli
+
+processes: .venv-flower/ready ## tests of links, nodes and servers as processes over TLS, killed and resumed; minutes
+	.venv-flower/bin/python -m pytest -m 'flower and slow' tests/flower tests/cli
 
 federation: .venv-flower/ready ## three nodes over TLS; node, server and link are killed; ends where its simulation does
 	.venv-flower/bin/python benchmarks/federation/demo.py
