@@ -23,6 +23,7 @@ from fedlightning.federation.remote.run_config import LocalWork, RunConfig
 from fedlightning.federation.remote.store import StoreError
 from fedlightning.federation.transport.remote import Deadlines, Remote
 from fedlightning.flower.host import NodeHost
+from fedlightning.flower.kept_run import keep_run
 from fedlightning.flower.node_config import NodeConfig
 from fedlightning.oracle import Sequential
 from fedlightning.tasks.base import FederatedLightningModule
@@ -165,3 +166,14 @@ def test_a_kept_run_that_is_no_longer_allowed_waits_for_another(tmp_path, caplog
 def test_one_process_at_a_time_keeps_the_states(tmp_path):
     with contextlib.closing(NodeHost(node_config(tmp_path, 0))), pytest.raises(StoreError, match="Another process"):
         NodeHost(node_config(tmp_path, 0))
+
+
+def test_a_kept_run_whose_class_fails_waits_for_another(tmp_path, monkeypatch, caplog):
+    keep_run(described(Tumour, SCAFFOLD(0.05)).to_text(), tmp_path)
+
+    def fail(run, allowed):
+        raise ZeroDivisionError("in a class of the run")
+
+    monkeypatch.setattr("fedlightning.flower.host.built_task", fail)
+    with contextlib.closing(NodeHost(node_config(tmp_path, 0, states="."))):
+        assert "is given up, until a server enrols this node again: ZeroDivisionError" in caplog.text
