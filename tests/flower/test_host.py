@@ -174,6 +174,6 @@ def test_a_kept_run_whose_class_fails_waits_for_another(tmp_path, monkeypatch, c
     def fail(run, allowed):
         raise ZeroDivisionError("in a class of the run")
 
-    monkeypatch.setattr("fedlightning.flower.host.built_task", fail)
+    monkeypatch.setattr("fedlightning.flower.node_task.built_task", fail)
     with contextlib.closing(NodeHost(node_config(tmp_path, 0, states="."))):
         assert "is given up, until a server enrols this node again: ZeroDivisionError" in caplog.text
