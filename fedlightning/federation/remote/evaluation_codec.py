@@ -11,9 +11,9 @@ from fedlightning.federation.remote.packet import Packet, PacketError, nested, p
 from fedlightning.federation.remote.standing import (
     Asked,
     precision_values,
+    read_asked,
     read_moment,
     read_precision,
-    read_standings,
     standing_writer,
 )
 
@@ -39,7 +39,7 @@ def decode_evaluate(packet: Packet) -> Asked[EvaluationRequest]:
     reader = Reader(packet, EVALUATE)
     point, buffers = reader.optional_tensor("point"), reader.optional_tensor("buffers")
     request = EvaluationRequest(reader.value("stage", str), point, buffers, read_precision(reader), read_moment(reader))
-    return Asked(reader.value("federation", str), request, read_standings(reader))
+    return read_asked(reader, request)
 
 
 def encode_evaluation(answers: Sequence[EvaluationAnswer]) -> Packet:

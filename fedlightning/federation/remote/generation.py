@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
 from hashlib import sha256
@@ -108,6 +109,7 @@ class RequestDigest:
 
 
 _KEY = 32
+_FEDERATION = re.compile(r"[0-9a-f]{32}")
 
 
 def _is_key(text: str) -> bool:
@@ -121,6 +123,16 @@ def _add(digest: Any, value: Any) -> None:
         digest.update(raw.data)
     else:
         digest.update(repr(value).encode())
+
+
+def require_federation(federation: str) -> None:
+    """Make sure that an id of a federation, which names a folder, names no other place.
+
+    Raises:
+        PacketError: If it is none that a server has made.
+    """
+    if not _FEDERATION.fullmatch(federation):
+        raise PacketError(f"{federation[:80]!r} is no id of a federation; expected 32 hexadecimal digits.")
 
 
 def require_distinct(client_ids: Sequence[int]) -> None:

@@ -8,7 +8,13 @@ from typing import Generic, TypeVar
 
 from fedlightning.federation.protocol import Moment, Precision
 from fedlightning.federation.remote.fields import Reader, Writer
-from fedlightning.federation.remote.generation import Generation, Standing, require_distinct, text_of
+from fedlightning.federation.remote.generation import (
+    Generation,
+    Standing,
+    require_distinct,
+    require_federation,
+    text_of,
+)
 from fedlightning.federation.remote.packet import PacketError, Value
 from fedlightning.federation.remote.tensors import dtype_name, named_dtype
 
@@ -42,12 +48,18 @@ def standing_writer(federation: str, standings: Sequence[Standing]) -> Writer:
     )
 
 
-def read_standings(reader: Reader) -> tuple[Standing, ...]:
-    """Return from which state each client answers.
+def read_asked(reader: Reader, request: RequestT) -> Asked[RequestT]:
+    """Return a request with what says from which states clients answer it.
 
     Raises:
-        PacketError: If a client is named twice, or something is missing.
+        PacketError: If the federation is none, a client is named twice, or something is missing.
     """
+    federation = reader.value("federation", str)
+    require_federation(federation)
+    return Asked(federation, request, _read_standings(reader))
+
+
+def _read_standings(reader: Reader) -> tuple[Standing, ...]:
     clients, bases = reader.integers("client_ids"), reader.strings("bases")
     kept_clients, kept = reader.integers("kept_clients"), reader.strings("kept")
     require_distinct(clients)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +13,11 @@ from torch import Tensor
 
 from fedlightning.core.errors import FedlightningError, InvalidValueError
 from fedlightning.federation.client_states import StatesByField
-from fedlightning.federation.remote.generation import Generation, Standing
-from fedlightning.federation.remote.packet import Packet, PacketError
+from fedlightning.federation.remote.generation import Generation, Standing, require_federation
+from fedlightning.federation.remote.packet import Packet
 from fedlightning.federation.whole_files import sync_folder, why_unwritten, write_whole
 
 _SUFFIX = ".pt"
-_FEDERATION = re.compile(r"[0-9a-f]{32}")
 
 
 class StoreError(FedlightningError, RuntimeError):
@@ -95,8 +93,7 @@ class KeptStates:
         return sorted(generation for generation in found if generation is not None)
 
     def _path(self, federation: str, client: int, generation: Generation | None) -> Path:
-        if not _FEDERATION.fullmatch(federation):
-            raise PacketError(f"{federation[:80]!r} is no id of a federation; expected 32 hexadecimal digits.")
+        require_federation(federation)
         return self.folder / federation / f"client-{client}" / f"{generation}{_SUFFIX}"
 
 

@@ -15,9 +15,9 @@ from fedlightning.federation.remote.packet import Packet, nested, parts_of
 from fedlightning.federation.remote.standing import (
     Asked,
     precision_values,
+    read_asked,
     read_moment,
     read_precision,
-    read_standings,
     standing_writer,
 )
 
@@ -55,7 +55,7 @@ def decode_asked(packet: Packet, types: MessageTypes) -> Asked[Request]:
         read_precision(reader),
         read_moment(reader),
     )
-    return Asked(reader.value("federation", str), request, read_standings(reader))
+    return read_asked(reader, request)
 
 
 def encode_answer(answer: Answer) -> Packet:

@@ -142,6 +142,7 @@ def test_a_state_that_is_gone_is_refused_before_anything_is_computed(tmp_path, m
             "Client 2 is not at this node, .* 1, 3",
         ),
         (lambda: encode_asked(Asked("..", request_of(), (Standing(1),))), "is no id of a federation"),
+        (lambda: encode_asked(Asked("../elsewhere", request_of(), ())), "is no id of a federation"),
         (lambda: Packet("run", {"code": "1"}), "no answer to a message of the kind 'run'"),
         (lambda: Packet("ask"), "has federation = nothing|has round = nothing"),
         (lambda: Packet("evaluate"), "made without evaluation data"),
@@ -151,7 +152,8 @@ def test_requests_that_do_not_fit_are_refused(packet, why, tmp_path):
     service = service_in(tmp_path)
     with pytest.raises(ValueError, match=why):
         raise ValueError(failure(service, packet()))
-    assert not list(tmp_path.glob("*/client-*"))
+    assert [path.name for path in tmp_path.rglob("*")] == ["lock"]
+    assert not (tmp_path.parent / "elsewhere").exists()
     assert "PacketError" in decode_failure(Packet.from_bytes(service.handle(b"x"))).error
 
 
