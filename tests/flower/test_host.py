@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from dataclasses import replace
+from uuid import UUID
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from fedlightning.federation.remote.enrolment import EnrolmentError
 from fedlightning.federation.remote.failure import decode_failure
 from fedlightning.federation.remote.packet import Packet
 from fedlightning.federation.remote.run_config import LocalWork, RunConfig
+from fedlightning.federation.remote.silence import NodeError
 from fedlightning.federation.remote.store import StoreError
 from fedlightning.federation.transport.remote import Deadlines, Remote
 from fedlightning.flower.host import NodeHost
@@ -120,6 +122,39 @@ def test_another_run_takes_the_place_of_the_first(tmp_path):
     for task, algorithm in ((Tumour, SCAFFOLD(0.05)), (Offset, FedAPM(0.05)), (Tumour, SCAFFOLD(0.1))):
         run = described(task, algorithm)
         assert_equal(federated(nodes, task, algorithm, run, rounds=2), simulated(task, algorithm, run, rounds=2))
+
+
+def test_a_resume_with_other_hyper_parameters_is_answered_with_them(tmp_path, monkeypatch):
+    """A server killed after nodes have answered repeats the round; what they kept was computed as the run was then."""
+    monkeypatch.setattr("fedlightning.federation.remote.ledger.uuid4", lambda: UUID(int=1))  # the federation goes on
+    nodes = Wires(hosts(tmp_path, [3, 1], [0, 2]))
+    for lr in (0.05, 0.1):
+        run = described(Tumour, SCAFFOLD(lr))
+        there = federated(nodes, Tumour, SCAFFOLD(lr), run, rounds=1)
+        assert_equal(there, simulated(Tumour, SCAFFOLD(lr), run, rounds=1))
+    assert len(list((tmp_path / "node-0" / "states" / UUID(int=1).hex / "client-1").iterdir())) == 2
+
+
+class Interrupted(Wires):
+    """Nodes that another server enrols for its run before the first message of a kind."""
+
+    def __init__(self, services, other, kind):
+        super().__init__(services)
+        self.other, self.kind = other, kind
+
+    def exchange(self, packets, group, seconds):
+        if self.other is not None and next(iter(packets.values())).kind == self.kind:
+            other, self.other = self.other, None
+            for service in self.services.values():
+                service.handle(Packet("enrol", {"run": other.to_text()}).to_bytes())
+        return super().exchange(packets, group, seconds)
+
+
+def test_two_servers_at_once_do_not_get_each_others_answers(tmp_path):
+    other = described(Tumour, SCAFFOLD(0.1))
+    nodes = Interrupted(hosts(tmp_path, [0, 1, 2, 3]), other, "ask")
+    with pytest.raises(NodeError, match=r"of another run than the one .* one server at a time"):
+        federated(nodes, Tumour, SCAFFOLD(0.05), described(Tumour, SCAFFOLD(0.05)))
 
 
 def test_a_run_that_names_other_classes_is_refused_and_the_last_one_stays(tmp_path):

@@ -22,7 +22,7 @@ EVALUATE, EVALUATION = "evaluate", "evaluation"
 
 def encode_evaluate(asked: Asked[EvaluationRequest]) -> Packet:
     """Return an evaluation request to some clients of one node."""
-    writer = standing_writer(asked.federation, asked.standings)
+    writer = standing_writer(asked)
     writer.values["stage"] = asked.request.stage
     writer.tensor("point", asked.request.point)
     writer.tensor("buffers", asked.request.buffers)

@@ -73,10 +73,16 @@ class Standing:
 class RequestDigest:
     """Names the generations that a request leads to, one for each client."""
 
-    def __init__(self, request: Request) -> None:
-        """Digest what all clients of a request are sent alike."""
+    def __init__(self, request: Request, run: str = "") -> None:
+        """Digest what all clients of a request are sent alike.
+
+        Args:
+            request: The request.
+            run: Name of the run, which stands for task, hyper-parameters and clients' work; empty if it has none.
+        """
         stamp, precision = request.stamp, request.precision
         plain = (
+            run,
             *stamp,
             request.seed,
             request.buffer_names,

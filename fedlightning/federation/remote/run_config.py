@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from hashlib import sha256
 from typing import Any
 
 import yaml
@@ -88,6 +89,11 @@ class RunConfig:
             return cls(**{**content, "work": LocalWork(**content["work"])})
         except (InvalidValueError, InvalidTypeError) as error:
             raise InvalidValueError(f"The description of the run cannot be used: {error}") from None
+
+
+def name_of_run(text: str) -> str:
+    """Return the name of a run, worked out alike by server and nodes from its description; empty for no description."""
+    return sha256(text.encode()).hexdigest()[:32] if text else ""
 
 
 class _PlainDumper(yaml.SafeDumper):  # type: ignore[misc]

@@ -28,7 +28,7 @@ def encode_asked(asked: Asked[Request]) -> Packet:
     """Return a request to some clients of one node; what belongs to other clients stays here."""
     clients = [each.client for each in asked.standings]
     request = asked.request.to(*clients)
-    writer = standing_writer(asked.federation, asked.standings)
+    writer = standing_writer(asked)
     writer.values |= {"round": request.stamp.round, "phase": request.stamp.phase, "seed": request.seed}
     writer.values |= {**precision_values(request.precision), "buffer_names": list(request.buffer_names)}
     writer.values["moment"] = list(astuple(request.moment))

@@ -23,7 +23,9 @@ _RESERVED = {"step", "epoch"}
 class RemoteEvaluation:
     """Asks nodes for metrics of their clients' models, and says of which clients there are none."""
 
-    def __init__(self, carrier: Carrier, directory: Directory, ledger: Ledger, seconds: float, tolerance: int) -> None:
+    def __init__(
+        self, carrier: Carrier, directory: Directory, ledger: Ledger, seconds: float, tolerance: int, run: str = ""
+    ) -> None:
         """Take what an evaluation needs.
 
         Args:
@@ -32,9 +34,11 @@ class RemoteEvaluation:
             ledger: From which state each client answers.
             seconds: How long the server waits for nodes, above 0.
             tolerance: Evaluations in a row that may fail at a node, at least 1, with the last of which the run stops.
+            run: Name of the run, which alone nodes answer; empty if they have their task without any.
         """
         self._directory = directory
         self._ledger = ledger
+        self._run = run
         self._seconds = seconds
         self._exchange = Exchange(carrier, directory, Silence(tolerance))
         self._missing: list[int] = []
@@ -57,7 +61,7 @@ class RemoteEvaluation:
         asked, packets = self._directory.by_node(client_ids), {}
         for node, own in asked.items():
             standings = tuple(self._ledger.standing(client) for client in own)
-            packets[node] = encode_evaluate(Asked(self._ledger.federation, request, standings))
+            packets[node] = encode_evaluate(Asked(self._ledger.federation, request, standings, self._run))
         heard: set[int] = set()
         for node, packet in self._exchange.answers(packets, request.stage, where, self._seconds):
             try:

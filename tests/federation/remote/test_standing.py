@@ -15,8 +15,8 @@ ONE, OTHER = Generation(1, 0, "a" * 32), Generation(2, 1, "b" * 32)
 
 def test_every_client_gets_its_own_back():
     standings = (Standing(4, ONE, (OTHER, ONE)), Standing(1), Standing(2, OTHER, (ONE,)))
-    packet = standing_writer("f" * 32, standings).packet("ask")
-    assert read_asked(Reader(packet, "ask"), "what") == Asked("f" * 32, "what", standings)
+    asked = Asked("f" * 32, "what", standings, "run")
+    assert read_asked(Reader(standing_writer(asked).packet("ask"), "ask"), "what") == asked
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_every_client_gets_its_own_back():
     ],
 )
 def test_what_is_not_said_of_every_client_is_refused(values, why):
-    packet = Writer(**{"federation": "f" * 32, "kept_clients": [], "kept": [], **values}).packet("ask")
+    packet = Writer(**{"federation": "f" * 32, "run": "", "kept_clients": [], "kept": [], **values}).packet("ask")
     with pytest.raises(PacketError, match=why):
         read_asked(Reader(packet, "ask"), None)
 
