@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,6 +121,7 @@ class GenerationStore(KeptStates):
         except OSError as error:
             raise StoreError(f"The states of clients cannot be kept: {why_unwritten(error, self.folder)}") from error
         _lock(self._lock, self.folder)
+        _keep_from_forks(self)
         for place in ("*", "*/client-*"):
             for partial in self.folder.glob(f"{place}/*{_SUFFIX}.partial-*"):
                 partial.unlink(missing_ok=True)
@@ -166,6 +168,18 @@ class GenerationStore(KeptStates):
         for generation in self.generations(federation, standing.client):
             if generation not in needed and generation.round < round_index:
                 self._path(federation, standing.client, generation).unlink(missing_ok=True)
+
+
+def _keep_from_forks(store: GenerationStore) -> None:
+    """Have forks of this process, such as those that load data, not hold the folder after it was killed."""
+    held = weakref.ref(store)
+
+    def let_go() -> None:
+        if (inherited := held()) is not None:
+            inherited.close()  # this process's lock stays
+
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=let_go)
 
 
 def _lock(handle: int, folder: Path) -> None:
