@@ -106,7 +106,7 @@ def _read_log_options(text: str) -> dict[str, dict[str, bool]]:
     try:
         found = json.loads(text)
         options = {str(name): dict(given) for name, given in found.items()}
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise PacketError("How a node reports logged values cannot be read.") from error
     if any(type(flag) is not bool for given in options.values() for flag in given.values()):
         raise PacketError(f"A node reports logged values as {text[:80]}; expected options that are true or false.")
@@ -125,7 +125,7 @@ def _read_parameters(reader: Reader) -> tuple[Parameter, ...]:
         raise PacketError("A message does not say shape and dtype of each parameter.")
     try:
         sizes = [tuple(int(size) for size in json.loads(shape)) for shape in shapes]
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise PacketError("The shape of a parameter cannot be read.") from error
     return tuple(
         Parameter(name, size, named_dtype(dtype)) for name, size, dtype in zip(names, sizes, dtypes, strict=True)
