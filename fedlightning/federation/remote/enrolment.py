@@ -68,6 +68,7 @@ class Directory:
         self._clock = clock
         self._names: dict[int, str] = {}
         self._node_of: dict[int, int] = {}
+        self._silences: dict[str, str] = {}
         self._known: set[int] = set()
 
     def resume(self, samples: Tensor) -> None:
@@ -102,6 +103,7 @@ class Directory:
                     f"{len(missing)} of {len(self.samples)} clients are at no node after {self._seconds:g} seconds: "
                     f"{', '.join(map(str, missing[:10]))}. Start their nodes, or lower the number of clients. "
                     f"There are the nodes {', '.join(self._names.values()) or 'none'}."
+                    + "".join(f" Node {name} did not enrol: {why}." for name, why in self._silences.items())
                 )
             time.sleep(self._pause)
 
@@ -122,10 +124,13 @@ class Directory:
             return
         seconds = self._seconds if begins else min(self._seconds, _LATE)
         for delivery in self._carrier.exchange(new, "enrol", seconds):
+            name = present[delivery.node]
             if delivery.packet is None:
+                self._begin_silence(name, delivery.silence.rstrip("."))
                 continue
+            self._silences.pop(name, None)
             try:
-                self._enrol(delivery.node, present[delivery.node], delivery.packet)
+                self._enrol(delivery.node, name, delivery.packet)
             except EnrolmentError as error:
                 if begins:
                     raise
@@ -157,6 +162,12 @@ class Directory:
         """Return a node's name with its clients, for messages."""
         clients = ", ".join(map(str, self.clients_of(node)))
         return f"node {self._names.get(node, node)} ({'client' if ',' not in clients else 'clients'} {clients})"
+
+    def _begin_silence(self, name: str, why: str) -> None:
+        """Warn of a node that does not enrol, once for each reason."""
+        if self._silences.get(name) != why:
+            self._silences[name] = why
+            warnings.warn(f"Node {name} did not enrol: {why}. It is asked again.", RuntimeWarning, stacklevel=3)
 
     def _enrol(self, node: int, name: str, packet: Packet) -> None:
         try:

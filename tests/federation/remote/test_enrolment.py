@@ -79,10 +79,25 @@ def test_the_server_waits_for_nodes_that_start_later():
 
 
 def test_clients_that_are_nowhere_are_named():
-    with pytest.raises(
-        EnrolmentError, match=r"2 of 3 clients are at no node after 2\.5 seconds: 1, 2\. Start their nodes"
+    with (
+        pytest.warns(RuntimeWarning, match="Node node-8 did not enrol: it is dead. It is asked again") as warned,
+        pytest.raises(
+            EnrolmentError,
+            match=r"2 of 3 clients are at no node after 2\.5 seconds: 1, 2\. Start their nodes.* did not enrol: it is",
+        ),
     ):
         directory(Nodes({7: holding(0), 8: None})).complete()
+    assert len(warned) == 1
+
+
+def test_a_node_that_enrols_at_last_is_named_no_more():
+    carrier = Nodes({7: holding(0), 8: None})
+    found = directory(carrier)
+    with pytest.warns(RuntimeWarning, match="node-8 did not enrol"):
+        found.look_for_nodes(begins=True)
+    carrier.enrolments[8] = holding(1)
+    with pytest.raises(EnrolmentError, match=r"1 of 3 clients .* nodes node-7, node-8\.$"):
+        found.complete()
 
 
 @pytest.mark.parametrize(
