@@ -30,6 +30,10 @@ def test_a_description_comes_back_as_it_was():
             "model: {class_path: a.B}\nseed: 1\nprecision: x\nwork: {batch_size: y}",
             r"batch_size='y'\): expected a whole",
         ),
+        (
+            "model: {class_path: a.B}\nseed: 1\nprecision: x\nwork: {local_steps: 2, local_epochs: 1}",
+            r"local_steps=2, local_epochs=1: expected one",
+        ),
         ("a: &x [1]\nb: *x", r"alias \*x is not allowed"),
         ("a: !!python/object/apply:os.getcwd []", "no YAML"),
         ("a" * (LARGEST + 1), "at most 1048576 are read"),
