@@ -40,8 +40,8 @@ class LocalWork:
         require(self, "batch_size", "local_steps", "local_epochs", at_least=1, optional=True, whole=True)
         if self.local_steps is not None and self.local_epochs is not None:
             raise InvalidValueError(
-                f"local_steps={self.local_steps}, local_epochs={self.local_epochs}: expected one of them, since a client "
-                "works for as many steps as the one says or as the other takes."
+                f"local_steps={self.local_steps}, local_epochs={self.local_epochs}: expected one of them, since a "
+                "client works for as many steps as the one says or as the other takes."
             )
 
     @property
