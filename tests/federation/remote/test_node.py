@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -157,14 +158,17 @@ def test_requests_that_do_not_fit_are_refused(packet, why, tmp_path):
     assert "PacketError" in decode_failure(Packet.from_bytes(service.handle(b"x"))).error
 
 
-def test_an_error_of_the_objective_is_named_and_keeps_nothing(tmp_path):
+def test_an_error_of_the_objective_is_named_and_keeps_nothing(tmp_path, caplog):
     class Failing(Line):
         def objective(self, batch):
-            raise RuntimeError("no such sensor")
+            raise KeyError(f"patient {batch[0][0].tolist()}")
 
     service = service_in(tmp_path, seeded(lambda: Failing(fl.SCAFFOLD(0.05))))
     packet = encode_asked(Asked(FEDERATION, request_of(), (Standing(1),)))
-    assert "no such sensor" in failure(service, packet)
+    text = failure(service, packet)
+    assert re.search(r"Failing\.objective failed for client 1: KeyError: \(its text stays at the node", text)
+    assert "patient" not in text  # errors quote data
+    assert "patient" in caplog.text
     assert not list(tmp_path.glob("*/client-*/*"))
 
 
