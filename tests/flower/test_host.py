@@ -17,9 +17,11 @@ from lightning.fabric import seed_everything
 
 from fedlightning.algorithms import SCAFFOLD, FedAPM
 from fedlightning.data.remote import RemoteClients
+from fedlightning.federation.protocol import Precision
 from fedlightning.federation.remote.enrolment import EnrolmentError
 from fedlightning.federation.remote.failure import decode_failure
 from fedlightning.federation.remote.packet import Packet
+from fedlightning.federation.remote.roster_codec import decode_enrolment
 from fedlightning.federation.remote.run_config import LocalWork, RunConfig
 from fedlightning.federation.remote.silence import NodeError
 from fedlightning.federation.remote.store import StoreError
@@ -176,6 +178,8 @@ def test_a_node_may_choose_its_precision(tmp_path):
     rounded, exact = (simulated(Tumour, SCAFFOLD(0.05), run, precision) for precision in ("bf16-mixed", "32-true"))
     assert_equal(there, rounded)
     assert not torch.equal(there.head.weight, exact.head.weight)
+    enrolment = decode_enrolment(Packet.from_bytes(nodes.services[100].handle(Packet("enrol").to_bytes())))
+    assert enrolment.precision == Precision(torch.bfloat16)  # the server says so
 
 
 def test_before_a_run_a_node_says_that_it_knows_of_none(tmp_path):

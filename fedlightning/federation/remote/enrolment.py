@@ -183,6 +183,14 @@ class Directory:
             self._node_of[client] = node
             self.samples[client] = int(samples)
         self._names[node] = name
+        if enrolment.precision is not None:
+            numbers = enrolment.precision.dtype or "the numbers of its parameters"
+            warnings.warn(
+                f"Node {name} evaluates objectives in {numbers} by its own config, whatever the run says. For the "
+                "run's precision, set precision to null in its node.yaml.",
+                RuntimeWarning,
+                stacklevel=4,
+            )
 
     def _problems(self, theirs: Enrolment) -> list[str]:
         """Return what is wrong with an enrolment."""

@@ -144,8 +144,9 @@ class NodeService:
 
     def _enrol(self, packet: Packet) -> Packet:
         shard, algorithm = self._shard, type_name(type(self._algorithm))
+        parameters, version = self.simulation.parameters, fedlightning.__version__
         return encode_enrolment(
-            Enrolment(shard.client_ids, shard.samples, self.simulation.parameters, algorithm, fedlightning.__version__)
+            Enrolment(shard.client_ids, shard.samples, parameters, algorithm, version, self._precision)
         )
 
     def _join(self, packet: Packet) -> Packet:

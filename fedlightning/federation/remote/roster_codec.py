@@ -29,6 +29,7 @@ class Enrolment:
         parameters: The shared parameters of the node's task.
         algorithm: The class of the node's algorithm.
         version: The node's version of fedlightning.
+        precision: Precision of the objective that the node has chosen itself; None where it is the run's.
     """
 
     client_ids: list[int]
@@ -36,6 +37,7 @@ class Enrolment:
     parameters: tuple[Parameter, ...]
     algorithm: str
     version: str
+    precision: Precision | None = None
 
 
 def encode_enrolment(enrolment: Enrolment) -> Packet:
@@ -43,6 +45,7 @@ def encode_enrolment(enrolment: Enrolment) -> Packet:
     writer = Writer(client_ids=list(enrolment.client_ids), algorithm=enrolment.algorithm, version=enrolment.version)
     _write_parameters(writer, enrolment.parameters)
     writer.tensor("samples", enrolment.samples)
+    writer.values |= {} if enrolment.precision is None else precision_values(enrolment.precision)
     return writer.packet(ENROLMENT)
 
 
@@ -59,6 +62,7 @@ def decode_enrolment(packet: Packet) -> Enrolment:
         _read_parameters(reader),
         reader.value("algorithm", str),
         reader.value("version", str),
+        read_precision(reader) if reader.has("dtype") else None,
     )
 
 

@@ -9,7 +9,7 @@ import torch
 
 import fedlightning
 from fedlightning.algorithms import SCAFFOLD
-from fedlightning.federation.protocol import Parameter, Roster
+from fedlightning.federation.protocol import Parameter, Precision, Roster
 from fedlightning.federation.remote.carrier import Delivery
 from fedlightning.federation.remote.enrolment import Directory, EnrolmentError, merged
 from fedlightning.federation.remote.failure import Failure, encode_failure
@@ -98,6 +98,16 @@ def test_a_node_that_enrols_at_last_is_named_no_more():
     carrier.enrolments[8] = holding(1)
     with pytest.raises(EnrolmentError, match=r"1 of 3 clients .* nodes node-7, node-8\.$"):
         found.complete()
+
+
+@pytest.mark.parametrize(
+    ("precision", "numbers"),
+    [(Precision(torch.bfloat16), "torch.bfloat16"), (Precision(), "the numbers of its parameters")],
+)
+def test_a_precision_of_a_nodes_own_is_said(precision, numbers):
+    with pytest.warns(RuntimeWarning, match=f"Node node-8 evaluates objectives in {numbers} by its own config") as said:
+        directory(Nodes({7: holding(0, 1), 8: holding(2, precision=precision)})).complete()
+    assert len(said) == 1
 
 
 @pytest.mark.parametrize(

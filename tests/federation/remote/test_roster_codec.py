@@ -26,8 +26,9 @@ def through_bytes(packet):
     return Packet.from_bytes(packet.to_bytes())
 
 
-def test_an_enrolment_comes_back():
-    enrolment = Enrolment([4, 1], torch.tensor([30, 7]), PARAMETERS, "a:B", "0.1.0")
+@pytest.mark.parametrize("precision", [None, Precision(), Precision(torch.bfloat16)])
+def test_an_enrolment_comes_back(precision):
+    enrolment = Enrolment([4, 1], torch.tensor([30, 7]), PARAMETERS, "a:B", "0.1.0", precision)
     back = decode_enrolment(through_bytes(encode_enrolment(enrolment)))
     assert back.samples.tolist() == [30, 7]
     assert replace(back, samples=enrolment.samples) == enrolment
