@@ -86,7 +86,7 @@ class Directory:
         self._known = set(range(len(samples)))
 
     def complete(self) -> None:
-        """Wait until every client is at some node; clients that a checkpoint knows may be away.
+        """Wait until every client is at some node; of those that a checkpoint knows all but one node's may be away.
 
         Raises:
             EnrolmentError: If nodes do not fit the federation, or clients are missing after the time.
@@ -94,11 +94,11 @@ class Directory:
         end = self._clock() + self._seconds
         while True:
             self.look_for_nodes(begins=True)
-            if not (
-                missing := [c for c in range(len(self.samples)) if c not in self._node_of and c not in self._known]
-            ):
+            missing = [c for c in range(len(self.samples)) if c not in self._node_of and c not in self._known]
+            if not missing and self._node_of:
                 return
             if self._clock() >= end:
+                missing = missing or [*range(len(self.samples))]
                 raise EnrolmentError(
                     f"{len(missing)} of {len(self.samples)} clients are at no node after {self._seconds:g} seconds: "
                     f"{', '.join(map(str, missing[:10]))}. Start their nodes, or lower the number of clients. "

@@ -90,6 +90,26 @@ def test_clients_that_are_nowhere_are_named():
     assert len(warned) == 1
 
 
+def test_a_resumed_server_waits_for_the_first_node():
+    """A link that was started again has no node for some seconds."""
+    carrier = Nodes({})
+    found = directory(carrier)
+    found.resume(torch.tensor([5, 5, 5]))
+    with pytest.raises(EnrolmentError, match=r"3 of 3 clients are at no node after 2\.5 seconds"):
+        found.complete()
+    original = carrier.clock
+
+    def later():
+        carrier.enrolments[7] = holding(1)
+        return original()
+
+    carrier.clock = later
+    found = directory(carrier)
+    found.resume(torch.tensor([5, 5, 5]))
+    found.complete()
+    assert found.nodes == [7]
+
+
 def test_a_node_that_enrols_at_last_is_named_no_more():
     carrier = Nodes({7: holding(0), 8: None})
     found = directory(carrier)
