@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,11 +12,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from fedlightning.core.errors import FedlightningError, InvalidValueError
 from fedlightning.core.serialisation import Trust
 from fedlightning.core.strict_yaml import YamlError, parsed
+from fedlightning.federation.client_states import MemoryMapped
 
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
+_ADDRESS = re.compile(r"[A-Za-z][\w+.-]*(://|::)")
 _OWN = "fedlightning"
 
 
@@ -44,8 +49,8 @@ class AllowedClasses:
         """Make sure that a config names nothing but what is allowed, at every depth.
 
         Class paths count, and so does every text that could be the path of something importable: arguments that take
-        functions are given as such. A text that is a path here is refused: configs may name other configs to be
-        read, and weights could be read and sent.
+        functions are given as such. A text that is a path here or an address is refused: configs may name other
+        configs to be read, and weights could be read and sent.
 
         Args:
             config: Plain values, or what a parser has made of them.
@@ -60,6 +65,11 @@ class AllowedClasses:
                 raise RefusedClassError(
                     f"{where}={path!r} is a file or folder of this node, which is not a run's to read. Give its "
                     "content, or have a class of the node's own read it, and list that class."
+                )
+            if not is_class and _ADDRESS.match(path):
+                raise RefusedClassError(
+                    f"{where}={path!r} is an address, such as files and machines have, which is not a run's to read. "
+                    "Give its content, or have a class of the node's own read it, and list that class."
                 )
             if is_class or _is_importable(path):
                 self._require(path, where, is_class, base)
@@ -120,20 +130,40 @@ def _names(config: Any, place: str) -> Iterator[tuple[str, str, bool]]:
             yield from _names(value, f"{place}[{number}]")
     elif isinstance(config, str):
         yield config, place, False
-        yield from _names(_within(config), place)
+        yield from _names(_within(config, place), place)
     elif callable(config) and hasattr(config, "__qualname__"):
         yield _home(config), place, True
 
 
-def _within(text: str) -> Any:
-    """Return the lists and mappings that a text holds as YAML, which parsers look for; None for any other text."""
+def _within(text: str, place: str) -> Any:
+    """Return the lists and mappings that a text holds as YAML, which parsers look for; None for any other text.
+
+    Raises:
+        RefusedClassError: If other readers would find some, where this one finds a mistake.
+    """
     if not {"{", "[", ":", "-"} & set(text):
         return None
     try:
         content = parsed(text, aliases=False)
-    except YamlError:
+    except YamlError as error:
+        if _is_structured(text):
+            raise RefusedClassError(
+                f"{place}={text[:80]!r} holds YAML or JSON that not all read alike: {error} Write it as plain values."
+            ) from None
         return None
     return content if isinstance(content, Mapping | list) else None
+
+
+def _is_structured(text: str) -> bool:
+    """Return whether any reader of JSON or YAML takes a text for a list or mapping; no value is made of YAML."""
+    with suppress(ValueError, RecursionError):
+        if isinstance(json.loads(text), Mapping | list):
+            return True
+    for loader in {yaml.SafeLoader, getattr(yaml, "CSafeLoader", yaml.SafeLoader)}:
+        with suppress(yaml.YAMLError, ValueError, RecursionError):
+            if isinstance(yaml.compose(text, loader), yaml.CollectionNode):
+                return True
+    return False
 
 
 def _is_importable(text: str) -> bool:
@@ -177,7 +207,9 @@ def _home(found: Any) -> str:
 
 
 def _is_trusted(found: Any, base: type) -> bool:
-    """Return whether something is what a checkpoint may build, too, or a task of this package."""
+    """Return whether something is what a checkpoint may build, too, or a task of this package, and writes no files."""
+    if isinstance(found, type) and issubclass(found, MemoryMapped):
+        return False
     trust, path = Trust(), _home(found)
     with suppress(FedlightningError):
         return trust.find(path, "") is found

@@ -83,4 +83,4 @@ def _as_one_line(what: str) -> Iterator[None]:
     except FedlightningError:
         raise
     except (ArgumentError, ValueError, TypeError, ImportError, AttributeError, OSError) as error:
-        raise InvalidValueError(f"{what} cannot be built: {' '.join(str(error).split())}") from error
+        raise InvalidValueError(f"{what} cannot be built: {' '.join(str(error).split())}") from None

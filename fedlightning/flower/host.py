@@ -14,7 +14,7 @@ from fedlightning.federation.remote.failure import answered
 from fedlightning.federation.remote.node import NodeService
 from fedlightning.federation.remote.packet import Packet
 from fedlightning.federation.remote.roster_codec import ENROL, RUN
-from fedlightning.federation.remote.run_config import RunConfig
+from fedlightning.federation.remote.run_config import RunConfig, name_of_run
 from fedlightning.federation.remote.shard import Shard
 from fedlightning.federation.remote.store import GenerationStore
 from fedlightning.flower.allowed_classes import AllowedClasses
@@ -99,4 +99,5 @@ class NodeHost:
         shard = Shard(data, task.algorithm.phases, config.places, TaskArchitectures(task).of)
         _LOG.info("Clients %s on %s", ", ".join(map(str, shard.client_ids)), fabric.device)
         precision = _PRECISIONS[config.precision]
-        return NodeService(task.run.simulation, shard, self._store, evaluator, precision=precision), fabric
+        name = name_of_run(text)
+        return NodeService(task.run.simulation, shard, self._store, evaluator, precision, name), fabric

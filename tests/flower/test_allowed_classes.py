@@ -11,10 +11,13 @@ pytestmark = pytest.mark.flower
 
 import torch
 
+from fedlightning.federation.remote.run_config import RunConfig
 from fedlightning.flower.allowed_classes import AllowedClasses, RefusedClassError
+from fedlightning.flower.built import built_task
 from fedlightning.tasks.base import FederatedLightningModule
 
 HOSPITAL = "tests.support.hospital"
+STORAGE = "fedlightning.federation.client_states.MemoryMapped"
 FED_AVG = {"class_path": "fedlightning.algorithms.FedAvg", "init_args": {"lr": 0.1}}
 
 
@@ -83,6 +86,10 @@ def test_what_is_listed_is_allowed_by_either_name():
         (task(marker={"dict_kwargs": {"class_path": "subprocess.Popen"}}), "subprocess.Popen"),
         (task(marker={"class_path": "fedlightning.callbacks.LastCheckpoint"}), "fedlightning.callbacks.LastCheckpoint"),
         (task(marker={"class_path": "fedlightning.data.Digits"}), "fedlightning.data.Digits"),
+        (
+            task(client_storage={"class_path": STORAGE, "init_args": {"folder": "/elsewhere"}}),
+            "fedlightning.federation.client_states.MemoryMapped",
+        ),
         (task(activation="fedlightning.cli.main"), "fedlightning.cli.main"),
         (task(activation="fedlightning.__main__.main"), "fedlightning.__main__.main"),
         (task(activation=f"{HOSPITAL}.__builtins__"), f"{HOSPITAL}.__builtins__"),
@@ -110,6 +117,35 @@ def test_nothing_is_imported_that_is_not_listed(tmp_path, monkeypatch):
         with pytest.raises(RefusedClassError, match="names trap"):
             require(config, "fedlightning", HOSPITAL)
     assert "trap" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{class_path: trap.Task, init_args: {x: &a 1, y: *a}}",
+        "{class_path: trap.Task, class_path: trap.Task}",
+        '{"class_path": "trap.Task", "class_path": "trap.Task"}',
+        "class_path:\ttrap.Task",
+        '{\n\t"class_path":\t"trap.Task"\n}',
+        "- &a trap.Task\n- *a",
+    ],
+)
+def test_what_only_some_readers_take_for_a_mapping_is_refused(text, tmp_path, monkeypatch):
+    (tmp_path / "trap.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    for argument in ("algorithm", "marker"):
+        run = RunConfig(task(**{argument: text}), 0)
+        with pytest.raises(RefusedClassError, match=r"not all read alike|names trap"):
+            built_task(run, AllowedClasses(["fedlightning", HOSPITAL]))
+
+
+@pytest.mark.parametrize("address", ["file://{}", "local://{}", "simplecache::file://{}", "ftp://elsewhere{}"])
+def test_addresses_are_not_a_runs_to_read(address, tmp_path):
+    file = tmp_path / "algorithm.yaml"
+    file.write_text("class_path: fedlightning.algorithms.FedAvg\ninit_args: {lr: 0.1}")
+    run = RunConfig(task(algorithm=address.format(file)), 0)
+    with pytest.raises(RefusedClassError, match=r"model\.algorithm=.* is an address"):
+        built_task(run, AllowedClasses(["fedlightning", HOSPITAL]))
 
 
 def test_what_is_not_installed_is_named():

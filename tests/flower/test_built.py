@@ -76,6 +76,11 @@ def test_a_run_says_how_much_clients_compute_and_the_node_may_keep_its_seed():
     assert built_data(config(seed=1), seed=5).seed == 1
 
 
+def test_epochs_of_a_run_take_the_place_of_a_nodes_steps():
+    data = built_data(config(local_steps=3), work=LocalWork(local_epochs=2))
+    assert (data.local_steps, data.local_epochs) == (None, 2)
+
+
 def test_modules_and_files_are_found_in_the_folder_of_the_node(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path / "before")

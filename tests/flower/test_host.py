@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from dataclasses import replace
+from uuid import UUID
 
 import pytest
 import torch
@@ -16,10 +17,13 @@ from lightning.fabric import seed_everything
 
 from fedlightning.algorithms import SCAFFOLD, FedAPM
 from fedlightning.data.remote import RemoteClients
+from fedlightning.federation.protocol import Precision
 from fedlightning.federation.remote.enrolment import EnrolmentError
 from fedlightning.federation.remote.failure import decode_failure
 from fedlightning.federation.remote.packet import Packet
+from fedlightning.federation.remote.roster_codec import decode_enrolment
 from fedlightning.federation.remote.run_config import LocalWork, RunConfig
+from fedlightning.federation.remote.silence import NodeError
 from fedlightning.federation.remote.store import StoreError
 from fedlightning.federation.transport.remote import Deadlines, Remote
 from fedlightning.flower.host import NodeHost
@@ -122,6 +126,39 @@ def test_another_run_takes_the_place_of_the_first(tmp_path):
         assert_equal(federated(nodes, task, algorithm, run, rounds=2), simulated(task, algorithm, run, rounds=2))
 
 
+def test_a_resume_with_other_hyper_parameters_is_answered_with_them(tmp_path, monkeypatch):
+    """A server killed after nodes have answered repeats the round; what they kept was computed as the run was then."""
+    monkeypatch.setattr("fedlightning.federation.remote.ledger.uuid4", lambda: UUID(int=1))  # the federation goes on
+    nodes = Wires(hosts(tmp_path, [3, 1], [0, 2]))
+    for lr in (0.05, 0.1):
+        run = described(Tumour, SCAFFOLD(lr))
+        there = federated(nodes, Tumour, SCAFFOLD(lr), run, rounds=1)
+        assert_equal(there, simulated(Tumour, SCAFFOLD(lr), run, rounds=1))
+    assert len(list((tmp_path / "node-0" / "states" / UUID(int=1).hex / "client-1").iterdir())) == 2
+
+
+class Interrupted(Wires):
+    """Nodes that another server enrols for its run before the first message of a kind."""
+
+    def __init__(self, services, other, kind):
+        super().__init__(services)
+        self.other, self.kind = other, kind
+
+    def exchange(self, packets, group, seconds):
+        if self.other is not None and next(iter(packets.values())).kind == self.kind:
+            other, self.other = self.other, None
+            for service in self.services.values():
+                service.handle(Packet("enrol", {"run": other.to_text()}).to_bytes())
+        return super().exchange(packets, group, seconds)
+
+
+def test_two_servers_at_once_do_not_get_each_others_answers(tmp_path):
+    other = described(Tumour, SCAFFOLD(0.1))
+    nodes = Interrupted(hosts(tmp_path, [0, 1, 2, 3]), other, "ask")
+    with pytest.raises(NodeError, match=r"of another run than the one .* one server at a time"):
+        federated(nodes, Tumour, SCAFFOLD(0.05), described(Tumour, SCAFFOLD(0.05)))
+
+
 def test_a_run_that_names_other_classes_is_refused_and_the_last_one_stays(tmp_path):
     nodes = Wires(hosts(tmp_path, [0, 1, 2, 3], classes=["fedlightning", f"{HOSPITAL}.Tumour"]))
     run = described(Tumour, SCAFFOLD(0.05))
@@ -141,6 +178,8 @@ def test_a_node_may_choose_its_precision(tmp_path):
     rounded, exact = (simulated(Tumour, SCAFFOLD(0.05), run, precision) for precision in ("bf16-mixed", "32-true"))
     assert_equal(there, rounded)
     assert not torch.equal(there.head.weight, exact.head.weight)
+    enrolment = decode_enrolment(Packet.from_bytes(nodes.services[100].handle(Packet("enrol").to_bytes())))
+    assert enrolment.precision == Precision(torch.bfloat16)  # the server says so
 
 
 def test_before_a_run_a_node_says_that_it_knows_of_none(tmp_path):
@@ -174,6 +213,6 @@ def test_a_kept_run_whose_class_fails_waits_for_another(tmp_path, monkeypatch, c
     def fail(run, allowed):
         raise ZeroDivisionError("in a class of the run")
 
-    monkeypatch.setattr("fedlightning.flower.host.built_task", fail)
+    monkeypatch.setattr("fedlightning.flower.node_task.built_task", fail)
     with contextlib.closing(NodeHost(node_config(tmp_path, 0, states="."))):
         assert "is given up, until a server enrols this node again: ZeroDivisionError" in caplog.text

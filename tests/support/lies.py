@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 
 from fedlightning.federation.remote.fields import Writer
+from fedlightning.federation.remote.packet import RawArray
 from fedlightning.federation.remote.training_codec import decode_answers, encode_answers
 from fedlightning.oracle import Autocast
 
@@ -54,6 +55,10 @@ def numbers(part, name):
 
 
 LIES = {
+    "no tensor's shape": (
+        lambda part, name: replace(part, arrays={**part.arrays, name: RawArray("float64", (0, 2**62, 2**62), b"")}),
+        "which no tensor has",
+    ),
     "wrong shape": (
         lambda part, name: with_array(part, name, numbers(part, name)[:, :3]),
         r"is torch\.float64 \[1, 3\]",

@@ -68,6 +68,7 @@ class Directory:
         self._clock = clock
         self._names: dict[int, str] = {}
         self._node_of: dict[int, int] = {}
+        self._silences: dict[str, str] = {}
         self._known: set[int] = set()
 
     def resume(self, samples: Tensor) -> None:
@@ -85,7 +86,7 @@ class Directory:
         self._known = set(range(len(samples)))
 
     def complete(self) -> None:
-        """Wait until every client is at some node; clients that a checkpoint knows may be away.
+        """Wait until every client is at some node; of those that a checkpoint knows all but one node's may be away.
 
         Raises:
             EnrolmentError: If nodes do not fit the federation, or clients are missing after the time.
@@ -93,15 +94,16 @@ class Directory:
         end = self._clock() + self._seconds
         while True:
             self.look_for_nodes(begins=True)
-            if not (
-                missing := [c for c in range(len(self.samples)) if c not in self._node_of and c not in self._known]
-            ):
+            missing = [c for c in range(len(self.samples)) if c not in self._node_of and c not in self._known]
+            if not missing and self._node_of:
                 return
             if self._clock() >= end:
+                missing = missing or [*range(len(self.samples))]
                 raise EnrolmentError(
                     f"{len(missing)} of {len(self.samples)} clients are at no node after {self._seconds:g} seconds: "
                     f"{', '.join(map(str, missing[:10]))}. Start their nodes, or lower the number of clients. "
                     f"There are the nodes {', '.join(self._names.values()) or 'none'}."
+                    + "".join(f" Node {name} did not enrol: {why}." for name, why in self._silences.items())
                 )
             time.sleep(self._pause)
 
@@ -122,10 +124,13 @@ class Directory:
             return
         seconds = self._seconds if begins else min(self._seconds, _LATE)
         for delivery in self._carrier.exchange(new, "enrol", seconds):
+            name = present[delivery.node]
             if delivery.packet is None:
+                self._begin_silence(name, delivery.silence.rstrip("."))
                 continue
+            self._silences.pop(name, None)
             try:
-                self._enrol(delivery.node, present[delivery.node], delivery.packet)
+                self._enrol(delivery.node, name, delivery.packet)
             except EnrolmentError as error:
                 if begins:
                     raise
@@ -158,6 +163,12 @@ class Directory:
         clients = ", ".join(map(str, self.clients_of(node)))
         return f"node {self._names.get(node, node)} ({'client' if ',' not in clients else 'clients'} {clients})"
 
+    def _begin_silence(self, name: str, why: str) -> None:
+        """Warn of a node that does not enrol, once for each reason."""
+        if self._silences.get(name) != why:
+            self._silences[name] = why
+            warnings.warn(f"Node {name} did not enrol: {why}. It is asked again.", RuntimeWarning, stacklevel=3)
+
     def _enrol(self, node: int, name: str, packet: Packet) -> None:
         try:
             if packet.kind == FAILURE:
@@ -172,6 +183,14 @@ class Directory:
             self._node_of[client] = node
             self.samples[client] = int(samples)
         self._names[node] = name
+        if enrolment.precision is not None:
+            numbers = enrolment.precision.dtype or "the numbers of its parameters"
+            warnings.warn(
+                f"Node {name} evaluates objectives in {numbers} by its own config, whatever the run says. For the "
+                "run's precision, set precision to null in its node.yaml.",
+                RuntimeWarning,
+                stacklevel=4,
+            )
 
     def _problems(self, theirs: Enrolment) -> list[str]:
         """Return what is wrong with an enrolment."""

@@ -11,9 +11,9 @@ from fedlightning.federation.remote.packet import Packet, PacketError, nested, p
 from fedlightning.federation.remote.standing import (
     Asked,
     precision_values,
+    read_asked,
     read_moment,
     read_precision,
-    read_standings,
     standing_writer,
 )
 
@@ -22,7 +22,7 @@ EVALUATE, EVALUATION = "evaluate", "evaluation"
 
 def encode_evaluate(asked: Asked[EvaluationRequest]) -> Packet:
     """Return an evaluation request to some clients of one node."""
-    writer = standing_writer(asked.federation, asked.standings)
+    writer = standing_writer(asked)
     writer.values["stage"] = asked.request.stage
     writer.tensor("point", asked.request.point)
     writer.tensor("buffers", asked.request.buffers)
@@ -39,7 +39,7 @@ def decode_evaluate(packet: Packet) -> Asked[EvaluationRequest]:
     reader = Reader(packet, EVALUATE)
     point, buffers = reader.optional_tensor("point"), reader.optional_tensor("buffers")
     request = EvaluationRequest(reader.value("stage", str), point, buffers, read_precision(reader), read_moment(reader))
-    return Asked(reader.value("federation", str), request, read_standings(reader))
+    return read_asked(reader, request)
 
 
 def encode_evaluation(answers: Sequence[EvaluationAnswer]) -> Packet:

@@ -6,12 +6,16 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from fedlightning.core.errors import FedlightningError
 from fedlightning.federation.remote.fields import Reader, Writer
-from fedlightning.federation.remote.packet import Packet
+from fedlightning.federation.remote.packet import Packet, PacketError
+from fedlightning.federation.remote.store import StoreError
 
 FAILURE = "failure"
 _LOG = logging.getLogger(__name__)
 _TEXT = 500
+WITHHELD = "(its text stays at the node, since it may quote data; the node's log has it)"
+"""Stands where the text of an error would, which somebody else's code has raised."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +42,28 @@ def decode_failure(packet: Packet) -> Failure:
     return Failure(reader.value("error", str), reader.value("text", str))
 
 
+def _told(error: Exception) -> str:
+    """Return what the server is told of an error.
+
+    Errors that others raised, such as the objective or a data set, may quote data in their texts, which stay here.
+    """
+    if isinstance(error, PacketError | StoreError):
+        return str(error)
+    text, cause = str(error), error.__cause__
+    if not isinstance(error, FedlightningError):
+        return WITHHELD
+    while cause is not None:
+        if not isinstance(cause, FedlightningError):
+            quoted = str(cause)
+            text = (
+                text.replace(quoted, WITHHELD) if quoted and quoted in text else f"{type(cause).__name__}: {WITHHELD}"
+            )
+        cause = cause.__cause__
+    return text
+
+
 def answered(data: bytes, answer: Callable[[Packet], Packet]) -> bytes:
-    """Answer one message as bytes; an error becomes a message, too.
+    """Answer one message as bytes; an error becomes a message, too, without texts that may quote data.
 
     Args:
         data: A packet as bytes.
@@ -52,4 +76,4 @@ def answered(data: bytes, answer: Callable[[Packet], Packet]) -> bytes:
         return answer(Packet.from_bytes(data)).to_bytes()
     except Exception as error:
         _LOG.exception("A request was not answered")
-        return encode_failure(Failure(type(error).__name__, str(error)[:_TEXT])).to_bytes()
+        return encode_failure(Failure(type(error).__name__, _told(error)[:_TEXT])).to_bytes()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
 from hashlib import sha256
@@ -72,10 +73,16 @@ class Standing:
 class RequestDigest:
     """Names the generations that a request leads to, one for each client."""
 
-    def __init__(self, request: Request) -> None:
-        """Digest what all clients of a request are sent alike."""
+    def __init__(self, request: Request, run: str = "") -> None:
+        """Digest what all clients of a request are sent alike.
+
+        Args:
+            request: The request.
+            run: Name of the run, which stands for task, hyper-parameters and clients' work; empty if it has none.
+        """
         stamp, precision = request.stamp, request.precision
         plain = (
+            run,
             *stamp,
             request.seed,
             request.buffer_names,
@@ -108,6 +115,7 @@ class RequestDigest:
 
 
 _KEY = 32
+_FEDERATION = re.compile(r"[0-9a-f]{32}")
 
 
 def _is_key(text: str) -> bool:
@@ -121,6 +129,16 @@ def _add(digest: Any, value: Any) -> None:
         digest.update(raw.data)
     else:
         digest.update(repr(value).encode())
+
+
+def require_federation(federation: str) -> None:
+    """Make sure that an id of a federation, which names a folder, names no other place.
+
+    Raises:
+        PacketError: If it is none that a server has made.
+    """
+    if not _FEDERATION.fullmatch(federation):
+        raise PacketError(f"{federation[:80]!r} is no id of a federation; expected 32 hexadecimal digits.")
 
 
 def require_distinct(client_ids: Sequence[int]) -> None:

@@ -76,6 +76,7 @@ class NodeService:
         store: GenerationStore,
         evaluator: Evaluator | None = None,
         precision: Precision | None = None,
+        run: str = "",
     ) -> None:
         """Take what a node works with.
 
@@ -85,6 +86,7 @@ class NodeService:
             store: Keeps the states of the clients.
             evaluator: Measures models of the clients; None where they are never evaluated.
             precision: Precision of the objective at this node; None for what each request asks for.
+            run: Name of the run that the task was built for, the only one it answers; empty if it was given otherwise.
         """
         task = simulation.task
         first = next(parameter for parameter in task.parameters() if parameter.requires_grad)
@@ -98,6 +100,7 @@ class NodeService:
         self._models = SentModels(store.folder)
         self._evaluator = evaluator
         self._precision = precision
+        self._run = run
         self._place = first.device, first.dtype
         self._answers: dict[str, Callable[[Packet], Packet]] = {
             ENROL: self._enrol,
@@ -141,8 +144,9 @@ class NodeService:
 
     def _enrol(self, packet: Packet) -> Packet:
         shard, algorithm = self._shard, type_name(type(self._algorithm))
+        parameters, version = self.simulation.parameters, fedlightning.__version__
         return encode_enrolment(
-            Enrolment(shard.client_ids, shard.samples, self.simulation.parameters, algorithm, fedlightning.__version__)
+            Enrolment(shard.client_ids, shard.samples, parameters, algorithm, version, self._precision)
         )
 
     def _join(self, packet: Packet) -> Packet:
@@ -150,9 +154,9 @@ class NodeService:
 
     def _ask(self, packet: Packet) -> Packet:
         asked = decode_asked(packet, self._types)
-        self._require_own([standing.client for standing in asked.standings])
+        self._require_fit(asked)
         self._begin(asked.request.moment)
-        digest = RequestDigest(asked.request)
+        digest = RequestDigest(asked.request, asked.run)
         found = {}
         for standing in asked.standings:
             generation = digest.generation(standing)
@@ -203,7 +207,7 @@ class NodeService:
             raise PacketError("This node was made without evaluation data, so its clients have nothing to measure.")
         asked = decode_evaluate(packet)
         clients = [standing.client for standing in asked.standings]
-        self._require_own(clients)
+        self._require_fit(asked)
         self._begin(asked.request.moment)
         states = {each.client: self._store.states(asked.federation, each) for each in asked.standings}
         request = asked.request.to(self._place[0])
@@ -230,9 +234,15 @@ class NodeService:
         if isinstance(self.simulation.task, KeepsTime):
             self.simulation.task.moment = moment
 
-    def _require_own(self, client_ids: Sequence[int]) -> None:
+    def _require_fit(self, asked: Asked[Any]) -> None:
+        """Make sure that a request is of this node's run, and of its own clients."""
+        if asked.run != self._run:
+            raise PacketError(
+                "The request is of another run than the one that this node was enrolled for last, so other "
+                "hyper-parameters would answer it. Have one server at a time run, and start the others again."
+            )
         own = self._shard.client_ids
-        if others := [client for client in client_ids if client not in own]:
+        if others := [each.client for each in asked.standings if each.client not in own]:
             raise PacketError(f"Client {others[0]} is not at this node, which holds {', '.join(map(str, own))}.")
 
 

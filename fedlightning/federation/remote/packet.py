@@ -107,7 +107,7 @@ class Packet:
         try:
             version, kind, values, arrays = json.loads(data[8:start])
             layout = [(str(name), str(dtype), tuple(map(index, shape))) for name, dtype, shape in arrays]
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise PacketError("The header of a message cannot be read.") from error
         require_format(version)
         found: dict[str, RawArray] = {}

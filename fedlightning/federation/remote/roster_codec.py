@@ -29,6 +29,7 @@ class Enrolment:
         parameters: The shared parameters of the node's task.
         algorithm: The class of the node's algorithm.
         version: The node's version of fedlightning.
+        precision: Precision of the objective that the node has chosen itself; None where it is the run's.
     """
 
     client_ids: list[int]
@@ -36,6 +37,7 @@ class Enrolment:
     parameters: tuple[Parameter, ...]
     algorithm: str
     version: str
+    precision: Precision | None = None
 
 
 def encode_enrolment(enrolment: Enrolment) -> Packet:
@@ -43,6 +45,7 @@ def encode_enrolment(enrolment: Enrolment) -> Packet:
     writer = Writer(client_ids=list(enrolment.client_ids), algorithm=enrolment.algorithm, version=enrolment.version)
     _write_parameters(writer, enrolment.parameters)
     writer.tensor("samples", enrolment.samples)
+    writer.values |= {} if enrolment.precision is None else precision_values(enrolment.precision)
     return writer.packet(ENROLMENT)
 
 
@@ -59,6 +62,7 @@ def decode_enrolment(packet: Packet) -> Enrolment:
         _read_parameters(reader),
         reader.value("algorithm", str),
         reader.value("version", str),
+        read_precision(reader) if reader.has("dtype") else None,
     )
 
 
@@ -106,7 +110,7 @@ def _read_log_options(text: str) -> dict[str, dict[str, bool]]:
     try:
         found = json.loads(text)
         options = {str(name): dict(given) for name, given in found.items()}
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise PacketError("How a node reports logged values cannot be read.") from error
     if any(type(flag) is not bool for given in options.values() for flag in given.values()):
         raise PacketError(f"A node reports logged values as {text[:80]}; expected options that are true or false.")
@@ -125,7 +129,7 @@ def _read_parameters(reader: Reader) -> tuple[Parameter, ...]:
         raise PacketError("A message does not say shape and dtype of each parameter.")
     try:
         sizes = [tuple(int(size) for size in json.loads(shape)) for shape in shapes]
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise PacketError("The shape of a parameter cannot be read.") from error
     return tuple(
         Parameter(name, size, named_dtype(dtype)) for name, size, dtype in zip(names, sizes, dtypes, strict=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from hashlib import sha256
 from typing import Any
 
 import yaml
@@ -23,7 +24,12 @@ class LocalWork:
     Attributes:
         batch_size: Samples B of a local minibatch, at least 1; None for what the node's config says.
         local_steps: Local steps K of a client in a round, at least 1; None likewise.
-        local_epochs: Passes over a client's data in a round, at least 1; None likewise.
+        local_epochs: Passes over a client's data in a round, at least 1, in place of the local steps of nodes' configs;
+            None likewise.
+
+    Raises:
+        ValueError: If a number is below 1, or steps and epochs are both given.
+        TypeError: If it is no whole number.
     """
 
     batch_size: int | None = None
@@ -32,11 +38,17 @@ class LocalWork:
 
     def __post_init__(self) -> None:
         require(self, "batch_size", "local_steps", "local_epochs", at_least=1, optional=True, whole=True)
+        if self.local_steps is not None and self.local_epochs is not None:
+            raise InvalidValueError(
+                f"local_steps={self.local_steps}, local_epochs={self.local_epochs}: expected one of them, since a "
+                "client works for as many steps as the one says or as the other takes."
+            )
 
     @property
-    def given(self) -> dict[str, int]:
-        """What the run says, by the name of the data module's argument."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+    def given(self) -> dict[str, int | None]:
+        """What the run says, by the name of the data module's argument; epochs count where it has no steps."""
+        found: dict[str, int | None] = {name: value for name, value in asdict(self).items() if value is not None}
+        return found if self.local_epochs is None else {**found, "local_steps": None}
 
 
 @dataclass(frozen=True)
@@ -88,6 +100,11 @@ class RunConfig:
             return cls(**{**content, "work": LocalWork(**content["work"])})
         except (InvalidValueError, InvalidTypeError) as error:
             raise InvalidValueError(f"The description of the run cannot be used: {error}") from None
+
+
+def name_of_run(text: str) -> str:
+    """Return the name of a run, worked out alike by server and nodes from its description; empty for no description."""
+    return sha256(text.encode()).hexdigest()[:32] if text else ""
 
 
 class _PlainDumper(yaml.SafeDumper):  # type: ignore[misc]

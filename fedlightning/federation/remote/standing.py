@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from fedlightning.federation.protocol import Moment, Precision
 from fedlightning.federation.remote.fields import Reader, Writer
-from fedlightning.federation.remote.generation import Generation, Standing, require_distinct, text_of
+from fedlightning.federation.remote.generation import (
+    Generation,
+    Standing,
+    require_distinct,
+    require_federation,
+    text_of,
+)
 from fedlightning.federation.remote.packet import PacketError, Value
 from fedlightning.federation.remote.tensors import dtype_name, named_dtype
 
@@ -23,18 +28,22 @@ class Asked(Generic[RequestT]):
         federation: Id of the federation, under which nodes keep the states of their clients.
         request: What the clients are asked, to train or to measure.
         standings: From which state each of the asked clients answers.
+        run: Name of the run whose task is to answer; empty where nodes were given their task, and no run.
     """
 
     federation: str
     request: RequestT
     standings: tuple[Standing, ...]
+    run: str = ""
 
 
-def standing_writer(federation: str, standings: Sequence[Standing]) -> Writer:
-    """Begin a packet that says from which state each client of a federation answers."""
+def standing_writer(asked: Asked[Any]) -> Writer:
+    """Begin a packet that says for which run, and from which state each client of a federation answers."""
+    standings = asked.standings
     kept = [(each.client, generation) for each in standings for generation in each.kept]
     return Writer(
-        federation=federation,
+        federation=asked.federation,
+        run=asked.run,
         client_ids=[each.client for each in standings],
         bases=[text_of(each.base) for each in standings],
         kept_clients=[client for client, _ in kept],
@@ -42,12 +51,18 @@ def standing_writer(federation: str, standings: Sequence[Standing]) -> Writer:
     )
 
 
-def read_standings(reader: Reader) -> tuple[Standing, ...]:
-    """Return from which state each client answers.
+def read_asked(reader: Reader, request: RequestT) -> Asked[RequestT]:
+    """Return a request with what says from which states clients answer it.
 
     Raises:
-        PacketError: If a client is named twice, or something is missing.
+        PacketError: If the federation is none, a client is named twice, or something is missing.
     """
+    federation = reader.value("federation", str)
+    require_federation(federation)
+    return Asked(federation, request, _read_standings(reader), reader.value("run", str))
+
+
+def _read_standings(reader: Reader) -> tuple[Standing, ...]:
     clients, bases = reader.integers("client_ids"), reader.strings("bases")
     kept_clients, kept = reader.integers("kept_clients"), reader.strings("kept")
     require_distinct(clients)

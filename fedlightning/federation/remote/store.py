@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +14,11 @@ from torch import Tensor
 
 from fedlightning.core.errors import FedlightningError, InvalidValueError
 from fedlightning.federation.client_states import StatesByField
-from fedlightning.federation.remote.generation import Generation, Standing
-from fedlightning.federation.remote.packet import Packet, PacketError
+from fedlightning.federation.remote.generation import Generation, Standing, require_federation
+from fedlightning.federation.remote.packet import Packet
 from fedlightning.federation.whole_files import sync_folder, why_unwritten, write_whole
 
 _SUFFIX = ".pt"
-_FEDERATION = re.compile(r"[0-9a-f]{32}")
 
 
 class StoreError(FedlightningError, RuntimeError):
@@ -95,8 +94,7 @@ class KeptStates:
         return sorted(generation for generation in found if generation is not None)
 
     def _path(self, federation: str, client: int, generation: Generation | None) -> Path:
-        if not _FEDERATION.fullmatch(federation):
-            raise PacketError(f"{federation[:80]!r} is no id of a federation; expected 32 hexadecimal digits.")
+        require_federation(federation)
         return self.folder / federation / f"client-{client}" / f"{generation}{_SUFFIX}"
 
 
@@ -123,6 +121,7 @@ class GenerationStore(KeptStates):
         except OSError as error:
             raise StoreError(f"The states of clients cannot be kept: {why_unwritten(error, self.folder)}") from error
         _lock(self._lock, self.folder)
+        _keep_from_forks(self)
         for place in ("*", "*/client-*"):
             for partial in self.folder.glob(f"{place}/*{_SUFFIX}.partial-*"):
                 partial.unlink(missing_ok=True)
@@ -169,6 +168,18 @@ class GenerationStore(KeptStates):
         for generation in self.generations(federation, standing.client):
             if generation not in needed and generation.round < round_index:
                 self._path(federation, standing.client, generation).unlink(missing_ok=True)
+
+
+def _keep_from_forks(store: GenerationStore) -> None:
+    """Have forks of this process, such as those that load data, not hold the folder after it was killed."""
+    held = weakref.ref(store)
+
+    def let_go() -> None:
+        if (inherited := held()) is not None:
+            inherited.close()  # this process's lock stays
+
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=let_go)
 
 
 def _lock(handle: int, folder: Path) -> None:

@@ -40,8 +40,15 @@ def to_raw(tensor: Tensor) -> RawArray:
 
 
 def from_raw(array: RawArray) -> Tensor:
-    """Return the tensor of an array, in main memory."""
+    """Return the tensor of an array, in main memory.
+
+    Raises:
+        PacketError: If no tensor can have its shape.
+    """
     dtype = named_dtype(array.dtype)
     if not array.data:
-        return torch.empty(array.shape, dtype=dtype)
+        try:
+            return torch.empty(array.shape, dtype=dtype)
+        except (RuntimeError, TypeError, OverflowError) as error:
+            raise PacketError(f"An array has the shape {str(array.shape)[:80]}, which no tensor has.") from error
     return torch.frombuffer(bytearray(array.data), dtype=dtype).reshape(array.shape)

@@ -15,9 +15,9 @@ from fedlightning.federation.remote.packet import Packet, nested, parts_of
 from fedlightning.federation.remote.standing import (
     Asked,
     precision_values,
+    read_asked,
     read_moment,
     read_precision,
-    read_standings,
     standing_writer,
 )
 
@@ -28,7 +28,7 @@ def encode_asked(asked: Asked[Request]) -> Packet:
     """Return a request to some clients of one node; what belongs to other clients stays here."""
     clients = [each.client for each in asked.standings]
     request = asked.request.to(*clients)
-    writer = standing_writer(asked.federation, asked.standings)
+    writer = standing_writer(asked)
     writer.values |= {"round": request.stamp.round, "phase": request.stamp.phase, "seed": request.seed}
     writer.values |= {**precision_values(request.precision), "buffer_names": list(request.buffer_names)}
     writer.values["moment"] = list(astuple(request.moment))
@@ -55,7 +55,7 @@ def decode_asked(packet: Packet, types: MessageTypes) -> Asked[Request]:
         read_precision(reader),
         read_moment(reader),
     )
-    return Asked(reader.value("federation", str), request, read_standings(reader))
+    return read_asked(reader, request)
 
 
 def encode_answer(answer: Answer) -> Packet:

@@ -32,6 +32,7 @@ from fedlightning.federation.remote.logged_names import LoggedNames
 from fedlightning.federation.remote.message_types import MessageTypes
 from fedlightning.federation.remote.packet import Packet, PacketError
 from fedlightning.federation.remote.roster_codec import decode_roster, encode_join
+from fedlightning.federation.remote.run_config import name_of_run
 from fedlightning.federation.remote.silence import Silence
 from fedlightning.federation.remote.standing import Asked
 from fedlightning.federation.remote.training_codec import decode_answer, decode_answers, encode_asked
@@ -92,6 +93,7 @@ class Remote:
         server = simulation.server
         self.processes = OneProcess()
         self.ledger = Ledger()
+        self._run = name_of_run(run)
         self._deadlines = Deadlines() if deadlines is None else deadlines
         self.directory = Directory(
             carrier, num_clients, server.algorithm, simulation.parameters, self._deadlines.enrol, run=run
@@ -99,7 +101,7 @@ class Remote:
         silence = Silence() if silence is None else silence
         self._exchange = Exchange(carrier, self.directory, silence)
         self._evaluation = RemoteEvaluation(
-            carrier, self.directory, self.ledger, self._deadlines.evaluate, silence.tolerance
+            carrier, self.directory, self.ledger, self._deadlines.evaluate, silence.tolerance, self._run
         )
         self._checks = AnswerChecks() if checks is None else checks
         self._types = MessageTypes(server.algorithm)
@@ -129,12 +131,14 @@ class Remote:
         self.directory.look_for_nodes()
         self.ledger.begin_round(request.stamp.round)
         self._logged.begin(request.stamp.phase)
-        expected, digest = self._expectations.of(request), RequestDigest(request)
+        expected, digest = self._expectations.of(request), RequestDigest(request, self._run)
         standings = {client: self.ledger.standing(client) for client in invited}
         self._asked = {client: (request.stamp, digest.generation(each)) for client, each in standings.items()}
         asked = self.directory.by_node(invited)
         packets = {
-            node: encode_asked(Asked(self.ledger.federation, request, tuple(standings[each] for each in own)))
+            node: encode_asked(
+                Asked(self.ledger.federation, request, tuple(standings[each] for each in own), self._run)
+            )
             for node, own in asked.items()
         }
         where, group = _where(request.stamp), f"{request.stamp.round}.{request.stamp.phase}"

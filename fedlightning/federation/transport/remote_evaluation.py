@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from fedlightning.federation.protocol import EvaluationAnswer, EvaluationRequest
+import torch
+
+from fedlightning.federation.protocol import ClientValues, EvaluationAnswer, EvaluationRequest
 from fedlightning.federation.remote.carrier import Carrier
 from fedlightning.federation.remote.enrolment import Directory
 from fedlightning.federation.remote.evaluation_codec import decode_evaluation, encode_evaluate
@@ -18,12 +20,15 @@ from fedlightning.federation.remote.standing import Asked
 
 _STAGES = {"val": "Validation", "test": "Test"}
 _RESERVED = {"step", "epoch"}
+_Form = tuple[str, dict[str, tuple[torch.dtype, torch.Size]]]
 
 
 class RemoteEvaluation:
     """Asks nodes for metrics of their clients' models, and says of which clients there are none."""
 
-    def __init__(self, carrier: Carrier, directory: Directory, ledger: Ledger, seconds: float, tolerance: int) -> None:
+    def __init__(
+        self, carrier: Carrier, directory: Directory, ledger: Ledger, seconds: float, tolerance: int, run: str = ""
+    ) -> None:
         """Take what an evaluation needs.
 
         Args:
@@ -32,9 +37,11 @@ class RemoteEvaluation:
             ledger: From which state each client answers.
             seconds: How long the server waits for nodes, above 0.
             tolerance: Evaluations in a row that may fail at a node, at least 1, with the last of which the run stops.
+            run: Name of the run, which alone nodes answer; empty if they have their task without any.
         """
         self._directory = directory
         self._ledger = ledger
+        self._run = run
         self._seconds = seconds
         self._exchange = Exchange(carrier, directory, Silence(tolerance))
         self._missing: list[int] = []
@@ -57,18 +64,20 @@ class RemoteEvaluation:
         asked, packets = self._directory.by_node(client_ids), {}
         for node, own in asked.items():
             standings = tuple(self._ledger.standing(client) for client in own)
-            packets[node] = encode_evaluate(Asked(self._ledger.federation, request, standings))
+            packets[node] = encode_evaluate(Asked(self._ledger.federation, request, standings, self._run))
         heard: set[int] = set()
+        forms: dict[str, _Form] = {}
         for node, packet in self._exchange.answers(packets, request.stage, where, self._seconds):
             try:
                 answers = decode_evaluation(packet)
             except PacketError as error:
                 self._leave_out(where, node, str(error))
                 continue
-            if why := _objection(answers, asked[node]):
+            if why := _objection(answers, asked[node], forms):
                 self._leave_out(where, node, why)
                 continue
             heard.update(asked[node])
+            forms |= {name: _form(each) for answer in answers for name, each in answer.metrics.items()}
             yield from answers
         faults = self._exchange.faults
         if faults and len(faults) == len(asked):
@@ -93,8 +102,19 @@ class RemoteEvaluation:
         warnings.warn(f"{where}: an answer of {name} was left out: {why}", RuntimeWarning, stacklevel=2)
 
 
-def _objection(answers: Sequence[EvaluationAnswer], asked: Sequence[int]) -> str:
-    """Return what is wrong with the answers of a node, of which clients were asked; empty if nothing is."""
+def _form(found: ClientValues) -> _Form:
+    """Return the name of a metric and the dtypes and shapes of its sums, in which all nodes must agree."""
+    return found.metric, {name: (value.dtype, value.shape[1:]) for name, value in found.sums.items()}
+
+
+def _objection(answers: Sequence[EvaluationAnswer], asked: Sequence[int], forms: Mapping[str, _Form]) -> str:
+    """Return what is wrong with the answers of a node; empty if nothing is.
+
+    Args:
+        answers: The answers.
+        asked: The clients that the node was asked about.
+        forms: The forms of the metrics of other nodes, by name.
+    """
     values = [(name, each) for answer in answers for name, each in answer.metrics.items()]
     counts = Counter((name, client) for name, each in values for client in each.client_ids)
     if odd := next((name for (name, _), count in counts.items() if count > 1), None):
@@ -104,6 +124,8 @@ def _objection(answers: Sequence[EvaluationAnswer], asked: Sequence[int]) -> str
             return "it is of clients of other nodes."
         if name in _RESERVED:
             return f"it has a metric of the name {name!r}, which is the server's."
+        if _form(each) != forms.get(name, _form(each)):
+            return f"the sums of {name[:80]!r} are of another metric or shape than those of the nodes before."
         if not (each.samples.isfinite() & (each.samples > 0)).all():
             return f"it has {name[:80]!r} over {each.samples.tolist()} samples."
     return ""

@@ -9,7 +9,7 @@ import torch
 
 import fedlightning
 from fedlightning.algorithms import SCAFFOLD
-from fedlightning.federation.protocol import Parameter, Roster
+from fedlightning.federation.protocol import Parameter, Precision, Roster
 from fedlightning.federation.remote.carrier import Delivery
 from fedlightning.federation.remote.enrolment import Directory, EnrolmentError, merged
 from fedlightning.federation.remote.failure import Failure, encode_failure
@@ -79,10 +79,55 @@ def test_the_server_waits_for_nodes_that_start_later():
 
 
 def test_clients_that_are_nowhere_are_named():
-    with pytest.raises(
-        EnrolmentError, match=r"2 of 3 clients are at no node after 2\.5 seconds: 1, 2\. Start their nodes"
+    with (
+        pytest.warns(RuntimeWarning, match="Node node-8 did not enrol: it is dead. It is asked again") as warned,
+        pytest.raises(
+            EnrolmentError,
+            match=r"2 of 3 clients are at no node after 2\.5 seconds: 1, 2\. Start their nodes.* did not enrol: it is",
+        ),
     ):
         directory(Nodes({7: holding(0), 8: None})).complete()
+    assert len(warned) == 1
+
+
+def test_a_resumed_server_waits_for_the_first_node():
+    """A link that was started again has no node for some seconds."""
+    carrier = Nodes({})
+    found = directory(carrier)
+    found.resume(torch.tensor([5, 5, 5]))
+    with pytest.raises(EnrolmentError, match=r"3 of 3 clients are at no node after 2\.5 seconds"):
+        found.complete()
+    original = carrier.clock
+
+    def later():
+        carrier.enrolments[7] = holding(1)
+        return original()
+
+    carrier.clock = later
+    found = directory(carrier)
+    found.resume(torch.tensor([5, 5, 5]))
+    found.complete()
+    assert found.nodes == [7]
+
+
+def test_a_node_that_enrols_at_last_is_named_no_more():
+    carrier = Nodes({7: holding(0), 8: None})
+    found = directory(carrier)
+    with pytest.warns(RuntimeWarning, match="node-8 did not enrol"):
+        found.look_for_nodes(begins=True)
+    carrier.enrolments[8] = holding(1)
+    with pytest.raises(EnrolmentError, match=r"1 of 3 clients .* nodes node-7, node-8\.$"):
+        found.complete()
+
+
+@pytest.mark.parametrize(
+    ("precision", "numbers"),
+    [(Precision(torch.bfloat16), "torch.bfloat16"), (Precision(), "the numbers of its parameters")],
+)
+def test_a_precision_of_a_nodes_own_is_said(precision, numbers):
+    with pytest.warns(RuntimeWarning, match=f"Node node-8 evaluates objectives in {numbers} by its own config") as said:
+        directory(Nodes({7: holding(0, 1), 8: holding(2, precision=precision)})).complete()
+    assert len(said) == 1
 
 
 @pytest.mark.parametrize(

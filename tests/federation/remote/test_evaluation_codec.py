@@ -34,6 +34,14 @@ def test_a_request_comes_back(tensor):
         assert (found is tensor is None) or torch.equal(found, tensor)
 
 
+@pytest.mark.parametrize("place", ["../elsewhere", "/tmp/elsewhere", "", "F" * 32, "f" * 32 + "\n"])
+@pytest.mark.parametrize("standings", [(), (Standing(3),)])
+def test_a_federation_that_would_name_another_folder_is_refused(place, standings):
+    asked = Asked(place, EvaluationRequest("val", torch.ones(3), None, Precision()), standings)
+    with pytest.raises(PacketError, match="is no id of a federation"):
+        decode_evaluate(through_bytes(encode_evaluate(asked)))
+
+
 @pytest.mark.parametrize("better", [None, True, False])
 def test_metrics_come_back(better):
     values = ClientValues([3, 1], torch.tensor([0.5, torch.nan]), torch.tensor([4.0, 2.0]), better, True, False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -142,6 +143,7 @@ def test_a_state_that_is_gone_is_refused_before_anything_is_computed(tmp_path, m
             "Client 2 is not at this node, .* 1, 3",
         ),
         (lambda: encode_asked(Asked("..", request_of(), (Standing(1),))), "is no id of a federation"),
+        (lambda: encode_asked(Asked("../elsewhere", request_of(), ())), "is no id of a federation"),
         (lambda: Packet("run", {"code": "1"}), "no answer to a message of the kind 'run'"),
         (lambda: Packet("ask"), "has federation = nothing|has round = nothing"),
         (lambda: Packet("evaluate"), "made without evaluation data"),
@@ -151,18 +153,22 @@ def test_requests_that_do_not_fit_are_refused(packet, why, tmp_path):
     service = service_in(tmp_path)
     with pytest.raises(ValueError, match=why):
         raise ValueError(failure(service, packet()))
-    assert not list(tmp_path.glob("*/client-*"))
+    assert [path.name for path in tmp_path.rglob("*")] == ["lock"]
+    assert not (tmp_path.parent / "elsewhere").exists()
     assert "PacketError" in decode_failure(Packet.from_bytes(service.handle(b"x"))).error
 
 
-def test_an_error_of_the_objective_is_named_and_keeps_nothing(tmp_path):
+def test_an_error_of_the_objective_is_named_and_keeps_nothing(tmp_path, caplog):
     class Failing(Line):
         def objective(self, batch):
-            raise RuntimeError("no such sensor")
+            raise KeyError(f"patient {batch[0][0].tolist()}")
 
     service = service_in(tmp_path, seeded(lambda: Failing(fl.SCAFFOLD(0.05))))
     packet = encode_asked(Asked(FEDERATION, request_of(), (Standing(1),)))
-    assert "no such sensor" in failure(service, packet)
+    text = failure(service, packet)
+    assert re.search(r"Failing\.objective failed for client 1: KeyError: \(its text stays at the node", text)
+    assert "patient" not in text  # errors quote data
+    assert "patient" in caplog.text
     assert not list(tmp_path.glob("*/client-*/*"))
 
 

@@ -26,8 +26,9 @@ def through_bytes(packet):
     return Packet.from_bytes(packet.to_bytes())
 
 
-def test_an_enrolment_comes_back():
-    enrolment = Enrolment([4, 1], torch.tensor([30, 7]), PARAMETERS, "a:B", "0.1.0")
+@pytest.mark.parametrize("precision", [None, Precision(), Precision(torch.bfloat16)])
+def test_an_enrolment_comes_back(precision):
+    enrolment = Enrolment([4, 1], torch.tensor([30, 7]), PARAMETERS, "a:B", "0.1.0", precision)
     back = decode_enrolment(through_bytes(encode_enrolment(enrolment)))
     assert back.samples.tolist() == [30, 7]
     assert replace(back, samples=enrolment.samples) == enrolment
@@ -47,14 +48,23 @@ def test_a_precision_comes_back(precision):
     assert decode_join(through_bytes(encode_join(precision))) == precision
 
 
-@pytest.mark.parametrize("values", [{"shapes": ["[1, 3]"]}, {"shapes": ["[1, 3", "[]"]}, {"dtypes": ["x", "float32"]}])
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"shapes": ["[1, 3]"]},
+        {"shapes": ["[1, 3", "[]"]},
+        {"dtypes": ["x", "float32"]},
+        {"shapes": ["[1e999]", "[]"]},
+        {"shapes": ["[" * 10000, "[]"]},
+    ],
+)
 def test_parameters_that_cannot_be_read_are_refused(values):
     packet = encode_enrolment(Enrolment([4], torch.tensor([30]), PARAMETERS, "a:B", "0.1.0"))
     with pytest.raises(PacketError):
         decode_enrolment(replace(packet, values={**packet.values, **values}))
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"a": 1}', '{"a": {"on_step": 1}}'])
+@pytest.mark.parametrize("text", ["", "[]", "[" * 10000, '{"a": 1}', '{"a": {"on_step": 1}}'])
 def test_log_options_that_cannot_be_read_are_refused(text):
     packet = encode_roster(Roster(torch.tensor([3])))
     with pytest.raises(PacketError, match=r"reports? logged values"):

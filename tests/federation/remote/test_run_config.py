@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedlightning.core.errors import InvalidValueError
-from fedlightning.federation.remote.run_config import LARGEST, LocalWork, RunConfig
+from fedlightning.federation.remote.run_config import LARGEST, LocalWork, RunConfig, name_of_run
 
 SHARED = [1e-5, float("inf"), None]
 MODEL = {"class_path": "my.Task", "init_args": {"sizes": {10: 0.1, 20: 0.01}, "a": SHARED, "b": SHARED, "name": "1e3"}}
@@ -30,6 +30,10 @@ def test_a_description_comes_back_as_it_was():
             "model: {class_path: a.B}\nseed: 1\nprecision: x\nwork: {batch_size: y}",
             r"batch_size='y'\): expected a whole",
         ),
+        (
+            "model: {class_path: a.B}\nseed: 1\nprecision: x\nwork: {local_steps: 2, local_epochs: 1}",
+            r"local_steps=2, local_epochs=1: expected one",
+        ),
         ("a: &x [1]\nb: *x", r"alias \*x is not allowed"),
         ("a: !!python/object/apply:os.getcwd []", "no YAML"),
         ("a" * (LARGEST + 1), "at most 1048576 are read"),
@@ -38,3 +42,10 @@ def test_a_description_comes_back_as_it_was():
 def test_anything_else_is_refused(text, why):
     with pytest.raises(InvalidValueError, match=rf"description .*{why}"):
         RunConfig.of_text(text)
+
+
+def test_every_run_has_a_name_of_its_own():
+    names = {name_of_run(text) for text in ("", "model: 1", "model: 2")}
+    assert len(names) == 3
+    assert name_of_run("model: 1") in names
+    assert name_of_run("") == ""

@@ -8,15 +8,15 @@ from fedlightning.federation.protocol import Moment
 from fedlightning.federation.remote.fields import Reader, Writer
 from fedlightning.federation.remote.generation import Generation, Standing
 from fedlightning.federation.remote.packet import PacketError
-from fedlightning.federation.remote.standing import read_moment, read_standings, standing_writer
+from fedlightning.federation.remote.standing import Asked, read_asked, read_moment, standing_writer
 
 ONE, OTHER = Generation(1, 0, "a" * 32), Generation(2, 1, "b" * 32)
 
 
 def test_every_client_gets_its_own_back():
     standings = (Standing(4, ONE, (OTHER, ONE)), Standing(1), Standing(2, OTHER, (ONE,)))
-    packet = standing_writer("f" * 32, standings).packet("ask")
-    assert read_standings(Reader(packet, "ask")) == standings
+    asked = Asked("f" * 32, "what", standings, "run")
+    assert read_asked(Reader(standing_writer(asked).packet("ask"), "ask"), "what") == asked
 
 
 @pytest.mark.parametrize(
@@ -26,12 +26,13 @@ def test_every_client_gets_its_own_back():
         ({"client_ids": [1, 2], "bases": [""]}, "from which state"),
         ({"client_ids": [1], "bases": ["1.2"]}, "names no state"),
         ({"client_ids": [1], "bases": [""], "kept": [str(ONE)]}, "from which state"),
+        ({"client_ids": [1], "bases": [""], "federation": ".."}, "no id of a federation"),
     ],
 )
 def test_what_is_not_said_of_every_client_is_refused(values, why):
-    packet = Writer(**{"kept_clients": [], "kept": [], **values}).packet("ask")
+    packet = Writer(**{"federation": "f" * 32, "run": "", "kept_clients": [], "kept": [], **values}).packet("ask")
     with pytest.raises(PacketError, match=why):
-        read_standings(Reader(packet, "ask"))
+        read_asked(Reader(packet, "ask"), None)
 
 
 def test_the_time_of_a_request_comes_back():

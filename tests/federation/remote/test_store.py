@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import subprocess
 import sys
 
@@ -79,6 +81,31 @@ def test_a_folder_belongs_to_one_process(store):
     store.close()
     store.close()
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
+def test_forks_of_a_killed_process_do_not_hold_the_folder(tmp_path):
+    """Processes that load data outlive a killed one for seconds, in which the next one is started."""
+    code = f"""
+import os, signal, time
+from fedlightning.federation.remote.store import GenerationStore, StoreError
+store = GenerationStore({str(tmp_path)!r})
+fork = os.fork()
+if not fork:
+    time.sleep(60)
+try:
+    GenerationStore({str(tmp_path)!r})
+except StoreError:
+    print(fork, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE) as process:
+        fork = int(process.stdout.readline())
+        process.wait()
+        try:
+            GenerationStore(tmp_path).close()
+        finally:
+            os.kill(fork, signal.SIGKILL)
 
 
 def test_what_a_killed_process_left_unfinished_is_removed(tmp_path):

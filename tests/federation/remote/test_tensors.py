@@ -43,3 +43,9 @@ def test_numbers_that_cannot_travel_are_refused():
         named_dtype("float8")
     with pytest.raises(PacketError, match="came with 3 bytes; expected 4"):
         RawArray("float32", (1,), b"abc")
+
+
+@pytest.mark.parametrize("shape", [(0, 2**62, 2**62), (0, 2**70)])
+def test_a_shape_that_no_tensor_has_is_refused(shape):
+    with pytest.raises(PacketError, match=r"shape \(0, .*which no tensor has"):
+        from_raw(RawArray("float32", shape, b""))

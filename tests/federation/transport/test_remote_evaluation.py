@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -106,6 +107,24 @@ def test_a_wrong_answer_is_left_out_and_said(wrong, why):
     assert re.search(f"Validation: an answer of node 7 was left out: .*{why}", str(said[0].message))
     assert answer.metrics["val_loss"].client_ids == [2]
     assert "without 2 of 3 clients, of whose nodes there is no answer: 0, 1" in str(said[-1].message)
+
+
+@pytest.mark.parametrize(
+    ("metric", "sums"),
+    [
+        ("accuracy", {"tp": torch.zeros(2, 4)}),
+        ("accuracy", {"tp": torch.zeros(2, 3, dtype=torch.long)}),
+        ("accuracy", {}),
+        ("other", {"tp": torch.zeros(2, 3)}),
+    ],
+)
+def test_sums_that_do_not_fit_those_of_other_nodes_are_left_out(metric, sums):
+    first = encoded(acc=replace(values([2]), metric="accuracy", sums={"tp": torch.zeros(1, 3)}))
+    one, _ = evaluation({8: first, 7: encoded(acc=replace(values([0, 1]), metric=metric, sums=sums))})
+    with pytest.warns(RuntimeWarning) as said:
+        (answer,) = one.answers(REQUEST, range(3))
+    assert "answer of node 7 was left out: the sums of 'acc' are of another metric" in str(said[0].message)
+    assert answer.metrics["acc"].client_ids == [2]
 
 
 def test_missing_clients_are_named_whenever_they_are_others():
