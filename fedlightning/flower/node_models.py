@@ -16,7 +16,7 @@ from torch.utils.data import Subset
 
 from fedlightning.core.errors import InvalidValueError, UsageError
 from fedlightning.data.evaluation import pooled_loader
-from fedlightning.federation.remote.run_config import RunConfig
+from fedlightning.federation.remote.run_config import RunConfig, name_of_run
 from fedlightning.federation.remote.sent_model import SentModel
 from fedlightning.federation.whole_files import why_unwritten, write_whole
 from fedlightning.flower.allowed_classes import AllowedClasses
@@ -123,7 +123,7 @@ def _model(config_file: str, client: int) -> tuple[NodeConfig, RunConfig, Federa
         raise UsageError(f"There is no run in {config.states_folder}: no server has enrolled this node yet.")
     run = RunConfig.of_text(text)
     task, _ = placed_task(run, AllowedClasses(config.classes))
-    copied, sent = personalized_at_node(task, config.states_folder, client)
+    copied, sent = personalized_at_node(task, config.states_folder, client, name_of_run(text))
     return config, run, copied, sent
 
 

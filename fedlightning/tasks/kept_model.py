@@ -13,7 +13,7 @@ from fedlightning.tasks.base import FederatedLightningModule
 
 
 def personalized_at_node(
-    task: FederatedLightningModule, folder: Path, client: int
+    task: FederatedLightningModule, folder: Path, client: int, run: str = ""
 ) -> tuple[FederatedLightningModule, SentModel]:
     """Return a copy of a task with one client's own model, as :meth:`FederatedLightningModule.personalize` does.
 
@@ -23,14 +23,20 @@ def personalized_at_node(
         task: The task of the node's last run, which has not been trained.
         folder: Folder of the states of the node's clients.
         client: Number of the client in the federation.
+        run: Name of the run that the task is of.
 
     Returns:
         The copy, and the global model that the client's model was made from.
 
     Raises:
-        StoreError: If the node has no global model yet, or no state of the client to go with it.
+        StoreError: If the node has no global model of this run yet, or no state of the client to go with it.
     """
     sent, states = _read(folder, client)
+    if sent.run != run:
+        raise StoreError(
+            f"The global model in {folder} is of a run before the present one, whose server has sent none yet. "
+            "Wait for its first round."
+        )
     simulation = task.run.simulation
     if sent.point.shape != simulation.server.point.shape:
         raise StoreError(

@@ -26,7 +26,9 @@ ROUNDS = 5
 EVERYONE = {
     "class_path": "fedlightning.participation.FirstResponders",
     "init_args": {
-        "size": 4, "at_least": 4, "retries": 30,
+        "size": 4,
+        "at_least": 4,
+        "retries": 30,
         "responses": {"class_path": "fedlightning.participation.ResponseShare", "init_args": {"low": 1.0, "high": 1.0}},
     },
 }

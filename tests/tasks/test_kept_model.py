@@ -66,6 +66,8 @@ def test_what_is_missing_is_named(tmp_path):
         personalized_at_node(seeded(make), folder, 0)
     with pytest.raises(StoreError, match=r"has 6 parameters, that of MeasuredLine 41: it is of another run"):
         personalized_at_node(seeded(TASKS["one model for all"][0]), folder, 1)
+    with pytest.raises(StoreError, match="is of a run before the present one"):
+        personalized_at_node(seeded(make), folder, 1, run="another")
     for path in folder.glob("*/client-1/*.pt"):
         path.unlink()
     with pytest.raises(StoreError, match="goes on from the state of client 1 after round 2"):

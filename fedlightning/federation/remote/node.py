@@ -226,7 +226,9 @@ class NodeService:
         request = asked.request
         if request.point is not None:
             self._models.keep(
-                SentModel(asked.federation, request.moment.step, request.point, request.buffers, bases, changed)
+                SentModel(
+                    asked.federation, request.moment.step, request.point, request.buffers, bases, changed, asked.run
+                )
             )
 
     def _begin(self, moment: Moment) -> None:

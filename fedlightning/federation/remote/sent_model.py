@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ class SentModel:
         bases: The state of each client that the server had accepted when it last asked the client; None for a client
             before its first round.
         changed: Names of the buffers that the objective changes, for each of these clients.
+        run: Name of the run whose model it is.
     """
 
     federation: str
@@ -37,6 +38,7 @@ class SentModel:
     buffers: Tensor | None
     bases: Mapping[int, Generation | None] = field(default_factory=dict)
     changed: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    run: str = ""
 
     def standing(self, client: int) -> Standing:
         """Return from which state a client goes on.
@@ -71,7 +73,7 @@ class SentModels:
             before = _readable(self._folder, model.federation)
         if before is not None:
             bases, changed = {**before.bases, **model.bases}, {**before.changed, **model.changed}
-            model = SentModel(model.federation, model.rounds, model.point, model.buffers, bases, changed)
+            model = replace(model, bases=bases, changed=changed)
         path = self._folder / model.federation / _FILE
         content: dict[str, Any] = {
             "rounds": model.rounds,
@@ -79,6 +81,7 @@ class SentModels:
             "buffers": None if model.buffers is None else model.buffers.detach().to("cpu").clone(),
             "bases": {client: text_of(base) for client, base in model.bases.items()},
             "changed": {client: list(names) for client, names in model.changed.items()},
+            "run": model.run,
         }
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -117,7 +120,8 @@ def read_sent_model(folder: Path, federation: str) -> SentModel | None:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
         bases = {client: Generation.of(text) for client, text in content["bases"].items()}
-        return SentModel(federation, content["rounds"], content["point"], content["buffers"], bases, content["changed"])
+        names = ("rounds", "point", "buffers", "changed", "run")
+        return SentModel(federation, bases=bases, **{name: content[name] for name in names})
     except Exception as error:  # what torch raises depends on the byte at which a file is damaged
         why = str(error).splitlines()[0]
         raise StoreError(f"{path} cannot be read: {why}. The server's next request writes it anew.") from error

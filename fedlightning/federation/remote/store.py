@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from torch import Tensor
 from fedlightning.core.errors import FedlightningError, InvalidValueError
 from fedlightning.federation.client_states import StatesByField
 from fedlightning.federation.remote.generation import Generation, Standing, require_federation
-from fedlightning.federation.remote.packet import Packet
+from fedlightning.federation.remote.packet import Packet, PacketError
 from fedlightning.federation.whole_files import sync_folder, why_unwritten, write_whole
 
 _SUFFIX = ".pt"
@@ -88,9 +89,11 @@ class KeptStates:
         return dict(kept.states)
 
     def generations(self, federation: str, client: int) -> list[Generation]:
-        """Return the generations that are kept of a client, earliest first."""
-        folder = self._path(federation, client, None).parent
-        found = (Generation.of(path.name.removesuffix(_SUFFIX)) for path in folder.glob(f"*{_SUFFIX}"))
+        """Return the generations that are kept of a client, earliest first; files of other names are left alone."""
+        found = []
+        for path in self._path(federation, client, None).parent.glob(f"*{_SUFFIX}"):
+            with suppress(PacketError):
+                found.append(Generation.of(path.name.removesuffix(_SUFFIX)))
         return sorted(generation for generation in found if generation is not None)
 
     def _path(self, federation: str, client: int, generation: Generation | None) -> Path:

@@ -13,7 +13,7 @@ from fedlightning.federation.remote.sent_model import SentModel, SentModels, las
 from fedlightning.federation.remote.store import StoreError
 
 ONE, OTHER = Generation(1, 0, "a" * 32), Generation(2, 0, "b" * 32)
-MODEL = SentModel("f" * 32, 2, torch.arange(3.0), torch.tensor([0.5]), {1: ONE, 3: None}, {1: ["m"], 3: []})
+MODEL = SentModel("f" * 32, 2, torch.arange(3.0), torch.tensor([0.5]), {1: ONE, 3: None}, {1: ["m"], 3: []}, "r")
 
 
 def test_the_last_model_comes_back_with_what_is_known_of_other_clients(tmp_path):
@@ -21,7 +21,7 @@ def test_the_last_model_comes_back_with_what_is_known_of_other_clients(tmp_path)
     back = last_sent_model(tmp_path)
     assert torch.equal(back.point, MODEL.point)
     assert torch.equal(back.buffers, MODEL.buffers)
-    assert (back.bases, back.changed, back.rounds) == (MODEL.bases, MODEL.changed, 2)
+    assert (back.bases, back.changed, back.rounds, back.run) == (MODEL.bases, MODEL.changed, 2, "r")
     assert back.standing(1) == Standing(1, ONE)
     assert back.standing(3) == Standing(3)
     models = SentModels(tmp_path)  # of a new process

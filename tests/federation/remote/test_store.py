@@ -118,6 +118,15 @@ def test_what_a_killed_process_left_unfinished_is_removed(tmp_path):
     assert [path.name for path in folder.iterdir()] == [f"{generation(1)}.pt"]
 
 
+def test_a_file_of_another_name_is_left_alone(store):
+    store.keep(FEDERATION, 3, generation(1), kept())
+    copied = store.folder / FEDERATION / "client-3" / "backup of monday.pt"
+    copied.write_bytes(b"anything")
+    assert store.generations(FEDERATION, 3) == [generation(1)]
+    store.prune(FEDERATION, Standing(3, generation(1)), 9)
+    assert copied.exists()
+
+
 def test_a_damaged_file_is_named(store):
     store.keep(FEDERATION, 3, generation(1), kept())
     (path,) = store.folder.glob("*/*/*.pt")
