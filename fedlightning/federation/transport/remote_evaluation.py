@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from fedlightning.federation.protocol import EvaluationAnswer, EvaluationRequest
+from fedlightning.federation.protocol import ClientValues, EvaluationAnswer, EvaluationRequest
 from fedlightning.federation.remote.carrier import Carrier
 from fedlightning.federation.remote.enrolment import Directory
 from fedlightning.federation.remote.evaluation_codec import decode_evaluation, encode_evaluate
@@ -58,7 +59,7 @@ class RemoteEvaluation:
         for node, own in asked.items():
             standings = tuple(self._ledger.standing(client) for client in own)
             packets[node] = encode_evaluate(Asked(self._ledger.federation, request, standings))
-        heard: set[int] = set()
+        taken: dict[int, list[EvaluationAnswer]] = {}
         for node, packet in self._exchange.answers(packets, request.stage, where, self._seconds):
             try:
                 answers = decode_evaluation(packet)
@@ -68,13 +69,18 @@ class RemoteEvaluation:
             if why := _objection(answers, asked[node]):
                 self._leave_out(where, node, why)
                 continue
-            heard.update(asked[node])
-            yield from answers
+            taken[node] = answers
         faults = self._exchange.faults
         if faults and len(faults) == len(asked):
             node, why = next(iter(faults.items()))
             raise NodeError(f"{where}: no node could measure; at {self._directory.name(node)}: {why}")
+        for node, name in _odd(taken).items():
+            self._leave_out(where, node, f"its {name[:80]!r} is not made of what those of most clients are made of.")
+            del taken[node]
+        heard = {client for node in taken for client in asked[node]}
         self._name_missing(where, [client for client in client_ids if client not in heard], len(client_ids))
+        for answers in taken.values():
+            yield from answers
 
     def _name_missing(self, where: str, clients: list[int], asked: int) -> None:
         """Warn of the clients whose nodes did not answer, whenever these are others than the last time."""
@@ -95,7 +101,7 @@ class RemoteEvaluation:
 
 def _objection(answers: Sequence[EvaluationAnswer], asked: Sequence[int]) -> str:
     """Return what is wrong with the answers of a node, of which clients were asked; empty if nothing is."""
-    values = [(name, each) for answer in answers for name, each in answer.metrics.items()]
+    values = _metrics(answers)
     counts = Counter((name, client) for name, each in values for client in each.client_ids)
     if odd := next((name for (name, _), count in counts.items() if count > 1), None):
         return f"it has two values of {odd[:80]!r} for one client."
@@ -107,3 +113,27 @@ def _objection(answers: Sequence[EvaluationAnswer], asked: Sequence[int]) -> str
         if not (each.samples.isfinite() & (each.samples > 0)).all():
             return f"it has {name[:80]!r} over {each.samples.tolist()} samples."
     return ""
+
+
+def _odd(answers: Mapping[int, Sequence[EvaluationAnswer]]) -> dict[int, str]:
+    """Return the nodes with a metric that cannot be joined with that of most clients, and the metric's name."""
+    kinds: dict[str, Counter[Any]] = {}
+    for node in sorted(answers):
+        for name, values in _metrics(answers[node]):
+            kinds.setdefault(name, Counter())[_kind(values)] += len(values.client_ids)
+    usual = {name: counts.most_common(1)[0][0] for name, counts in kinds.items()}
+    found = {
+        node: next((name for name, values in _metrics(own) if _kind(values) != usual[name]), None)
+        for node, own in answers.items()
+    }
+    return {node: name for node, name in found.items() if name is not None}
+
+
+def _kind(values: ClientValues) -> Any:
+    """Return what the values of clients must agree in to be joined."""
+    sums = tuple(sorted((name, each.shape[1:]) for name, each in values.sums.items()))
+    return values.metric, sums, values.nan_is_undefined
+
+
+def _metrics(answers: Sequence[EvaluationAnswer]) -> list[tuple[str, ClientValues]]:
+    return [each for answer in answers for each in answer.metrics.items()]

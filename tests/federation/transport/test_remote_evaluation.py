@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -106,6 +107,31 @@ def test_a_wrong_answer_is_left_out_and_said(wrong, why):
     assert re.search(f"Validation: an answer of node 7 was left out: .*{why}", str(said[0].message))
     assert answer.metrics["val_loss"].client_ids == [2]
     assert "without 2 of 3 clients, of whose nodes there is no answer: 0, 1" in str(said[-1].message)
+
+
+def summed(client_ids, metric="accuracy", **sums):
+    return encoded(val_accuracy=replace(values(client_ids), metric=metric, sums=sums))
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        summed([2], right=torch.ones(1, 4)),
+        summed([2], wrong=torch.ones(1, 3)),
+        summed([2], "other", right=torch.ones(1, 3)),
+        summed([2], ""),
+    ],
+)
+@pytest.mark.parametrize("odd_comes_first", [True, False])
+def test_sums_unlike_those_of_most_clients_are_left_out(odd, odd_comes_first):
+    answers = {8: odd, 7: summed([0, 1], right=torch.ones(2, 3))}
+    one, _ = evaluation(answers if odd_comes_first else dict(reversed(answers.items())))
+    with pytest.warns(RuntimeWarning) as said:
+        (answer,) = one.answers(REQUEST, range(3))
+    assert "an answer of node 8 was left out: its 'val_accuracy' is not made of what" in str(said[0].message)
+    assert "without 1 of 3 clients" in str(said[1].message)
+    assert answer.metrics["val_accuracy"].client_ids == [0, 1]
+    assert answer.metrics["val_accuracy"].sums["right"].shape == (2, 3)
 
 
 def test_missing_clients_are_named_whenever_they_are_others():
