@@ -32,7 +32,9 @@ def parsed(text: str, aliases: bool = True) -> Any:
         mark = error.problem_mark or error.context_mark
         where = "" if mark is None else f" in line {mark.line + 1}, column {mark.column + 1}"
         raise YamlError(f"it is no YAML{where}: {error.problem or error.context}.") from None
-    except (yaml.YAMLError, RecursionError) as error:
+    except YamlError:
+        raise
+    except (yaml.YAMLError, RecursionError, ValueError) as error:  # a date that no calendar has, a number of no digits
         raise YamlError(f"it is no YAML: {str(error).splitlines()[0]}.") from None
 
 
@@ -64,12 +66,14 @@ class _StrictLoader(yaml.SafeLoader):  # type: ignore[misc]
     """Loads YAML and refuses duplicate keys of a mapping."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
+        seen: set[tuple[str, str]] = set()
         for key, _ in node.value:
-            if key.value in seen and key.tag != "tag:yaml.org,2002:merge":
-                line = key.start_mark.line + 1
+            line = key.start_mark.line + 1
+            if not isinstance(key, yaml.ScalarNode):
+                raise YamlError(f"a {key.id} is a key in line {line}. Expected a name or a number.")
+            if (key.tag, key.value) in seen and key.tag != "tag:yaml.org,2002:merge":
                 raise YamlError(f"'{key.value}' is given twice, again in line {line}. Remove one.")
-            seen.add(key.value if isinstance(key.value, str) else "")
+            seen.add((key.tag, key.value))
         content: dict[Any, Any] = super().construct_mapping(node, deep)
         return content
 

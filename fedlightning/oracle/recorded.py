@@ -29,7 +29,7 @@ class _Course(NamedTuple):
     Attributes:
         point: Where the clients are, ``[S, d]``.
         lr: Step size.
-        kind: What minibatches must agree in to go on with these steps.
+        kind: What minibatches, and the point's place in memory, must agree in to go on with these steps.
         steps: Takes the steps.
         names: Of the scalars to log.
     """
@@ -78,7 +78,7 @@ class Recorded:
         if self._threads > 1 or w.numel() * w.element_size() > LARGE_POINTS:
             found = stepped_in_parts(recording, (w, *others), self._threads, lr)
             return None if found is None else Evaluation.of_parts([w, *found[0]], found[1])
-        course, kind = self._course, (structure, blocks, key_of(others))
+        course, kind = self._course, (structure, blocks, w.data_ptr(), key_of((w, *others)))
         if course is None or course.point is not w or course.lr != lr or course.kind != kind:
             begun = recording.steps(w, *others, lr=lr)
             if begun is None:

@@ -167,6 +167,7 @@ class _Recorder(TorchDispatchMode):
         self._held: set[Name] = set()  # tensors from before the call, and views of them
         self._names: dict[int, Name] = {}
         self._alive: list[Tensor] = []  # because ids of freed tensors are used again
+        self._empty: list[Tensor] = []  # used again by every replay
         self._point = inputs[0].untyped_storage().data_ptr() if inputs else 0
         self._parts_are_apart = True
         for place, tensor in enumerate(inputs):
@@ -196,6 +197,7 @@ class _Recorder(TorchDispatchMode):
             return output
         if not (random or traits.writes) and isinstance(output, Tensor) and _is_empty(output):
             self._call(output, self._program.hold(output))
+            self._empty.append(output)
             return output
         function, arguments = (self._noise, (func, *args)) if random else (traits.as_recorded, args)
         acts = random or traits.writes
@@ -209,7 +211,7 @@ class _Recorder(TorchDispatchMode):
 
     def replay(self, outputs: Sequence[Tensor], constant: Any) -> _Replay | None:
         """Return what runs the program; None if a replay would not be right."""
-        if self._given_up:
+        if self._given_up or not all(map(_is_empty, self._empty)):  # one has grown to hold a result, by out=
             return None
         is_apart = self._parts_are_apart and not any(map(self._is_in_point, outputs))
         is_apart = is_apart and outputs[0].numel() == self._alive[0].numel()

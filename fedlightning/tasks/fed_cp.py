@@ -71,13 +71,13 @@ class FedCP(TwoHeadClassification):
 
     def forward(self, x: Any) -> Tensor:
         """Return the logits ``[B, C]`` of the personal model."""
-        return self._logits(self.features(x))
+        return _logits(self, self.features(x))
 
     def objective(self, batch: Any) -> dict[str, Tensor]:
         """Return the personal model's cross entropy plus the weighted discrepancy from the received body's features."""
         x, y = self.unpack(batch)
         features = self.features(x)
-        fit = F.cross_entropy(self._logits(features), y)
+        fit = F.cross_entropy(_logits(self, features), y)
         discrepancy = squared_mmd(features, self.received_body(x))
         return {"loss": fit + self.lam * discrepancy, "personal_loss": fit, "discrepancy": discrepancy}
 
@@ -86,11 +86,12 @@ class FedCP(TwoHeadClassification):
         network: Any = self.network
         return PolicyHeads(network.head, self.own_head, self.policy)
 
-    def _logits(self, features: Tensor) -> Tensor:
-        own, common = self.policy(features, head_context(self.own_head))
-        head: Any = self.network.head
-        fixed = {name: parameter.detach() for name, parameter in head.named_parameters()}
-        return self.own_head(own) + functional_call(head, fixed, (common,))  # type: ignore[no-any-return]
+
+def _logits(task: FedCP, features: Tensor) -> Tensor:
+    own, common = task.policy(features, head_context(task.own_head))
+    head: Any = task.network.head
+    fixed = {name: parameter.detach() for name, parameter in head.named_parameters()}
+    return task.own_head(own) + functional_call(head, fixed, (common,))  # type: ignore[no-any-return]
 
 
 def squared_mmd(x: Tensor, y: Tensor, bandwidths: Sequence[float] = (10.0, 15.0, 20.0, 50.0)) -> Tensor:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from collections.abc import Callable
+from functools import wraps
 from types import FrameType
 from typing import Any
 
@@ -35,6 +37,11 @@ class GuardedModule(LightningModule):
     evaluation_session: EvaluationSession
     _waits_for_epoch = False
     moment: Moment = Moment()
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Let values of an epoch have their round also where the end of an epoch is a task's own."""
+        super().__init_subclass__(**options)
+        cls.on_train_epoch_end = _with_round(cls.on_train_epoch_end)  # type: ignore[method-assign]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call ``forward``, and warn once if the answer is that of personal parameters which no client has trained."""
@@ -132,8 +139,15 @@ class GuardedModule(LightningModule):
                 super().log("step", float(trainer.global_step), batch_size=1)  # the axis of loggers is the round
         super().log(name, value, *args, **kwargs)
 
-    def on_train_epoch_end(self) -> None:
-        """Log values of an epoch at the round they belong to; Lightning would count one less."""
+
+def _with_round(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a hook that logs values of an epoch at the round they belong to; Lightning would count one less."""
+
+    @wraps(hook)
+    def on_train_epoch_end(self: GuardedModule) -> None:
+        hook(self)
         if self._waits_for_epoch:
             self._waits_for_epoch = False
-            super().log("step", float(self.trainer.global_step))
+            LightningModule.log(self, "step", float(self.trainer.global_step))
+
+    return on_train_epoch_end

@@ -18,6 +18,10 @@ def test_plain_values_are_read():
         ("a: 1\nb: 2\na: 3", r"'a' is given twice, again in line 3\. Remove one"),
         ("a: [1", "it is no YAML in line"),
         ("a: !!python/object/apply:os.getcwd []", "could not determine a constructor"),
+        ("a: 1\n[b, c]: 2", r"a sequence is a key in line 2\. Expected a name"),
+        ("{? {a: 1} : 2}", r"a mapping is a key in line 1"),
+        ("a: 2026-13-45", "it is no YAML: month must be in"),
+        ("a: !!int b", "it is no YAML: invalid literal"),
     ],
 )
 def test_what_is_no_plain_yaml_is_refused(text, why):

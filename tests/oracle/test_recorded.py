@@ -70,6 +70,19 @@ def test_steps_go_on_whatever_changes_between_them():
         assert torch.equal(result.loss, expected.loss)
 
 
+def test_steps_follow_a_point_to_other_memory():
+    objective, w, v, b, data = setting(conv(), (2, 8, 8))
+    objective.draws = False
+    evaluate, point = Vectorized().evaluator(objective, 100), w.clone()
+    for _ in range(2):
+        evaluate(w, v, b, data)
+    evaluate.step(point, v, b, data, "both", None, 0.3)
+    point.data = w + 0.1
+    stepped = point.clone().sub_(evaluate(point, v, b, data).g, alpha=0.3)
+    evaluate.step(point, v, b, data, "both", None, 0.3)
+    assert torch.equal(point, stepped)
+
+
 def test_nothing_is_stepped_before_it_was_recorded():
     objective, w, v, b, data = setting(conv(), (2, 8, 8))
     evaluate, before = Vectorized().evaluator(objective, 100), w.clone()

@@ -78,10 +78,31 @@ def test_the_round_of_a_value_is_logged_beside_it_alone(options, rows, tmp_path)
     assert not [row for row in found if row.keys() <= {"step", "epoch"}]
 
 
+class EndsItself(LogsAfterRounds):
+    def on_train_epoch_end(self):
+        pass
+
+
+class LogsAtTheEnd(LogsAfterRounds):
+    def on_train_epoch_end(self):
+        super().on_train_epoch_end()
+        self.log("of_epoch", 1.0, on_step=False, on_epoch=True)
+
+
+class EndsBeside:
+    def on_train_epoch_end(self):
+        pass
+
+
+class EndsWithAnother(EndsBeside, LogsAfterRounds):
+    pass
+
+
+@pytest.mark.parametrize("kind", [LogsAfterRounds, EndsItself, LogsAtTheEnd, EndsWithAnother])
 @pytest.mark.parametrize("on_step", [True, False])
-def test_the_mean_of_an_epoch_is_logged_at_its_last_round(on_step, tmp_path):
+def test_the_mean_of_an_epoch_is_logged_at_its_last_round(on_step, kind, tmp_path):
     logger = CSVLogger(tmp_path, name="", version="")
-    task = LogsAfterRounds(on_step=on_step, on_epoch=True, batch_size=1)
+    task = kind(on_step=on_step, on_epoch=True, batch_size=1)
     fitted(task, max_steps=7, limit_val_batches=0, log_every_n_steps=1, logger=logger)
     name = "value_epoch" if on_step else "value"
     with (tmp_path / "metrics.csv").open(newline="") as file:

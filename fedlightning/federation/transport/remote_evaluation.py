@@ -5,8 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-
-import torch
+from typing import Any
 
 from fedlightning.federation.protocol import ClientValues, EvaluationAnswer, EvaluationRequest
 from fedlightning.federation.remote.carrier import Carrier
@@ -20,7 +19,6 @@ from fedlightning.federation.remote.standing import Asked
 
 _STAGES = {"val": "Validation", "test": "Test"}
 _RESERVED = {"step", "epoch"}
-_Form = tuple[str, dict[str, tuple[torch.dtype, torch.Size]]]
 
 
 class RemoteEvaluation:
@@ -65,25 +63,28 @@ class RemoteEvaluation:
         for node, own in asked.items():
             standings = tuple(self._ledger.standing(client) for client in own)
             packets[node] = encode_evaluate(Asked(self._ledger.federation, request, standings, self._run))
-        heard: set[int] = set()
-        forms: dict[str, _Form] = {}
+        taken: dict[int, list[EvaluationAnswer]] = {}
         for node, packet in self._exchange.answers(packets, request.stage, where, self._seconds):
             try:
                 answers = decode_evaluation(packet)
             except PacketError as error:
                 self._leave_out(where, node, str(error))
                 continue
-            if why := _objection(answers, asked[node], forms):
+            if why := _objection(answers, asked[node]):
                 self._leave_out(where, node, why)
                 continue
-            heard.update(asked[node])
-            forms |= {name: _form(each) for answer in answers for name, each in answer.metrics.items()}
-            yield from answers
+            taken[node] = answers
         faults = self._exchange.faults
         if faults and len(faults) == len(asked):
             node, why = next(iter(faults.items()))
             raise NodeError(f"{where}: no node could measure; at {self._directory.name(node)}: {why}")
+        for node, name in _odd(taken).items():
+            self._leave_out(where, node, f"its {name[:80]!r} is not made of what those of most clients are made of.")
+            del taken[node]
+        heard = {client for node in taken for client in asked[node]}
         self._name_missing(where, [client for client in client_ids if client not in heard], len(client_ids))
+        for answers in taken.values():
+            yield from answers
 
     def _name_missing(self, where: str, clients: list[int], asked: int) -> None:
         """Warn of the clients whose nodes did not answer, whenever these are others than the last time."""
@@ -102,20 +103,9 @@ class RemoteEvaluation:
         warnings.warn(f"{where}: an answer of {name} was left out: {why}", RuntimeWarning, stacklevel=2)
 
 
-def _form(found: ClientValues) -> _Form:
-    """Return the name of a metric and the dtypes and shapes of its sums, in which all nodes must agree."""
-    return found.metric, {name: (value.dtype, value.shape[1:]) for name, value in found.sums.items()}
-
-
-def _objection(answers: Sequence[EvaluationAnswer], asked: Sequence[int], forms: Mapping[str, _Form]) -> str:
-    """Return what is wrong with the answers of a node; empty if nothing is.
-
-    Args:
-        answers: The answers.
-        asked: The clients that the node was asked about.
-        forms: The forms of the metrics of other nodes, by name.
-    """
-    values = [(name, each) for answer in answers for name, each in answer.metrics.items()]
+def _objection(answers: Sequence[EvaluationAnswer], asked: Sequence[int]) -> str:
+    """Return what is wrong with the answers of a node, of which clients were asked; empty if nothing is."""
+    values = _metrics(answers)
     counts = Counter((name, client) for name, each in values for client in each.client_ids)
     if odd := next((name for (name, _), count in counts.items() if count > 1), None):
         return f"it has two values of {odd[:80]!r} for one client."
@@ -124,8 +114,30 @@ def _objection(answers: Sequence[EvaluationAnswer], asked: Sequence[int], forms:
             return "it is of clients of other nodes."
         if name in _RESERVED:
             return f"it has a metric of the name {name!r}, which is the server's."
-        if _form(each) != forms.get(name, _form(each)):
-            return f"the sums of {name[:80]!r} are of another metric or shape than those of the nodes before."
         if not (each.samples.isfinite() & (each.samples > 0)).all():
             return f"it has {name[:80]!r} over {each.samples.tolist()} samples."
     return ""
+
+
+def _odd(answers: Mapping[int, Sequence[EvaluationAnswer]]) -> dict[int, str]:
+    """Return the nodes with a metric that cannot be joined with that of most clients, and the metric's name."""
+    kinds: dict[str, Counter[Any]] = {}
+    for node in sorted(answers):
+        for name, values in _metrics(answers[node]):
+            kinds.setdefault(name, Counter())[_kind(values)] += len(values.client_ids)
+    usual = {name: counts.most_common(1)[0][0] for name, counts in kinds.items()}
+    found = {
+        node: next((name for name, values in _metrics(own) if _kind(values) != usual[name]), None)
+        for node, own in answers.items()
+    }
+    return {node: name for node, name in found.items() if name is not None}
+
+
+def _kind(values: ClientValues) -> Any:
+    """Return what the values of clients must agree in to be joined."""
+    sums = {(name, each.dtype, each.shape[1:]) for name, each in values.sums.items()}
+    return values.metric, frozenset(sums), values.nan_is_undefined
+
+
+def _metrics(answers: Sequence[EvaluationAnswer]) -> list[tuple[str, ClientValues]]:
+    return [each for answer in answers for each in answer.metrics.items()]

@@ -45,7 +45,7 @@ class Address:
             if (":" in bare) is (bare == host):
                 raise InvalidValueError(f"{what}={text}: brackets belong around IPv6 addresses alone. {example}")
         elif not _NAME.fullmatch(host):
-            raise InvalidValueError(f"{what}={text}: '{host}' is no host name and no IP address. {example}")
+            raise InvalidValueError(f"{what}={text}: {_no_host(host)} {example}")
         return cls(bare, int(port))
 
     @property
@@ -59,6 +59,24 @@ class Address:
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def require_host(what: str, host: str) -> None:
+    """Refuse what is no host name and no IP address, such as an address with its port.
+
+    Args:
+        what: The argument that it was given as, for the message.
+        host: An international name as DNS has it, ``xn--...``; an IPv6 address without brackets.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    if not is_ip(host) and not _NAME.fullmatch(host):
+        raise InvalidValueError(f"{what}={host}: {_no_host(host)} Expected fed.example.org, 192.0.2.7 or 2001:db8::7.")
+
+
+def _no_host(host: str) -> str:
+    return f"'{host}' is no host name and no IP address."
 
 
 def is_ip(host: str) -> bool:

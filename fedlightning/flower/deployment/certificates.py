@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedlightning.core.errors import InvalidTypeError
-from fedlightning.flower.deployment.address import is_ip
+from fedlightning.flower.deployment.address import is_ip, require_host
 
 AUTHORITY_DAYS, SERVER_DAYS = 3650, 825
 """How long certificates are valid: ten years for the authority's; 825 days is the most that all TLS libraries take."""
@@ -56,9 +56,14 @@ def make_server_certificate(authority: Pair, hosts: Iterable[str]) -> Pair:
     Args:
         authority: Signs it.
         hosts: Host names and IP addresses under which nodes and commands reach the link, at least one.
+
+    Raises:
+        ValueError: If one is neither.
     """
     signer = x509.load_pem_x509_certificate(authority.certificate)
     hosts = list(dict.fromkeys(hosts))
+    for host in hosts:
+        require_host("hosts", host)
     key = ec.generate_private_key(ec.SECP384R1())
     names = [x509.IPAddress(ipaddress.ip_address(host)) if is_ip(host) else x509.DNSName(host) for host in hosts]
     builder = _builder(_name(hosts[0]), signer.subject, key.public_key(), SERVER_DAYS)

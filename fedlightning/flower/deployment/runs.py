@@ -101,6 +101,7 @@ class Runs:
         file = self._server.link / "run.toml"
         text = "".join(f"{name} = {json.dumps(value, ensure_ascii=False)}\n" for name, value in values.items())
         replace(file, text, PRIVATE)
+        self._progress_file.unlink(missing_ok=True)  # of the run before
         answer = self._flower.ask("run", str(self._server.app), "--run-config", str(file))
         return str(answer["run-id"])
 
@@ -123,11 +124,14 @@ class Runs:
 
     def progress(self) -> dict[str, Any] | None:
         """Return what the latest run said of its last round; None before the first round."""
-        file = self._server.runs / "progress.json"
-        if not file.exists():
+        if not self._progress_file.exists():
             return None
-        content: dict[str, Any] = json.loads(file.read_text())
+        content: dict[str, Any] = json.loads(self._progress_file.read_text())
         return content
+
+    @property
+    def _progress_file(self) -> Path:
+        return self._server.runs / "progress.json"
 
     def _found(self, checkpoint: str) -> Path:
         if checkpoint == "last":

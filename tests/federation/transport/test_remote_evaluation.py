@@ -109,22 +109,30 @@ def test_a_wrong_answer_is_left_out_and_said(wrong, why):
     assert "without 2 of 3 clients, of whose nodes there is no answer: 0, 1" in str(said[-1].message)
 
 
+def summed(client_ids, metric="accuracy", **sums):
+    return encoded(val_accuracy=replace(values(client_ids), metric=metric, sums=sums))
+
+
 @pytest.mark.parametrize(
-    ("metric", "sums"),
+    "odd",
     [
-        ("accuracy", {"tp": torch.zeros(2, 4)}),
-        ("accuracy", {"tp": torch.zeros(2, 3, dtype=torch.long)}),
-        ("accuracy", {}),
-        ("other", {"tp": torch.zeros(2, 3)}),
+        summed([2], right=torch.ones(1, 4)),
+        summed([2], wrong=torch.ones(1, 3)),
+        summed([2], right=torch.ones(1, 3, dtype=torch.long)),
+        summed([2], "other", right=torch.ones(1, 3)),
+        summed([2], ""),
     ],
 )
-def test_sums_that_do_not_fit_those_of_other_nodes_are_left_out(metric, sums):
-    first = encoded(acc=replace(values([2]), metric="accuracy", sums={"tp": torch.zeros(1, 3)}))
-    one, _ = evaluation({8: first, 7: encoded(acc=replace(values([0, 1]), metric=metric, sums=sums))})
+@pytest.mark.parametrize("odd_comes_first", [True, False])
+def test_sums_unlike_those_of_most_clients_are_left_out(odd, odd_comes_first):
+    answers = {8: odd, 7: summed([0, 1], right=torch.ones(2, 3))}
+    one, _ = evaluation(answers if odd_comes_first else dict(reversed(answers.items())))
     with pytest.warns(RuntimeWarning) as said:
         (answer,) = one.answers(REQUEST, range(3))
-    assert "answer of node 7 was left out: the sums of 'acc' are of another metric" in str(said[0].message)
-    assert answer.metrics["acc"].client_ids == [2]
+    assert "an answer of node 8 was left out: its 'val_accuracy' is not made of what" in str(said[0].message)
+    assert "without 1 of 3 clients" in str(said[1].message)
+    assert answer.metrics["val_accuracy"].client_ids == [0, 1]
+    assert answer.metrics["val_accuracy"].sums["right"].shape == (2, 3)
 
 
 def test_missing_clients_are_named_whenever_they_are_others():

@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
+from fedlightning.core.errors import InvalidValueError
 from fedlightning.flower.deployment.certificates import (
     SERVER_DAYS,
     hosts_of,
@@ -105,3 +106,12 @@ def test_a_tls_handshake_agrees(host, agrees, authority, server, tmp_path):
     else:
         with pytest.raises(ssl.SSLCertVerificationError, match="IP address mismatch"):
             shake()
+
+
+@pytest.mark.parametrize(
+    "host", ["fed.example.org:8443", "https://fed.example.org", "bücher.de", "[::1]", "two words", ""]
+)
+def test_what_is_no_host_is_not_certified(host, authority):
+    with pytest.raises(InvalidValueError, match="is no host name and no IP address") as refused:
+        make_server_certificate(authority, ["fed.example.org", host])
+    assert str(refused.value).startswith(f"hosts={host}: ")

@@ -106,3 +106,20 @@ def test_progress_is_what_the_run_has_reported(tmp_path):
     assert runs.progress() is None
     (tmp_path / "f" / "server" / "runs" / "progress.json").write_text('{"round": 3}')
     assert runs.progress() == {"round": 3}
+
+
+def test_a_new_run_has_no_progress_of_the_one_before(tmp_path):
+    flower = made(tmp_path, {"runs": [run_of("1", "finished:completed")]}, {"run-id": "17"})
+    runs = Runs(flower)
+    (flower.server.runs / "progress.json").write_text('{"round": 3}')
+    runs.submit()
+    assert runs.progress() is None
+
+
+def test_a_refused_run_leaves_progress_alone(tmp_path):
+    flower = made(tmp_path, {"runs": [run_of("7")]})
+    runs = Runs(flower)
+    (flower.server.runs / "progress.json").write_text('{"round": 3}')
+    with pytest.raises(UsageError):
+        runs.submit()
+    assert runs.progress() == {"round": 3}

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from fedlightning.core.errors import InvalidValueError
 from fedlightning.flower.deployment.services import link_service, node_service
 
 PYTHON = Path(sys.executable)
@@ -49,6 +50,15 @@ def test_they_start_link_and_node():
 def test_odd_paths_are_quoted():
     text = link_service("digits", Path("/srv/my 100% $x/server"), "flo", Path("/opt/bin/fedlightning"))[1]
     assert parsed(text)["ExecStart"] == '/opt/bin/fedlightning federation link "/srv/my 100%% $$x/server"'
+
+
+@pytest.mark.parametrize("path", ["/srv/a\nUser=root", "/srv/a\x1b", "/srv/a\\"])
+def test_a_path_that_would_end_its_line_is_refused(path):
+    program = Path("/opt/bin/fedlightning")
+    with pytest.raises(InvalidValueError, match="systemd cannot read a path with such a sign"):
+        link_service("digits", Path(path), "flo", program)
+    with pytest.raises(InvalidValueError, match="systemd cannot read a path with such a sign"):
+        node_service("digits", "a", Path("/opt/digits-a"), "flo", Path(path))
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
