@@ -20,7 +20,7 @@ from fedlightning.flower.deployment.flower_commands import is_taken
 from fedlightning.flower.deployment.server_folder import ServerFolder
 
 sys.path.append(str(Path(__file__).parent))
-from machines import Service, fedlightning, free_port, say, until
+from machines import Service, command, fedlightning, free_port, say, until
 
 ROOT = Path(__file__).parents[2]
 FILES = ["configs/personalized/base.yaml", "configs/personalized/fed_apm.yaml", "benchmarks/federation/demo.yaml"]
@@ -44,7 +44,7 @@ def main() -> None:
     nodes = [f"{name}={clients}" for name, clients in NODES.items()]
     there = folder / "digits"
     fedlightning("federation", "new", there, f"--address=127.0.0.1:{free_port()}", "--nodes", *nodes, *CONFIGS)
-    services = [Service("the link", folder / "link.log", "federation", "link", there)]
+    services = [Service("the link", folder / "link.log", command("federation", "link", there))]
     try:
         federate(ServerFolder.find(there), services)
     finally:
@@ -61,7 +61,8 @@ def federate(server: ServerFolder, services: list[Service]) -> None:
     fedlightning("federation", "register", server.path)
     for name in NODES:
         home = server.path.parent / "nodes" / name
-        services.append(Service(f"node {name}", home / "log", "node", "start", "--config", home / "node.yaml"))
+        start = command("node", "start", "--config", home / "node.yaml")
+        services.append(Service(f"node {name}", home / "log", start))
     run(server)
     node_b = services[2]
     until(lambda: rounds(server) >= ACCIDENTS["node b"], services, 200)
