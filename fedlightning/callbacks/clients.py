@@ -9,9 +9,10 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 from torchmetrics import Metric
 
-from fedlightning.callbacks.client_report import log_over_clients
+from fedlightning.callbacks.client_report import log_number_of_clients, log_over_clients, log_over_samples
 from fedlightning.callbacks.percentiles import PERCENTILES, require_percentiles
 from fedlightning.data.evaluation import ClientLoader, PooledLoader
+from fedlightning.data.remote import NodesLoader
 
 
 class EvaluateClients(Callback):
@@ -33,7 +34,11 @@ class EvaluateClients(Callback):
 
     A :class:`~fedlightning.BatchedEvaluationTask` gets batches of several clients, whose models run side by side.
 
-    Every task brings this callback; it rests where clients have no models of their own.
+    Where clients are at nodes (:class:`~fedlightning.data.RemoteClients` without ``val``), the nodes measure, and the
+    server logs the same of what they send, and as ``val_clients`` of how many clients. Where clients have no models of
+    their own, that is the value over the samples of all of them.
+
+    Every task brings this callback; otherwise it rests where clients have no models of their own.
 
     Args:
         percentiles: Which percentiles are logged, each from 0 to 100; empty for none.
@@ -45,7 +50,8 @@ class EvaluateClients(Callback):
     def on_validation_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Let the clients begin with the server's request, if evaluation data come client by client."""
         pl_module.evaluation_session.end()
-        if not _check_clients(trainer, pl_module, _loaders(trainer)):
+        loaders = _loaders(trainer)
+        if not _check_clients(trainer, pl_module, loaders) or _at_nodes(loaders):
             return
         for metric in pl_module.modules():  # an evaluation that was cut short left a client's samples in them
             if isinstance(metric, Metric):
@@ -71,14 +77,22 @@ class EvaluateClients(Callback):
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Ask the clients what they measured, and log it."""
-        session = pl_module.evaluation_session
-        if session.evaluation is None:
+        session, loaders = pl_module.evaluation_session, _loaders(trainer)
+        at_nodes = _at_nodes(loaders)
+        if trainer.sanity_checking if at_nodes else session.evaluation is None:
             return
-        num_clients = max(loader.num_clients for loader in _loaders(trainer) if isinstance(loader, ClientLoader))
-        found = session.collect(num_clients)
+        num_clients = max(loader.num_clients for loader in loaders if isinstance(loader, ClientLoader | NodesLoader))
+        if at_nodes:
+            found = session.ask_nodes("test" if trainer.testing else "val", num_clients)
+            log_number_of_clients(trainer, pl_module, found)
+        else:
+            found = session.collect(num_clients)
         pl_module.client_metrics = {name: values.spread(num_clients) for name, values in found.items()}
         for name, values in found.items():
-            log_over_clients(trainer, pl_module, name, values, self.percentiles)
+            if pl_module.evaluated_models:
+                log_over_clients(trainer, pl_module, name, values, self.percentiles)
+            else:
+                log_over_samples(pl_module, name, values)
 
     on_test_start = on_validation_start
     on_test_batch_start = on_validation_batch_start
@@ -117,6 +131,11 @@ def _loaders(trainer: Trainer) -> list[Any]:
     return _several(trainer.test_dataloaders if trainer.testing else trainer.val_dataloaders)
 
 
+def _at_nodes(loaders: list[Any]) -> bool:
+    """Return whether evaluation data are at nodes."""
+    return any(isinstance(loader, NodesLoader) for loader in loaders)
+
+
 def _several(loaders: Any) -> list[Any]:
     """Return data loaders as a list, even if there is only one."""
     return loaders if isinstance(loaders, list) else [loaders]
@@ -124,7 +143,7 @@ def _several(loaders: Any) -> list[Any]:
 
 def _check_clients(trainer: Trainer, module: Any, loaders: list[Any]) -> bool:
     """Return whether data come client by client, and refuse data of other clients than the task has models of."""
-    by_client = [loader for loader in loaders if isinstance(loader, ClientLoader)]
+    by_client = [loader for loader in loaders if isinstance(loader, ClientLoader | NodesLoader)]
     if by_client:
         module.client_models.require_data_of_same_clients(trainer.datamodule)  # type: ignore[attr-defined]
         if module.client_models.exist and module.run.holds_weights_alone:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fedlightning.cli.complaints import did_you_mean
+from fedlightning.cli.node_models import arguments_of_export, arguments_of_predict, export, predict
 from fedlightning.cli.parser import ComparisonParser
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ def _start(values: Mapping[str, Any]) -> None:
 
 COMMANDS = {
     "start": Command("Run a node until it is stopped: its worker, and Flower's process.", _arguments_of_start, _start),
+    "export": Command("Write a client's own model to a file.", arguments_of_export, export),
+    "predict": Command("Write what a client's own model predicts on data of the node.", arguments_of_predict, predict),
 }
 """The commands of the group, by name."""
 
@@ -75,4 +78,6 @@ commands:
 {chr(10).join(f"  {name:9} {command.about}" for name, command in COMMANDS.items())}
 
   fedlightning node start --config node.yaml
+  fedlightning node export --config node.yaml --client 0 --out model.pt --part network
+  fedlightning node predict --config node.yaml --client 0 --out predictions.pt
 """

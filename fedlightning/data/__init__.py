@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         PersonalPictures,
         PersonalTinyImageNet,
     )
+    from fedlightning.data.remote import RemoteClients
     from fedlightning.data.speeches import Speeches
     from fedlightning.data.synthetic import Synthetic
     from fedlightning.data.tensors import MixedTensorData, TensorData
@@ -78,6 +79,7 @@ __all__ = [
     "PersonalMNIST",
     "PersonalPictures",
     "PersonalTinyImageNet",
+    "RemoteClients",
     "RoundLoader",
     "ScalePixels",
     "Shards",
@@ -110,6 +112,7 @@ __getattr__, __dir__ = lazily(
         "partitioners": "IID ByGroup Dirichlet Partitioner Shards SourceTargetShare",
         "personal": "HAPT KUHAR UCIHAR PersonalCIFAR10 PersonalCIFAR100 "
         "PersonalData PersonalDigits PersonalMNIST PersonalPictures PersonalTinyImageNet",
+        "remote": "RemoteClients",
         "speeches": "Speeches",
         "synthetic": "Synthetic",
         "tensors": "MixedTensorData TensorData",

@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from fedlightning.core.tree import map_tensors
-from fedlightning.data.partition import Partition
 from fedlightning.data.tensors import TensorData, as_tensor_data, in_memory, shape_of_samples
 from fedlightning.federation.minibatches import repeat_last
+from fedlightning.federation.round_plan import ClientPositions
 
 Signature = tuple[str, str, int]
 """What the parts of a batch must share: model, architecture, and shape of samples."""
@@ -48,7 +48,8 @@ class EvaluationPart:
 
     Attributes:
         client: Number of the client whose samples these are.
-        model: ``own`` for the client's own model, ``global`` for the server's.
+        model: ``own`` for the client's own model, ``global`` for the server's beside it; ``shared`` for the server's
+            where it is the only one.
         index: ``[B]``, positions of the samples in the pooled data.
         last: Whether no further part of this client and model follows.
     """
@@ -76,7 +77,7 @@ class ClientLoader:
     def __init__(
         self,
         dataset: Dataset[Any],
-        partition: Partition,
+        partition: ClientPositions,
         batch_size: int,
         models: Sequence[str] = ("own",),
         clients: Iterable[int] | None = None,
@@ -90,7 +91,7 @@ class ClientLoader:
             dataset: All clients' samples, pooled.
             partition: Which of them each client holds; clients without samples are left out.
             batch_size: Largest number of samples in a batch, >= 1.
-            models: ``own``, ``global`` or both: every client's samples come once for each of these models.
+            models: ``own``, ``global`` or both, or ``shared``: every client's samples come once for each of these.
             clients: Numbers of the clients to take; None for all.
             num_workers: Number of worker processes for data sets that are not tensors.
             at_once: Largest number of clients in a batch, >= 1.
@@ -148,7 +149,7 @@ class _Batches(Dataset[Any]):
 
 
 def _parts(
-    partition: Partition, clients: Iterable[int], models: Sequence[str], batch_size: int
+    partition: ClientPositions, clients: Iterable[int], models: Sequence[str], batch_size: int
 ) -> list[EvaluationPart]:
     """Cut the samples of each client into parts of at most ``batch_size``, once for each model."""
     parts = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from lightning.pytorch import LightningDataModule
@@ -11,6 +11,21 @@ from fedlightning.core.errors import UsageError
 from fedlightning.core.validation import require, require_instance
 from fedlightning.federation.remote.rounds import RemoteRounds
 from fedlightning.participation import Full, Participation
+
+
+class NodesLoader:
+    """Stands for evaluation data that lie at nodes, and yields no batches: nodes measure, and send metrics alone.
+
+    Attributes:
+        num_clients: Number N of clients of the federation.
+    """
+
+    def __init__(self, num_clients: int) -> None:
+        """Take note of how many clients there are."""
+        self.num_clients = num_clients
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
 
 
 class RemoteClients(LightningDataModule):
@@ -27,6 +42,7 @@ class RemoteClients(LightningDataModule):
         rounds_per_epoch: int = 10,
         seed: int = 0,
         val: Iterable[Any] | None = None,
+        test: Iterable[Any] | None = None,
     ) -> None:
         """Set how rounds are made.
 
@@ -36,7 +52,9 @@ class RemoteClients(LightningDataModule):
                 What ``FirstResponders`` says of simulated responses has no meaning here.
             rounds_per_epoch: Communication rounds that Lightning counts as one epoch, at whose end it validates.
             seed: Seed of cohorts and of the clients' random numbers.
-            val: Loader of validation data of the server's own, for the global model; null for none.
+            val: Loader of validation data of the server's own, for the global model; null to let the nodes validate
+                with theirs, for the clients' own models too.
+            test: Test data, likewise.
         """
         super().__init__()
         self.num_clients = num_clients
@@ -44,6 +62,7 @@ class RemoteClients(LightningDataModule):
         self.rounds_per_epoch = rounds_per_epoch
         self.seed = seed
         self.val = val
+        self.test = test
         require(self, "num_clients", "rounds_per_epoch", at_least=1, whole=True)
         require(self, "seed", whole=True)
         require_instance("RemoteClients(participation", self.participation, Participation, "Uniform(size=10)")
@@ -78,5 +97,9 @@ class RemoteClients(LightningDataModule):
         )
 
     def val_dataloader(self) -> Iterable[Any]:
-        """Return the loader of the server's own validation data, which may be empty."""
-        return [] if self.val is None else self.val
+        """Return the loader of the server's own validation data, or one that stands for those of the nodes."""
+        return NodesLoader(self.num_clients) if self.val is None else self.val
+
+    def test_dataloader(self) -> Iterable[Any]:
+        """Return the loader of the server's own test data, or one that stands for those of the nodes."""
+        return NodesLoader(self.num_clients) if self.test is None else self.test

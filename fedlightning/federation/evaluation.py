@@ -30,4 +30,5 @@ def _joined(parts: Sequence[ClientValues]) -> ClientValues:
         client_ids=[clients[place] for place in order],
         values=torch.cat([part.values for part in parts])[order],
         samples=torch.cat([part.samples for part in parts])[order],
+        sums={name: torch.cat([part.sums[name] for part in parts])[order] for name in parts[0].sums},
     )

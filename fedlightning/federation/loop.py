@@ -15,6 +15,7 @@ from fedlightning.federation.protocol import (
     ClientValues,
     EvaluationRequest,
     Invitation,
+    Moment,
     Precision,
     Stamp,
     Transport,
@@ -70,6 +71,7 @@ class RoundLoop:
         invitations: Sequence[Invitation],
         undo_overflow: bool = False,
         precision: Precision | None = None,
+        moment: Moment | None = None,
     ) -> RoundResult:
         """Run one communication round; :meth:`finish_round` ends it.
 
@@ -81,6 +83,7 @@ class RoundLoop:
             invitations: Who is asked, one invitation for each phase of the algorithm.
             undo_overflow: Leave every state as it was if any client returns a non-finite number (loss scaling).
             precision: Precision in which clients evaluate the objective; None for that of the parameters.
+            moment: When the round takes place, for clients on other machines; None where nobody asks.
 
         Raises:
             RoundRejectedError: If no client of a cohort returned finite numbers.
@@ -94,7 +97,7 @@ class RoundLoop:
             if server.roster is None and invitations[0].answering:
                 server.join(self.transport.join(precision))
                 before = server.snapshot()
-            result = self._exchange(index, invitations, undo_overflow, precision)
+            result = self._exchange(index, invitations, undo_overflow, precision, moment)
         except BaseException:
             self.transport.undo(index)
             server.restore(before)
@@ -109,7 +112,12 @@ class RoundLoop:
         return replace(result, metrics={**result.metrics, **sent})
 
     def _exchange(
-        self, index: int, invitations: Sequence[Invitation], undo_overflow: bool, precision: Precision
+        self,
+        index: int,
+        invitations: Sequence[Invitation],
+        undo_overflow: bool,
+        precision: Precision,
+        moment: Moment | None,
     ) -> RoundResult:
         """Carry out all phases of a round: the server asks, clients answer, the server aggregates, clients settle."""
         server, transport = self.server, self.transport
@@ -117,7 +125,7 @@ class RoundLoop:
         columns: dict[str, ClientColumn] = {}
         recruiter = Recruiter(transport)
         for phase, invitation in enumerate(invitations):
-            request = server.request(Stamp(index, phase), invitation.seed, precision)
+            request = server.request(Stamp(index, phase), invitation.seed, precision, moment)
             heard = recruiter.ask(request, invitation)
             if heard is None:
                 _warn_of_a_skipped_round(index, phase, len(invitations), recruiter.contacted)

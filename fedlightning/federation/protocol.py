@@ -30,6 +30,21 @@ class Stamp(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Moment:
+    """Says when clients compute, as the server's Trainer counts; clients on other machines have none.
+
+    Attributes:
+        epoch: Number of the epoch, from 0.
+        batch_idx: Number of the round in its epoch, from 0.
+        step: Number of rounds before.
+    """
+
+    epoch: int = 0
+    batch_idx: int = 0
+    step: int = 0
+
+
+@dataclass(frozen=True)
 class Precision:
     """Says in which numbers clients evaluate the objective, wherever they do so.
 
@@ -77,6 +92,7 @@ class Request:
         buffers: The server's values of the averaged buffers, ``[b]``.
         buffer_names: Names of these buffers, which a client that joins late must find to be its own.
         precision: Precision of the objective.
+        moment: When the round takes place.
     """
 
     stamp: Stamp
@@ -86,6 +102,7 @@ class Request:
     buffers: Tensor
     buffer_names: tuple[str, ...] = ()
     precision: Precision = Precision()
+    moment: Moment = Moment()
 
     def to(self, *client_ids: int) -> Request:
         """Return the request as it is sent to some clients, without what belongs to other clients."""
@@ -155,11 +172,20 @@ class EvaluationRequest:
         point: The global model, ``[d]``. Clients evaluate it as it is or combined with what they keep themselves.
             None where clients share the server's task and no round has changed it.
         buffers: The server's values of the buffers that are averaged, ``[b]``; None before the first round.
+        precision: Precision of the evaluation, for clients on other machines.
+        moment: When it takes place, for clients on other machines.
     """
 
     stage: str
     point: Tensor | None = None
     buffers: Tensor | None = None
+    precision: Precision = Precision()
+    moment: Moment = Moment()
+
+    def to(self, device: torch.device) -> EvaluationRequest:
+        """Return the request with its tensors on a device."""
+        point, buffers = (None if each is None else each.to(device) for each in (self.point, self.buffers))
+        return replace(self, point=point, buffers=buffers)
 
 
 @dataclass(frozen=True)
@@ -174,6 +200,9 @@ class ClientValues:
         nan_is_undefined: Whether NaN says that the metric is undefined for a client, as an AUROC is where all labels
             are equal. Otherwise NaN is a result, and spoils the mean.
         prog_bar: Whether the mean is shown in the progress bar.
+        metric: Dotted name, in the task, of the metric of torchmetrics that ``sums`` belong to; empty for a number.
+        sums: What the metric is computed from, ``[S, ...]`` by the name of its state, where clients on other machines
+            measure the one model of all: the metric over the samples of all clients is that of the sums added up.
     """
 
     client_ids: list[int]
@@ -182,6 +211,8 @@ class ClientValues:
     higher_is_better: bool | None = None
     nan_is_undefined: bool = False
     prog_bar: bool = False
+    metric: str = ""
+    sums: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
     def defined(self) -> Tensor:
@@ -241,6 +272,7 @@ class Roster:
         start_loss: Loss of one client when the run begins, of which later losses are multiples; None if unknown.
         parameters: The shared parameters, in the order in which they make up the point.
         changed_buffers: Names of the buffers that the objective changes for every client, whoever keeps them.
+        log_options: How values that the objective logs on other machines are reported, by name.
     """
 
     samples: Tensor
@@ -249,6 +281,7 @@ class Roster:
     start_loss: float | None = None
     parameters: tuple[Parameter, ...] = ()
     changed_buffers: tuple[str, ...] = ()
+    log_options: Mapping[str, Mapping[str, bool]] = field(default_factory=dict)
 
     @property
     def num_clients(self) -> int:

@@ -115,6 +115,7 @@ class RoundPlan:
         phases: Sequence[Phase],
         share: ProcessShare,
         architecture: Callable[[int], str],
+        samples: ClientSamples | None = None,
     ) -> None:
         """Plan rounds of a federation.
 
@@ -123,12 +124,14 @@ class RoundPlan:
             phases: Phases of the algorithm.
             share: This process's share of a cohort.
             architecture: Function from the number of a client to the name of its architecture.
+            samples: The samples of the clients, in place of those of ``data``.
 
         Raises:
             ValueError: If a cohort may have fewer clients than there are processes.
         """
         self.phases = phases
         self._data = data
+        self._samples = data.federation if samples is None else samples
         self._share = share
         self._architecture = architecture
         if share.count > 1:
@@ -163,7 +166,7 @@ class RoundPlan:
 
     @property
     def _num_clients(self) -> int:
-        return len(self._data.federation.partition)
+        return len(self._samples.partition)
 
     def _answering(self, round_index: int, phase: int) -> list[int]:
         """Return the clients that answer in a phase; none once too few did in an earlier one."""
@@ -176,7 +179,7 @@ class RoundPlan:
     def _batches(self, client: int, round_index: int, phase: int) -> ClientBatches:
         """Draw what a client works on in a phase."""
         data, asked = self._data, self.phases[phase]
-        positions = data.federation.partition[client]
+        positions = self._samples.partition[client]
         if asked.data == "full":
             index = positions[None]
         else:
@@ -190,7 +193,7 @@ class RoundPlan:
             size=len(positions),
             whole=positions if asked.data == "both" else None,
             architecture=self._architecture(client),
-            shape=data.federation.shape_of(positions),
+            shape=self._samples.shape_of(positions),
         )
 
     def _steps(self, phase: Phase, samples: int) -> int:

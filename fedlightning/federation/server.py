@@ -18,7 +18,7 @@ from fedlightning.federation.aggregation import CohortMean
 from fedlightning.federation.buffers import finite_or_zero
 from fedlightning.federation.client_columns import ClientColumn
 from fedlightning.federation.processes import Processes
-from fedlightning.federation.protocol import Answer, EvaluationRequest, Precision, Request, Roster, Stamp
+from fedlightning.federation.protocol import Answer, EvaluationRequest, Moment, Precision, Request, Roster, Stamp
 from fedlightning.federation.remedies import LOOK_AT_DATA, smaller_steps
 from fedlightning.federation.traffic import Traffic, floats
 from fedlightning.federation.validation import LeftOutWarnings, require_server_state, shapes_of
@@ -129,12 +129,14 @@ class FederatedServer:
             self.state = carried
         self.algorithm = after
 
-    def request(self, stamp: Stamp, seed: int, precision: Precision | None = None) -> Request:
+    def request(
+        self, stamp: Stamp, seed: int, precision: Precision | None = None, moment: Moment | None = None
+    ) -> Request:
         """Build the request that is sent to every client of a cohort."""
         message = self.algorithm.phases[stamp.phase].broadcast(self.state)
         buffers = self.point.new_empty(0) if self.buffers is None else self.buffers
         names = () if self.roster is None else self.roster.buffers
-        return Request(stamp, seed, message, self.point, buffers, names, precision or Precision())
+        return Request(stamp, seed, message, self.point, buffers, names, precision or Precision(), moment or Moment())
 
     def evaluation_request(self, stage: str) -> EvaluationRequest:
         """Return what clients are sent to measure the present model, on their ``val`` or ``test`` data."""

@@ -23,7 +23,7 @@ from fedlightning.federation.cohort import RoundBatch
 from fedlightning.federation.loop import RoundLoop, RoundResult
 from fedlightning.federation.oracle_selection import OracleSelection, When
 from fedlightning.federation.processes import OneProcess, Processes, held_by
-from fedlightning.federation.protocol import EvaluationRequest, Invitation, Precision, Transport, described
+from fedlightning.federation.protocol import EvaluationRequest, Invitation, Moment, Precision, Transport, described
 from fedlightning.federation.resume import Dependencies, require_same_shared
 from fedlightning.federation.server import FederatedServer, Weighting
 from fedlightning.federation.traffic import Traffic
@@ -138,26 +138,26 @@ class Simulation:
             self._transport = connect(self)
         self.loop = RoundLoop(self.server, self._transport)
 
-    def run(self, batch: RoundBatch, autocast: Autocast, undo_overflow: bool = False) -> RoundResult:
+    def run(
+        self, batch: RoundBatch, autocast: Autocast, undo_overflow: bool = False, moment: Moment | None = None
+    ) -> RoundResult:
         """Run one communication round.
 
         Args:
             batch: The round's cohorts, on the device.
             autocast: Mixed precision of the objective.
             undo_overflow: Leave every state as it was if any client returns a non-finite number (loss scaling).
+            moment: When the round takes place, for clients on other machines; None where nobody asks.
 
         Raises:
             RoundRejectedError: If no client of a cohort returned finite numbers.
             ValueError: If the data have another number of clients than the loaded states.
         """
-        precision = Precision(autocast.dtype, autocast.scale)
         known, found = self.num_clients, len(batch.samples)
         if known is not None and known != found:
-            raise InvalidValueError(
-                f"The checkpoint holds a federation of {known} clients, the data have {found}. Resume with the data it "
-                "was trained on."
-            )
-        return self.loop.run(batch.index, self._transport.receive(batch), undo_overflow, precision)
+            raise _other_clients(known, found)
+        precision = Precision(autocast.dtype, autocast.scale)
+        return self.loop.run(batch.index, self._transport.receive(batch), undo_overflow, precision, moment)
 
     @property
     def num_clients(self) -> int | None:
@@ -300,6 +300,13 @@ class Simulation:
 
     def _bind(self, algorithm: Algorithm, space: ParameterSpace) -> Algorithm:
         return algorithm.bind(space, self._start, self._regularizer)
+
+
+def _other_clients(known: int, found: int) -> InvalidValueError:
+    return InvalidValueError(
+        f"The checkpoint holds a federation of {known} clients, the data have {found}. Resume with the data it was "
+        "trained on."
+    )
 
 
 def _require_in_this_process(client_ids: Sequence[int], processes: Processes, num_clients: int) -> None:

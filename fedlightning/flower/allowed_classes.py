@@ -44,8 +44,8 @@ class AllowedClasses:
         """Make sure that a config names nothing but what is allowed, at every depth.
 
         Class paths count, and so does every text that could be the path of something importable: arguments that take
-        functions are given as such. A text that is the path of a file here is refused, because configs may name other
-        configs to be read.
+        functions are given as such. A text that is a path here is refused: configs may name other configs to be
+        read, and weights could be read and sent.
 
         Args:
             config: Plain values, or what a parser has made of them.
@@ -56,12 +56,13 @@ class AllowedClasses:
             RefusedClassError: At the first name that is not allowed; the message has the name, the list and the remedy.
         """
         for path, where, is_class in _names(config, place):
+            if not is_class and _is_here(path):
+                raise RefusedClassError(
+                    f"{where}={path!r} is a file or folder of this node, which is not a run's to read. Give its "
+                    "content, or have a class of the node's own read it, and list that class."
+                )
             if is_class or _is_importable(path):
                 self._require(path, where, is_class, base)
-            elif _is_file(path):
-                raise RefusedClassError(
-                    f"{where}={path!r} is a file of this node, which is not a run's to read. Give its content."
-                )
 
     def _require(self, path: str, place: str, is_class: bool, base: type) -> None:
         if not _DOTTED.fullmatch(path) or "__" in path:
@@ -146,9 +147,9 @@ def _is_importable(text: str) -> bool:
         return True
 
 
-def _is_file(text: str) -> bool:
+def _is_here(text: str) -> bool:
     try:
-        return bool(text) and Path(text).expanduser().is_file()
+        return bool(text) and Path(text).expanduser().exists()
     except (OSError, ValueError, RuntimeError):
         return False
 

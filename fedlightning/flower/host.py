@@ -7,7 +7,7 @@ import logging
 import torch
 from lightning.fabric import Fabric
 
-from fedlightning.core.errors import FedlightningError, UsageError
+from fedlightning.core.errors import UsageError
 from fedlightning.core.per_architecture import TaskArchitectures
 from fedlightning.federation.protocol import Precision
 from fedlightning.federation.remote.failure import answered
@@ -18,13 +18,14 @@ from fedlightning.federation.remote.run_config import RunConfig
 from fedlightning.federation.remote.shard import Shard
 from fedlightning.federation.remote.store import GenerationStore
 from fedlightning.flower.allowed_classes import AllowedClasses
-from fedlightning.flower.built import built_data, built_task
+from fedlightning.flower.built import built_data
 from fedlightning.flower.kept_run import keep_run, kept_run
 from fedlightning.flower.node_config import NodeConfig
+from fedlightning.flower.node_task import placed_task
+from fedlightning.tasks.node_evaluation import NodeEvaluator
 
 _LOG = logging.getLogger(__name__)
 _PRECISIONS = {None: None, "32-true": Precision(), "bf16-mixed": Precision(torch.bfloat16)}
-_OF_PARAMETERS = ("64-true", "bf16-true", "16-true")
 
 
 class NodeHost:
@@ -57,8 +58,8 @@ class NodeHost:
                 self._service, self._fabric = self._service_of(text)
                 self._run = text
                 _LOG.info("Went on with the run that was kept")
-            except FedlightningError as error:
-                _LOG.warning("The run that was kept is given up, until a server enrols this node again: %s", error)
+            except Exception as error:  # of any class of the run; the next enrolment may bring another run
+                _LOG.warning("The run that was kept is given up, until a server enrols this node again: %r", error)
 
     def handle(self, data: bytes) -> bytes:
         """Answer one message; an error becomes a message, too."""
@@ -92,12 +93,10 @@ class NodeHost:
 
     def _service_of(self, text: str) -> tuple[NodeService, Fabric]:
         run, config = RunConfig.of_text(text), self._config
-        task = built_task(run, self._allowed)
+        task, fabric = placed_task(run, self._allowed, config.accelerator)
         data = built_data(config, run.seed, run.work)
-        own = run.precision if run.precision in _OF_PARAMETERS else "32-true"
-        fabric = Fabric(accelerator=config.accelerator, devices=1, precision=own)  # type: ignore[arg-type]
-        fabric.to_device(fabric.strategy.precision.convert_module(task))  # in place
-        simulation = task.federation_options.simulation(task)
+        evaluator = NodeEvaluator(task, data, config.places)
         shard = Shard(data, task.algorithm.phases, config.places, TaskArchitectures(task).of)
         _LOG.info("Clients %s on %s", ", ".join(map(str, shard.client_ids)), fabric.device)
-        return NodeService(simulation, shard, self._store, precision=_PRECISIONS[config.precision]), fabric
+        precision = _PRECISIONS[config.precision]
+        return NodeService(task.run.simulation, shard, self._store, evaluator, precision=precision), fabric

@@ -34,6 +34,7 @@ class Node:
     Attributes:
         flower: The command line of Flower's process.
         settings: Environment variables of Flower's process: it calls nobody but the link.
+        environment: Its whole environment, with commands of this package first in ``PATH``.
     """
 
     def __init__(self, config: NodeConfig, config_file: Path, folder: Path) -> None:
@@ -69,7 +70,7 @@ class Node:
             "FLWR_DISABLE_UPDATE_CHECK": "1",
         }
         path = os.pathsep.join([str(commands), get_path("scripts"), os.environ.get("PATH", os.defpath)])
-        environment = {**os.environ, **self.settings, WORKER: str(self._worker), "PATH": path}
+        self.environment = {**os.environ, **self.settings, WORKER: str(self._worker), "PATH": path}
         python = (sys.executable, "-m")
         self._first = [
             Service(
@@ -78,10 +79,13 @@ class Node:
                 hopeless=(REFUSED,),
             ),
             Service(
-                "apps", [*python, "fedlightning.flower.app_processes", str(self._apps)], environment, longest_pause=2.0
+                "apps",
+                [*python, "fedlightning.flower.app_processes", str(self._apps)],
+                self.environment,
+                longest_pause=2.0,
             ),
         ]
-        self._flower = Service("flower-supernode", self.flower, environment, advice=_ADVICE)
+        self._flower = Service("flower-supernode", self.flower, self.environment, advice=_ADVICE)
 
     def run(self, supervisor: Supervisor, ready: Callable[[], None] = lambda: None) -> None:
         """Start the processes, and start them again as they end, until the supervisor is stopped.

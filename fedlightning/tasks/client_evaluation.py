@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torchmetrics import Metric
 
+from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.tree import map_tensors
 from fedlightning.data.evaluation import ClientLoader, EvaluationPart
 from fedlightning.federation.protocol import ClientValues, EvaluationAnswer, EvaluationRequest
+from fedlightning.metrics.sums import sums_of
 from fedlightning.tasks.side_by_side import SideBySide
 
 if TYPE_CHECKING:
@@ -25,7 +28,8 @@ class Logged(NamedTuple):
 
     Attributes:
         dataloader: Number of the data loader, 0 for evaluation data and 1 for training data.
-        model: ``own`` for clients' own models, ``global`` for the server's.
+        model: ``own`` for clients' own models, ``global`` for the server's beside them, ``shared`` where there is none
+            but the server's.
         name: As the task calls it.
     """
 
@@ -42,7 +46,7 @@ class Logged(NamedTuple):
         name, prefix = self.name, f"{stage}_"
         if self.dataloader:
             return self._name_on_training_data()
-        if self.model == "own":
+        if self.model != "global":
             return name
         return f"{prefix}global_{name.removeprefix(prefix)}" if name.startswith(prefix) else f"global_{name}"
 
@@ -51,9 +55,9 @@ class Logged(NamedTuple):
         for prefix in ("local_train_", "global_train_"):
             rest = rest.removeprefix(prefix)
         if rest == self.name:  # a user's task that does not tell the data loaders apart
-            given = self.name if self.model == "own" else f"global_{self.name}"
+            given = f"global_{self.name}" if self.model == "global" else self.name
             return f"{given}/dataloader_idx_{self.dataloader}"
-        if self.model == "global" or rest.startswith("global_"):  # of tasks that look at both models themselves
+        if self.model != "own" or rest.startswith("global_"):  # of tasks that look at both models themselves
             return f"global_train_{rest.removeprefix('global_')}"
         return f"local_train_{rest}"
 
@@ -62,16 +66,24 @@ class MetricRecord:
     """Gathers by client what a task logs under one name.
 
     Numbers are averaged over a client's batches. A metric of torchmetrics is computed and reset after the last one.
+
+    Attributes:
+        metric: The metric of torchmetrics; None for numbers.
     """
 
-    def __init__(self, prog_bar: bool) -> None:
+    def __init__(self, name: str, prog_bar: bool, keeps_sums: bool = False) -> None:
         """Start with no client measured.
 
         Args:
+            name: As the task calls it, for messages.
             prog_bar: Whether the mean over clients is shown in the progress bar.
+            keeps_sums: Whether what a metric is computed from is kept, too, to be added up over clients.
         """
+        self._name = name
         self._prog_bar = prog_bar
-        self._metric: Metric | None = None
+        self._keeps_sums = keeps_sums
+        self._sums: dict[int, dict[str, Tensor]] = {}
+        self.metric: Metric | None = None
         self._total = 0.0
         self._samples = 0.0
         self._by_client: dict[int, tuple[float, float]] = {}  # value and number of samples
@@ -80,17 +92,19 @@ class MetricRecord:
         """Record a value that was logged for a batch of the present client."""
         self._samples += samples
         if isinstance(value, Metric):
-            self._metric = value
+            self.metric = value
         else:
             self._total += float(value) * samples
 
     def close(self, client: int) -> None:
         """Compute the value of a client whose batches have all been evaluated."""
-        if self._metric is not None:
-            synchronises, self._metric.sync_on_compute = self._metric.sync_on_compute, False
-            self._by_client[client] = float(self._metric.compute()), self._samples  # other processes, other clients
-            self._metric.sync_on_compute = synchronises
-            self._metric.reset()
+        if self.metric is not None:
+            if self._keeps_sums:
+                self._sums[client] = _require_sums(self._name, self.metric)
+            synchronises, self.metric.sync_on_compute = self.metric.sync_on_compute, False
+            self._by_client[client] = float(self.metric.compute()), self._samples  # other processes, other clients
+            self.metric.sync_on_compute = synchronises
+            self.metric.reset()
         elif self._samples:
             self._by_client[client] = self._total / self._samples, self._samples
         self._total = self._samples = 0.0
@@ -105,16 +119,18 @@ class MetricRecord:
         known = {client: measured for client, measured in self._by_client.items() if client in client_ids}
         if not known:
             return None
-        if higher_is_better is None and self._metric is not None:
-            higher_is_better = self._metric.higher_is_better
+        if higher_is_better is None and self.metric is not None:
+            higher_is_better = self.metric.higher_is_better
         values, samples = zip(*known.values(), strict=True)
+        sums = [self._sums[client] for client in known if client in self._sums]
         return ClientValues(
             list(known),
             torch.tensor(values),
             torch.tensor(samples),
             higher_is_better,
-            nan_is_undefined=self._metric is not None,
+            nan_is_undefined=self.metric is not None,
             prog_bar=self._prog_bar,
+            sums={name: torch.stack([own[name] for own in sums]) for name in sums[0]} if sums else {},
         )
 
 
@@ -162,14 +178,16 @@ class ClientEvaluation:
             self._task.evaluation_session.restore()
 
     def hears(
-        self, name: str, value: Any, prog_bar: bool = False, *_: Any, batch_size: int | None = None, **__: Any
+        self, name: str, value: Any, prog_bar: bool = False, *_: Any, batch_size: int | None = None, **options: Any
     ) -> bool:
         """Record what the task logs, as ``self.log`` does; return False if no client is measured at the moment."""
         if self._measured is None:
             return False
         part, dataloader_idx = self._measured
-        logged = Logged(dataloader_idx, part.model, name)
-        record = self._records.setdefault(logged, MetricRecord(prog_bar and part.model == "own"))
+        logged, pooled = Logged(dataloader_idx, part.model, name), part.model == "shared"
+        if pooled:
+            _require_mean(name, options.get("reduce_fx", "mean"))
+        record = self._records.setdefault(logged, MetricRecord(name, prog_bar and part.model != "global", pooled))
         record.add(value, len(part.index) if batch_size is None else batch_size)
         return True
 
@@ -186,9 +204,13 @@ class ClientEvaluation:
         for logged, record in self._records.items():
             values = record.values_of(asked, _higher_is_better(self._task.higher_is_better, logged.name))
             if values is not None:
-                metrics[logged.full_name(self.request.stage)] = values
+                name = "" if not values.sums else self._name_of(record.metric)
+                metrics[logged.full_name(self.request.stage)] = replace(values, metric=name)
         if metrics:
             yield EvaluationAnswer(metrics)
+
+    def _name_of(self, metric: Metric | None) -> str:
+        return next((name for name, each in self._task.named_modules() if each is metric), "")
 
     def _evaluate_together(
         self, parts: tuple[EvaluationPart, ...], dataloader_idx: int, stage: str, batch: Any
@@ -216,6 +238,35 @@ class ClientEvaluation:
             for logged, record in self._records.items():
                 if (logged.dataloader, logged.model) == (dataloader_idx, part.model):
                     record.close(part.client)
+
+
+def _require_sums(name: str, metric: Metric) -> dict[str, Tensor]:
+    """Return the sums that a metric is computed from.
+
+    Raises:
+        ValueError: If it is computed from single samples.
+    """
+    sums = sums_of(metric)
+    if sums is None:
+        raise InvalidValueError(
+            f"'{name}' is a {type(metric).__name__}, whose value over the samples of all clients needs the samples' "
+            "scores, which do not leave a node. Log one that adds up, as a binned one does (thresholds=100); set "
+            "per_client_evaluation for the mean over clients; or give the server data: RemoteClients(val=...)."
+        )
+    return sums
+
+
+def _require_mean(name: str, reduction: Any) -> None:
+    """Make sure that a value over the samples of all clients is asked for as a mean.
+
+    Raises:
+        ValueError: If it is not.
+    """
+    if reduction not in ("mean", "default", torch.mean):
+        raise InvalidValueError(
+            f"'{name}' is logged with reduce_fx={reduction!r}: over the clients of all nodes values are averaged. "
+            "Leave reduce_fx out."
+        )
 
 
 def _higher_is_better(said: Mapping[str, bool], name: str) -> bool | None:

@@ -14,6 +14,7 @@ from fedlightning.core.settings import settings
 from fedlightning.data.module import FederatedDataModule
 from fedlightning.federation.cohort import RoundBatch
 from fedlightning.tasks.lightning_surface import refuse_synchronised_statistics, warn_of_single_samples
+from fedlightning.tasks.nodes_measure import nodes_validate, require_measurable_at_nodes
 
 if TYPE_CHECKING:
     from fedlightning.tasks.base import FederatedLightningModule
@@ -27,7 +28,8 @@ def check_fit(task: FederatedLightningModule, space: ParameterSpace) -> None:
         space: The parameters of the task.
 
     Raises:
-        TypeError: If clients have models of their own that no callback would validate.
+        TypeError: If clients have models of their own that no callback would validate, or nodes are to validate a task
+            with hooks of validation.
         ValueError: If a layer would mix the samples of clients.
     """
     refuse_synchronised_statistics(task)
@@ -36,6 +38,8 @@ def check_fit(task: FederatedLightningModule, space: ParameterSpace) -> None:
         warn_of_single_samples(task, data)
         _say_what_partial_cohorts_cost(task, data)
         _say_what_is_not_validated(task, data)
+    if nodes_validate(data) and is_overridden("validation_step", task) and task.trainer.limit_val_batches:
+        require_measurable_at_nodes(task, "val")
     name = type(task.algorithm).__name__
     if task.algorithm.without_personal and not space.personal.dim:
         rank_zero_warn(

@@ -10,6 +10,7 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 
 from fedlightning.core.errors import InvalidAttributeError, InvalidTypeError, UsageError
+from fedlightning.federation.protocol import Moment
 from fedlightning.tasks.client_models import ClientModels
 from fedlightning.tasks.hyper_parameters import leave_out_what_cannot_be_copied
 from fedlightning.tasks.lightning_surface import never_made, require_a_federated_fit
@@ -25,12 +26,14 @@ class GuardedModule(LightningModule):
         client_models: What clients keep, and whether it is there when it is needed.
         rounds: Carries out the rounds of a fit.
         evaluation_session: The state of the task while clients' models are evaluated in its place.
+        moment: When clients compute at a node, where there is no Trainer.
     """
 
     personal_parameters: tuple[str, ...] = ()
     client_models: ClientModels
     rounds: TrainingRounds
     evaluation_session: EvaluationSession
+    moment: Moment = Moment()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call ``forward``, and warn once if the answer is that of personal parameters which no client has trained."""
@@ -56,6 +59,16 @@ class GuardedModule(LightningModule):
             if "rounds" in vars(self):
                 raise
             raise InvalidAttributeError(f"{error}. {never_made(self)}") from None
+
+    @property
+    def current_epoch(self) -> int:
+        """Return the number of the epoch as Lightning does; at a node, that of the server."""
+        return self.moment.epoch if self._trainer is None else super().current_epoch
+
+    @property
+    def global_step(self) -> int:
+        """Return the number of rounds as Lightning does; at a node, that of the server."""
+        return self.moment.step if self._trainer is None else super().global_step
 
     @property
     def trainer(self) -> Trainer:

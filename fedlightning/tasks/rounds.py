@@ -15,6 +15,7 @@ from fedlightning.algorithms.base import Algorithm
 from fedlightning.core.in_force import scheduled_numbers
 from fedlightning.federation.cohort import RoundBatch
 from fedlightning.federation.loop import RoundResult
+from fedlightning.federation.protocol import Moment
 from fedlightning.federation.server import RoundRejectedError
 from fedlightning.tasks.checkpoint import rescue
 from fedlightning.tasks.fit_checks import check_fit, require_round
@@ -93,7 +94,8 @@ class TrainingRounds:
         precision = RoundPrecision.of(task)
         with self._computing(batch), torch.autocast(task.device.type, enabled=False):
             placed = batch.place(task.device, _trained(task).dtype)
-            result = simulation.run(placed, precision.autocast, precision.undoes_overflow)
+            moment = Moment(task.current_epoch, task.trainer.fit_loop.batch_idx, task.trainer.global_step)
+            result = simulation.run(placed, precision.autocast, precision.undoes_overflow, moment)
         self._server_step.take(task, simulation, precision.scaler, result.undone)
         simulation.loop.finish_round()
         task.run.rounds = task.trainer.global_step

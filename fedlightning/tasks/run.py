@@ -87,7 +87,12 @@ class FederationRun:
 
         Before the first round it stands at the task's present parameters and is not kept: these may still change.
         """
-        return (self.simulation if self.exists else self._make(self._task)).loop
+        return self.present.loop
+
+    @property
+    def present(self) -> Simulation:
+        """Return the server and the clients; before the first round those of the present parameters, not kept."""
+        return self.simulation if self.exists else self._make(self._task)
 
     def evaluation_request(self, stage: str) -> EvaluationRequest:
         """Return the request that asks clients to measure the present models.
@@ -208,13 +213,18 @@ class FederationRun:
         """
         _put_into(self._task, self.simulation if self.exists else None, client, own, request)
 
-    def personalized(self, client: int) -> FederatedLightningModule:
-        """Return a copy of the task with one client's own model, and without the states of server and clients."""
+    def personalized(self, client: int, request: EvaluationRequest | None = None) -> FederatedLightningModule:
+        """Return a copy of the task with one client's own model, and without the states of server and clients.
+
+        Args:
+            client: Id of the client.
+            request: Has the global model that the client's is made from; None for the server's present one.
+        """
         copied: Any = deepcopy(self._task, {id(self): None})
         copied.run = FederationRun(copied, self._make, of_one_client=True)
         copied.run.rounds = self.rounds
         copied.predict_client = None
-        _put_into(copied, self.simulation, client)
+        _put_into(copied, self.simulation, client, request=request)
         keep_active_alone(copied)
         return copied  # type: ignore[no-any-return]
 
@@ -235,7 +245,7 @@ def _put_into(
     request: EvaluationRequest | None = None,
 ) -> None:
     """Put a client's model, or the global one (``client`` None), into a task; without rounds its architecture only."""
-    known = None if simulation is None else simulation.num_clients
+    known = None if simulation is None or request is not None else simulation.num_clients  # who is evaluated is known
     if client is not None and known is not None and not 0 <= client < known:
         raise NoSuchClientError(f"client={client}: the federation has clients 0 to {known - 1}.")
     choice = TaskArchitectures(task)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fedlightning.core.errors import UsageError
-from fedlightning.federation.protocol import ClientValues, EvaluationAnswer, EvaluationRequest
+from fedlightning.federation.protocol import ClientValues, EvaluationAnswer, EvaluationRequest, Moment, Precision
 from fedlightning.tasks.client_evaluation import ClientEvaluation
+from fedlightning.tasks.nodes_measure import require_measurable_at_nodes
+from fedlightning.tasks.precision import RoundPrecision
 from fedlightning.tasks.side_by_side import SideBySide
 
 if TYPE_CHECKING:
@@ -95,6 +98,23 @@ class EvaluationSession:
         if self._evaluation is None or self._evaluation.request is not request:
             raise UsageError("Clients answer the request that their evaluation began with; it was for another one.")
         yield from self._evaluation.answers(client_ids)
+
+    def ask_nodes(self, stage: str, num_clients: int) -> dict[str, ClientValues]:
+        """Ask clients at nodes to measure the present models, and return what they measured, by metric.
+
+        Args:
+            stage: ``val`` or ``test``: the data to evaluate on.
+            num_clients: N.
+        """
+        self.end()
+        require_measurable_at_nodes(self._task, stage)
+        simulation, trainer = self._task.run.present, self._task.trainer
+        with trainer.precision_plugin.val_step_context():
+            precision = Precision(RoundPrecision.of(self._task).autocast.dtype)
+        moment = Moment(trainer.current_epoch, step=trainer.global_step)
+        request = replace(simulation.server.evaluation_request(stage), precision=precision, moment=moment)
+        self.found = simulation.loop.evaluate(request, range(num_clients))
+        return self.found
 
     def collect(self, num_clients: int) -> dict[str, ClientValues]:
         """End the evaluation that runs, and return what the clients of all processes measured, by metric.

@@ -90,6 +90,18 @@ def test_nodes_are_told_of_the_task_as_it_is_resolved(tmp_path):
     assert (server / "runs").is_dir()
 
 
+def test_early_stopping_and_tensorboard_work_as_in_a_simulation(tmp_path):
+    stop = {"class_path": "EarlyStopping", "init_args": {"monitor": "train_loss", "stopping_threshold": 1e9}}
+    logger = {"class_path": "TensorBoardLogger", "init_args": {"save_dir": str(tmp_path / "logs")}}
+    trainer = {**run_config()["trainer"], "callbacks": [stop], "logger": logger}
+    server = server_folder(tmp_path / "server", trainer=trainer, data={"rounds_per_epoch": 1})
+    run_server(Wires(hosts_in(tmp_path)), server / "run.yaml", 4, server / "runs")
+    (events,) = (tmp_path / "logs").rglob("events.out.*")
+    assert events.stat().st_size > 0
+    (checkpoint,) = (tmp_path / "logs").rglob("last.ckpt")
+    assert torch.load(checkpoint, weights_only=False)["global_step"] == 1
+
+
 def test_deadlines_checks_and_silence_are_the_runs_to_say(tmp_path):
     server = server_folder(tmp_path / "server", deadlines={"phase": 7.0}, silence={"tolerance": 2})
     made = []

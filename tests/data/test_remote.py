@@ -10,7 +10,7 @@ import torch
 
 from fedlightning.algorithms import SCAFFOLD, FedAvg, FedMM
 from fedlightning.core.serialisation import CheckpointError
-from fedlightning.data.remote import RemoteClients
+from fedlightning.data.remote import NodesLoader, RemoteClients
 from fedlightning.federation.transport.remote import Deadlines, Remote
 from fedlightning.oracle import Autocast, Sequential
 from fedlightning.participation import FirstResponders, Uniform
@@ -99,7 +99,8 @@ def test_a_new_run_goes_on_from_a_checkpoint_and_finds_the_states_at_the_nodes(n
     carrier.received.clear()
     again = made(make, **options)
     again.run.connect = lambda simulation: Remote(carrier, simulation, 4, Deadlines(enrol=5.0))
-    trainer(max_steps=6).fit(again, RemoteClients(4, Uniform(3), 3, seed=1), ckpt_path=tmp_path / "at-4.ckpt")
+    data = RemoteClients(4, Uniform(3), 3, seed=1)
+    trainer(max_steps=6, limit_val_batches=0).fit(again, data, ckpt_path=tmp_path / "at-4.ckpt")
     assert_equal(weights(whole), weights(again))
     assert again.run.simulation.loop.transport.ledger.federation == federation_id
     assert [kind for _, kind in carrier.received].count("ask") <= 2 * 2  # the last two rounds alone
@@ -153,6 +154,16 @@ def test_rounds_are_skipped_while_too_few_nodes_are_there(tmp_path):
 def test_wrong_arguments_are_named(arguments, why):
     with pytest.raises((ValueError, TypeError), match=why):
         RemoteClients(**arguments)
+
+
+def test_the_nodes_have_the_evaluation_data_that_the_server_has_not():
+    data, own = RemoteClients(4), [1]
+    for loader in (data.val_dataloader(), data.test_dataloader()):
+        assert isinstance(loader, NodesLoader)
+        assert list(loader) == []
+        assert loader.num_clients == 4
+    data = RemoteClients(4, val=own, test=own)
+    assert data.val_dataloader() is data.test_dataloader() is own
 
 
 def test_a_cohort_is_no_larger_than_the_federation():

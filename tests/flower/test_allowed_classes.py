@@ -117,9 +117,11 @@ def test_what_is_not_installed_is_named():
         require({"class_path": "my_hospital.Tumour"}, "my_hospital")
 
 
-def test_files_of_the_node_are_not_a_runs_to_read(tmp_path):
+def test_files_of_the_node_are_not_a_runs_to_read(tmp_path, monkeypatch):
     file = tmp_path / "network.yaml"
     file.write_text("class_path: subprocess.Popen")
-    with pytest.raises(RefusedClassError, match=r"model\.marker=.*network\.yaml' is a file of this node"):
-        require(task(marker=str(file)), "fedlightning", HOSPITAL)
-    require(task(marker=str(tmp_path)), "fedlightning", HOSPITAL)  # a folder, such as one with a frozen model
+    monkeypatch.chdir(tmp_path)
+    for path in (str(file), "network.yaml", str(tmp_path), "~"):
+        with pytest.raises(RefusedClassError, match=r"model\.marker=.* is a file or folder of this node"):
+            require(task(marker=path), "fedlightning", HOSPITAL)
+    require(task(marker="other.yaml"), "fedlightning", HOSPITAL)

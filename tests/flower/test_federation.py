@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
-from functools import partial
 
 import pytest
 
@@ -17,13 +15,21 @@ from fedlightning.federation.remote.packet import Packet
 from fedlightning.flower.carrier import FlowerCarrier
 from fedlightning.flower.client_app import make_client_app
 from fedlightning.oracle import Autocast, Sequential, Vectorized
-from fedlightning.participation import Uniform
 from tests.support.cases import CASES
-from tests.support.federations import CLIENTS, loop_for, personal_quadratic, quadratic, rounds_of
+from tests.support.federations import CLIENTS, loop_for, quadratic, rounds_of
 from tests.support.lies import LIES, NAN, run_quietly, telling, without
 from tests.support.local_grid import LocalGrid
-from tests.support.nodes import NODES, NUMBERS, FederationOfNodes, assert_same, assert_same_states, both, nodes_of
-from tests.support.situations import ROUNDS, SITUATIONS, batches_of, seeded
+from tests.support.nodes import (
+    NODES,
+    NUMBERS,
+    FederationOfNodes,
+    assert_algorithm_runs_alike,
+    assert_algorithm_runs_alike_with_personal_blocks,
+    assert_same_states,
+    assert_situation_is_alike,
+    nodes_of,
+)
+from tests.support.situations import SITUATIONS, batches_of, seeded
 from tests.support.small import regression_data
 
 
@@ -34,39 +40,19 @@ def by_flower(services):
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_algorithm_runs_alike_over_flower(name, tmp_path):
-    algorithm = CASES[name].algorithm()
-    batches = rounds_of(algorithm, ROUNDS, size=4)
-    here, there, results = both(lambda: quadratic(algorithm), NUMBERS, batches, NODES, tmp_path, connect=by_flower)
-    assert_same(here, there, results, tmp_path, NODES)
-    assert (here.point - loop_for(quadratic(algorithm)).point).norm() > 1e-3
+    assert_algorithm_runs_alike(name, tmp_path, by_flower)
 
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("oracle", [Sequential(), Vectorized(chunk_size=2)], ids=["one by one", "batched"])
 def test_every_algorithm_runs_alike_over_flower_with_personal_blocks(name, oracle, tmp_path):
-    algorithm = CASES[name].personal_algorithm()
-    problem = CASES[name].problem
-    batches = rounds_of(algorithm, ROUNDS, size=4)
-    here, there, results = both(
-        lambda: personal_quadratic(algorithm, **problem), NUMBERS, batches, NODES, tmp_path, oracle, by_flower
-    )
-    close = torch.equal if isinstance(oracle, Sequential) else partial(torch.allclose, rtol=1e-5)
-    assert_same(here, there, results, tmp_path, NODES, close)
+    assert_algorithm_runs_alike_with_personal_blocks(name, oracle, tmp_path, by_flower)
 
 
 @pytest.mark.parametrize("situation", SITUATIONS)
 @pytest.mark.parametrize("oracle", [Sequential(), Vectorized(chunk_size=2)], ids=["one by one", "batched"])
 def test_situations_are_alike_over_flower(situation, oracle, tmp_path):
-    make, data_options, options = SITUATIONS[situation]
-    task = seeded(make)
-    data = regression_data(**{"participation": Uniform(3), **data_options})
-    holdings = [[3, 1], [0, 2]]
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Round .* was skipped")
-        batches = batches_of(data, task())
-        here, there, results = both(task, data, batches, holdings, tmp_path, oracle, by_flower, **options)
-    close = torch.equal if isinstance(oracle, Sequential) else partial(torch.allclose, rtol=1e-5)
-    assert_same(here, there, results, tmp_path, holdings, close)
+    assert_situation_is_alike(situation, oracle, tmp_path, by_flower)
 
 
 def test_other_minibatches_at_one_node_do_not_pass_for_the_same(tmp_path):

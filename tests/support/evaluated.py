@@ -52,7 +52,7 @@ class Own(Personal):
 def held_out_data(**options):
     defaults = {"batch_size": 4, "local_steps": 3, "rounds_per_epoch": 2, "seed": 1}
     held_out = {"val": clients(seed=7), "test": clients(seed=8)}
-    return FederatedDataModule.from_datasets(clients(), **held_out, **{**defaults, **options})
+    return FederatedDataModule.from_datasets(clients(), **{**held_out, **defaults, **options})
 
 
 def two_rounds(task, data=None, **options):

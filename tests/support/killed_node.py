@@ -20,7 +20,8 @@ from fedlightning.federation.protocol import Stamp
 from fedlightning.federation.remote import store as files
 from fedlightning.federation.remote.generation import RequestDigest, Standing
 from fedlightning.federation.remote.packet import Packet
-from fedlightning.federation.remote.training_codec import Asked, encode_asked
+from fedlightning.federation.remote.standing import Asked
+from fedlightning.federation.remote.training_codec import encode_asked
 from fedlightning.oracle import Sequential
 from tests.support.federations import loop_for
 from tests.support.nodes import node

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from copy import deepcopy
+from functools import partial
 
 import torch
 
@@ -18,8 +20,13 @@ from fedlightning.federation.remote.store import GenerationStore
 from fedlightning.federation.transport import InProcess
 from fedlightning.federation.transport.remote import Deadlines, Remote
 from fedlightning.oracle import Autocast, Sequential
+from fedlightning.participation import Uniform
 from fedlightning.tasks import ClientNumbers
-from tests.support.federations import CLIENTS, K, loop_for
+from tests.support.alike import assert_same_servers
+from tests.support.cases import CASES
+from tests.support.federations import CLIENTS, K, loop_for, personal_quadratic, quadratic, rounds_of
+from tests.support.situations import ROUNDS, SITUATIONS, batches_of, seeded
+from tests.support.small import regression_data
 
 NODES = [[0], [4, 1], [2, 3, 5]]
 NUMBERS = ClientNumbers(CLIENTS, local_steps=K, seed=0)
@@ -52,7 +59,8 @@ class Wires:
                 yield Delivery(node, None, "it is dead")
                 continue
             self.received.append((node, packets[node].kind))
-            data = self.services[node].handle(packets[node].to_bytes())
+            with torch.inference_mode(False), torch.enable_grad():  # a process of its own has not the server's modes
+                data = self.services[node].handle(packets[node].to_bytes())
             self.sent.append(data)
             for arrived in self.tamper.get(node, lambda packet: [packet])(Packet.from_bytes(data)):
                 yield Delivery(node, arrived)
@@ -131,16 +139,7 @@ def both(make, data, batches, holdings, folder, oracle=None, connect=Wires, **op
 
 
 def assert_same(here, there, results, folder, holdings, close=torch.equal):
-    assert close(here.point, there.point)
-    assert (here.server.buffers is None) == (there.server.buffers is None)
-    if here.server.buffers is not None:
-        assert close(here.server.buffers, there.server.buffers)
-    assert here.server.traffic == there.server.traffic
-    for mine, theirs in results:
-        assert mine.metrics.keys() == theirs.metrics.keys()
-        assert (mine.undone, mine.overflow) == (theirs.undone, theirs.overflow)
-        for name, value in mine.metrics.items():
-            torch.testing.assert_close(torch.as_tensor(value), torch.as_tensor(theirs.metrics[name]))
+    assert_same_servers(here, there, results, close)
     assert_same_states(here, there, folder, holdings, close)
 
 
@@ -152,3 +151,40 @@ def assert_same_states(here, there, folder, holdings, close=torch.equal):
         else:
             assert mine.keys() == theirs.keys()
             assert all(close(value, theirs[name]) for name, value in mine.items())
+
+
+def assert_algorithm_runs_alike(name, folder, connect=Wires):
+    """An algorithm of ``CASES`` ends by nodes where the simulation does, bit for bit."""
+    algorithm = CASES[name].algorithm()
+    batches = rounds_of(algorithm, ROUNDS, size=4)
+    here, there, results = both(lambda: quadratic(algorithm), NUMBERS, batches, NODES, folder, connect=connect)
+    assert_same(here, there, results, folder, NODES)
+    assert (here.point - loop_for(quadratic(algorithm)).point).norm() > 1e-3
+
+
+def assert_algorithm_runs_alike_with_personal_blocks(name, oracle, folder, connect=Wires):
+    """Likewise where clients have personal blocks."""
+    algorithm, problem = CASES[name].personal_algorithm(), CASES[name].problem
+    batches = rounds_of(algorithm, ROUNDS, size=4)
+    here, there, results = both(
+        lambda: personal_quadratic(algorithm, **problem), NUMBERS, batches, NODES, folder, oracle, connect
+    )
+    assert_same(here, there, results, folder, NODES, closeness(oracle))
+
+
+def assert_situation_is_alike(situation, oracle, folder, connect=Wires):
+    """A situation of ``SITUATIONS`` is the same by nodes as in the simulation."""
+    make, data_options, options = SITUATIONS[situation]
+    task = seeded(make)
+    data = regression_data(**{"participation": Uniform(3), **data_options})
+    holdings = [[3, 1], [0, 2]]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Round .* was skipped")
+        batches = batches_of(data, task())
+        here, there, results = both(task, data, batches, holdings, folder, oracle, connect, **options)
+    assert_same(here, there, results, folder, holdings, closeness(oracle))
+
+
+def closeness(oracle):
+    """How close results are that two machines compute with an oracle."""
+    return torch.equal if isinstance(oracle, Sequential) else partial(torch.allclose, rtol=1e-5)

@@ -27,7 +27,7 @@ def test_names_tell_models_and_data_apart(logged, expected):
 
 
 def test_numbers_are_averaged_over_the_samples_of_a_client():
-    record = MetricRecord(prog_bar=True)
+    record = MetricRecord("mse", prog_bar=True)
     record.add(1.0, 3)
     record.add(torch.tensor(5.0), 1)
     record.close(7)
@@ -42,7 +42,7 @@ def test_numbers_are_averaged_over_the_samples_of_a_client():
 
 
 def test_metrics_of_torchmetrics_are_computed_and_reset_for_each_client():
-    metric, record = MulticlassAccuracy(3, average="micro"), MetricRecord(prog_bar=False)
+    metric, record = MulticlassAccuracy(3, average="micro"), MetricRecord("mse", prog_bar=False)
     for client, right in enumerate([3, 1]):
         labels = torch.tensor([0, 1, 2, 0])
         metric.update(torch.where(torch.arange(4) < right, labels, (labels + 1) % 3), labels)

@@ -31,6 +31,10 @@ class ClientRows:
         """Return whether the runner knows which states a client of this architecture has."""
         return self._table(client).has_states
 
+    def changed_buffers(self, client: int) -> list[str]:
+        """Return the names of the buffers that the objective is known to change for a client."""
+        return sorted(self._table(client).changed_buffers)
+
     @contextmanager
     def at(self, states: Mapping[int, StatesByField | None]) -> Iterator[None]:
         """Put states in, and take out whatever is there afterwards.

@@ -226,7 +226,16 @@ def merged(rosters: Mapping[str, Roster], directory: Directory) -> Roster:
                 f"Buffers of {other} begin at other values, or are shared in another way, than those of {name}. Give "
                 "both the server's task."
             )
+        if others_logged := set(_options(roster)) ^ set(_options(first)):
+            raise EnrolmentError(
+                f"The training step logs '{min(others_logged)[0]}' with other options at one of {name} and {other} "
+                "than at the other. Give both the server's module."
+            )
     return replace(first, samples=directory.samples.clone())
+
+
+def _options(roster: Roster) -> list[tuple[str, str]]:
+    return [(name, repr(sorted(given.items()))) for name, given in roster.log_options.items()]
 
 
 def _difference(theirs: Sequence[Parameter], ours: Sequence[Parameter]) -> str:

@@ -3,42 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple
 
 from fedlightning.federation.protocol import ClientValues, EvaluationAnswer, EvaluationRequest
 from fedlightning.federation.remote.fields import Reader, Writer
-from fedlightning.federation.remote.generation import Standing
 from fedlightning.federation.remote.packet import Packet, PacketError, nested, parts_of
-from fedlightning.federation.remote.standing import read_standings, standing_writer
+from fedlightning.federation.remote.standing import (
+    Asked,
+    precision_values,
+    read_moment,
+    read_precision,
+    read_standings,
+    standing_writer,
+)
 
 EVALUATE, EVALUATION = "evaluate", "evaluation"
 
 
-@dataclass(frozen=True)
-class Measured:
-    """Carries an evaluation request to a node.
-
-    Attributes:
-        federation: Id of the federation.
-        request: What the clients are asked.
-        standings: From which state each of the asked clients answers.
-    """
-
-    federation: str
-    request: EvaluationRequest
-    standings: tuple[Standing, ...]
-
-
-def encode_measured(measured: Measured) -> Packet:
+def encode_evaluate(asked: Asked[EvaluationRequest]) -> Packet:
     """Return an evaluation request to some clients of one node."""
-    writer = standing_writer(measured.federation, measured.standings)
-    writer.values["stage"] = measured.request.stage
-    writer.tensor("point", measured.request.point)
-    writer.tensor("buffers", measured.request.buffers)
+    writer = standing_writer(asked.federation, asked.standings)
+    writer.values["stage"] = asked.request.stage
+    writer.tensor("point", asked.request.point)
+    writer.tensor("buffers", asked.request.buffers)
+    writer.values |= {**precision_values(asked.request.precision), "moment": list(astuple(asked.request.moment))}
     return writer.packet(EVALUATE)
 
 
-def decode_measured(packet: Packet) -> Measured:
+def decode_evaluate(packet: Packet) -> Asked[EvaluationRequest]:
     """Return an evaluation request as a node receives it.
 
     Raises:
@@ -46,8 +38,8 @@ def decode_measured(packet: Packet) -> Measured:
     """
     reader = Reader(packet, EVALUATE)
     point, buffers = reader.optional_tensor("point"), reader.optional_tensor("buffers")
-    request = EvaluationRequest(reader.value("stage", str), point, buffers)
-    return Measured(reader.value("federation", str), request, read_standings(reader))
+    request = EvaluationRequest(reader.value("stage", str), point, buffers, read_precision(reader), read_moment(reader))
+    return Asked(reader.value("federation", str), request, read_standings(reader))
 
 
 def encode_evaluation(answers: Sequence[EvaluationAnswer]) -> Packet:
@@ -58,23 +50,22 @@ def encode_evaluation(answers: Sequence[EvaluationAnswer]) -> Packet:
 
 
 def decode_evaluation(packet: Packet) -> list[EvaluationAnswer]:
-    """Return what clients measured.
+    """Return what clients asked.
 
     Raises:
         PacketError: If something is missing.
     """
-    if packet.kind != EVALUATION:
-        raise PacketError(f"Expected a message of the kind {EVALUATION!r}; got {packet.kind!r}.")
-    return [EvaluationAnswer(dict([_decode_values(part)])) for part in parts_of(packet)]
+    return [EvaluationAnswer(dict([_decode_values(part)])) for part in parts_of(packet, EVALUATION)]
 
 
 def _encode_values(name: str, found: ClientValues) -> Packet:
     writer = Writer(name=name, client_ids=list(found.client_ids), nan_is_undefined=found.nan_is_undefined)
-    writer.values["prog_bar"] = found.prog_bar
+    writer.values |= {"prog_bar": found.prog_bar, "metric": found.metric}
     if found.higher_is_better is not None:
         writer.values["higher_is_better"] = found.higher_is_better
     writer.tensor("values", found.values)
     writer.tensor("samples", found.samples)
+    writer.tensors("sums", found.sums)
     return writer.packet("values")
 
 
@@ -88,7 +79,11 @@ def _decode_values(packet: Packet) -> tuple[str, ClientValues]:
         better,
         reader.value("nan_is_undefined", bool),
         reader.value("prog_bar", bool),
+        reader.value("metric", str),
+        reader.tensors("sums"),
     )
-    if found.values.shape != (len(found.client_ids),) or found.samples.shape != found.values.shape:
+    reader.finish()
+    clients = (len(found.client_ids),)
+    if {found.values.shape, found.samples.shape, *(each.shape[:1] for each in found.sums.values())} != {clients}:
         raise PacketError(f"The metric {reader.value('name', str)!r} has not one value a client.")
     return reader.value("name", str), found

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedlightning.algorithms.base import PerClient
 from fedlightning.federation.remote.message_types import MessageTypes, type_name
-from fedlightning.federation.remote.packet import Packet, PacketError, RawArray, Value
+from fedlightning.federation.remote.packet import Packet, PacketError, RawArray, Value, require_kind
 from fedlightning.federation.remote.tensors import from_raw, to_raw
 
 T = TypeVar("T")
@@ -85,8 +85,7 @@ class Reader:
         Raises:
             PacketError: If it is of another kind.
         """
-        if packet.kind != kind:
-            raise PacketError(f"Expected a message of the kind {kind!r}; got {packet.kind!r}.")
+        require_kind(packet, kind)
         self._packet = packet
         self._read: set[str] = set()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass, fields
 from hashlib import sha256
 from typing import Any
 
@@ -75,7 +75,14 @@ class RequestDigest:
     def __init__(self, request: Request) -> None:
         """Digest what all clients of a request are sent alike."""
         stamp, precision = request.stamp, request.precision
-        plain = (*stamp, request.seed, request.buffer_names, str(precision.dtype), precision.scale)
+        plain = (
+            *stamp,
+            request.seed,
+            request.buffer_names,
+            str(precision.dtype),
+            precision.scale,
+            *astuple(request.moment),
+        )
         common = sha256(repr(plain).encode())
         self._round, self._phase = stamp
         self._own: list[PerClient] = []

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
 import fedlightning
 from fedlightning.core.per_architecture import TaskArchitectures
 from fedlightning.federation.client_states import StatesByField
-from fedlightning.federation.protocol import Precision, Roster, Stamp
+from fedlightning.federation.protocol import Moment, Precision, Request, Roster, Stamp
 from fedlightning.federation.remote.client_rows import ClientRows
-from fedlightning.federation.remote.evaluation_codec import EVALUATE, decode_measured, encode_evaluation
+from fedlightning.federation.remote.evaluation_codec import EVALUATE, decode_evaluate, encode_evaluation
 from fedlightning.federation.remote.failure import answered
 from fedlightning.federation.remote.generation import Generation, RequestDigest, Standing
 from fedlightning.federation.remote.message_types import MessageTypes, type_name
@@ -25,11 +26,12 @@ from fedlightning.federation.remote.roster_codec import (
     encode_enrolment,
     encode_roster,
 )
+from fedlightning.federation.remote.sent_model import SentModel, SentModels
 from fedlightning.federation.remote.shard import Shard
+from fedlightning.federation.remote.standing import Asked
 from fedlightning.federation.remote.store import GenerationStore, Kept
 from fedlightning.federation.remote.training_codec import (
     ASK,
-    Asked,
     decode_asked,
     encode_answer,
     encode_answers,
@@ -38,6 +40,22 @@ from fedlightning.federation.remote.training_codec import (
 from fedlightning.federation.simulation import Simulation
 from fedlightning.federation.transport import Evaluator
 from fedlightning.federation.validation import require_same_buffers
+
+
+@runtime_checkable
+class KeepsTime(Protocol):
+    """A task whose objective may ask for epoch and round, as a LightningModule's does."""
+
+    moment: Moment
+
+
+@runtime_checkable
+class TellsHowItLogs(Protocol):
+    """A task that knows how the values which its objective has logged are to be reported."""
+
+    @property
+    def log_options(self) -> Mapping[str, Mapping[str, bool]]:
+        """Return the options by the name of the value."""
 
 
 class NodeService:
@@ -77,6 +95,7 @@ class NodeService:
         self._rows = ClientRows(self.runner, TaskArchitectures(task))
         self._shard = shard
         self._store = store
+        self._models = SentModels(store.folder)
         self._evaluator = evaluator
         self._precision = precision
         self._place = first.device, first.dtype
@@ -132,6 +151,7 @@ class NodeService:
     def _ask(self, packet: Packet) -> Packet:
         asked = decode_asked(packet, self._types)
         self._require_own([standing.client for standing in asked.standings])
+        self._begin(asked.request.moment)
         digest = RequestDigest(asked.request)
         found = {}
         for standing in asked.standings:
@@ -139,20 +159,21 @@ class NodeService:
             found[standing] = generation, self._store.find(asked.federation, standing.client, generation)
         new = {standing: generation for standing, (generation, kept) in found.items() if kept is None}
         answers = self._computed(asked, new) if new else {}
+        self._keep_model(asked)
         for standing in asked.standings:
             self._store.prune(asked.federation, standing, asked.request.stamp.round)
         return encode_answers(
             [answers[standing.client] if kept is None else kept.answer for standing, (_, kept) in found.items()]
         )
 
-    def _computed(self, asked: Asked, generations: dict[Standing, Generation]) -> dict[int, Packet]:
+    def _computed(self, asked: Asked[Request], generations: dict[Standing, Generation]) -> dict[int, Packet]:
         """Compute answers of clients, and keep the states that they lead to before anything is sent."""
         clients = [standing.client for standing in generations]
         request = replace(asked.request, precision=self._precision or asked.request.precision)
         states = {each.client: self._store.states(asked.federation, each) for each in generations}
         if not self.runner.has_joined:
             require_same_buffers(request, self._try_out(clients[0], request.precision))
-        self._get_ready(states, request.precision)
+        self._get_ready(_with_states(states), request.precision)
         cohort = self._shard.cohort(clients, request, *self._place)
         answers: dict[int, Packet] = {}
         with torch.no_grad(), self._rows.at(states):
@@ -165,28 +186,55 @@ class NodeService:
             self._store.keep(asked.federation, standing.client, generation, kept)
         return answers
 
-    def _get_ready(self, states: Mapping[int, StatesByField | None], precision: Precision) -> None:
-        """Find out which buffers change for clients with states, where this process has not seen that yet."""
-        for client, own in states.items():
-            if own is not None and not self._rows.has_table(client):
+    def _get_ready(self, client_ids: Sequence[int], precision: Precision) -> None:
+        """Find out which buffers change for clients, where this process has not seen that yet."""
+        for client in client_ids:
+            if not self._rows.has_table(client):
                 self._try_out(client, precision)
 
     def _try_out(self, client: int, precision: Precision) -> Roster:
-        cohort = self._shard.trial(client, *self._place)
-        return self.runner.join(cohort, self._shard.samples, self._precision or precision)
+        cohort, task = self._shard.trial(client, *self._place), self.simulation.task
+        roster = self.runner.join(cohort, self._shard.samples, self._precision or precision)
+        return replace(roster, log_options=task.log_options) if isinstance(task, TellsHowItLogs) else roster
 
     def _evaluate(self, packet: Packet) -> Packet:
         if self._evaluator is None:
             raise PacketError("This node was made without evaluation data, so its clients have nothing to measure.")
-        measured = decode_measured(packet)
-        clients = [standing.client for standing in measured.standings]
+        asked = decode_evaluate(packet)
+        clients = [standing.client for standing in asked.standings]
         self._require_own(clients)
-        states = {each.client: self._store.states(measured.federation, each) for each in measured.standings}
-        self._get_ready(states, Precision())
+        self._begin(asked.request.moment)
+        states = {each.client: self._store.states(asked.federation, each) for each in asked.standings}
+        request = asked.request.to(self._place[0])
+        request = replace(request, precision=self._precision or request.precision)
+        sent = request.buffers  # whose values they are only a trial says, also for who never took part
+        self._get_ready(clients if sent is not None and len(sent) else _with_states(states), request.precision)
         with self._rows.at(states):
-            return encode_evaluation(list(self._evaluator.answers(measured.request, clients)))
+            found = list(self._evaluator.answers(request, clients))
+        self._keep_model(asked)
+        return encode_evaluation(found)
+
+    def _keep_model(self, asked: Asked[Any]) -> None:
+        """Keep what was sent, so that the node can put its clients' models together without the server."""
+        bases = {standing.client: standing.base for standing in asked.standings}
+        changed = {client: self._rows.changed_buffers(client) for client in bases}
+        request = asked.request
+        if request.point is not None:
+            self._models.keep(
+                SentModel(asked.federation, request.moment.step, request.point, request.buffers, bases, changed)
+            )
+
+    def _begin(self, moment: Moment) -> None:
+        """Tell the task what time it is at the server."""
+        if isinstance(self.simulation.task, KeepsTime):
+            self.simulation.task.moment = moment
 
     def _require_own(self, client_ids: Sequence[int]) -> None:
         own = self._shard.client_ids
         if others := [client for client in client_ids if client not in own]:
             raise PacketError(f"Client {others[0]} is not at this node, which holds {', '.join(map(str, own))}.")
+
+
+def _with_states(states: Mapping[int, StatesByField | None]) -> list[int]:
+    """Return the clients that have a state to go on from."""
+    return [client for client, own in states.items() if own is not None]

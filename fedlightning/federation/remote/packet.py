@@ -130,12 +130,13 @@ def nested(kind: str, parts: Sequence[Packet]) -> Packet:
     return Packet(kind, values, arrays)
 
 
-def parts_of(packet: Packet) -> list[Packet]:
-    """Return the packets that :func:`nested` has put into one.
+def parts_of(packet: Packet, kind: str) -> list[Packet]:
+    """Return the packets that :func:`nested` has put into one of a kind.
 
     Raises:
-        PacketError: If there are none in it, or a name belongs to none of them.
+        PacketError: If the packet is of another kind, there are none in it, or a name belongs to none of them.
     """
+    require_kind(packet, kind)
     kinds = packet.values.get("kinds")
     if not isinstance(kinds, list):
         raise PacketError(f"A message of the kind {packet.kind!r} holds no others.")
@@ -151,6 +152,16 @@ def parts_of(packet: Packet) -> list[Packet]:
                 raise PacketError(f"A message has a part {place!r}; expected 0 to {len(kinds) - 1}.")
             into[int(place)][inner] = content
     return [Packet(str(kind), values[place], arrays[place]) for place, kind in enumerate(kinds)]
+
+
+def require_kind(packet: Packet, kind: str) -> None:
+    """Make sure that a packet is of the kind that is expected.
+
+    Raises:
+        PacketError: If it is of another one.
+    """
+    if packet.kind != kind:
+        raise PacketError(f"Expected a message of the kind {kind!r}; got {packet.kind!r}.")
 
 
 def require_format(version: object) -> None:

@@ -77,6 +77,7 @@ def encode_roster(roster: Roster) -> Packet:
     writer = Writer(buffers=list(roster.buffers), changed_buffers=list(roster.changed_buffers))
     if roster.start_loss is not None:
         writer.values["start_loss"] = float(roster.start_loss)
+    writer.values["log_options"] = json.dumps({name: dict(given) for name, given in roster.log_options.items()})
     _write_parameters(writer, roster.parameters)
     writer.tensor("samples", roster.samples)
     writer.tensor("start_buffers", roster.start_buffers)
@@ -97,7 +98,19 @@ def decode_roster(packet: Packet) -> Roster:
         reader.value("start_loss", float) if reader.has("start_loss") else None,
         _read_parameters(reader),
         tuple(reader.strings("changed_buffers")),
+        _read_log_options(reader.value("log_options", str)),
     )
+
+
+def _read_log_options(text: str) -> dict[str, dict[str, bool]]:
+    try:
+        found = json.loads(text)
+        options = {str(name): dict(given) for name, given in found.items()}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise PacketError("How a node reports logged values cannot be read.") from error
+    if any(type(flag) is not bool for given in options.values() for flag in given.values()):
+        raise PacketError(f"A node reports logged values as {text[:80]}; expected options that are true or false.")
+    return options
 
 
 def _write_parameters(writer: Writer, parameters: Sequence[Parameter]) -> None:

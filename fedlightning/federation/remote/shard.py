@@ -17,7 +17,6 @@ from fedlightning.federation.loaded_samples import LoadedSamples, SampleRequest
 from fedlightning.federation.protocol import Request
 from fedlightning.federation.round_plan import ClientPositions, ClientSamples, ProcessShare, RoundData, RoundPlan
 from fedlightning.federation.sources import LoadedSource, Source
-from fedlightning.participation import Full, Participation
 
 
 class Shard:
@@ -56,19 +55,10 @@ class Shard:
                 f"Client {wrong[0]} is number {places[wrong[0]]} of the node's data, with clients 0 to {known - 1}."
             )
         self.client_ids = sorted(places)
-        own = _OwnSamples(data.federation, _OwnPositions(data.federation.partition, dict(places)))
+        own = _OwnSamples(data.federation, OwnPositions(data.federation.partition, dict(places)))
         self.samples = own.partition.sizes
-        self._data = _OwnData(
-            data.batch_size,
-            data.local_steps,
-            data.local_epochs,
-            data.rounds_per_epoch,
-            data.num_workers,
-            Full(),
-            data.seed,
-            own,
-        )
-        self._plan = RoundPlan(self._data, phases, ProcessShare(), architecture)
+        self._samples, self._num_workers = own.train, data.num_workers
+        self._plan = RoundPlan(data, phases, ProcessShare(), architecture, own)
         self._in_memory = own.source()
 
     def cohort(self, client_ids: Sequence[int], request: Request, device: torch.device, dtype: torch.dtype) -> Cohort:
@@ -99,15 +89,20 @@ class Shard:
                 positions = member.index if member.whole is None else member.whole
                 yield SampleRequest(round_index, member.id, positions.flatten().tolist())
 
-        return LoadedSource(LoadedSamples(self._data.federation.train, requests(), self._data.num_workers))
+        return LoadedSource(LoadedSamples(self._samples, requests(), self._num_workers))
 
 
 @dataclass(frozen=True)
-class _OwnPositions:
-    """Says where the samples of the node's clients lie, by the clients' ids in the federation."""
+class OwnPositions:
+    """Says where the samples of the node's clients lie, by the clients' ids in the federation.
+
+    Attributes:
+        partition: Where the samples of the clients of the node's data lie.
+        places: Number of each of the node's clients in these data, by the client's id in the federation.
+    """
 
     partition: ClientPositions
-    places: dict[int, int]
+    places: Mapping[int, int]
 
     @property
     def sizes(self) -> Tensor:
@@ -126,7 +121,7 @@ class _OwnSamples:
     """Holds the samples of the node's clients."""
 
     samples: ClientSamples
-    partition: _OwnPositions
+    partition: OwnPositions
 
     @property
     def train(self) -> Dataset[Any]:
@@ -140,17 +135,3 @@ class _OwnSamples:
     def shape_of(self, positions: Tensor) -> int:
         """Return the number of the shape that samples share."""
         return self.samples.shape_of(positions)
-
-
-@dataclass
-class _OwnData:
-    """Says what rounds are made of at the node."""
-
-    batch_size: int | None
-    local_steps: int | None
-    local_epochs: int
-    rounds_per_epoch: int
-    num_workers: int
-    participation: Participation
-    seed: int
-    federation: _OwnSamples

@@ -16,6 +16,9 @@ class Silence:
     """Warns of a node when it falls silent, not of each of its silences, and stops the run if a node keeps failing.
 
     A machine that is away, slow or restarted is nothing unusual. A program that fails at every request is.
+
+    Attributes:
+        tolerance: Errors of a node in a row with which the run stops.
     """
 
     def __init__(self, tolerance: int = 3) -> None:
@@ -29,7 +32,7 @@ class Silence:
         """
         if tolerance < 1:
             raise InvalidValueError(f"tolerance={tolerance}: expected a number of errors from 1 on.")
-        self._tolerance = tolerance
+        self.tolerance = tolerance
         self._silent: set[int] = set()
         self._faults: Counter[int] = Counter()
 
@@ -54,7 +57,7 @@ class Silence:
         why = why.rstrip(".")
         if is_fault:
             self._faults[node] += 1
-            if self._faults[node] >= self._tolerance:
+            if self._faults[node] >= self.tolerance:
                 raise NodeError(
                     f"{where}: {name} has failed {self._faults[node]} times in a row: {why}. Mend the cause at "
                     "the node, whose log says more, and resume from the last checkpoint."

@@ -3,12 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Generic, TypeVar
 
-from fedlightning.federation.protocol import Precision
+from fedlightning.federation.protocol import Moment, Precision
 from fedlightning.federation.remote.fields import Reader, Writer
 from fedlightning.federation.remote.generation import Generation, Standing, require_distinct, text_of
 from fedlightning.federation.remote.packet import PacketError, Value
 from fedlightning.federation.remote.tensors import dtype_name, named_dtype
+
+RequestT = TypeVar("RequestT")
+
+
+@dataclass(frozen=True)
+class Asked(Generic[RequestT]):
+    """Carries a request to a node.
+
+    Attributes:
+        federation: Id of the federation, under which nodes keep the states of their clients.
+        request: What the clients are asked, to train or to measure.
+        standings: From which state each of the asked clients answers.
+    """
+
+    federation: str
+    request: RequestT
+    standings: tuple[Standing, ...]
 
 
 def standing_writer(federation: str, standings: Sequence[Standing]) -> Writer:
@@ -43,6 +62,18 @@ def read_standings(reader: Reader) -> tuple[Standing, ...]:
         )
         for client, base in zip(clients, bases, strict=True)
     )
+
+
+def read_moment(reader: Reader) -> Moment:
+    """Return when clients compute.
+
+    Raises:
+        PacketError: If it is not three numbers.
+    """
+    numbers = reader.integers("moment")
+    if len(numbers) != len(fields(Moment)):
+        raise PacketError(f"A request takes place at {numbers}; expected epoch, number in the epoch, and round.")
+    return Moment(*numbers)
 
 
 def precision_values(precision: Precision) -> dict[str, Value]:

@@ -40,37 +40,16 @@ class Kept:
     answer: Packet
 
 
-class GenerationStore:
-    """Keeps the generations of a node's clients in a folder that belongs to one process at a time.
+class KeptStates:
+    """Reads the generations of a node's clients, also while a node writes others: a file is whole or absent.
 
-    A file is written under another name, brought to the disk, and renamed; then the folder is brought to the disk. Each
-    answer makes a new file, so nothing that the server may come back to is ever overwritten.
+    Attributes:
+        folder: The folder that they lie in.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        """Open a folder, and remove what a killed process has left unfinished there.
-
-        Args:
-            folder: Folder of this node alone, made if it is not there.
-
-        Raises:
-            StoreError: If another process keeps its states there now, or nothing can be written.
-        """
+        """Take a folder."""
         self.folder = Path(folder)
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self._lock: int | None = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-        except OSError as error:
-            raise StoreError(f"The states of clients cannot be kept: {why_unwritten(error, self.folder)}") from error
-        _lock(self._lock, self.folder)
-        for partial in self.folder.glob(f"*/client-*/*{_SUFFIX}.partial-*"):
-            partial.unlink(missing_ok=True)
-
-    def close(self) -> None:
-        """Let another process open the folder."""
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
 
     def find(self, federation: str, client: int, generation: Generation) -> Kept | None:
         """Return what is kept of a generation of a client; None if nothing is.
@@ -109,6 +88,51 @@ class GenerationStore:
             )
         return dict(kept.states)
 
+    def generations(self, federation: str, client: int) -> list[Generation]:
+        """Return the generations that are kept of a client, earliest first."""
+        folder = self._path(federation, client, None).parent
+        found = (Generation.of(path.name.removesuffix(_SUFFIX)) for path in folder.glob(f"*{_SUFFIX}"))
+        return sorted(generation for generation in found if generation is not None)
+
+    def _path(self, federation: str, client: int, generation: Generation | None) -> Path:
+        if not _FEDERATION.fullmatch(federation):
+            raise PacketError(f"{federation[:80]!r} is no id of a federation; expected 32 hexadecimal digits.")
+        return self.folder / federation / f"client-{client}" / f"{generation}{_SUFFIX}"
+
+
+class GenerationStore(KeptStates):
+    """Keeps the generations of a node's clients in a folder that belongs to one process at a time.
+
+    A file is written under another name, brought to the disk, and renamed; then the folder is brought to the disk. Each
+    answer makes a new file, so nothing that the server may come back to is ever overwritten.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        """Open a folder, and remove what a killed process has left unfinished there.
+
+        Args:
+            folder: Folder of this node alone, made if it is not there.
+
+        Raises:
+            StoreError: If another process keeps its states there now, or nothing can be written.
+        """
+        super().__init__(folder)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._lock: int | None = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise StoreError(f"The states of clients cannot be kept: {why_unwritten(error, self.folder)}") from error
+        _lock(self._lock, self.folder)
+        for place in ("*", "*/client-*"):
+            for partial in self.folder.glob(f"{place}/*{_SUFFIX}.partial-*"):
+                partial.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Let another process open the folder."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
     def keep(self, federation: str, client: int, generation: Generation, kept: Kept) -> None:
         """Write a generation of a client.
 
@@ -133,12 +157,6 @@ class GenerationStore:
         except OSError as error:
             raise StoreError(f"The state of client {client} was not kept: {why_unwritten(error, path)}") from error
 
-    def generations(self, federation: str, client: int) -> list[Generation]:
-        """Return the generations that are kept of a client, earliest first."""
-        folder = self._path(federation, client, None).parent
-        found = (Generation.of(path.name.removesuffix(_SUFFIX)) for path in folder.glob(f"*{_SUFFIX}"))
-        return sorted(generation for generation in found if generation is not None)
-
     def prune(self, federation: str, standing: Standing, round_index: int) -> None:
         """Remove the generations of a client that the server cannot come back to.
 
@@ -151,11 +169,6 @@ class GenerationStore:
         for generation in self.generations(federation, standing.client):
             if generation not in needed and generation.round < round_index:
                 self._path(federation, standing.client, generation).unlink(missing_ok=True)
-
-    def _path(self, federation: str, client: int, generation: Generation | None) -> Path:
-        if not _FEDERATION.fullmatch(federation):
-            raise PacketError(f"{federation[:80]!r} is no id of a federation; expected 32 hexadecimal digits.")
-        return self.folder / federation / f"client-{client}" / f"{generation}{_SUFFIX}"
 
 
 def _lock(handle: int, folder: Path) -> None:

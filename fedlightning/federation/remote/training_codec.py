@@ -3,50 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import astuple, fields, replace
 from typing import Any
 
 from torch import Tensor
 
 from fedlightning.federation.protocol import Answer, Request, Stamp
 from fedlightning.federation.remote.fields import Reader, Writer
-from fedlightning.federation.remote.generation import Standing
 from fedlightning.federation.remote.message_types import MessageTypes
-from fedlightning.federation.remote.packet import Packet, PacketError, nested, parts_of
-from fedlightning.federation.remote.standing import precision_values, read_precision, read_standings, standing_writer
+from fedlightning.federation.remote.packet import Packet, nested, parts_of
+from fedlightning.federation.remote.standing import (
+    Asked,
+    precision_values,
+    read_moment,
+    read_precision,
+    read_standings,
+    standing_writer,
+)
 
 ASK, ANSWER, ANSWERS = "ask", "answer", "answers"
 
 
-@dataclass(frozen=True)
-class Asked:
-    """Carries a request to a node.
-
-    Attributes:
-        federation: Id of the federation, under which nodes keep the states of their clients.
-        request: What the clients are asked.
-        standings: From which state each of the asked clients answers.
-    """
-
-    federation: str
-    request: Request
-    standings: tuple[Standing, ...]
-
-
-def encode_asked(asked: Asked) -> Packet:
+def encode_asked(asked: Asked[Request]) -> Packet:
     """Return a request to some clients of one node; what belongs to other clients stays here."""
     clients = [each.client for each in asked.standings]
     request = asked.request.to(*clients)
     writer = standing_writer(asked.federation, asked.standings)
     writer.values |= {"round": request.stamp.round, "phase": request.stamp.phase, "seed": request.seed}
     writer.values |= {**precision_values(request.precision), "buffer_names": list(request.buffer_names)}
+    writer.values["moment"] = list(astuple(request.moment))
     writer.message("message", request.message)
     writer.tensor("point", request.point)
     writer.tensor("buffers", request.buffers)
     return writer.packet(ASK)
 
 
-def decode_asked(packet: Packet, types: MessageTypes) -> Asked:
+def decode_asked(packet: Packet, types: MessageTypes) -> Asked[Request]:
     """Return a request as a node receives it.
 
     Raises:
@@ -61,6 +53,7 @@ def decode_asked(packet: Packet, types: MessageTypes) -> Asked:
         reader.tensor("buffers"),
         tuple(reader.strings("buffer_names")),
         read_precision(reader),
+        read_moment(reader),
     )
     return Asked(reader.value("federation", str), request, read_standings(reader))
 
@@ -111,9 +104,7 @@ def decode_answers(packet: Packet) -> list[Packet]:
     Raises:
         PacketError: If there are none.
     """
-    if packet.kind != ANSWERS:
-        raise PacketError(f"Expected a message of the kind {ANSWERS!r}; got {packet.kind!r}.")
-    return parts_of(packet)
+    return parts_of(packet, ANSWERS)
 
 
 def split(answer: Answer) -> list[Answer]:

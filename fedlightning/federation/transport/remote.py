@@ -21,12 +21,11 @@ from fedlightning.federation.protocol import (
     Roster,
     Stamp,
 )
-from fedlightning.federation.remote.carrier import Carrier, Delivery
+from fedlightning.federation.remote.carrier import Carrier
 from fedlightning.federation.remote.checks import AnswerChecks
 from fedlightning.federation.remote.enrolment import Directory, merged
-from fedlightning.federation.remote.evaluation_codec import Measured, decode_evaluation, encode_measured
+from fedlightning.federation.remote.exchange import Exchange
 from fedlightning.federation.remote.expectations import Expectation, Expectations
-from fedlightning.federation.remote.failure import FAILURE, decode_failure
 from fedlightning.federation.remote.generation import Generation, RequestDigest
 from fedlightning.federation.remote.ledger import Ledger
 from fedlightning.federation.remote.logged_names import LoggedNames
@@ -34,8 +33,10 @@ from fedlightning.federation.remote.message_types import MessageTypes
 from fedlightning.federation.remote.packet import Packet, PacketError
 from fedlightning.federation.remote.roster_codec import decode_roster, encode_join
 from fedlightning.federation.remote.silence import Silence
-from fedlightning.federation.remote.training_codec import Asked, decode_answer, decode_answers, encode_asked
+from fedlightning.federation.remote.standing import Asked
+from fedlightning.federation.remote.training_codec import decode_answer, decode_answers, encode_asked
 from fedlightning.federation.simulation import Simulation
+from fedlightning.federation.transport.remote_evaluation import RemoteEvaluation
 
 
 @dataclass(frozen=True)
@@ -95,9 +96,12 @@ class Remote:
         self.directory = Directory(
             carrier, num_clients, server.algorithm, simulation.parameters, self._deadlines.enrol, run=run
         )
-        self._carrier = carrier
+        silence = Silence() if silence is None else silence
+        self._exchange = Exchange(carrier, self.directory, silence)
+        self._evaluation = RemoteEvaluation(
+            carrier, self.directory, self.ledger, self._deadlines.evaluate, silence.tolerance
+        )
         self._checks = AnswerChecks() if checks is None else checks
-        self._silence = Silence() if silence is None else silence
         self._types = MessageTypes(server.algorithm)
         self._expectations = Expectations(lambda: server.algorithm, simulation.space.personal.dim)
         self._device = server.point.device
@@ -114,7 +118,7 @@ class Remote:
         self.directory.complete()
         packets = dict.fromkeys(self.directory.nodes, encode_join(precision))
         rosters: dict[str, Roster] = {}
-        for node, packet in self._exchange(packets, "join", "Before the first round", self._deadlines.enrol):
+        for node, packet in self._exchange.answers(packets, "join", "Before the first round", self._deadlines.enrol):
             rosters[self.directory.name(node)] = decode_roster(packet)
         roster = merged(rosters, self.directory)
         self._begin_tables(roster)
@@ -134,28 +138,12 @@ class Remote:
             for node, own in asked.items()
         }
         where, group = _where(request.stamp), f"{request.stamp.round}.{request.stamp.phase}"
-        for node, packet in self._exchange(packets, group, where, self._deadlines.phase):
+        for node, packet in self._exchange.answers(packets, group, where, self._deadlines.phase):
             yield from self._answers(node, packet, request, expected, asked[node])
 
     def evaluate(self, request: EvaluationRequest, client_ids: Sequence[int]) -> Iterator[EvaluationAnswer]:
         """Yield what clients measure of their models where their data and states lie."""
-        self.directory.look_for_nodes()
-        asked = self.directory.by_node(client_ids)
-        packets = {}
-        for node, own in asked.items():
-            standings = tuple(self.ledger.standing(client) for client in own)
-            packets[node] = encode_measured(Measured(self.ledger.federation, request, standings))
-        for node, packet in self._exchange(packets, request.stage, "Evaluation", self._deadlines.evaluate):
-            try:
-                answers = decode_evaluation(packet)
-            except PacketError as error:
-                self._leave_out("Evaluation", self.directory.name(node), str(error))
-                continue
-            for answer in answers:
-                if all(set(values.client_ids) <= set(asked[node]) for values in answer.metrics.values()):
-                    yield answer
-                else:
-                    self._leave_out("Evaluation", self.directory.name(node), "it is of clients of other nodes.")
+        return self._evaluation.answers(request, client_ids)
 
     def settle(self, accepted: Mapping[int, Stamp]) -> bool:
         """Note which answers were accepted; clients learn of it with their next request."""
@@ -189,23 +177,6 @@ class Remote:
         for architecture in {choice.first, *map(choice.of, range(roster.num_clients))}:
             clients.of_architecture(architecture).table.begin(roster.changed_buffers, roster.num_clients)
 
-    def _exchange(
-        self, packets: Mapping[int, Packet], group: str, where: str, seconds: float
-    ) -> Iterator[tuple[int, Packet]]:
-        """Yield the answers of nodes, and take note of those that do not answer."""
-        waiting = set(packets)
-        for delivery in self._carrier.exchange(packets, group, seconds):
-            waiting.discard(delivery.node)
-            why, is_fault = _silence(delivery)
-            if delivery.packet is None or why:
-                self._silence.begin(delivery.node, self.directory.name(delivery.node), where, why, is_fault)
-            else:
-                self._silence.end(delivery.node)
-                yield delivery.node, delivery.packet
-        for node in sorted(waiting):
-            why = f"nothing came within {seconds:g} seconds."
-            self._silence.begin(node, self.directory.name(node), where, why)
-
     def _answers(
         self, node: int, packet: Packet, request: Request, expected: Expectation, asked: Sequence[int]
     ) -> Iterator[Answer]:
@@ -234,19 +205,6 @@ class Remote:
 
     def _leave_out(self, where: str, name: str, why: str, what: str = "an answer") -> None:
         warnings.warn(f"{where}: {what} of {name} was left out: {why}", RuntimeWarning, stacklevel=3)
-
-
-def _silence(delivery: Delivery) -> tuple[str, bool]:
-    """Return why a node gave no answer, empty if it gave one, and whether its program failed."""
-    if delivery.packet is None:
-        return delivery.silence, delivery.is_fault
-    if delivery.packet.kind != FAILURE:
-        return "", False
-    try:
-        failure = decode_failure(delivery.packet)
-    except PacketError as error:
-        return str(error), True
-    return f"{failure.error}: {failure.text}", True
 
 
 def _where(stamp: Stamp) -> str:

@@ -48,6 +48,11 @@ class GradientClipping:
         return ByValue(float(self._value)) if algorithm == "value" else float(self._value)
 
     @property
+    def is_of_trainer(self) -> bool:
+        """Return whether the Trainer has a say in the limit."""
+        return self._of_trainer != (None, None)
+
+    @property
     def given(self) -> str:
         """Return what the user wrote to set the limit, for messages."""
         owner = "Trainer" if self._own[0] is None else spoken_name(self)

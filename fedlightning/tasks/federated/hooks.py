@@ -68,7 +68,15 @@ def _both(first: Callable[[], Any], second: Callable[[], Any]) -> None:
 
 def _outside_rounds(task: Any, theirs: Callable[..., Any], own: Callable[..., Any], batch: Any, *args: Any) -> Any:
     """Call the module's hook on a batch, or the task's on a round."""
-    return (own if task.trainer.training else theirs)(batch, *args)
+    return (own if _trains(task) else theirs)(batch, *args)
+
+
+def _trains(task: Any) -> bool:
+    """Return whether a fit is training now; a node evaluates without a Trainer."""
+    try:
+        return bool(task.trainer.training)
+    except RuntimeError:
+        return False
 
 
 def _joined(first: Callable[[], Any], second: Callable[[], Any]) -> list[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 from fedlightning.core.errors import InvalidValueError
@@ -47,6 +47,10 @@ class LogOptions:
                 f"training_step logs '{name}' with on_step=False and on_epoch=False, so never. Leave one of them out."
             )
         return options
+
+    def given(self) -> dict[str, bool]:
+        """Return the options that :meth:`of` makes these from, in plain types."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
     @property
     def is_forked(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -11,7 +11,9 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 
 from fedlightning.algorithms.base import Algorithm
+from fedlightning.core.errors import UsageError
 from fedlightning.core.parameter_space import ParameterSpace
+from fedlightning.federation.protocol import Moment
 from fedlightning.tasks.base import FederatedLightningModule
 from fedlightning.tasks.federated.algorithms import AlgorithmCallable, with_clip, with_open_step_size, with_steps
 from fedlightning.tasks.federated.clipping import ClipBy, GradientClipping
@@ -19,6 +21,7 @@ from fedlightning.tasks.federated.frozen import FrozenParameters
 from fedlightning.tasks.federated.give_back import GiveBack
 from fedlightning.tasks.federated.hooks import PREFIX, adopt
 from fedlightning.tasks.federated.naming import ModuleNames
+from fedlightning.tasks.federated.node_trainer import NodeTrainer, require_known_at_nodes
 from fedlightning.tasks.federated.optimizers import Configured, require_steps_in_all_blocks, steps_of
 from fedlightning.tasks.federated.plateau import Plateau, StepOnPlateau
 from fedlightning.tasks.federated.requirements import overrides, require_trainable_by_clients
@@ -108,6 +111,7 @@ class Federated(FederatedLightningModule):
         self._lr_is_open = lr_is_open
         self.plateau: Plateau | None = None
         self._stored_plateau: Any = None
+        self._node_trainer: NodeTrainer | None = None
         self._frozen = FrozenParameters()
         self._clipping = GradientClipping(gradient_clip_val, gradient_clip_algorithm)
         self._step = ModuleStep(module, self)
@@ -137,7 +141,26 @@ class Federated(FederatedLightningModule):
         The step's ``batch_idx`` is the number of the round in its epoch.
         """
         trainer = self._trainer
-        return self._step(batch, 0 if trainer is None else trainer.fit_loop.batch_idx)
+        return self._step(batch, self.moment.batch_idx if trainer is None else trainer.fit_loop.batch_idx)
+
+    @property
+    def moment(self) -> Moment:
+        """Return when clients compute at a node, where there is no Trainer."""
+        return Moment() if self._node_trainer is None else self._node_trainer.moment
+
+    @moment.setter
+    def moment(self, moment: Moment) -> None:
+        if self._node_trainer is None:
+            raise UsageError(
+                f"{type(self.module).__name__}'s optimizer is not known at this node: call task.configure_at_node() "
+                "before the task's simulation is made."
+            )
+        self._node_trainer.moment = moment
+
+    @property
+    def log_options(self) -> Mapping[str, Mapping[str, bool]]:
+        """Return how the values that the module's training step has logged are reported, by name."""
+        return {name: how.given() for name, how in self._step.options.items()}
 
     def parameter_space(self) -> ParameterSpace:
         """Return the parameters of the task by block, without those that the optimizer of the last fit left out.
@@ -154,8 +177,29 @@ class Federated(FederatedLightningModule):
         Raises:
             ValueError: If clients cannot step so; the message says why.
         """
+        configured = self._configured()
+        if self.run.connect is not None:
+            require_known_at_nodes(configured, self._clipping, self.module)
+        self._step_as(configured)
+        return super().configure_optimizers()
+
+    def configure_at_node(self) -> None:
+        """Let clients step as the module's optimizer does at a node, which calls this before its first round.
+
+        Raises:
+            ValueError: If clients cannot step so; the message says why.
+        """
+        configured = self._configured()
+        require_known_at_nodes(configured, self._clipping, self.module)
+        self._step_as(configured)
+        self._node_trainer = self.module.trainer = NodeTrainer(self)
+
+    def _configured(self) -> Configured:
         self._frozen.names = ()
-        configured = Configured.by(self.module) if overrides(self.module, "configure_optimizers") else Configured(None)
+        return Configured.by(self.module) if overrides(self.module, "configure_optimizers") else Configured(None)
+
+    def _step_as(self, configured: Configured) -> None:
+        """Let clients step as an optimizer does."""
         steps = None
         if configured.optimizer is not None:
             self._frozen.freeze(self.module, configured.optimizer)
@@ -168,7 +212,6 @@ class Federated(FederatedLightningModule):
         require_steps_in_all_blocks(self.parameter_space(), steps)
         stepping = with_steps(self._chosen, steps, self._lr_is_open)
         self.algorithm = with_clip(stepping, self._clipping.limit, self._clipping.given)
-        return super().configure_optimizers()
 
     def on_train_epoch_end(self) -> None:
         """Have values over the epoch logged, and reset the metrics that the module's training step logs."""

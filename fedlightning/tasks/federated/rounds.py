@@ -33,7 +33,7 @@ class ModuleRounds(TrainingRounds):
     are ``name_step`` and ``name_epoch``.
     """
 
-    def __init__(self, task: Any, server_step: ServerStep, options: Mapping[str, LogOptions]) -> None:
+    def __init__(self, task: Any, server_step: ServerStep, options: dict[str, LogOptions]) -> None:
         """Store what rounds need.
 
         Args:
@@ -48,8 +48,10 @@ class ModuleRounds(TrainingRounds):
         """Return the outcome of a round with logged values under the names that the module gave them.
 
         Raises:
-            ValueError: If the module logs a value under a name that rounds report something else under.
+            ValueError: If the module logs a value under a name that rounds report something else under, or clients at
+                nodes a metric that needs the samples of all clients.
         """
+        self._take_options_of_nodes()
         require_free_names(result.metrics)
         return replace(result, metrics=named_as_logged(result.metrics), columns=named_as_logged(result.columns))
 
@@ -80,6 +82,18 @@ class ModuleRounds(TrainingRounds):
             self._log_over_epoch(name, value)
         if any(how.on_epoch for how in self._options.values()):
             self._task.log("step", float(self._task.trainer.global_step))
+
+    def _take_options_of_nodes(self) -> None:
+        """Report what is logged at nodes as it is to be reported."""
+        roster = self._task.run.simulation.server.roster
+        for name, given in ({} if roster is None else roster.log_options).items():
+            how = self._options.setdefault(name, LogOptions.of(name, given))
+            if how.gathers and how.on_epoch:
+                raise InvalidValueError(
+                    f"training_step logs the metric '{name}' with on_epoch=True: its value over an epoch needs the "
+                    "samples of all clients, which are at nodes. Leave on_epoch out for the mean of every round, or "
+                    "log a number."
+                )
 
     def _log_over_epoch(self, name: str, value: Tensor | float) -> None:
         """Have Lightning average a value over the epoch; each that it is given counts alike."""

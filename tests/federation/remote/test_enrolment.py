@@ -166,6 +166,7 @@ def test_nodes_agree_on_what_the_objective_changes():
         (replace(one, changed_buffers=("m",)), "changes buffer 'own' at one of node node-7"),
         (replace(one, start_buffers=torch.ones(2)), "begin at other values"),
         (replace(one, buffers=("own",)), "are shared in another way"),
+        (replace(one, log_options={"mae": {"on_epoch": True}}), "logs 'mae' with other options at one of node node-7"),
     ):
         with pytest.raises(EnrolmentError, match=why):
             merged(rosters(found, one, other), found)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedlightning.algorithms.base import PerClient, Point
-from fedlightning.federation.protocol import Precision, Request, Stamp
+from fedlightning.federation.protocol import Moment, Precision, Request, Stamp
 from fedlightning.federation.remote.generation import Generation, RequestDigest, Standing, require_distinct, text_of
 from fedlightning.federation.remote.packet import PacketError
 
@@ -37,6 +37,7 @@ def test_a_name_is_a_round_a_phase_and_a_digest():
         lambda: name(replace(REQUEST, point=torch.ones(2))),
         lambda: name(replace(REQUEST, buffers=torch.zeros(1))),
         lambda: name(replace(REQUEST, precision=Precision(torch.bfloat16))),
+        lambda: name(replace(REQUEST, moment=Moment(1, 0, 0))),
         lambda: name(client=5),
         lambda: name(base=None),
         lambda: name(base=Generation(2, 1, "b" * 32)),

@@ -18,8 +18,8 @@ from fedlightning.federation.remote.generation import Generation, RequestDigest,
 from fedlightning.federation.remote.message_types import MessageTypes
 from fedlightning.federation.remote.packet import Packet
 from fedlightning.federation.remote.roster_codec import decode_enrolment, decode_roster, encode_join
+from fedlightning.federation.remote.standing import Asked
 from fedlightning.federation.remote.training_codec import (
-    Asked,
     decode_answer,
     decode_answers,
     encode_asked,

@@ -54,12 +54,14 @@ def test_wrong_headers_are_named(header, why):
 
 def test_several_packets_travel_as_one():
     parts = [PACKET, Packet("answer"), PACKET]
-    assert parts_of(Packet.from_bytes(nested("answers", parts).to_bytes())) == parts
-    assert parts_of(nested("answers", [])) == []
+    assert parts_of(Packet.from_bytes(nested("answers", parts).to_bytes()), "answers") == parts
+    assert parts_of(nested("answers", []), "answers") == []
 
 
 def test_a_part_that_does_not_exist_is_refused():
     with pytest.raises(PacketError, match="has a part '1'; expected 0 to 0"):
-        parts_of(Packet("answers", {"kinds": ["answer"], "1/seed": 3}))
+        parts_of(Packet("answers", {"kinds": ["answer"], "1/seed": 3}), "answers")
     with pytest.raises(PacketError, match="holds no others"):
-        parts_of(Packet("answers", {"seed": 3}))
+        parts_of(Packet("answers", {"seed": 3}), "answers")
+    with pytest.raises(PacketError, match="kind 'answers'; got 'evaluation'"):
+        parts_of(nested("evaluation", []), "answers")

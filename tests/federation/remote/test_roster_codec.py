@@ -36,6 +36,7 @@ def test_an_enrolment_comes_back():
 @pytest.mark.parametrize("loss", [None, 0.1])
 def test_a_roster_comes_back(loss):
     roster = Roster(torch.tensor([3]), ("n.mean",), torch.tensor([0.5]).double(), loss, PARAMETERS, ("n.mean", "own"))
+    roster = replace(roster, log_options={"rmse": {"on_step": False, "on_epoch": True}, "plain": {}})
     back = decode_roster(through_bytes(encode_roster(roster)))
     assert torch.equal(back.start_buffers, roster.start_buffers)
     assert replace(back, samples=roster.samples, start_buffers=roster.start_buffers) == roster
@@ -51,3 +52,10 @@ def test_parameters_that_cannot_be_read_are_refused(values):
     packet = encode_enrolment(Enrolment([4], torch.tensor([30]), PARAMETERS, "a:B", "0.1.0"))
     with pytest.raises(PacketError):
         decode_enrolment(replace(packet, values={**packet.values, **values}))
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"a": 1}', '{"a": {"on_step": 1}}'])
+def test_log_options_that_cannot_be_read_are_refused(text):
+    packet = encode_roster(Roster(torch.tensor([3])))
+    with pytest.raises(PacketError, match=r"reports? logged values"):
+        decode_roster(replace(packet, values={**packet.values, "log_options": text}))

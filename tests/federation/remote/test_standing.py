@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from fedlightning.federation.protocol import Moment
 from fedlightning.federation.remote.fields import Reader, Writer
 from fedlightning.federation.remote.generation import Generation, Standing
 from fedlightning.federation.remote.packet import PacketError
-from fedlightning.federation.remote.standing import read_standings, standing_writer
+from fedlightning.federation.remote.standing import read_moment, read_standings, standing_writer
 
 ONE, OTHER = Generation(1, 0, "a" * 32), Generation(2, 1, "b" * 32)
 
@@ -31,3 +32,10 @@ def test_what_is_not_said_of_every_client_is_refused(values, why):
     packet = Writer(**{"kept_clients": [], "kept": [], **values}).packet("ask")
     with pytest.raises(PacketError, match=why):
         read_standings(Reader(packet, "ask"))
+
+
+def test_the_time_of_a_request_comes_back():
+    packet = Writer(moment=[2, 3, 17]).packet("ask")
+    assert read_moment(Reader(packet, "ask")) == Moment(2, 3, 17)
+    with pytest.raises(PacketError, match="epoch, number in the epoch, and round"):
+        read_moment(Reader(Writer(moment=[2]).packet("ask"), "ask"))

@@ -15,8 +15,8 @@ from fedlightning.federation.protocol import Answer, Precision, Request, Stamp
 from fedlightning.federation.remote.generation import Generation, Standing
 from fedlightning.federation.remote.message_types import MessageTypes
 from fedlightning.federation.remote.packet import Packet, PacketError
+from fedlightning.federation.remote.standing import Asked
 from fedlightning.federation.remote.training_codec import (
-    Asked,
     decode_answer,
     decode_answers,
     decode_asked,

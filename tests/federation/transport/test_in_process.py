@@ -12,6 +12,7 @@ from fedlightning.federation.protocol import Request
 from fedlightning.federation.server import RoundRejectedError
 from fedlightning.oracle import Autocast, Sequential, Vectorized
 from fedlightning.participation import Uniform
+from tests.support.alike import assert_same_servers
 from tests.support.cases import CASES
 from tests.support.federations import CLIENTS, loop_for, personal_quadratic, quadratic, rounds_of
 from tests.support.over_the_wire import FederationOverTheWire
@@ -30,19 +31,10 @@ def both(make, batches, num_clients, oracle=None, **options):
 
 
 def assert_same(here, there, results, num_clients, close=torch.equal):
-    assert close(here.point, there.point)
+    assert_same_servers(here, there, results, close)
     for client in range(num_clients):
         for mine, theirs in zip(here.models([client]), there.model(client), strict=True):
             assert theirs is None or close(mine, theirs)  # None with clients that were never asked
-    assert (here.server.buffers is None) == (there.server.buffers is None)
-    if here.server.buffers is not None:
-        assert close(here.server.buffers, there.server.buffers)
-    assert here.server.traffic == there.server.traffic
-    for mine, theirs in results:
-        assert mine.metrics.keys() == theirs.metrics.keys()
-        assert (mine.undone, mine.overflow) == (theirs.undone, theirs.overflow)
-        for name, value in mine.metrics.items():
-            torch.testing.assert_close(torch.as_tensor(value), torch.as_tensor(theirs.metrics[name]))
 
 
 @pytest.mark.parametrize("name", CASES)

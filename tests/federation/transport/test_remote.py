@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-from functools import partial
-
 import pytest
 import torch
 
@@ -13,55 +10,35 @@ from fedlightning.federation.remote.evaluation_codec import encode_evaluation
 from fedlightning.oracle import Autocast, Sequential, Vectorized
 from fedlightning.participation import Uniform
 from tests.support.cases import CASES
-from tests.support.federations import loop_for, personal_quadratic, quadratic, rounds_of
+from tests.support.federations import loop_for
 from tests.support.nodes import (
-    NODES,
-    NUMBERS,
     FederationOfNodes,
     Wires,
-    assert_same,
+    assert_algorithm_runs_alike,
+    assert_algorithm_runs_alike_with_personal_blocks,
     assert_same_states,
-    both,
+    assert_situation_is_alike,
     node,
     nodes_of,
 )
-from tests.support.situations import ROUNDS, SITUATIONS, batches_of, seeded
+from tests.support.situations import SITUATIONS, batches_of, seeded
 from tests.support.small import regression_data
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_algorithm_runs_alike_by_nodes(name, tmp_path):
-    algorithm = CASES[name].algorithm()
-    batches = rounds_of(algorithm, ROUNDS, size=4)
-    here, there, results = both(lambda: quadratic(algorithm), NUMBERS, batches, NODES, tmp_path)
-    assert_same(here, there, results, tmp_path, NODES)
-    assert (here.point - loop_for(quadratic(algorithm)).point).norm() > 1e-3
+    assert_algorithm_runs_alike(name, tmp_path)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_algorithm_runs_alike_by_nodes_with_personal_blocks(name, tmp_path):
-    algorithm = CASES[name].personal_algorithm()
-    problem = CASES[name].problem
-    batches = rounds_of(algorithm, ROUNDS, size=4)
-    here, there, results = both(
-        lambda: personal_quadratic(algorithm, **problem), NUMBERS, batches, NODES, tmp_path, Vectorized(chunk_size=2)
-    )
-    close = partial(torch.allclose, rtol=1e-5)
-    assert_same(here, there, results, tmp_path, NODES, close)
+    assert_algorithm_runs_alike_with_personal_blocks(name, Vectorized(chunk_size=2), tmp_path)
 
 
 @pytest.mark.parametrize("situation", SITUATIONS)
 @pytest.mark.parametrize("oracle", [Sequential(), Vectorized(chunk_size=2)], ids=["one by one", "batched"])
 def test_situations_are_alike_by_nodes(situation, oracle, tmp_path):
-    make, data_options, options = SITUATIONS[situation]
-    task = seeded(make)
-    data = regression_data(**{"participation": Uniform(3), **data_options})
-    holdings = [[3, 1], [0, 2]]
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Round .* was skipped")
-        here, there, results = both(task, data, batches_of(data, task()), holdings, tmp_path, oracle, **options)
-    close = torch.equal if isinstance(oracle, Sequential) else partial(torch.allclose, rtol=1e-5)
-    assert_same(here, there, results, tmp_path, holdings, close)
+    assert_situation_is_alike(situation, oracle, tmp_path)
 
 
 class Norms:
@@ -104,8 +81,12 @@ def test_clients_measure_their_models_at_their_nodes(situation, tmp_path):
     assert torch.equal(found[0]["val_norm"].values, found[1]["val_norm"].values)
     assert found[0]["val_norm"].values.std() > 0
     carrier.tamper[101] = lambda packet: [encode_evaluation([EvaluationAnswer({"val_norm": found[0]["val_norm"]})])]
-    with pytest.warns(RuntimeWarning, match=r"node-101 \(clients 0, 2\) was left out: it is of clients of other nodes"):
+    with pytest.warns(RuntimeWarning) as said:
         left = there.loop.evaluate(there.server.evaluation_request("val"), range(4))
+    assert [str(each.message).partition(": ")[2] for each in said] == [
+        "an answer of node node-101 (clients 0, 2) was left out: it is of clients of other nodes.",
+        "the metrics are without 2 of 4 clients, of whose nodes there is no answer: 0, 2.",
+    ]
     assert left["val_norm"].client_ids == [1, 3]
     assert_same_states(loop, there, tmp_path, holdings)  # to measure changes nothing
 
