@@ -2,7 +2,8 @@
 
 Three nodes with three clients each train personal models of embedded digits by FedAPM, over TLS, with keys. A node is
 killed and started again, then the server's program, then the link. At the end the parameters are compared with those of
-``fedlightning fit`` on the same configs, and the curve of the training is drawn.
+``fedlightning fit`` on the same configs, the server's disk is searched for personal parameters, and the curve of the
+training is drawn.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from fedlightning.flower.deployment.flower_commands import is_taken
 from fedlightning.flower.deployment.server_folder import ServerFolder
 
 sys.path.append(str(Path(__file__).parent))
+from left_behind import ANSWERS, left_behind
 from machines import Service, command, fedlightning, free_port, say, until
 
 ROOT = Path(__file__).parents[2]
@@ -51,6 +53,7 @@ def main() -> None:
         for service in reversed(services):
             service.stop()
     draw(folder, there / "server" / "runs")
+    search(there)
     compare(last(folder / "simulation"), last(there / "server" / "runs"))
 
 
@@ -119,6 +122,17 @@ def compare(simulation: Path, federation: Path) -> None:
     print(f"largest difference, as a share of the largest parameter: {difference:.1e}")
     if difference > TOLERANCE:
         sys.exit(f"The federation did not end where the simulation does: {difference:.1e} is above {TOLERANCE:.0e}.")
+
+
+def search(federation: Path) -> None:
+    """Search all that the server has, the link's database included, for the personal parameters of the nodes' files."""
+    found = left_behind(federation)
+    (places, heads), (sent, there) = found["personal"], found[ANSWERS]
+    print(
+        f"found on the server's disk: {there} of {sent} places of answers, {heads} of {places} of personal parameters"
+    )
+    if heads:
+        sys.exit("Personal parameters have left their nodes.")
 
 
 def draw(folder: Path, runs: Path) -> None:

@@ -33,6 +33,7 @@ from fedlightning.flower.node_config import read_node_config, write_node_config
 
 sys.path.append(str(Path(__file__).parent))
 from demo import go_on, last, losses_in, rounds, run, table_in
+from left_behind import left_behind
 from machines import Service, command, fedlightning, free_port, say, until
 
 HERE = Path(__file__).parent
@@ -50,6 +51,11 @@ KILLS = (
 """What is killed, and at what moment."""
 PROGRAMS = {"worker": "fedlightning.flower.worker", "server": "flwr-serverapp", "node process": "flower-supernode"}
 """Programs of services, by what the table calls them; what is not here is a service with all its processes."""
+WRITERS = {
+    *((what, "in a write") for what in ("worker", "node")),
+    *((what, "in a checkpoint") for what in ("server", "link")),
+}
+"""What writes the file whose write is the moment, and may leave it unfinished."""
 LONGEST = 4.0
 """Seconds within which a random moment lies: about a round."""
 PATIENCE = 300.0
@@ -271,7 +277,10 @@ def _after(seconds: float) -> Callable[[], bool]:
 
 
 def compare(simulation: Path, federation: Path) -> None:
-    """Compare losses of all rounds, parameters and clients' states; differences end the program with an error."""
+    """Compare losses of all rounds, parameters and clients' states; differences end the program with an error.
+
+    Nor may a client's state be found anywhere on the server's disk.
+    """
     here = torch.load(last(simulation), weights_only=True)
     there = torch.load(last(federation / "server" / "runs"), weights_only=True)
     steps, losses, other = here["global_step"], losses_in(simulation), losses_in(federation / "server" / "runs")
@@ -281,6 +290,7 @@ def compare(simulation: Path, federation: Path) -> None:
         "rounds": abs(steps - there["global_step"]) + abs(steps - len(losses)),
         "loss of a round": max(abs(losses[step] - other[step]) for step in losses),
         "parameter": max(_distance(value, there["state_dict"][name]) for name, value in here["state_dict"].items()),
+        "places of a control variate at the server": left_behind(federation)["state.c"][1],
         "control variate": max(_distance(variates[n], own[client]) for n, client in enumerate(rows["ids"].tolist())),
     }
     print(f"{steps} rounds; largest difference of the federation from its simulation: {differences}")
@@ -305,12 +315,14 @@ def table(outcomes: Sequence[Outcome]) -> None:
     """Print what became of the kills, a line for each kind and moment."""
     print("| killed | moment | times | unfinished file left | rounds repeated | seconds until two more rounds |")
     print("| --- | --- | ---: | ---: | ---: | ---: |")
-    for what, moment in dict.fromkeys((each.what, each.moment) for each in sorted(outcomes, key=_place)):
-        own = [each for each in outcomes if (each.what, each.moment) == (what, moment)]
+    for kind in dict.fromkeys((each.what, each.moment) for each in sorted(outcomes, key=_place)):
+        own = [each for each in outcomes if _place(each) == kind]
+        left = sum(each.unfinished for each in own) if kind in WRITERS else "-"
         repeated, seconds = [each.repeated for each in own], sorted(each.seconds for each in own)
+        median = seconds[len(seconds) // 2]
         print(
-            f"| {what} | {moment} | {len(own)} | {sum(each.unfinished for each in own)} | "
-            f"{min(repeated)}-{max(repeated)} | {seconds[0]:.0f}-{seconds[-1]:.0f} |"
+            f"| {kind[0]} | {kind[1]} | {len(own)} | {left} | {min(repeated)} to {max(repeated)} | "
+            f"{median:.0f} ({seconds[0]:.0f} to {seconds[-1]:.0f}) |"
         )
 
 
