@@ -28,5 +28,5 @@ def main(grid: Grid, context: Context) -> None:
         return MetricRecord()
 
     strategy = FedAvg(fraction_evaluate=0.0, min_train_nodes=3, min_available_nodes=3)
-    start = ArrayRecord({"point": Array(numpy.zeros(size, dtype=numpy.float32))})
+    start = ArrayRecord({"point": Array(numpy.random.default_rng(0).standard_normal(size, numpy.float32))})
     strategy.start(grid, start, num_rounds=rounds, evaluate_fn=note)
