@@ -69,6 +69,16 @@ class Terminal:
         assert done.returncode == 0, f"{line}: {done.stdout}{done.stderr}{self.logs()}"
         return done.stdout
 
+    def check_python(self, page):
+        """Carry out the Python of a page, and compare what it prints."""
+        for block in blocks(page.read_text()):
+            if block.language == "python":
+                done = subprocess.run(
+                    [sys.executable, "-c", block.text], cwd=self.folder, capture_output=True, text=True
+                )
+                assert done.returncode == 0, done.stderr
+                assert done.stdout == block.prints
+
     def logs(self):
         return "".join(path.read_text(errors="replace") for path in sorted(self.folder.glob("*.log")))
 
@@ -108,14 +118,20 @@ def test_the_tutorial_ends_where_its_simulation_does(terminal):
             wait_for(link)
     runs = terminal.folder / "digits" / "server" / "runs"
     rounds, there = parameters(runs / "version_0" / "checkpoints" / "last.ckpt")
-    assert (rounds, parameters(runs / "version_1" / "checkpoints" / "last.ckpt")[0]) == (6, 8)
+    assert (rounds, parameters(runs / "version_1" / "checkpoints" / "last.ckpt")[0]) == (6, 9)
     _, here = parameters(terminal.folder / "runs" / "version_0" / "checkpoints" / "last.ckpt")
     torch.testing.assert_close(there, here, rtol=1e-5, atol=1e-6)
     assert (here - parameters(runs / "version_1" / "checkpoints" / "last.ckpt")[1]).abs().max() > 1e-3
+    own = torch.load(terminal.folder / "client-0.pt", weights_only=True)
+    shared = torch.load(runs / "version_1" / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+    assert torch.equal(own["body.1.weight"], shared["network.body.1.weight"])
+    assert (own["head.weight"] - shared["network.head.weight"]).abs().max() > 0.01
+    assert len(torch.load(terminal.folder / "predictions.pt", weights_only=True)) > 10
+    terminal.check_python(TUTORIAL)
     last = [said[line] for line in said if "status" in line][-1]
     assert "node a: online, clients 0, 1\nnode b: online, clients 2, 3\n" in last
     assert "finished:completed" in last
-    assert "round 8 of 8" in last
+    assert "round 9 of 9" in last
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.parent.name}/{page.stem}")
