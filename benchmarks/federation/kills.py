@@ -1,8 +1,8 @@
-"""Fifty kills of nodes, workers, servers and the link, at random moments and in writes; who lost what?
+"""Fifty-two kills of nodes, workers, servers and the link, at random moments and in writes; who lost what?
 
 A federation of three nodes trains by SCAFFOLD, whose control variates would show an answer that is lost or counted
 twice. ``kill -9`` hits Flower's process of a node, a whole node, a worker, the server's program or the link: at a
-random moment, while a file is written, or just after. What was killed comes back as services do; a server is resumed
+random moment, while a file is written, just after, or while an answer is uploaded. What was killed comes back as services do; a server is resumed
 from its last checkpoint. At the end the loss of every round, the parameters and every client's control variate are
 compared with those of ``fedlightning fit``.
 
@@ -45,8 +45,8 @@ KILLS = (
     *(("worker", moment) for moment in ["random"] * 8 + ["in a write"] * 6 + ["after a write"] * 6),
     *(("server", moment) for moment in ["random"] * 6 + ["in a write"] * 2 + ["in a checkpoint"] * 4),
     *(("link", moment) for moment in ["random"] * 6 + ["in a write"] * 2 + ["in a checkpoint"] * 2),
-    *(("node process", moment) for moment in ["random"] * 2 + ["in a write"] * 1 + ["after a write"] * 1),
-    *(("node", moment) for moment in ["random"] * 2 + ["in a write"] * 1 + ["after a write"] * 1),
+    *(("node process", moment) for moment in ["random"] * 2 + ["in a write", "after a write"] + ["in an upload"] * 2),
+    *(("node", moment) for moment in ["random"] * 2 + ["in a write", "after a write"]),
 )
 """What is killed, and at what moment."""
 PROGRAMS = {"worker": "fedlightning.flower.worker", "server": "flwr-serverapp", "node process": "flower-supernode"}
@@ -236,8 +236,10 @@ class Federation:
         return step
 
     def _watch(self, service: Service, moment: str) -> bool:
-        """Return true as soon as a file is written, or false after a minute."""
+        """Return true as soon as a file is written or an answer uploaded, or false after a minute."""
         folders, end = self._folders(service, moment), time.monotonic() + 60
+        if moment == "in an upload":
+            return _is_said("Sending: train message", service.log, end)
         before = {name for folder in folders for name in _names(folder)}
         while time.monotonic() < end:
             for folder in folders:
@@ -263,6 +265,16 @@ class Federation:
 
     def _until(self, condition: Callable[[], bool]) -> None:
         until(condition, self._services, PATIENCE)
+
+
+def _is_said(text: str, log: Path, end: float) -> bool:
+    """Return true as soon as something is said in a log."""
+    with log.open(encoding="utf-8", errors="replace") as lines:
+        lines.seek(0, os.SEEK_END)
+        while time.monotonic() < end:
+            if text in lines.readline():
+                return True
+    return False
 
 
 def _names(folder: Path) -> Iterator[str]:
