@@ -2,9 +2,10 @@
 
 A federation of three nodes trains by SCAFFOLD, whose control variates would show an answer that is lost or counted
 twice. ``kill -9`` hits Flower's process of a node, a whole node, a worker, the server's program or the link: at a
-random moment, while a file is written, just after, or while an answer is uploaded. What was killed comes back as services do; a server is resumed
-from its last checkpoint. At the end the loss of every round, the parameters and every client's control variate are
-compared with those of ``fedlightning fit``.
+random moment, while a file is written, just after, or while an answer is uploaded. What was killed comes back as
+services do; a server is resumed from its last checkpoint. At the end the loss of every round, the parameters and every
+client's control variate are compared with those of ``fedlightning fit``, and the server's disk is searched for control
+variates.
 
 Each kill is a line of ``kills.jsonl``. Called again with the same folder, the program goes on with the kills that are
 left.
@@ -17,6 +18,7 @@ import json
 import os
 import random
 import shutil
+import statistics
 import subprocess
 import sys
 import time
@@ -331,7 +333,7 @@ def table(outcomes: Sequence[Outcome]) -> None:
         own = [each for each in outcomes if _place(each) == kind]
         left = sum(each.unfinished for each in own) if kind in WRITERS else "-"
         repeated, seconds = [each.repeated for each in own], sorted(each.seconds for each in own)
-        median = seconds[len(seconds) // 2]
+        median = statistics.median(seconds)
         print(
             f"| {kind[0]} | {kind[1]} | {len(own)} | {left} | {min(repeated)} to {max(repeated)} | "
             f"{median:.0f} ({seconds[0]:.0f} to {seconds[-1]:.0f}) |"
