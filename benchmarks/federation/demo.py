@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 FILES = ["configs/personalized/base.yaml", "configs/personalized/fed_apm.yaml", "benchmarks/federation/demo.yaml"]
 CONFIGS = [f"--config={ROOT / file}" for file in FILES]
 NODES = {"a": "0-2", "b": "3-5", "c": "6-8"}
-ACCIDENTS = {"node b": 3, "the server's program": 5, "the link": 7}
+ACCIDENTS = {"node b": 2, "the server's program": 4, "the link": 6}
 """What is killed, after which round."""
 TOLERANCE = 1e-5
 
