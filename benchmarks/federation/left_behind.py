@@ -43,7 +43,7 @@ def left_behind(federation: Path) -> dict[str, tuple[int, int]]:
 
 def _places(value: torch.Tensor) -> Iterator[bytes]:
     """Return short pieces of a tensor's bytes; those of few distinct bytes could be anywhere."""
-    data = value.contiguous().view(torch.uint8).numpy().tobytes()
+    data = value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
     for start in range(0, len(data) - _WINDOW, _STEP):
         piece = data[start : start + _WINDOW]
         if len(set(piece)) > _WINDOW // 2:
