@@ -2,7 +2,8 @@
 
 Three nodes with three clients each train personal models of embedded digits by FedAPM, over TLS, with keys. A node is
 killed and started again, then the server's program, then the link. At the end the parameters are compared with those of
-``fedlightning fit`` on the same configs, and the curve of the training is drawn.
+``fedlightning fit`` on the same configs, the server's disk is searched for personal parameters, and the curve of the
+training is drawn.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from fedlightning.flower.deployment.flower_commands import is_taken
 from fedlightning.flower.deployment.server_folder import ServerFolder
 
 sys.path.append(str(Path(__file__).parent))
-from machines import Service, fedlightning, free_port, say, until
+from left_behind import ANSWERS, left_behind
+from machines import Service, command, fedlightning, free_port, say, until
 
 ROOT = Path(__file__).parents[2]
 FILES = ["configs/personalized/base.yaml", "configs/personalized/fed_apm.yaml", "benchmarks/federation/demo.yaml"]
@@ -44,13 +46,14 @@ def main() -> None:
     nodes = [f"{name}={clients}" for name, clients in NODES.items()]
     there = folder / "digits"
     fedlightning("federation", "new", there, f"--address=127.0.0.1:{free_port()}", "--nodes", *nodes, *CONFIGS)
-    services = [Service("the link", folder / "link.log", "federation", "link", there)]
+    services = [Service("the link", folder / "link.log", command("federation", "link", there))]
     try:
         federate(ServerFolder.find(there), services)
     finally:
         for service in reversed(services):
             service.stop()
     draw(folder, there / "server" / "runs")
+    search(there)
     compare(last(folder / "simulation"), last(there / "server" / "runs"))
 
 
@@ -61,7 +64,8 @@ def federate(server: ServerFolder, services: list[Service]) -> None:
     fedlightning("federation", "register", server.path)
     for name in NODES:
         home = server.path.parent / "nodes" / name
-        services.append(Service(f"node {name}", home / "log", "node", "start", "--config", home / "node.yaml"))
+        start = command("node", "start", "--config", home / "node.yaml")
+        services.append(Service(f"node {name}", home / "log", start))
     run(server)
     node_b = services[2]
     until(lambda: rounds(server) >= ACCIDENTS["node b"], services, 200)
@@ -118,6 +122,17 @@ def compare(simulation: Path, federation: Path) -> None:
     print(f"largest difference, as a share of the largest parameter: {difference:.1e}")
     if difference > TOLERANCE:
         sys.exit(f"The federation did not end where the simulation does: {difference:.1e} is above {TOLERANCE:.0e}.")
+
+
+def search(federation: Path) -> None:
+    """Search all that the server has, the link's database included, for the personal parameters of the nodes' files."""
+    found = left_behind(federation)
+    (places, heads), (sent, there) = found["personal"], found[ANSWERS]
+    print(
+        f"found on the server's disk: {there} of {sent} places of answers, {heads} of {places} of personal parameters"
+    )
+    if heads:
+        sys.exit("Personal parameters have left their nodes.")
 
 
 def draw(folder: Path, runs: Path) -> None:

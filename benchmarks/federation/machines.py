@@ -24,9 +24,8 @@ class Service:
         log: Where its output goes.
     """
 
-    def __init__(self, name: str, log: Path, *words: object) -> None:
-        self.name, self.log = name, log
-        self._words = command(*words)
+    def __init__(self, name: str, log: Path, words: Sequence[str]) -> None:
+        self.name, self.log, self._words = name, log, words
         self._start()
 
     def keep(self) -> None:
@@ -44,6 +43,14 @@ class Service:
     def kill_program(self, name: str) -> None:
         """Kill a program that the service has started, at any depth."""
         say(f"kill -9 {name}")
+        os.kill(self.program(name), signal.SIGKILL)
+
+    def program(self, name: str) -> int:
+        """Return the number of the process of a program that the service has started, at any depth.
+
+        Raises:
+            LookupError: If it is not running.
+        """
         lines = subprocess.run(["ps", "-axo", "pid=,ppid=,command="], capture_output=True, text=True, check=True).stdout
         processes = [
             (int(pid), int(parent), words) for pid, parent, words in (i.split(None, 2) for i in lines.splitlines())
@@ -51,7 +58,10 @@ class Service:
         family = {self._process.pid}
         for _ in processes:
             family |= {pid for pid, parent, _ in processes if parent in family}
-        os.kill(next(pid for pid, _, words in processes if pid in family and name in words), signal.SIGKILL)
+        for pid, _, words in processes:
+            if pid in family and name in words:
+                return pid
+        raise LookupError(f"{self.name} runs no {name}.")
 
     def stop(self) -> None:
         """End it, and what is left of its processes, as systemd does it."""

@@ -43,7 +43,7 @@ def test_answers_come_from_the_nodes_that_were_asked():
     grid, clock, carrier = carrier_to(7, 8, 9)
     assert carrier.nodes() == {7: "node-7", 8: "node-8", 9: "node-9"}
     found = list(carrier.exchange({7: Packet("ask"), 9: Packet("join")}, "3.1", 60.0))
-    assert [(each.node, each.packet.values["heard"]) for each in found] == [(9, "join"), (7, "ask")]
+    assert [(each.node, each.packet.values["heard"]) for each in found] == [(7, "ask"), (9, "join")]
     assert [each.metadata.message_type for each in grid.sent] == ["train", "query"]
     assert {(each.metadata.group_id, each.metadata.ttl) for each in grid.sent} == {("3.1", 60.0)}
     assert clock.naps == []
@@ -63,8 +63,19 @@ def test_whoever_stops_listening_leaves_the_rest():
     grid, _, carrier = carrier_to(7, 8)
     grid.pull = grid.pull_messages
     exchange = carrier.exchange({7: Packet("ask"), 8: Packet("ask")}, "0.0", 60.0)
-    assert next(exchange).node == 8
+    assert next(exchange).node == 7
     exchange.close()
+
+
+def test_a_node_that_never_finishes_its_upload_holds_up_neither_others_nor_the_deadline():
+    grid, clock, carrier = carrier_to(7, 8)
+    grid.stalled.add(7)
+    found = list(carrier.exchange({7: Packet("ask"), 8: Packet("ask")}, "0.0", 0.6))
+    assert [each.node for each in found] == [8]
+    assert clock.now == pytest.approx(0.6)
+    grid.stalled.clear()
+    grid.goes_on.set()
+    assert [each.node for each in carrier.exchange({7: Packet("join")}, "1.0", 0.6)] == [7]
 
 
 @pytest.mark.parametrize(

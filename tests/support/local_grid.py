@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from threading import Event, Lock
+
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.proto.node_pb2 import NodeInfo
@@ -24,6 +26,7 @@ class LocalGrid(Grid):
         apps: What runs at each node, by id.
         dead: Nodes that are not online.
         late: Nodes that are online and take their time.
+        stalled: Nodes whose answers are announced and do not get whole until ``goes_on`` is set.
         errors: Codes with which nodes fail, in place of an answer.
         sent: All messages pushed.
         bytes: What answers consist of, as they travel.
@@ -33,10 +36,12 @@ class LocalGrid(Grid):
         self.apps = apps
         self.dead = set()
         self.late = set()
+        self.stalled, self.goes_on = set(), Event()
         self.errors = {}
         self.sent = []
         self.bytes = []
         self._waiting = {}
+        self._one_at_a_time = Lock()
 
     def set_run(self, run):
         raise NotImplementedError
@@ -69,10 +74,14 @@ class LocalGrid(Grid):
 
     def pull_messages(self, message_ids):
         found = []
-        for number in reversed(list(message_ids)):  # the last is the fastest
-            message = self._waiting.get(number)
-            if message is not None and message.metadata.dst_node_id not in self.dead | self.late:
-                found.append(self._reply(self._waiting.pop(number)))
+        if self.stalled & {self._waiting[each].metadata.dst_node_id for each in message_ids if each in self._waiting}:
+            self.goes_on.wait(60)
+            return found
+        with self._one_at_a_time:
+            for number in reversed(list(message_ids)):  # the last is the fastest
+                message = self._waiting.get(number)
+                if message is not None and message.metadata.dst_node_id not in self.dead | self.late:
+                    found.append(self._reply(self._waiting.pop(number)))
         return found
 
     def _reply(self, message):
