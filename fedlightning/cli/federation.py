@@ -49,6 +49,8 @@ def main(args: Sequence[str]) -> None:
     parser = ComparisonParser(prog=f"fedlightning federation {name}", description=command.about)
     command.add_arguments(parser)
     changes = [each for each in rest if is_change(each)] if command.takes_changes else []
+    if bare := next((each for each in changes if "=" not in each), None):
+        _refuse(f"{bare}: there is no value. Expected {bare}=...")
     values = vars(parser.parse_args([_underscored(each) for each in rest if each not in changes]))
     try:
         _check_configs(values)

@@ -20,6 +20,12 @@ _ITS_OWN = {
     "silence": "fedlightning.federation.remote.silence.Silence",
 }
 """Sections of a federation's run that a simulation has not, or has with another class."""
+_FIXED = {
+    "data.num_clients": "federation.yaml says which clients there are",
+    "data.init_args.num_clients": "federation.yaml says which clients there are",
+    "trainer.default_root_dir": "status and --ckpt_path=last look for runs in the server's folder",
+}
+"""Options that no run may change, and why."""
 _OF_A_SIMULATION = ("model", "trainer", "seed_everything")
 
 
@@ -37,7 +43,7 @@ def require_changes(folder: Path, changes: Sequence[str]) -> None:
         changes: Each ``--key=value``.
 
     Raises:
-        MistakeError: If an option is misspelt, unknown to its class, or has no value.
+        MistakeError: If an option is misspelt, unknown to its class, fixed, or has no value.
     """
     file = next((path for path in (folder / "run.yaml", folder / "server" / "run.yaml") if path.is_file()), None)
     options = Options("fit")
@@ -50,6 +56,8 @@ def require_changes(folder: Path, changes: Sequence[str]) -> None:
         head, _, rest = name.partition(".")
         if not equals:
             raise MistakeError(f"{change}: there is no value. Expected {change}=...")
+        if name in _FIXED:
+            raise MistakeError(f"{change}: it cannot be changed for a run, because {_FIXED[name]}. Leave it out.")
         if head in _ITS_OWN:
             _require_argument(change, head, rest.removeprefix("init_args."), text)
         elif file is not None:

@@ -57,6 +57,7 @@ def test_every_command_has_its_help(name, capsys):
             ["run", "f", "--trainer.max_steps"],
             "--trainer.max_steps: there is no value. Expected --trainer.max_steps=...",
         ),
+        (["run", "f", "--trainer.max_steps", "3"], "there is no value. Expected --trainer.max_steps=..."),
         (["status", "f", "--trainer.max_steps=3"], "--trainer.max_steps=3: no such argument."),
         (["new", "f", "--nodes", "a=0", *CONFIGS], "address"),
         (["new", "f", "--address=a:1", "--nodes", "a=0", "--config=missing.yaml"], "missing.yaml: File does not exist"),

@@ -43,6 +43,8 @@ def test_changes_are_told_from_arguments():
         ("--data.batch_size=3", "minibatches are drawn at the nodes. Set it for all of them: --work.batch_size=3."),
         ("--work.batchsize=3", "LocalWork has no argument 'batchsize'. Did you mean 'batch_size'?"),
         ("--checks.largst=3", "AnswerChecks has no argument 'largst'. Did you mean 'largest'?"),
+        ("--data.num_clients=7", "cannot be changed for a run, because federation.yaml says which clients there are"),
+        ("--trainer.default_root_dir=/tmp", "look for runs in the server's folder. Leave it out."),
         ("--silence.tolerence=3", "Silence has no argument 'tolerence'. Did you mean 'tolerance'?"),
     ],
 )
