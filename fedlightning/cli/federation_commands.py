@@ -107,6 +107,11 @@ def _new(given: Given) -> None:
             f"{server.path.parent / 'nodes' / node}: to be moved to the machine of node {node} over a safe way, as it "
             f"holds a key; then edit 'data' in node.yaml ({len(clients)} of {federation.num_clients} clients)."
         )
+    for source in simulation.sources_in(Path.cwd()):
+        print(
+            f"{source.name}: the config takes classes from it. Install it at server and nodes, or copy it into "
+            f"{server.path} and beside every node.yaml."
+        )
     if not address.is_of_this_machine:
         print(f"{server.proxy}: configuration of nginx, by which nodes reach the link and nobody gives it orders.")
 
@@ -199,9 +204,10 @@ def _follow(given: Given, flower: FlowerCommands, number: str) -> None:
         print(progress_line(progress))
     print(run)
     if not run.is_complete:
+        goes_on = f"fedlightning federation run {given.folder} --ckpt_path last goes on from the latest checkpoint."
         raise FedlightningError(
-            f"Run {number} did not get to its end. Its log says why; fedlightning federation run {given.folder} "
-            "--ckpt_path last goes on from the latest checkpoint."
+            f"Run {number} did not get to its end. Its log above says why. "
+            f"{goes_on if runs.has_checkpoint else 'There is no checkpoint yet: mend it, and run it anew.'}"
         )
 
 

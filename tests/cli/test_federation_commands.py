@@ -44,6 +44,25 @@ def test_new_makes_a_federation_and_says_what_to_do_with_it(tmp_path, capsys):
     assert (federation.name, str(federation.listen)) == ("digits", "127.0.0.1:8443")
 
 
+def test_new_says_where_modules_of_this_folder_are_needed(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "wards.py").write_text(
+        "from fedlightning.data import Digits as Records\nfrom fedlightning.tasks import Classification as Triage\n"
+    )
+    (tmp_path / "other.py").write_text("")
+    (tmp_path / "wards.yaml").write_text(
+        "model: {class_path: wards.Triage, init_args: {algorithm: fedlightning.algorithms.FedAvg}}\n"
+        "data: {class_path: wards.Records}"
+    )
+    main(["federation", "new", "digits", "--address", "127.0.0.1:8443", "--nodes", "a=0", "--config", "wards.yaml"])
+    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("wards", "other"))]
+    assert said == [
+        "wards.py: the config takes classes from it. Install it at server and nodes, or copy it into "
+        f"{tmp_path}/digits/server and beside every node.yaml."
+    ]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -104,7 +123,13 @@ def test_a_run_is_followed_unless_it_is_detached(flower, tmp_path, capsys):
 
 def test_a_run_that_failed_ends_the_command_with_an_error(flower, tmp_path):
     flower.answers = [{"runs": [run_of("8")]}, {"runs": [run_of("8", "finished:failed")]}]
-    assert "Run 8 did not get to its end" in refusal("watch", tmp_path / "f")
+    said = refusal("watch", tmp_path / "f")
+    assert "Run 8 did not get to its end" in said
+    assert "There is no checkpoint yet: mend it, and run it anew." in said
+    flower.server.runs.mkdir(exist_ok=True)
+    (flower.server.runs / "last.ckpt").write_text("")
+    flower.answers = [{"runs": [run_of("8")]}, {"runs": [run_of("8", "finished:failed")]}]
+    assert "--ckpt_path last goes on from the latest checkpoint" in refusal("watch", tmp_path / "f")
 
 
 def test_leaving_a_log_leaves_the_run(flower, tmp_path, monkeypatch, capsys):

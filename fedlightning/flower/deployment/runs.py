@@ -130,12 +130,21 @@ class Runs:
         return content
 
     @property
+    def has_checkpoint(self) -> bool:
+        """Return whether a run has left a checkpoint to go on from."""
+        return bool(self._checkpoints())
+
+    @property
     def _progress_file(self) -> Path:
         return self._server.runs / "progress.json"
 
+    def _checkpoints(self) -> list[Path]:
+        """Return the last checkpoints of all runs, the newest at the end."""
+        return sorted(self._server.runs.glob("**/last*.ckpt"), key=lambda path: path.stat().st_mtime)
+
     def _found(self, checkpoint: str) -> Path:
         if checkpoint == "last":
-            found = sorted(self._server.runs.glob("**/last*.ckpt"), key=lambda path: path.stat().st_mtime)
+            found = self._checkpoints()
             if not found:
                 raise MissingFileError(
                     f"--ckpt_path=last: no checkpoint is in {self._server.runs}, as no run got far enough. Start anew, "

@@ -53,6 +53,12 @@ class SimulationConfig:
         paths = dict.fromkeys(class_paths(self.values["model"]))
         return [path for path in paths if path.partition(".")[0] != "fedlightning"]
 
+    def sources_in(self, folder: Path) -> list[Path]:
+        """Return the modules and packages of a folder that the config takes classes from; other machines lack them."""
+        tops = dict.fromkeys(path.partition(".")[0] for path in class_paths(self.values))
+        found = (path for top in tops for path in (folder / f"{top}.py", folder / top) if path.exists())
+        return [path for path in found if path.name != "fedlightning"]
+
     def run(self, num_clients: int) -> Config:
         """Return the config of the federation's run: task, algorithm and trainer unchanged, data of nobody.
 
