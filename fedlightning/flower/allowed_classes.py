@@ -45,6 +45,24 @@ class AllowedClasses:
         """
         self._classes = tuple(classes)
 
+    def require_there(self) -> None:
+        """Make sure that all of the list can be imported, which tells a misspelt entry before a run needs it.
+
+        Raises:
+            InvalidValueError: At the first entry that cannot.
+        """
+        for entry in self._classes:
+            try:
+                import_module(entry)
+            except ModuleNotFoundError:
+                try:
+                    _imported(entry)
+                except (ImportError, AttributeError, ValueError) as error:
+                    raise InvalidValueError(
+                        f"classes: {entry} is not at this node ({error}). Correct it in node.yaml, or install its "
+                        "package."
+                    ) from None
+
     def require(self, config: Any, base: type, place: str = "model") -> None:
         """Make sure that a config names nothing but what is allowed, at every depth.
 

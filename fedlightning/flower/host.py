@@ -43,11 +43,12 @@ class NodeHost:
 
         Raises:
             StoreError: If another process keeps states there.
-            InvalidValueError: If the data cannot be built.
+            InvalidValueError: If the data cannot be built, or an entry of ``classes`` cannot be imported.
         """
         built_data(config)  # a mistake in the config shows now, not in the first round
         self._config = config
         self._allowed = AllowedClasses(config.classes)
+        self._allowed.require_there()
         self._store = GenerationStore(config.states_folder)
         self._run: str | None = None
         self._service: NodeService | None = None

@@ -11,6 +11,7 @@ pytestmark = pytest.mark.flower
 
 import torch
 
+from fedlightning.core.errors import InvalidValueError
 from fedlightning.federation.remote.run_config import RunConfig
 from fedlightning.flower.allowed_classes import AllowedClasses, RefusedClassError
 from fedlightning.flower.built import built_task
@@ -101,6 +102,17 @@ def test_anything_else_is_refused(config, name):
         require(config, "fedlightning", f"{HOSPITAL}.Tumour", HOSPITAL)
     for part in (name, f"This node's list has fedlightning, {HOSPITAL}.Tumour", "'classes' in node.yaml"):
         assert part in str(refusal.value)
+
+
+@pytest.mark.parametrize("entry", ["torch", "torch.optim", HOSPITAL, f"{HOSPITAL}.Tumour", "torch.nn.Linear.forward"])
+def test_what_is_listed_is_there(entry):
+    AllowedClasses(["fedlightning", entry]).require_there()
+
+
+@pytest.mark.parametrize("entry", ["no_hospital", "no_hospital.Task", f"{HOSPITAL}.Tumor", "tests.no_module.Task"])
+def test_an_entry_that_is_nowhere_is_named(entry):
+    with pytest.raises(InvalidValueError, match=rf"classes: {entry} is not at this node .*node\.yaml"):
+        AllowedClasses(["fedlightning", entry]).require_there()
 
 
 def test_without_the_package_on_the_list_nothing_of_it_runs():
