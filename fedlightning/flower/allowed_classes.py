@@ -136,9 +136,18 @@ class AllowedClasses:
 
 
 def _names(config: Any, place: str) -> Iterator[tuple[str, str, bool]]:
-    """Yield every text of a config with its place, and whether it is a class path."""
+    """Yield every text of a config with its place, and whether it is a class path.
+
+    Raises:
+        RefusedClassError: If an argument asks for a download.
+    """
     if isinstance(config, Mapping):
         for key, value in config.items():
+            if key == "download" and value not in (False, None):
+                raise RefusedClassError(
+                    f"{place}.download={value!r}: a run may not have a node fetch anything. Send what was fetched with "
+                    "the parameters, or have a class of the node's own fetch it, and list that class."
+                )
             if key == "class_path":
                 yield (value if isinstance(value, str) else repr(value)), place, True
             else:

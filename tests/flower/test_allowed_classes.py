@@ -104,6 +104,14 @@ def test_anything_else_is_refused(config, name):
         assert part in str(refusal.value)
 
 
+def test_a_run_has_nothing_downloaded():
+    network = {"class_path": "fedlightning.models.MobileNetV2Features", "init_args": {"download": True}}
+    for config in (network, str(network)):
+        with pytest.raises(RefusedClassError, match=r"model.*\.download=True: a run may not have a node fetch"):
+            require(task(activation=config), "fedlightning", HOSPITAL)
+    require(task(activation={**network, "init_args": {"download": False}}), "fedlightning", HOSPITAL)
+
+
 @pytest.mark.parametrize("entry", ["torch", "torch.optim", HOSPITAL, f"{HOSPITAL}.Tumour", "torch.nn.Linear.forward"])
 def test_what_is_listed_is_there(entry):
     AllowedClasses(["fedlightning", entry]).require_there()
