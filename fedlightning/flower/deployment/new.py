@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import shutil
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -60,9 +61,8 @@ class NewFederation:
                 f"{folder}: it exists. A federation's keys are never overwritten: choose another folder, or move it."
             )
         run = self.simulation.run(self.federation.num_clients)
-        beside = folder.with_name(f".{folder.name}.new")
-        shutil.rmtree(beside, ignore_errors=True)
-        beside.mkdir(parents=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
         try:
             self._write_server(ServerFolder(beside / "server"), ServerFolder(folder / "server"), run)
             for number, node in enumerate(self.federation.nodes):
