@@ -22,8 +22,8 @@ class AnswerChecks:
         """Set the limits.
 
         Args:
-            largest: Numbers of an update or a buffer may be this large, above 0. Larger ones are taken for those of a
-                broken or hostile machine, and would drown all others in a mean.
+            largest: Numbers of an update, a buffer or a validation may be this large, above 0. Larger ones are taken
+                for those of a broken or hostile machine, and would drown all others in a mean.
 
         Raises:
             ValueError: If the limit is not above 0.
@@ -58,7 +58,7 @@ class AnswerChecks:
         sent = {**tensors_of(answer.update), "buffers": answer.buffers}
         wanted = {**tensors_of(expected.update), "buffers": expected.buffers}
         yield from _differences(sent, wanted)
-        yield from self._too_large(sent)
+        yield from self.too_large(sent)
         if set(answer.metrics) != expected.metrics or answer.per_client != expected.per_client:
             yield f"it logs {sorted(answer.metrics)}; expected {sorted(expected.metrics)}"
         for name, value in {**answer.metrics, **answer.tally}.items():
@@ -68,7 +68,8 @@ class AnswerChecks:
             if mask is not None and (mask.shape != (1,) or mask.is_floating_point()):
                 yield f"'{name}' is a {mask.dtype} {list(mask.shape)}; expected one truth value"
 
-    def _too_large(self, sent: Mapping[str, Tensor]) -> Iterator[str]:
+    def too_large(self, sent: Mapping[str, Tensor]) -> Iterator[str]:
+        """Yield which tensors have finite numbers above the limit, in words."""
         for name, value in sent.items():
             finite = value[value.isfinite()]
             if finite.numel() and float(finite.abs().max()) > self._largest:

@@ -100,10 +100,10 @@ class Remote:
         )
         silence = Silence() if silence is None else silence
         self._exchange = Exchange(carrier, self.directory, silence)
-        self._evaluation = RemoteEvaluation(
-            carrier, self.directory, self.ledger, self._deadlines.evaluate, silence.tolerance, self._run
-        )
         self._checks = AnswerChecks() if checks is None else checks
+        self._evaluation = RemoteEvaluation(
+            carrier, self.directory, self.ledger, self._deadlines.evaluate, silence.tolerance, self._run, self._checks
+        )
         self._types = MessageTypes(server.algorithm)
         self._expectations = Expectations(lambda: server.algorithm, simulation.space.personal.dim)
         self._device = server.point.device

@@ -9,6 +9,7 @@ from typing import Any
 
 from fedlightning.federation.protocol import ClientValues, EvaluationAnswer, EvaluationRequest
 from fedlightning.federation.remote.carrier import Carrier
+from fedlightning.federation.remote.checks import AnswerChecks
 from fedlightning.federation.remote.enrolment import Directory
 from fedlightning.federation.remote.evaluation_codec import decode_evaluation, encode_evaluate
 from fedlightning.federation.remote.exchange import Exchange
@@ -25,7 +26,14 @@ class RemoteEvaluation:
     """Asks nodes for metrics of their clients' models, and says of which clients there are none."""
 
     def __init__(
-        self, carrier: Carrier, directory: Directory, ledger: Ledger, seconds: float, tolerance: int, run: str = ""
+        self,
+        carrier: Carrier,
+        directory: Directory,
+        ledger: Ledger,
+        seconds: float,
+        tolerance: int,
+        run: str = "",
+        checks: AnswerChecks | None = None,
     ) -> None:
         """Take what an evaluation needs.
 
@@ -36,10 +44,12 @@ class RemoteEvaluation:
             seconds: How long the server waits for nodes, above 0.
             tolerance: Evaluations in a row that may fail at a node, at least 1, with the last of which the run stops.
             run: Name of the run, which alone nodes answer; empty if they have their task without any.
+            checks: How large numbers may be.
         """
         self._directory = directory
         self._ledger = ledger
         self._run = run
+        self._checks = AnswerChecks() if checks is None else checks
         self._seconds = seconds
         self._exchange = Exchange(carrier, directory, Silence(tolerance))
         self._missing: list[int] = []
@@ -70,7 +80,7 @@ class RemoteEvaluation:
             except PacketError as error:
                 self._leave_out(where, node, str(error))
                 continue
-            if why := _objection(answers, asked[node]):
+            if why := self._objection(answers, asked[node]):
                 self._leave_out(where, node, why)
                 continue
             taken[node] = answers
@@ -102,21 +112,23 @@ class RemoteEvaluation:
         name = self._directory.name(node)
         warnings.warn(f"{where}: an answer of {name} was left out: {why}", RuntimeWarning, stacklevel=2)
 
-
-def _objection(answers: Sequence[EvaluationAnswer], asked: Sequence[int]) -> str:
-    """Return what is wrong with the answers of a node, of which clients were asked; empty if nothing is."""
-    values = _metrics(answers)
-    counts = Counter((name, client) for name, each in values for client in each.client_ids)
-    if odd := next((name for (name, _), count in counts.items() if count > 1), None):
-        return f"it has two values of {odd[:80]!r} for one client."
-    for name, each in values:
-        if not set(each.client_ids) <= set(asked):
-            return "it is of clients of other nodes."
-        if name in _RESERVED:
-            return f"it has a metric of the name {name!r}, which is the server's."
-        if not (each.samples.isfinite() & (each.samples > 0)).all():
-            return f"it has {name[:80]!r} over {each.samples.tolist()} samples."
-    return ""
+    def _objection(self, answers: Sequence[EvaluationAnswer], asked: Sequence[int]) -> str:
+        """Return what is wrong with the answers of a node, of which clients were asked; empty if nothing is."""
+        values = _metrics(answers)
+        counts = Counter((name, client) for name, each in values for client in each.client_ids)
+        if odd := next((name for (name, _), count in counts.items() if count > 1), None):
+            return f"it has two values of {odd[:80]!r} for one client."
+        for name, each in values:
+            if not set(each.client_ids) <= set(asked):
+                return "it is of clients of other nodes."
+            if name in _RESERVED:
+                return f"it has a metric of the name {name!r}, which is the server's."
+            if not (each.samples.isfinite() & (each.samples > 0)).all():
+                return f"it has {name[:80]!r} over {each.samples.tolist()} samples."
+            tensors = {name[:80]: each.values, "its samples": each.samples, **each.sums}
+            if why := next(self._checks.too_large(tensors), None):
+                return f"{why}."
+        return ""
 
 
 def _odd(answers: Mapping[int, Sequence[EvaluationAnswer]]) -> dict[int, str]:

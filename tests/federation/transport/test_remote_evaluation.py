@@ -91,6 +91,9 @@ def test_nodes_enrol_before_the_first_evaluation():
         (encoded(val_loss=values([0, 0])), "two values of 'val_loss' for one client"),
         (encoded(val_loss=values([0], torch.inf)), r"'val_loss' over \[inf\] samples"),
         (encoded(val_loss=values([0], 0.0)), r"'val_loss' over \[0.0\] samples"),
+        (encoded(val_loss=replace(values([0]), values=torch.tensor([-1e30]))), "'val_loss' has numbers up to 1e"),
+        (encoded(val_loss=values([0], 1e30)), "'its samples' has numbers up to 1e"),
+        (encoded(val_acc=replace(values([0]), sums={"tp": torch.tensor([[2.0, 1e13]])})), "'tp' has numbers up to 1e"),
         (
             encode_evaluation(
                 [EvaluationAnswer({"val_loss": values([0])}), EvaluationAnswer({"val_loss": values([0])})]
