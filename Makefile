@@ -29,7 +29,7 @@ test: $(VENV)/ready ## the test suite, on all cores; about ten minutes on two
 	touch $@
 
 flower: .venv-flower/ready ## tests of federations over Flower, in an environment of its own (Python 3.11 or newer)
-	.venv-flower/bin/python -m pytest -n auto -m 'flower and not slow' tests/flower tests/cli
+	.venv-flower/bin/python -m pytest -n auto -m 'flower and not slow' tests/flower tests/cli tests/core/test_errors.py
 
 processes: .venv-flower/ready ## tests of links, nodes and servers as processes over TLS, killed and resumed; minutes
 	.venv-flower/bin/python -m pytest -m 'flower and slow' tests/flower tests/cli

@@ -9,6 +9,8 @@ from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities.data import dim_zero_sum
 
+from fedlightning.core.errors import InvalidValueError
+
 
 def sums_of(metric: Metric) -> dict[str, Tensor] | None:
     """Return the sums that a metric is computed from, by the name of its state.
@@ -43,7 +45,7 @@ def value_of_sums(metric: Metric, sums: Mapping[str, Tensor]) -> Tensor:
     expected = {name: tuple(getattr(metric, name).shape) for name in metric._reductions}
     found = {name: tuple(value.shape) for name, value in sums.items()}
     if expected != found:
-        raise ValueError(f"{type(metric).__name__} has the states {expected}, the sums are {found}.")
+        raise InvalidValueError(f"{type(metric).__name__} has the states {expected}, the sums are {found}.")
     for name, value in sums.items():
         setattr(metric, name, value.to(getattr(metric, name)))
     try:

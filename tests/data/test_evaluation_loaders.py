@@ -41,7 +41,7 @@ def test_prediction_skips_clients_without_test_samples():
 def test_a_process_without_clients_to_evaluate_is_refused_before_the_others_wait():
     given = clients(4)
     data = FederatedDataModule.from_datasets(given, val=[given[0], None, given[2], None])
-    task = SimpleNamespace(evaluated_models=("own",), evaluated_together=lambda stage: 1, named_modules=list)
+    task = OwnModels()
     for rank in (0, 1):
         data.trainer = SimpleNamespace(lightning_module=task, world_size=2, global_rank=rank)
         with pytest.raises(ValueError, match=r"2 clients, and none of them is with one of the 2 processes"):
@@ -50,7 +50,16 @@ def test_a_process_without_clients_to_evaluate_is_refused_before_the_others_wait
     assert [part.client for (part,) in data.val_dataloader().batches] == [0, 2]
 
 
-class TwoModels(nn.Module):
+class OwnModels(nn.Module):
+    """A task whose clients have models of their own."""
+
+    evaluated_models = ("own",)
+
+    def evaluated_together(self, stage):
+        return 1
+
+
+class TwoModels(OwnModels):
     """A task whose clients have models of their own beside the global one."""
 
     evaluated_models = ("own", "global")
@@ -60,9 +69,6 @@ class TwoModels(nn.Module):
         super().__init__()
         self.predict_client = predict_client
         self.per_client_evaluation = per_client_evaluation
-
-    def evaluated_together(self, stage):
-        return 1
 
 
 NUMBERS = TensorData(torch.arange(8))
