@@ -5,13 +5,11 @@ Help, version and mistakes are answered before Flower is imported, and Lightning
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 
-from fedlightning.cli.complaints import did_you_mean
 from fedlightning.cli.early import MistakeError, check
 from fedlightning.cli.federation_commands import COMMANDS, Given
-from fedlightning.cli.parser import ComparisonParser
+from fedlightning.cli.groups import chosen, refuse
 from fedlightning.cli.run_changes import is_change, require_changes
 
 _HELP = f"""usage: fedlightning federation {{{",".join(COMMANDS)}}} FOLDER ...
@@ -39,18 +37,10 @@ def main(args: Sequence[str]) -> None:
     Args:
         args: The arguments after ``fedlightning federation``.
     """
-    if not args or args[0] in ("-h", "--help"):
-        print(_HELP, end="")
-        raise SystemExit(0 if args else 2)
-    name, *rest = args
-    if name not in COMMANDS:
-        _refuse(f"federation {name}: no such command.{did_you_mean(name, COMMANDS)} There are {', '.join(COMMANDS)}.")
-    command = COMMANDS[name]
-    parser = ComparisonParser(prog=f"fedlightning federation {name}", description=command.about)
-    command.add_arguments(parser)
+    command, parser, rest = chosen("federation", args, COMMANDS, _HELP)
     changes = [each for each in rest if is_change(each)] if command.takes_changes else []
     if bare := next((each for each in changes if "=" not in each), None):
-        _refuse(f"{bare}: there is no value. Expected {bare}=...")
+        refuse(f"{bare}: there is no value. Expected {bare}=...")
     values = vars(parser.parse_args([_underscored(each) for each in rest if each not in changes]))
     try:
         _check_configs(values)
@@ -58,7 +48,7 @@ def main(args: Sequence[str]) -> None:
         if changes:
             require_changes(given.folder, changes)
     except MistakeError as mistake:
-        _refuse(str(mistake))
+        refuse(str(mistake))
     command.carry_out(given)
 
 
@@ -66,11 +56,6 @@ def _check_configs(values: Mapping[str, object]) -> None:
     files = values.get("config")
     if isinstance(files, list):
         check("fit", [f"--config={file}" for file in files])
-
-
-def _refuse(message: str) -> None:
-    print(f"fedlightning: {message}", file=sys.stderr)
-    raise SystemExit(2)
 
 
 def _underscored(argument: str) -> str:

@@ -5,14 +5,12 @@ Help and mistakes are answered before Flower is imported, and torch is imported 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fedlightning.cli.complaints import did_you_mean
+from fedlightning.cli.groups import chosen
 from fedlightning.cli.node_models import arguments_of_export, arguments_of_predict, export, predict
-from fedlightning.cli.parser import ComparisonParser
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
@@ -39,17 +37,7 @@ def main(args: Sequence[str]) -> None:
     Args:
         args: The arguments after ``fedlightning node``.
     """
-    if not args or args[0] in ("-h", "--help"):
-        print(_HELP, end="")
-        raise SystemExit(0 if args else 2)
-    name, *rest = args
-    if name not in COMMANDS:
-        there = f"{did_you_mean(name, COMMANDS)} There are {', '.join(COMMANDS)}."
-        print(f"fedlightning: node {name}: no such command.{there}", file=sys.stderr)
-        raise SystemExit(2)
-    command = COMMANDS[name]
-    parser = ComparisonParser(prog=f"fedlightning node {name}", description=command.about)
-    command.add_arguments(parser)
+    command, parser, rest = chosen("node", args, COMMANDS, _HELP)
     command.carry_out(vars(parser.parse_args(rest)))
 
 
