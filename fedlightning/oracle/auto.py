@@ -133,9 +133,8 @@ class Auto(ClientBatching):
         while size > SMALLEST_HALVED and objective.autocast.on_cpu:
             size = (size + 1) // 2
             candidate = replace(chosen, chunk_size=size)
-            with limited(candidate.threads_inside(objective)):
-                taken = self.seconds(candidate, objective, calls(size), load(size)) / size
-            if taken > WORTH_A_CHANGE * best:
+            taken = self._seconds_if_faster(candidate, best, objective, calls(size), load(size), size)
+            if taken is None:
                 break
             chosen, best = candidate, taken
         return chosen, best
@@ -155,18 +154,37 @@ class Auto(ClientBatching):
         chosen, best = way, float("inf")
         for threads in _doubling(most):
             candidate = replace(way, threads=threads)
-            with limited(candidate.threads_inside(objective)):
-                taken = self.seconds(candidate, objective, calls, arguments) / num_clients
-            if taken > WORTH_A_CHANGE * best:
+            taken = self._seconds_if_faster(candidate, best, objective, calls, arguments, num_clients)
+            if taken is None:
                 break
             chosen, best = candidate, taken
         if isinstance(way, Vectorized) and way.can_be_divided(objective):
             candidate = replace(way, parts=most)
+            taken = self._seconds_if_faster(candidate, best, objective, calls, arguments, num_clients)
+            if taken is not None:
+                chosen, best = candidate, taken
+        return chosen, best
+
+    def _seconds_if_faster(
+        self,
+        candidate: ClientBatching,
+        best: float,
+        objective: Objective,
+        calls: int,
+        arguments: Arguments,
+        num_clients: int,
+    ) -> float | None:
+        """Return the seconds for one client's gradient where a change is worth it; None where it is not.
+
+        Who loses is timed once more, because other work on the machine can spoil a trial of a few milliseconds, and a
+        whole run would keep the slower way.
+        """
+        for _ in range(2):
             with limited(candidate.threads_inside(objective)):
                 taken = self.seconds(candidate, objective, calls, arguments) / num_clients
             if taken <= WORTH_A_CHANGE * best:
-                chosen, best = candidate, taken
-        return chosen, best
+                return taken
+        return None
 
     def seconds(self, oracle: ClientBatching, objective: Objective, calls: int, arguments: Arguments) -> float:
         """Measures the time of one gradient of all clients with its step, as the rounds will run it, recorded or not.

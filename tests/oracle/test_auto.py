@@ -48,6 +48,25 @@ def test_auto_decides_by_time(monkeypatch):
         assert type(loop.oracle).__name__ == expected
 
 
+@pytest.mark.parametrize(("disturbed", "threads"), [(1, 2), (2, 1)])
+def test_a_trial_that_is_disturbed_once_does_not_decide(disturbed, threads, monkeypatch):
+    trials = []
+
+    def seconds(self, oracle, *_):
+        if isinstance(oracle, Sequential) or oracle.chunk_size < 6:
+            return 9.0
+        trials.append(oracle.threads)
+        return 3.0 if oracle.threads == 1 else 8.0 if trials.count(2) <= disturbed else 2.0
+
+    monkeypatch.setattr(Auto, "seconds", seconds)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    algorithm = FedAvg(0.05)
+    loop = loop_for(quadratic(algorithm), Auto())
+    run(loop, rounds_of(algorithm, 1))
+    assert loop.oracle.threads == threads
+    assert trials.count(1) == 1
+
+
 @pytest.mark.parametrize(("a_chunk_of_six", "tried"), [(8.0, True), (5.0, False)])
 def test_one_client_at_a_time_is_tried_from_a_recording_where_chunks_gain_little(a_chunk_of_six, tried, monkeypatch):
     def seconds(self, oracle, *_):
