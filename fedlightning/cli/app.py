@@ -88,6 +88,7 @@ class FederatedCLI(LightningCLI):
         if any(asks_for_help(argument) for argument in given):
             _import_public_classes()
         subcommands = self.subcommands()
+        self._asked = given[0] if given and given[0] in subcommands else None
         super().__init__(
             FederatedLightningModule,
             self.data_class,
@@ -105,6 +106,12 @@ class FederatedCLI(LightningCLI):
             args=None if args is None else list(args),
             run=run,
         )
+
+    def _prepare_subcommand_parser(self, klass: type, subcommand: str, **kwargs: Any) -> LightningArgumentParser:
+        """Leave parsers of all other subcommands empty: to build one takes as long as to read a config."""
+        if self._asked in (None, subcommand):
+            return super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
+        return self.init_parser(**kwargs)
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Link one seed to initial weights, partitions, cohorts and minibatches."""
