@@ -3,10 +3,12 @@ import fedlightning  # noqa: F401, I001  # before lightning, which imports torch
 import gc
 import os
 import signal
+from functools import cache
 
 import matplotlib
 import pytest
 import torch
+from lightning.fabric.utilities import registry
 
 matplotlib.use("Agg")
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -14,6 +16,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # so does a shell for what it runs in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
 gc.disable()  # until the tests are collected: modules and tests are no garbage, and to look through them takes seconds
+registry.entry_points = cache(registry.entry_points)  # every Trainer reads files of all installed packages otherwise
 os.environ["JSONARGPARSE_DEPRECATION_WARNINGS"] = "off"  # Lightning calls what jsonargparse has deprecated
 
 

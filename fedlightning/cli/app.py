@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import yaml
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import BasePredictionWriter, ProgressBar
@@ -58,7 +59,8 @@ class ConfigOfRun(SaveConfigCallback):
         """Write ``config.yaml``; called in the first process alone."""
         folder = self.folder or run_folder(trainer)
         folder.mkdir(parents=True, exist_ok=True)
-        self.parser.save(self.config, str(folder / "config.yaml"), skip_none=False, overwrite=True)
+        options = {"skip_none": False, "skip_validation": True, "overwrite": True}
+        self.parser.save(self.config, str(folder / "config.yaml"), **options)
 
 
 class FederatedCLI(LightningCLI):
@@ -86,6 +88,7 @@ class FederatedCLI(LightningCLI):
         if any(asks_for_help(argument) for argument in given):
             _import_public_classes()
         subcommands = self.subcommands()
+        self._asked = given[0] if given and given[0] in subcommands else None
         super().__init__(
             FederatedLightningModule,
             self.data_class,
@@ -103,6 +106,12 @@ class FederatedCLI(LightningCLI):
             args=None if args is None else list(args),
             run=run,
         )
+
+    def _prepare_subcommand_parser(self, klass: type, subcommand: str, **kwargs: Any) -> LightningArgumentParser:
+        """Leave parsers of all other subcommands empty: to build one takes as long as to read a config."""
+        if self._asked in (None, subcommand):
+            return super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
+        return self.init_parser(**kwargs)
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Link one seed to initial weights, partitions, cohorts and minibatches."""
@@ -124,6 +133,14 @@ class FederatedCLI(LightningCLI):
                 raise origin from None
             print(f"fedlightning: {plain(str(error))}{remedy(str(error))}", file=sys.stderr)
             raise SystemExit(2) from error
+
+    def _dump_config(self) -> None:
+        """Keep the hyper-parameters of task and data as plain values; Lightning would check what was just parsed."""
+        if hasattr(self, "config_dump"):
+            return
+        plain_values = {"skip_link_targets": False, "skip_none": False, "skip_validation": True, "format": "yaml"}
+        whole = yaml.load(self.parser.dump(self.config, **plain_values), Loader=_LOADER)
+        self.config_dump = whole[self.config.subcommand] if "subcommand" in self.config else whole
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Add callbacks that show rounds, log pictures and save checkpoints atomically, unless configured otherwise."""
@@ -197,6 +214,10 @@ class FederatedCLI(LightningCLI):
         except MistakeError as mistake:
             print(f"fedlightning: {mistake}", file=sys.stderr)
             raise SystemExit(2) from None
+
+
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""PyYAML's loader in C, which reads a configuration ten times as fast, where it is installed."""
 
 
 def _import_public_classes() -> None:

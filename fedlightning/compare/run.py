@@ -14,12 +14,14 @@ import shutil
 import signal
 import warnings
 from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from jsonargparse import Namespace
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.cli import LightningArgumentParser
 
 from fedlightning.callbacks import ClientValuesFile, History, LastCheckpoint
 from fedlightning.callbacks.history import Row
@@ -232,6 +234,9 @@ class _RunCLI(FederatedCLI):
         configured_logger: The value of ``trainer.logger``.
     """
 
+    _built: ClassVar[dict[str, LightningArgumentParser]] = {}
+    """A parser as it is built, by the defaults: building it again for every run takes as long as reading a config."""
+
     def __init__(self, run: Run, logs: bool) -> None:
         self._place = run.place if logs else None
         self.configured_logger: Any = None
@@ -242,6 +247,14 @@ class _RunCLI(FederatedCLI):
             f"--trainer.default_root_dir={run.folder}",
         )
         super().__init__([*run.arguments, *fixed], run=False)
+
+    def setup_parser(self, add_subcommands: bool, *arguments: Any) -> None:
+        """Take a copy of what was built for an earlier run; what instantiates the classes of this run is its own."""
+        defaults = repr(self.trainer_defaults)
+        if defaults not in self._built:
+            super().setup_parser(add_subcommands, *arguments)
+            self._built[defaults] = self.parser
+        self.parser = copy(self._built[defaults])
 
     def before_instantiate_classes(self) -> None:
         """Give the loggers their places; without one, there are none."""
@@ -261,7 +274,7 @@ def _instantiate(run: Run, logs: bool = False) -> tuple[_RunCLI, str]:
     config = cli.config.clone()
     config.trainer.default_root_dir = None  # a moved folder holds the same results
     config.trainer.logger = False  # and so does one that is logged elsewhere
-    identity = cli.parser.dump(config, skip_none=False)
+    identity = cli.parser.dump(config, skip_none=False, skip_validation=True)  # it has just been parsed
     if run.budget_upload is not None:
         identity += f"budget_upload: {run.budget_upload}"
     return cli, hashlib.sha256(identity.encode()).hexdigest()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
@@ -85,6 +85,11 @@ class Evaluate(Protocol):
         """
 
 
+ROUNDED_ALIKE = (torch.float32, torch.float64)
+"""Dtypes in which a subtraction has the same bits in a part as in the whole: with 16-bit numbers, torch rounds the step
+size where a row ends."""
+
+
 @runtime_checkable
 class StepsInPlace(Protocol):
     """Computes operators and steps along them, without putting together what is used up at once."""
@@ -161,6 +166,37 @@ class ClientBatching(ABC):
         """
 
 
+@dataclass(frozen=True)
+class Gradients:
+    """Holds what a backward pass has found for S clients, before gradients are joined.
+
+    Attributes:
+        points: The shared parameters at which it was found, which lie in the points; empty if their block was left out.
+        shared: Their gradients.
+        personal: Gradients of the personal parameters; empty if their block was left out.
+        buffers: New values of the buffers, ``[S, b]``.
+        loss: Values of the objectives, ``[S]``.
+        scalars: Further values to log, each ``[S]``.
+    """
+
+    points: list[Tensor]
+    shared: Sequence[Tensor]
+    personal: Sequence[Tensor]
+    buffers: Tensor
+    loss: Tensor
+    scalars: dict[str, Tensor]
+
+    def joined(self, objective: Objective, w: Tensor) -> Evaluation:
+        """Return the evaluation, with the gradients joined and the operator's signs.
+
+        Args:
+            objective: The objective, which gives layouts and precision.
+            w: Gives dtype and device.
+        """
+        g, g_personal = collected(objective, self.shared, self.personal, w, len(self.loss))
+        return Evaluation(g, g_personal, self.buffers, self.loss, self.scalars)
+
+
 def differentiate(
     objective: Objective,
     forward: Callable[..., Any],
@@ -170,6 +206,19 @@ def differentiate(
     data: Any,
     blocks: Blocks = "both",
 ) -> Evaluation:
+    """Return the operators that :func:`gradients` finds, joined; the arguments are the same."""
+    return gradients(objective, forward, w, v, b, data, blocks).joined(objective, w)
+
+
+def gradients(
+    objective: Objective,
+    forward: Callable[..., Any],
+    w: Tensor,
+    v: Tensor,
+    b: Tensor,
+    data: Any,
+    blocks: Blocks = "both",
+) -> Gradients:
     """Run ``forward`` and differentiate the summed losses, which gives every client its own gradient.
 
     Gradients are taken for views into the flat matrix, one for each parameter, never through slices of the matrix.
@@ -209,10 +258,10 @@ def differentiate(
         grads = tuple(gradient.to_dense() if gradient.is_sparse else gradient for gradient in found)
     else:  # a loss need not depend on every block
         grads = tuple(torch.zeros_like(point) for point in points)
-    g, g_personal = collected(objective, grads[: len(moved[0])], grads[len(moved[0]) :], w, clients)
-    return Evaluation(
-        g,
-        g_personal,
+    return Gradients(
+        moved[0],
+        grads[: len(moved[0])],
+        grads[len(moved[0]) :],
         space.buffers.flatten([t.to(b.dtype) for t in buffers], clients) if buffers else b.reshape(clients, -1),
         loss.detach().reshape(clients),
         {name: value.reshape(clients) for name, value in scalars.items()},
@@ -240,3 +289,13 @@ def collected(
     if scale != 1:
         g, g_personal = g / scale, g_personal / scale
     return g, g_personal
+
+
+def apart(evaluation: Evaluation, *points: Tensor) -> Evaluation:
+    """Return an evaluation with logged values copied where they lie in a point, which steps change: a weight, say."""
+    places = [point.untyped_storage().data_ptr() for point in points]
+    values = {
+        name: each.clone() if each.untyped_storage().data_ptr() in places else each
+        for name, each in {"loss": evaluation.loss, **evaluation.scalars}.items()
+    }
+    return replace(evaluation, loss=values.pop("loss"), scalars=values)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedlightning.core.tree import map_tensors
-from fedlightning.oracle.base import Blocks, Evaluate, Evaluation, Move, StepsInPlace
+from fedlightning.oracle.base import Blocks, Evaluate, Evaluation, Move, StepsInPlace, apart
 from fedlightning.oracle.compiled import STEPS_TOGETHER, CompiledEvaluate
 from fedlightning.oracle.objective import ObjectiveError
 from fedlightning.oracle.randomness import EvaluationSeeds, Randomness
@@ -284,12 +284,9 @@ class GradientOracle:
         return torch.stack(drawn).to(self.buffers.device)
 
     def _evaluated(self, w: Tensor, v: Tensor, batch: Minibatch, blocks: Blocks) -> Evaluation:
-        result = evaluate_minibatch(self._evaluate, batch, w, v, self.buffers, blocks, self._seeds.next())
-        buffers, values = (
-            batch.keep(result.buffers, self.buffers),
-            _apart({"loss": result.loss, **result.scalars}, w, v),
-        )
-        self._count(replace(result, buffers=buffers, loss=values.pop("loss"), scalars=values), batch.active)
+        found = evaluate_minibatch(self._evaluate, batch, w, v, self.buffers, blocks, self._seeds.next())
+        result = replace(apart(found, w, v), buffers=batch.keep(found.buffers, self.buffers))
+        self._count(result, batch.active)
         return result
 
     def _count(self, result: Evaluation, active: Tensor | None) -> None:
@@ -313,14 +310,6 @@ def _places_of(places: Tensor) -> Iterator[None]:
         if error.place is not None:
             error.place = int(places[error.place])
         raise
-
-
-def _apart(values: Mapping[str, Tensor], *points: Tensor) -> dict[str, Tensor]:
-    """Return logged values, copied where they lie in a point, which steps may change in place: a weight, say."""
-    places = [point.untyped_storage().data_ptr() for point in points]
-    return {
-        name: each.clone() if each.untyped_storage().data_ptr() in places else each for name, each in values.items()
-    }
 
 
 def _given(*blocks: Tensor | None) -> Tensor:

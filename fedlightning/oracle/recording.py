@@ -23,6 +23,7 @@ from torch import Tensor
 from torch._C import DispatchKey
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fedlightning.oracle.base import ROUNDED_ALIKE
 from fedlightning.oracle.program import Name, Program, Steps
 from fedlightning.oracle.randomness import ClientNoise, Noise, PerClient, is_random
 
@@ -215,7 +216,7 @@ class _Recorder(TorchDispatchMode):
             return None
         is_apart = self._parts_are_apart and not any(map(self._is_in_point, outputs))
         is_apart = is_apart and outputs[0].numel() == self._alive[0].numel()
-        is_apart = is_apart and self._alive[0].dtype in _ROUNDED_ALIKE
+        is_apart = is_apart and self._alive[0].dtype in ROUNDED_ALIKE
         return _Replay(self._program, [self._name_of(output) for output in outputs], constant, is_apart)
 
     def _made_in_python(self, func: Any, value: Tensor) -> Tensor:
@@ -259,11 +260,6 @@ class _Recorder(TorchDispatchMode):
             self._held.add(name)
             self._call(tensor, name)
         return name
-
-
-_ROUNDED_ALIKE = (torch.float32, torch.float64)
-"""Dtypes in which a subtraction has the same bits in a part as in the whole: with 16-bit numbers, torch rounds the step
-size where a row ends."""
 
 
 def key_of(inputs: Sequence[Tensor]) -> Any:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
 
@@ -12,7 +13,17 @@ from torch import Tensor
 from fedlightning.core.seeding import seed_device
 from fedlightning.core.tree import map_tensors
 from fedlightning.core.validation import require
-from fedlightning.oracle.base import Blocks, ClientBatching, Cost, Evaluate, Evaluation, differentiate
+from fedlightning.oracle.base import (
+    ROUNDED_ALIKE,
+    Blocks,
+    ClientBatching,
+    Cost,
+    Evaluate,
+    Evaluation,
+    Gradients,
+    apart,
+    gradients,
+)
 from fedlightning.oracle.lone_layers import LoneLayers
 from fedlightning.oracle.objective import Objective, ObjectiveError, writes_into
 from fedlightning.oracle.randomness import Randomness, seed_python
@@ -40,41 +51,71 @@ class Sequential(ClientBatching):
 
     def evaluator(self, objective: Objective, calls: int) -> Evaluate:
         """Return a function that applies plain autograd to each client; every failure is the objective's own error."""
+        return _OneByOne(objective)
 
-        def forward(*arguments: Any) -> Any:
-            with LoneLayers(channels_last=objective.autocast.on_cpu):
-                return objective(*arguments)
 
-        def evaluate(
-            w: Tensor,
-            v: Tensor,
-            b: Tensor,
-            data: Any,
-            blocks: Blocks = "both",
-            randomness: Randomness | None = None,
-        ) -> Evaluation:
-            rows = []
+class _OneByOne:
+    """Computes the operators of one client after the other."""
+
+    def __init__(self, objective: Objective) -> None:
+        self._objective = objective
+
+    def __call__(
+        self, w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks = "both", randomness: Randomness | None = None
+    ) -> Evaluation:
+        found = self._gradients(w, v, b, data, blocks, randomness)
+        return _stack([each.joined(self._objective, w) for each in found])
+
+    def step(
+        self, w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks, randomness: Randomness | None, lr: float
+    ) -> Evaluation | None:
+        """Take a step in place; see :class:`~fedlightning.oracle.base.StepsInPlace`."""
+        autocast = self._objective.autocast
+        if w.dtype not in ROUNDED_ALIKE or autocast.scale != 1 or not autocast.on_cpu:
+            return None
+        rows = []
+        for found in self._gradients(w, v, b, data, blocks, randomness):
+            rows.append(apart(replace(found, shared=()).joined(self._objective, w), w))
+            operator = self._objective.space.shared.to_operator(found.shared)
+            with torch.no_grad():
+                torch._foreach_sub_(found.points, [_outside(part, w) for part in operator], alpha=lr)
+        return replace(_stack(rows), g=w)
+
+    def _gradients(
+        self, w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks, randomness: Randomness | None
+    ) -> Iterator[Gradients]:
+        """Yield the gradients of each client, after which the client's point may be changed."""
+        objective = self._objective
+        seeds = None if randomness is None else randomness.seeds()
+        for i in range(len(w)):
             version = w._version, v._version
-            seeds = None if randomness is None else randomness.seeds()
-            for i in range(len(w)):
-                own = map_tensors(itemgetter(i), data)
-                if seeds is not None:
-                    seed_device(w.device, seeds[i])
-                    seed_python(seeds[i])  # it may begin to draw from Python at any time
-                try:
-                    rows.append(differentiate(objective, forward, w[i], v[i], b[i], own, blocks))
-                except ObjectiveError:
-                    raise
-                except Exception as error:
-                    raise ObjectiveError(f"{type(error).__name__}: {error}", place=i) from error
-                if (w._version, v._version) != version:
-                    raise writes_into(objective.name, None, place=i)
-            return rows[0] if len(rows) == 1 else _stack(rows)
+            own = map_tensors(itemgetter(i), data)
+            if seeds is not None:
+                seed_device(w.device, seeds[i])
+                seed_python(seeds[i])  # it may begin to draw from Python at any time
+            try:
+                found = gradients(objective, self._forward, w[i], v[i], b[i], own, blocks)
+            except ObjectiveError:
+                raise
+            except Exception as error:
+                raise ObjectiveError(f"{type(error).__name__}: {error}", place=i) from error
+            if (w._version, v._version) != version:
+                raise writes_into(objective.name, None, place=i)
+            yield found
 
-        return evaluate
+    def _forward(self, *arguments: Any) -> Any:
+        with LoneLayers(channels_last=self._objective.autocast.on_cpu):
+            return self._objective(*arguments)
+
+
+def _outside(part: Tensor, w: Tensor) -> Tensor:
+    """Return a part of the operator, copied if it lies in the points, which steps change one parameter at a time."""
+    return part.clone() if part.untyped_storage().data_ptr() == w.untyped_storage().data_ptr() else part
 
 
 def _stack(rows: list[Evaluation]) -> Evaluation:
+    if len(rows) == 1:
+        return rows[0]
     for row in rows:
         if odd := sorted(row.scalars.keys() ^ rows[0].scalars.keys()):
             raise ObjectiveError(

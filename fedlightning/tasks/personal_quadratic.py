@@ -75,8 +75,8 @@ class PersonalQuadratic(FederatedLightningModule):
     def objective(self, batch: Tensor) -> Tensor:
         """Return f_i; ``batch [B]`` repeats the client's number."""
         w = torch.cat([self.u, self.v])
-        matrix = self.matrix.index_select(0, batch).mean(0)
-        return w @ matrix @ w / 2 + self.offset.index_select(0, batch).mean(0) @ w
+        matrix, offset = (problem.index_select(0, batch).mean(0) for problem in (self.matrix, self.offset))
+        return w @ (matrix @ w / 2 + offset)
 
     @property
     def solution(self) -> tuple[Tensor, Tensor]:

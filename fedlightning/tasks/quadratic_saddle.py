@@ -97,9 +97,8 @@ class QuadraticSaddle(FederatedLightningModule):
         q = self.offset.index_select(0, batch).mean(0)
         if self.noise:
             q = q + self.noise * torch.randn_like(q)
-        n = len(self.x)
-        quadratic = self.x @ g[:n, :n] @ self.x / 2 - self.y @ g[n:, n:] @ self.y / 2
-        return quadratic + self.x @ g[:n, n:] @ self.y + q[:n] @ self.x - q[n:] @ self.y
+        z, reflected = torch.cat([self.x, self.y]), torch.cat([self.x, -self.y])
+        return reflected @ (g @ z / 2 + q)
 
     @property
     def solution(self) -> Tensor:

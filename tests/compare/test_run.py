@@ -7,6 +7,7 @@ from functools import partialmethod
 from pathlib import Path
 
 import pytest
+import torch
 
 from fedlightning.callbacks import LastCheckpoint
 from fedlightning.cli import main
@@ -22,6 +23,13 @@ def test_finished_runs_are_not_run_again(monkeypatch, capsys):
     compare(**arguments())
     assert Path("out/results.csv").read_text() == before
     assert "2 of 2 runs are already finished" in capsys.readouterr().out
+
+
+def test_runs_share_a_parser_and_keep_hyper_parameters_of_their_own():
+    compare(**arguments(set=["trainer.max_steps=1", *SMALL[1:]]))
+    stored = [torch.load(f"out/{name}/seed-0/last.ckpt", weights_only=True) for name in ("FedMM", "FedAvg")]
+    used = [each["hyper_parameters"]["algorithm"]["class_path"].rpartition(".")[2] for each in stored]
+    assert used == ["FedMM", "FedAvg"]
 
 
 def test_another_configuration_is_run_anew():

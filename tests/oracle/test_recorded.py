@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from fedlightning.algorithms import SCAFFOLD, FedAvg, FedAvgGDA
-from fedlightning.oracle import Vectorized
+from fedlightning.oracle import Sequential, Vectorized
 from fedlightning.oracle.gradient import GradientOracle
 from fedlightning.oracle.randomness import Randomness
-from tests.support.cohorts import NETS, classify, conv, setting
+from tests.support.cohorts import NETS, Swapping, conv, logs_a_weight, setting
 from tests.support.small import Line, Normed, Personal, fitted, regression_data
 
 
@@ -18,10 +18,11 @@ class Saddle(Line):
 
 
 WAYS = {
-    "together": {},
-    "in parts": {"parts": 2},
-    "each": {"backward": "each", "threads": 1},
-    "side by side": {"backward": "each", "threads": 2},
+    "together": Vectorized(),
+    "in parts": Vectorized(parts=2),
+    "each": Vectorized(backward="each", threads=1),
+    "side by side": Vectorized(backward="each", threads=2),
+    "one by one": Sequential(),
 }
 
 
@@ -37,7 +38,7 @@ def test_the_bits_are_those_of_gradient_and_subtraction(name, way, dtype):
     objective, w, v, b, data = setting(make(), shape, dtype)
     objective.draws = False
     w, v, b, data = wide(w), wide(v), wide(b), tuple(map(wide, data))
-    evaluate = Vectorized(**WAYS[way]).evaluator(objective, 100)
+    evaluate = WAYS[way].evaluator(objective, 100)
     seeds = Randomness(range(len(w)), 0)
     for _ in range(2):
         evaluate(w, v, b, data, "both", seeds)
@@ -95,38 +96,11 @@ def test_nothing_of_16_bits_is_stepped_in_parts(dtype):
     """Torch subtracts the last numbers of a row with a step size of 16 bits, all others with one of 32."""
     objective, w, v, b, data = setting(torch.nn.Sequential(torch.nn.Linear(6, 3)), (6,), dtype)
     objective.draws = False
-    for way in ({}, {"backward": "each", "threads": 1}):
-        evaluate = Vectorized(**way).evaluator(objective, 100)
+    for way in ("together", "each", "one by one"):
+        evaluate = WAYS[way].evaluator(objective, 100)
         for _ in range(2):
             evaluate(w, v, b, data)
         assert evaluate.step(w.clone(), v, b, data, "both", None, 0.3) is None
-
-
-def logs_a_weight(net, batch):
-    return {"loss": classify(net, batch), "first": net[0].weight[0, 0, 0, 0].detach()}
-
-
-class _Reversed(torch.nn.Module):
-    """Two weights, each of which has the other for its gradient."""
-
-    def __init__(self):
-        super().__init__()
-        self.one, self.two = torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.full((3,), 2.0))
-
-    def forward(self, x):
-        return _Swapped.apply(self.one, self.two) + 0 * x.sum()
-
-
-class _Swapped(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, one, two):
-        ctx.save_for_backward(one, two)
-        return (one * two).sum()
-
-    @staticmethod
-    def backward(ctx, grad):
-        one, two = ctx.saved_tensors
-        return two.detach(), one.detach()
 
 
 def test_a_logged_value_that_lies_in_the_point_is_not_stepped_in_place():
@@ -142,7 +116,7 @@ def test_a_logged_value_that_lies_in_the_point_is_not_stepped_in_place():
 
 def test_gradients_that_lie_in_the_point_are_not_stepped_in_place():
     """Otherwise the second weight would move along the first one's new value."""
-    objective, w, v, b, data = setting(_Reversed(), (2,), loss=lambda net, batch: net(batch[0]))
+    objective, w, v, b, data = setting(Swapping(), (2,), loss=lambda net, batch: net(batch[0]))
     evaluate = Vectorized(backward="each", threads=1).evaluator(objective, 100)
     for _ in range(2):
         g = evaluate(w, v, b, data).g
@@ -169,7 +143,7 @@ def test_a_fit_is_the_same_bit_for_bit(make, way, monkeypatch):
     tasks = []
     for _ in range(2):
         torch.manual_seed(0)
-        tasks.append(make(oracle=Vectorized(**WAYS[way])))
+        tasks.append(make(oracle=WAYS[way]))
         fitted(tasks[-1], regression_data(local_steps=25), limit_val_batches=0)
         monkeypatch.setattr(GradientOracle, "step_in_place", lambda *args: False)
     for name, value in tasks[1].state_dict().items():

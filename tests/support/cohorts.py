@@ -110,6 +110,33 @@ def setting(net, shape, dtype=torch.float64, loss=classify, personal=()):
     return objective, w, v, b, data
 
 
+def logs_a_weight(net, batch):
+    return {"loss": classify(net, batch), "first": net[0].weight[0, 0, 0, 0].detach()}
+
+
+class Swapping(nn.Module):
+    """Two weights, each of which has the other for its gradient."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Parameter(torch.ones(3)), nn.Parameter(torch.full((3,), 2.0))
+
+    def forward(self, x):
+        return _Swapped.apply(self.one, self.two) + 0 * x.sum()
+
+
+class _Swapped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, one, two):
+        ctx.save_for_backward(one, two)
+        return (one * two).sum()
+
+    @staticmethod
+    def backward(ctx, grad):
+        one, two = ctx.saved_tensors
+        return two.detach(), one.detach()
+
+
 def assert_equal_evaluations(one, other, tolerance=1e-12):
     for name in ("g", "g_personal", "buffers", "loss"):
         torch.testing.assert_close(getattr(one, name), getattr(other, name), rtol=tolerance, atol=tolerance)
