@@ -26,6 +26,10 @@ _ADVICE = (
     "process of the node to be online still, for up to a minute. If the certificate was not verified, "
     "root_certificates is not of the authority that signed the link's."
 )
+_OF_WORKER = (
+    "If 'Timeout' stands above, the worker was at one message for longer than longest_answer in node.yaml allows; the "
+    "lines after it say where."
+)
 
 
 class Node:
@@ -77,6 +81,7 @@ class Node:
                 "worker",
                 [*python, "fedlightning.flower.worker", str(config_file), str(self._worker)],
                 hopeless=(REFUSED,),
+                advice=_OF_WORKER,
             ),
             Service(
                 "apps",

@@ -15,10 +15,9 @@ pytestmark = [pytest.mark.flower, pytest.mark.filterwarnings("ignore")]
 from flwr.app import Context, RecordDict
 
 from fedlightning.core.errors import InvalidValueError
-from fedlightning.flower.client_app import make_client_app
 from fedlightning.flower.server_app import app
 from tests.support.deployed import hosts_in, server_folder
-from tests.support.local_grid import LocalGrid
+from tests.support.local_grid import LocalGrid, app_of
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +28,7 @@ def _here(monkeypatch):
 
 def test_a_run_goes_through_flower_and_is_resumed(tmp_path):
     server = server_folder(tmp_path / "server")
-    grid = LocalGrid({node: make_client_app(host.handle) for node, host in hosts_in(tmp_path).items()})
+    grid = LocalGrid({node: app_of(host.handle) for node, host in hosts_in(tmp_path).items()})
     rounds = []
     for checkpoint, changes in (("", ["--trainer.max_steps=1"]), ("last", ["--trainer.max_steps=2"])):
         file = "" if not checkpoint else str(next((server / "runs").rglob("last.ckpt")))
