@@ -1,7 +1,7 @@
 """Messages between processes of one machine and one user, over a Unix socket; torch is not needed.
 
-A message is its length in eight bytes, little-endian, and its bytes. A connection carries the seconds for which somebody
-waits for the answer, as a number of eight bytes, then one message and its answer.
+A message is its length in eight bytes, little-endian, and its bytes. A connection carries the seconds for which the
+answer is waited for, as a number of eight bytes, then one message and its answer.
 """
 
 from __future__ import annotations

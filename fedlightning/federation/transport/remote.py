@@ -166,12 +166,13 @@ class Remote:
         return batch.invitations
 
     def checkpoint(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps of the clients: numbers of samples, and which of their answers counted."""
-        return {"samples": self.directory.samples.clone(), **self.ledger.checkpoint()}
+        """Return what a checkpoint keeps of the clients: what their data are known by, and which answers counted."""
+        directory = self.directory
+        return {"samples": directory.samples.clone(), "data": dict(directory.data), **self.ledger.checkpoint()}
 
     def resume(self, stored: Mapping[str, Any]) -> None:
         """Go on from a :meth:`checkpoint`."""
-        self.directory.resume(stored["samples"])
+        self.directory.resume(stored["samples"], stored["data"])
         self.ledger.resume(stored)
 
     def _begin_tables(self, roster: Roster) -> None:

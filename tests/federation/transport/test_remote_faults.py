@@ -258,7 +258,7 @@ def test_a_server_that_resumes_ends_where_the_undisturbed_one_does(name, tmp_pat
         for batch in batches[index + 1 :]:
             later.run(batch, Autocast("cpu"))
         assert torch.equal(later.point, here.point)
-        assert len(list(tmp_path.glob("*/*"))) == len(NODES) * 2  # one federation, and the lock
+        assert len(list(tmp_path.glob("*/*"))) == len(NODES) * 3  # one federation, the lock, and the key of digests
     assert_same_states(here, later, tmp_path, NODES)
 
 
