@@ -14,6 +14,7 @@ from pathlib import Path
 from sysconfig import get_path
 
 from fedlightning.core.errors import MissingFileError
+from fedlightning.flower.build_attempts import BuildAttempts
 from fedlightning.flower.commands import write_commands
 from fedlightning.flower.log_lines import begin_log
 from fedlightning.flower.node_app import WORKER
@@ -125,6 +126,7 @@ def start(config_file: str) -> None:
     config.require_credentials()
     begin_log("node")
     folder = Path(tempfile.mkdtemp(prefix="fedlightning-"))  # the owner's alone, and its path is short enough
+    BuildAttempts(config.states_folder).forget()  # somebody has looked after the node
     supervisor = Supervisor()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: supervisor.stop())
