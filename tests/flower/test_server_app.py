@@ -44,3 +44,10 @@ def test_a_run_goes_through_flower_and_is_resumed(tmp_path):
 def test_without_a_folder_it_says_how_runs_are_started():
     with pytest.raises(InvalidValueError, match=r"folder='': which federation\? Start runs by fedlightning federation"):
         app(LocalGrid({}), Context(1, 0, {}, RecordDict(), {"folder": ""}))
+
+
+@pytest.mark.parametrize("changes", ["--trainer.max_steps=2", "{}", "[1]", '"--a=1"'])
+def test_changes_that_are_no_list_of_options_are_named(changes, tmp_path):
+    config = {"folder": str(server_folder(tmp_path / "server")), "changes": changes}
+    with pytest.raises(InvalidValueError, match=r"changes='.*': expected a JSON list of options, such as"):
+        app(LocalGrid({}), Context(1, 0, {}, RecordDict(), config))

@@ -23,7 +23,7 @@ from fedlightning.federation.protocol import (
 )
 from fedlightning.federation.remote.carrier import Carrier
 from fedlightning.federation.remote.checks import AnswerChecks
-from fedlightning.federation.remote.enrolment import Directory, merged
+from fedlightning.federation.remote.enrolment import Directory, EnrolmentError, merged
 from fedlightning.federation.remote.exchange import Exchange
 from fedlightning.federation.remote.expectations import Expectation, Expectations
 from fedlightning.federation.remote.generation import Generation, RequestDigest
@@ -121,7 +121,11 @@ class Remote:
         packets = dict.fromkeys(self.directory.nodes, encode_join(precision))
         rosters: dict[str, Roster] = {}
         for node, packet in self._exchange.answers(packets, "join", "Before the first round", self._deadlines.enrol):
-            rosters[self.directory.name(node)] = decode_roster(packet)
+            name = self.directory.name(node)
+            try:
+                rosters[name] = decode_roster(packet)
+            except PacketError as error:
+                raise EnrolmentError(f"{name} cannot join: {error}") from error
         roster = merged(rosters, self.directory)
         self._begin_tables(roster)
         return roster

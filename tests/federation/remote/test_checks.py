@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import re
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -69,6 +70,33 @@ def test_wrong_answers_are_named(answer, why):
     assert found is not None
     with pytest.raises(ValueError, match=why):
         raise ValueError(found)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """An update with a number and a flag beside its tensor."""
+
+    w: torch.Tensor
+    steps: float = 3.0
+    complete: bool | None = None
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"steps": 5.0}, None),
+        ({"steps": None}, "'steps' is a NoneType; expected a float"),
+        ({"steps": True}, "'steps' is a bool; expected a float"),
+        ({"steps": 1e30}, r"'steps' is 1e\+30, above 1e\+12"),
+        ({"steps": float("nan")}, "'steps' is nan, above"),
+        ({"complete": True}, "'complete' is a bool; expected a NoneType"),
+    ],
+)
+def test_plain_values_of_an_update_are_compared_too(changed, why):
+    expected = replace(EXPECTED, update=Counted(torch.zeros(1, 3)))
+    answer = replace(RIGHT, update=Counted(torch.ones(1, 3), **changed))
+    found = AnswerChecks().objection(answer, REQUEST, expected, [6, 7])
+    assert (found is None) if why is None else re.search(why, found)
 
 
 def test_the_limit_is_the_user_s():

@@ -11,6 +11,7 @@ import torch
 
 from fedlightning import algorithms as fl
 from fedlightning.federation.protocol import Invitation, Precision, Stamp
+from fedlightning.federation.remote.enrolment import EnrolmentError
 from fedlightning.federation.remote.failure import Failure, encode_failure
 from fedlightning.federation.remote.packet import Packet
 from fedlightning.federation.remote.rounds import RemoteRounds
@@ -258,6 +259,19 @@ def test_partial_cohorts_end_where_the_simulation_does_though_answers_are_lost(n
     assert len(lost) > 6
     assert torch.equal(there.point, here.point)
     assert_same_states(here, there, tmp_path, NODES)
+
+
+def test_a_roster_that_cannot_be_read_is_named_with_its_node(tmp_path):
+    carrier, there = federation(ALGORITHMS["SCAFFOLD"], tmp_path)
+
+    def damaged(packet):
+        return [replace(packet, arrays={}) if packet.kind == "roster" else packet]
+
+    carrier.tamper[101] = damaged
+    with pytest.raises(
+        EnrolmentError, match=r"node node-101 \(clients 1, 4\) cannot join: .* lacks the array 'samples'"
+    ):
+        there.remote.join(Precision())
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
