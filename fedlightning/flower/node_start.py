@@ -5,10 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import shlex
-import shutil
 import signal
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from sysconfig import get_path
@@ -19,6 +17,7 @@ from fedlightning.flower.commands import write_commands
 from fedlightning.flower.log_lines import begin_log
 from fedlightning.flower.node_app import WORKER
 from fedlightning.flower.node_config import NodeConfig, read_node_config
+from fedlightning.flower.short_folder import short_folder
 from fedlightning.flower.supervisor import REFUSED, Service, Supervisor
 
 _LOG = logging.getLogger(__name__)
@@ -125,19 +124,16 @@ def start(config_file: str) -> None:
     config = read_node_config(file)
     config.require_credentials()
     begin_log("node")
-    folder = Path(tempfile.mkdtemp(prefix="fedlightning-"))  # the owner's alone, and its path is short enough
     BuildAttempts(config.states_folder).forget()  # somebody has looked after the node
     supervisor = Supervisor()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: supervisor.stop())
-    try:
+    with short_folder() as folder:
         node = Node(config, file, folder)
         words = [f"{name}={shlex.quote(value)}" for name, value in node.settings.items()]
         command = shlex.join([Path(node.flower[0]).name, *node.flower[1:]])
         print(f"$ {' '.join(words)} {command}", flush=True)
         node.run(supervisor, ready=lambda: _LOG.info("Node %s turns to the link at %s", config.name, config.superlink))
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     _LOG.info("Node %s has ended", config.name)
     if supervisor.status:
         raise SystemExit(1)
