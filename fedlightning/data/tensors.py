@@ -92,8 +92,8 @@ def stored_samples(dataset: Dataset[Any], index: Tensor) -> list[Tensor]:
     """
     data = in_memory(dataset)
     if isinstance(data, MixedTensorData):
-        part = shape_of_samples(data, index)
-        data, index = data.parts[part], index - data.offsets[part]
+        part = data.shape_of(int(index[0]))
+        return stored_samples(data.parts[part], index - data.offsets[part])
     if data is not None:
         return [leaf[index] for leaf in flatten(data.tensors)[0]]
     targets: Any = getattr(dataset, "targets", None)

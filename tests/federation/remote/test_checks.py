@@ -72,6 +72,25 @@ def test_wrong_answers_are_named(answer, why):
         raise ValueError(found)
 
 
+@pytest.mark.parametrize(
+    ("value", "largest"),
+    [
+        (torch.tensor([1.0, -9e12]), "9e+12"),
+        (torch.tensor([torch.nan, -9e12]), "9e+12"),
+        (torch.tensor([-torch.inf, 9e12, torch.inf]), "9e+12"),
+        (torch.tensor([5 * 10**12]), "5e+12"),
+        (torch.tensor([2.0**50], dtype=torch.bfloat16), "1e+15"),
+        (torch.tensor([torch.nan, torch.inf]), None),
+        (torch.tensor([True, False]), None),
+        (torch.zeros(0, 3), None),
+        (torch.tensor([-128], dtype=torch.int8), None),
+    ],
+)
+def test_the_largest_finite_number_is_found_among_all_kinds(value, largest):
+    expected = [] if largest is None else [f"'w' has numbers up to {largest}, above 1e+12"]
+    assert list(AnswerChecks().too_large({"w": value})) == expected
+
+
 @dataclass(frozen=True)
 class Counted:
     """An update with a number and a flag beside its tensor."""
