@@ -133,7 +133,8 @@ def send(connection: socket.socket, data: bytes) -> None:
         OSError: If the other end is gone.
     """
     connection.sendall(len(data).to_bytes(8, "little"))
-    connection.sendall(data)
+    if data:  # the other end may have answered an empty message already, and be gone
+        connection.sendall(data)
 
 
 def received(connection: socket.socket, largest: int) -> bytes:
