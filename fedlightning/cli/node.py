@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from fedlightning.cli import node_forget
 from fedlightning.cli.groups import chosen
 from fedlightning.cli.node_models import arguments_of_export, arguments_of_predict, export, predict
 
@@ -55,6 +56,9 @@ COMMANDS = {
     "start": Command("Run a node until it is stopped: its worker, and Flower's process.", _arguments_of_start, _start),
     "export": Command("Write a client's own model to a file.", arguments_of_export, export),
     "predict": Command("Write what a client's own model predicts on data of the node.", arguments_of_predict, predict),
+    "forget": Command(
+        "Remove what the node keeps of federations that are over.", node_forget.add_arguments, node_forget.forget
+    ),
 }
 """The commands of the group, by name."""
 
@@ -68,4 +72,5 @@ commands:
   fedlightning node start --config node.yaml
   fedlightning node export --config node.yaml --client 0 --out model.pt --part network
   fedlightning node predict --config node.yaml --client 0 --out predictions.pt
+  fedlightning node forget --config node.yaml
 """

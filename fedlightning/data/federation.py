@@ -10,7 +10,7 @@ from torch.utils.data import Dataset
 
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.data.partition import Partition
-from fedlightning.data.tensors import in_memory, shape_of_samples
+from fedlightning.data.tensors import in_memory, shape_of_samples, stored_samples
 from fedlightning.federation.sources import Source
 
 
@@ -57,3 +57,7 @@ class Federation:
     def shape_of(self, positions: Tensor) -> int:
         """Return the number of the shape that the training samples at ``positions [n]`` share; 0 if all have one."""
         return shape_of_samples(self.train, positions)
+
+    def stored(self, positions: Tensor) -> list[Tensor]:
+        """Return what is known of the training samples at ``positions [n]`` without loading them, ``[n, ...]``."""
+        return stored_samples(self.train, positions)

@@ -84,6 +84,29 @@ def in_memory(dataset: Dataset[Any]) -> TensorData | MixedTensorData | None:
     return dataset if isinstance(dataset, MixedTensorData) else as_tensor_data(dataset)
 
 
+def stored_samples(dataset: Dataset[Any], index: Tensor) -> list[Tensor]:
+    """Return what is known of the samples at ``index [n]`` without loading one, leaves ``[n, ...]``.
+
+    These are the samples themselves if they are tensors in memory, before any transform. Of other data sets these are
+    the targets, if the data set has an attribute ``targets`` with a number for every sample, and nothing otherwise.
+    """
+    data = in_memory(dataset)
+    if isinstance(data, MixedTensorData):
+        part = data.shape_of(int(index[0]))
+        return stored_samples(data.parts[part], index - data.offsets[part])
+    if data is not None:
+        return [leaf[index] for leaf in flatten(data.tensors)[0]]
+    targets: Any = getattr(dataset, "targets", None)
+    if not isinstance(targets, Sequence | Tensor) or len(targets) <= int(index.max()):
+        return []
+    own = [_plain(targets[place]) for place in index.tolist()]
+    return [torch.tensor(own)] if all(isinstance(each, int | float) for each in own) else []
+
+
 def shape_of_samples(dataset: Dataset[Any], index: Tensor) -> int:
     """Return the number of the shape that the samples at ``index [n]`` share; 0 in data sets of one shape."""
     return dataset.shape_of(int(index[0])) if isinstance(dataset, MixedTensorData) else 0
+
+
+def _plain(target: Any) -> Any:
+    return target.item() if isinstance(target, Tensor) and target.dim() == 0 else target

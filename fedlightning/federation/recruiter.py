@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -34,14 +35,16 @@ class Recruiter:
         contacted: Number of clients that the last phase sent its request to, whether or not they answered.
     """
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: Transport, sleep: Callable[[float], None] = time.sleep) -> None:
         """Begin a round.
 
         Args:
             transport: Reaches the clients.
+            sleep: Waits for so many seconds.
         """
         self.contacted = 0
         self._transport = transport
+        self._sleep = sleep
         self._last = 0  # of the first phase's invitations, the one that enough have followed
 
     def ask(self, request: Request, invitation: Invitation) -> Heard | None:
@@ -57,6 +60,8 @@ class Recruiter:
         self.contacted = 0
         start = self._last if recruitment.continues else 0
         for number, cohort in enumerate(recruitment.cohorts[start:], start):
+            if number > start and recruitment.pause:
+                self._sleep(recruitment.pause)
             self.contacted += len(cohort)
             answers = self._first(request, cohort, recruitment.first)
             if sum(len(answer.client_ids) for answer in answers) >= recruitment.at_least:

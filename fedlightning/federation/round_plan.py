@@ -50,6 +50,9 @@ class ClientSamples(Protocol):
     def shape_of(self, positions: Tensor) -> int:
         """Return the number of the shape that samples share; 0 where all samples have one shape."""
 
+    def stored(self, positions: Tensor) -> list[Tensor]:
+        """Return what is known of samples without loading them, leaves ``[n, ...]``; empty if nothing is."""
+
 
 class RoundData(Protocol):
     """Says what rounds are made of; :class:`~fedlightning.data.FederatedDataModule` documents the attributes."""

@@ -21,6 +21,7 @@ from fedlightning.federation.client_states import MemoryMapped
 
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 _ADDRESS = re.compile(r"[A-Za-z][\w+.-]*(://|::)")
+_OUTSIDE = re.compile(r"[/\\~]|[A-Za-z]:[/\\]")
 _OWN = "fedlightning"
 
 
@@ -67,7 +68,8 @@ class AllowedClasses:
         """Make sure that a config names nothing but what is allowed, at every depth.
 
         Class paths count, and so does every text that could be the path of something importable: arguments that take
-        functions are given as such. A text that is a path here or an address is refused: configs may name other
+        functions are given as such. A text that is a path out of the node's folder or an address is refused, whether
+        something is there or not, and so is one that names something in the node's folder: configs may name other
         configs to be read, and weights could be read and sent.
 
         Args:
@@ -79,10 +81,15 @@ class AllowedClasses:
             RefusedClassError: At the first name that is not allowed; the message has the name, the list and the remedy.
         """
         for path, where, is_class in _names(config, place):
+            if not is_class and _leads_out(path):
+                raise RefusedClassError(
+                    f"{where}={path!r} is a path, whether anything is there or not, which is not a run's to read. Give "
+                    "its content, or have a class of the node's own read it, and list that class."
+                )
             if not is_class and _is_here(path):
                 raise RefusedClassError(
-                    f"{where}={path!r} is a file or folder of this node, which is not a run's to read. Give its "
-                    "content, or have a class of the node's own read it, and list that class."
+                    f"{where}={path!r} is a file or folder in the folder of this node, which is not a run's to read. "
+                    "Give its content, or have a class of the node's own read it, and list that class."
                 )
             if not is_class and _ADDRESS.match(path):
                 raise RefusedClassError(
@@ -204,10 +211,15 @@ def _is_importable(text: str) -> bool:
         return True
 
 
+def _leads_out(text: str) -> bool:
+    """Return whether a text is a path that does not begin in the present folder or leaves it; no file is looked at."""
+    return bool(_OUTSIDE.match(text)) or ".." in re.split(r"[/\\]", text)
+
+
 def _is_here(text: str) -> bool:
     try:
-        return bool(text) and Path(text).expanduser().exists()
-    except (OSError, ValueError, RuntimeError):
+        return bool(text) and Path(text).exists()
+    except (OSError, ValueError):
         return False
 
 

@@ -19,6 +19,7 @@ from flwr.supernode.runtime import run_clientapp as process
 
 from fedlightning.core.errors import UsageError
 from fedlightning.flower.node_app import app
+from fedlightning.flower.supervisor import end_with_parent
 
 _ARGUMENTS = 2**16
 _FROM_OUTSIDE = ("install_from_fab", "get_load_client_app_fn", "install_app_dependencies")
@@ -49,10 +50,14 @@ def use_installed_app() -> None:
 def serve(path: Path) -> None:
     """Fork a process for every command that is passed on, for ever.
 
+    SIGTERM ends this process and all that it has forked, also those that wait for a link that is away.
+
     Args:
         path: Where to listen; its folder and the socket are the owner's alone.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children
+    os.setpgid(0, 0)
+    signal.signal(signal.SIGTERM, lambda *_: os.killpg(0, signal.SIGKILL))
     path.parent.chmod(0o700)
     path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX)
@@ -68,7 +73,11 @@ def serve(path: Path) -> None:
                 command = json.loads(connection.makefile().readline(_ARGUMENTS))
             except (OSError, ValueError):
                 continue
+            own = os.getpid()
             if not os.fork():
+                end_with_parent(signal.SIGKILL)
+                if os.getppid() != own:
+                    os._exit(1)
                 listener.close()
                 _run(command, connection)
 
@@ -76,6 +85,7 @@ def serve(path: Path) -> None:
 def _run(command: list[str], connection: socket.socket) -> None:
     """Run a command in this process, and end it."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     sys.argv, status = command, 1
     try:
         flwr_clientapp()

@@ -36,7 +36,7 @@ class FlowerCarrier:
     The deadline is also the messages' time to live: a node that has not begun by then does not begin, and late answers
     are refused by Flower. Answers can only be pulled by the number of their message, and those numbers are forgotten
     when an exchange ends, so that nothing of one exchange gets into another. A node that is slow to upload its answer,
-    or killed on the way, holds up neither the deadline nor, among eight nodes, any other.
+    or killed on the way, holds up neither the deadline nor the answers of others, save those fetched together with it.
     """
 
     def __init__(

@@ -18,6 +18,7 @@ from fedlightning.federation.remote.run_config import RunConfig, name_of_run
 from fedlightning.federation.remote.shard import Shard
 from fedlightning.federation.remote.store import GenerationStore
 from fedlightning.flower.allowed_classes import AllowedClasses
+from fedlightning.flower.build_attempts import BuildAttempts
 from fedlightning.flower.built import built_data
 from fedlightning.flower.kept_run import keep_run, kept_run
 from fedlightning.flower.node_config import NodeConfig
@@ -50,6 +51,7 @@ class NodeHost:
         self._allowed = AllowedClasses(config.classes)
         self._allowed.require_there()
         self._store = GenerationStore(config.states_folder)
+        self._attempts = BuildAttempts(config.states_folder)
         self._run: str | None = None
         self._service: NodeService | None = None
         self._fabric = Fabric(accelerator=config.accelerator, devices=1)
@@ -72,6 +74,7 @@ class NodeHost:
         Raises:
             UsageError: If no run has begun.
             RefusedClassError: If a run begins that names classes which the node does not allow.
+            DeadlyRunError: If a run begins that has ended this process each time its task was built.
         """
         text = packet.values.get(RUN) if packet.kind == ENROL else None
         if isinstance(text, str) and text != self._run:
@@ -94,11 +97,12 @@ class NodeHost:
 
     def _service_of(self, text: str) -> tuple[NodeService, Fabric]:
         run, config = RunConfig.of_text(text), self._config
-        task, fabric = placed_task(run, self._allowed, config.accelerator)
-        data = built_data(config, run.seed, run.work)
-        evaluator = NodeEvaluator(task, data, config.places)
-        shard = Shard(data, task.algorithm.phases, config.places, TaskArchitectures(task).of)
-        _LOG.info("Clients %s on %s", ", ".join(map(str, shard.client_ids)), fabric.device)
-        precision = _PRECISIONS[config.precision]
-        name = name_of_run(text)
-        return NodeService(task.run.simulation, shard, self._store, evaluator, precision, name), fabric
+        with self._attempts.building(text):
+            task, fabric = placed_task(run, self._allowed, config.accelerator)
+            data = built_data(config, run.seed, run.work)
+            evaluator = NodeEvaluator(task, data, config.places)
+            shard = Shard(data, task.algorithm.phases, config.places, TaskArchitectures(task).of)
+            _LOG.info("Clients %s on %s", ", ".join(map(str, shard.client_ids)), fabric.device)
+            precision = _PRECISIONS[config.precision]
+            name = name_of_run(text)
+            return NodeService(task.run.simulation, shard, self._store, evaluator, precision, name), fabric

@@ -1,6 +1,7 @@
 """Messages between processes of one machine and one user, over a Unix socket; torch is not needed.
 
-A message is its length in eight bytes, little-endian, and its bytes. A connection carries one message and its answer.
+A message is its length in eight bytes, little-endian, and its bytes. A connection carries the seconds for which the
+answer is waited for, as a number of eight bytes, then one message and its answer.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +21,7 @@ LARGEST = 2**33
 _PIECE = 2**20
 _STALLED = 60.0
 _BROKEN = 3
+_SECONDS = struct.Struct("<d")
 _LOG = logging.getLogger(__name__)
 
 
@@ -57,11 +60,11 @@ class LocalServer:
             os.umask(before)
         self._socket.listen(16)
 
-    def serve(self, handle: Callable[[bytes], bytes], until: Callable[[], bool] = lambda: False) -> None:
+    def serve(self, handle: Callable[[bytes, float], bytes], until: Callable[[], bool] = lambda: False) -> None:
         """Answer messages until told to stop; a message that breaks off is left out.
 
         Args:
-            handle: Returns the answer to a message.
+            handle: Returns the answer to a message; it is also given the seconds for which somebody waits for it.
             until: Whether to stop, asked before each message.
         """
         while not until():
@@ -69,9 +72,9 @@ class LocalServer:
             with connection:
                 connection.settimeout(_STALLED)
                 try:
+                    (seconds,) = _SECONDS.unpack(_exactly(connection, _SECONDS.size))
                     data = received(connection, self._largest)
-                    answer = handle(data)
-                    send(connection, answer)
+                    send(connection, handle(data, seconds))
                 except OSError as error:  # the other process has ended, or stalls
                     _LOG.warning("A message was not answered: %s", error)
 
@@ -80,22 +83,25 @@ class LocalServer:
         self._socket.close()
 
 
-def ask(path: Path, data: bytes, patience: float = 120.0, pause: float = 0.25) -> bytes:
+def ask(path: Path, data: bytes, seconds: float, patience: float = 120.0, pause: float = 0.25) -> bytes:
     """Return the answer of the process behind a socket, however long it computes.
 
     While the process is not there, because it is being started again, the message waits. It is sent again if the
-    process ends before it has answered.
+    process ends before it has answered, and somebody waits still.
 
     Args:
         path: Where the socket lies.
         data: The message.
+        seconds: For how long somebody waits for the answer.
         patience: Seconds to wait for the process to be there.
         pause: Seconds between two looks for it.
 
     Raises:
-        AwayError: If the process is not there after that time, or has ended three times over this message.
+        AwayError: If the process is not there after that time, has ended three times over this message, or ends when
+            nobody waits any more.
     """
-    end, broken = time.monotonic() + patience, 0
+    begun, broken = time.monotonic(), 0
+    end = begun + patience
     while True:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             try:
@@ -106,12 +112,17 @@ def ask(path: Path, data: bytes, patience: float = 120.0, pause: float = 0.25) -
                 time.sleep(pause)
                 continue
             try:
+                connection.sendall(_SECONDS.pack(seconds))
                 send(connection, data)
                 return received(connection, LARGEST)
             except OSError as error:
                 broken, end = broken + 1, time.monotonic() + patience
                 if broken == _BROKEN:
                     raise AwayError(f"it ended {broken} times before it had answered this message") from error
+                if time.monotonic() >= begun + seconds:
+                    raise AwayError(
+                        f"it ended before it had answered this message, after {seconds:g} seconds"
+                    ) from error
         time.sleep(pause)
 
 
@@ -122,7 +133,8 @@ def send(connection: socket.socket, data: bytes) -> None:
         OSError: If the other end is gone.
     """
     connection.sendall(len(data).to_bytes(8, "little"))
-    connection.sendall(data)
+    if data:  # the other end may have answered an empty message already, and be gone
+        connection.sendall(data)
 
 
 def received(connection: socket.socket, largest: int) -> bytes:

@@ -13,8 +13,12 @@ WORKER = "FEDLIGHTNING_WORKER"
 """Environment variable: where the socket of the worker lies."""
 
 
-def ask_worker(data: bytes) -> bytes:
+def ask_worker(data: bytes, seconds: float) -> bytes:
     """Return the worker's answer to a message.
+
+    Args:
+        data: The message.
+        seconds: For how long the server waits for the answer.
 
     Raises:
         AwayError: If the worker is away for longer than it takes to start it again.
@@ -23,7 +27,7 @@ def ask_worker(data: bytes) -> bytes:
     path = os.environ.get(WORKER)
     if path is None:
         raise UsageError("This node's app needs its worker. Start both by: fedlightning node start --config node.yaml")
-    return ask(Path(path), data)
+    return ask(Path(path), data, seconds)
 
 
 app = make_client_app(ask_worker)

@@ -13,6 +13,7 @@ import yaml
 
 from fedlightning.core.errors import FedlightningError, InvalidTypeError, InvalidValueError, MissingFileError
 from fedlightning.core.strict_yaml import read_mapping
+from fedlightning.core.validation import require
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(\d{1,5})")
@@ -40,6 +41,8 @@ class NodeConfig:
         accelerator: What to compute on, one of :data:`ACCELERATORS`.
         precision: Precision of the objective, one of :data:`PRECISIONS`; None for what the server asks for.
         port: Port of Flower's node process on this machine, from 1 to 65535, open on 127.0.0.1 alone.
+        longest_answer: Seconds above 0 after which a worker that has not answered a message is ended and started again;
+            None for three times as long as the server waits for the answer, and at least ten minutes.
         folder: Folder that relative paths count from, which is that of the file; it is not written.
 
     Raises:
@@ -58,6 +61,7 @@ class NodeConfig:
     accelerator: str = "auto"
     precision: str | None = None
     port: int = 9500
+    longest_answer: float | None = None
     folder: Path = field(default_factory=Path, compare=False)
 
     def __post_init__(self) -> None:
@@ -82,6 +86,7 @@ class NodeConfig:
             )
         if type(self.port) is not int or not 1 <= self.port <= 65535:
             raise InvalidValueError(f"port={self.port!r}: expected a whole number from 1 to 65535.")
+        require(self, "longest_answer", above=0.0, optional=True)
 
     @property
     def places(self) -> dict[int, int]:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import logging
 import os
 import shlex
-import shutil
 import signal
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from sysconfig import get_path
 
 from fedlightning.core.errors import MissingFileError
+from fedlightning.flower.build_attempts import BuildAttempts
 from fedlightning.flower.commands import write_commands
 from fedlightning.flower.log_lines import begin_log
 from fedlightning.flower.node_app import WORKER
 from fedlightning.flower.node_config import NodeConfig, read_node_config
+from fedlightning.flower.short_folder import short_folder
 from fedlightning.flower.supervisor import REFUSED, Service, Supervisor
 
 _LOG = logging.getLogger(__name__)
@@ -25,6 +25,10 @@ _ADVICE = (
     "If the link refused the node ([2004] above), the node's key is not registered there, or the link takes an earlier "
     "process of the node to be online still, for up to a minute. If the certificate was not verified, "
     "root_certificates is not of the authority that signed the link's."
+)
+_OF_WORKER = (
+    "If 'Timeout' stands above, the worker was at one message for longer than longest_answer in node.yaml allows; the "
+    "lines after it say where."
 )
 
 
@@ -77,6 +81,7 @@ class Node:
                 "worker",
                 [*python, "fedlightning.flower.worker", str(config_file), str(self._worker)],
                 hopeless=(REFUSED,),
+                advice=_OF_WORKER,
             ),
             Service(
                 "apps",
@@ -119,18 +124,16 @@ def start(config_file: str) -> None:
     config = read_node_config(file)
     config.require_credentials()
     begin_log("node")
-    folder = Path(tempfile.mkdtemp(prefix="fedlightning-"))  # the owner's alone, and its path is short enough
+    BuildAttempts(config.states_folder).forget()  # somebody has looked after the node
     supervisor = Supervisor()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: supervisor.stop())
-    try:
+    with short_folder() as folder:
         node = Node(config, file, folder)
         words = [f"{name}={shlex.quote(value)}" for name, value in node.settings.items()]
         command = shlex.join([Path(node.flower[0]).name, *node.flower[1:]])
         print(f"$ {' '.join(words)} {command}", flush=True)
         node.run(supervisor, ready=lambda: _LOG.info("Node %s turns to the link at %s", config.name, config.superlink))
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     _LOG.info("Node %s has ended", config.name)
     if supervisor.status:
         raise SystemExit(1)

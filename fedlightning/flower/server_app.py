@@ -40,5 +40,19 @@ def main(grid: Grid, context: Context) -> None:
         server.federation.num_clients,
         server.runs,
         str(Path(str(values[CHECKPOINT])).expanduser()) if values[CHECKPOINT] else "",
-        json.loads(str(values[CHANGES]) or "[]"),
+        _changes(str(values[CHANGES]) or "[]"),
     )
+
+
+def _changes(text: str) -> list[str]:
+    """Return the changes of a run's config from how ``flwr run`` was given them."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+        raise InvalidValueError(
+            f'{CHANGES}={text[:80]!r}: expected a JSON list of options, such as ["--trainer.max_steps=20"]. '
+            "fedlightning federation run FOLDER --trainer.max_steps=20 writes it."
+        )
+    return found

@@ -109,7 +109,7 @@ class Supervisor:
 
     def _start(self, service: Service) -> None:
         service.process = subprocess.Popen(
-            service.command, env=service.environment, stdin=subprocess.DEVNULL, preexec_fn=_end_with_parent
+            service.command, env=service.environment, stdin=subprocess.DEVNULL, preexec_fn=end_with_parent
         )
         service.started_at, service.due_at = self._clock(), None
         _LOG.info("%s started, process %d", service.name, service.process.pid)
@@ -136,7 +136,11 @@ class Supervisor:
         _LOG.warning("%s %s and is started again in %g seconds.%s", service.name, why, pause, advice)
 
 
-def _end_with_parent() -> None:
-    """Have the kernel end a process with the one that started it, however that one ends; Linux alone can."""
+def end_with_parent(number: int = signal.SIGTERM) -> None:
+    """Have the kernel end this process with the one that started it, however that one ends; Linux alone can.
+
+    Args:
+        number: The signal by which it is ended.
+    """
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PARENT_DEATH, signal.SIGTERM)
+        ctypes.CDLL(None).prctl(_PARENT_DEATH, number)

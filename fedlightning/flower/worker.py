@@ -16,6 +16,7 @@ from fedlightning.flower.local_socket import LocalServer
 from fedlightning.flower.log_lines import begin_log
 from fedlightning.flower.node_config import read_node_config
 from fedlightning.flower.supervisor import REFUSED
+from fedlightning.flower.time_limit import limit_of, time_limit
 
 _LOG = logging.getLogger("fedlightning.flower.worker")  # also where the module is run by its file
 
@@ -31,11 +32,17 @@ def main(config_file: str, socket: str) -> None:
     try:
         config = read_node_config(config_file)
         enter(config.folder)
-        host = NodeHost(config)
+        with time_limit(limit_of(longest=config.longest_answer)):
+            host = NodeHost(config)
     except FedlightningError as error:
         _LOG.error("%s", error)
         raise SystemExit(REFUSED) from None
-    LocalServer(Path(socket)).serve(host.handle)
+
+    def handle(data: bytes, seconds: float) -> bytes:
+        with time_limit(limit_of(seconds, config.longest_answer)):
+            return host.handle(data)
+
+    LocalServer(Path(socket)).serve(handle)
 
 
 if __name__ == "__main__":

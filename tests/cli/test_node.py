@@ -28,6 +28,7 @@ def test_help_names_every_command(capsys):
         (["start"], "--config"),
         (["start", "--confg=x"], "--confg"),
         (["start", "--config=x", "--insecure"], "--insecure"),
+        (["forget"], "--config"),
     ],
 )
 def test_mistakes_are_named(arguments, said, capsys):

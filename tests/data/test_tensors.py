@@ -10,7 +10,7 @@ from torch.utils.data import TensorDataset
 from fedlightning import FederatedLightningModule
 from fedlightning.algorithms import FedAvg
 from fedlightning.data import MixedTensorData, TensorData
-from fedlightning.data.tensors import as_tensor_data, in_memory, shape_of_samples
+from fedlightning.data.tensors import as_tensor_data, in_memory, shape_of_samples, stored_samples
 from fedlightning.oracle import Sequential
 from tests.support.evaluated import two_rounds
 from tests.support.with_gaps import Listed
@@ -46,6 +46,23 @@ def test_data_sets_that_are_tensors_are_recognised():
 def test_data_of_one_shape_have_shape_0():
     assert shape_of_samples(MIXED, torch.tensor([5, 6])) == 1
     assert shape_of_samples(TensorData(torch.zeros(9)), torch.tensor([5])) == 0
+
+
+def test_what_is_in_memory_of_samples_is_known_without_loading_them():
+    index = torch.tensor([2, 0])
+    pair = TensorDataset(torch.arange(6).view(3, 2), torch.arange(3.0))
+    assert [leaf.tolist() for leaf in stored_samples(pair, index)] == [[[4, 5], [0, 1]], [2.0, 0.0]]
+    changing = TensorData(pair.tensors, lambda item: torch.rand(2))
+    assert torch.equal(stored_samples(changing, index)[0], stored_samples(pair, index)[0])
+    assert [leaf.tolist() for leaf in stored_samples(MIXED, torch.tensor([6, 3]))] == [[[6, 7], [0, 1]]]
+    loaded = Listed(pair)
+    assert stored_samples(loaded, index) == []
+    for targets in ([7, 8, 9], torch.tensor([7, 8, 9])):
+        loaded.targets = targets
+        assert [leaf.tolist() for leaf in stored_samples(loaded, index)] == [[9, 7]]
+    for targets in (["a", "b", "c"], [7, 8], torch.zeros(3, 2)):
+        loaded.targets = targets
+        assert stored_samples(loaded, index) == []
 
 
 def test_samples_take_the_dtype_of_what_is_trained():

@@ -56,6 +56,13 @@ def test_a_phase_is_given_up_if_too_few_answer_every_time():
     assert (heard, recruiter.contacted) == (None, 9)
 
 
+def test_between_two_invitations_there_is_a_pause():
+    slept = []
+    transport = Answering(5)
+    _, heard = recruit(transport, recruiter=Recruiter(transport, slept.append), pause=2.5)
+    assert (heard, slept) == ([5], [2.5])
+
+
 @pytest.mark.parametrize(("continues", "asked"), [(True, [[3, 4, 5]]), (False, [[0, 1, 2], [3, 4, 5]])])
 def test_a_later_phase_may_go_on_with_the_clients_of_the_first(continues, asked):
     transport = Answering(4)

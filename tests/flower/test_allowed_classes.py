@@ -174,10 +174,24 @@ def test_what_is_not_installed_is_named():
 
 
 def test_files_of_the_node_are_not_a_runs_to_read(tmp_path, monkeypatch):
-    file = tmp_path / "network.yaml"
-    file.write_text("class_path: subprocess.Popen")
+    (tmp_path / "network.yaml").write_text("class_path: subprocess.Popen")
+    (tmp_path / "scans").mkdir()
     monkeypatch.chdir(tmp_path)
-    for path in (str(file), "network.yaml", str(tmp_path), "~"):
-        with pytest.raises(RefusedClassError, match=r"model\.marker=.* is a file or folder of this node"):
+    for path in ("network.yaml", "./network.yaml", "scans"):
+        with pytest.raises(RefusedClassError, match=r"model\.marker=.* is a file or folder in the folder of this node"):
             require(task(marker=path), "fedlightning", HOSPITAL)
-    require(task(marker="other.yaml"), "fedlightning", HOSPITAL)
+    for text in ("other.yaml", "organisation/model"):
+        require(task(marker=text), "fedlightning", HOSPITAL)
+
+
+@pytest.mark.parametrize("path", ["{}/{}", "~/{1}", "~", "../{1}", "scans/../../{1}", "C:\\{1}", "\\\\{1}", "/"])
+def test_a_run_does_not_learn_what_is_on_the_node_s_machine(path, tmp_path):
+    """What leads out of the node's folder is refused in the same words, whether it is there or not."""
+    (tmp_path / "present").touch()
+    said = []
+    for name in ("present", "missing"):
+        with pytest.raises(RefusedClassError) as refusal:
+            require(task(marker=path.format(tmp_path, name)), "fedlightning", HOSPITAL)
+        said.append(str(refusal.value).replace(name, "it"))
+    assert said[0] == said[1]
+    assert "is a path, whether anything is there or not" in said[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import stat
 import subprocess
@@ -102,3 +103,39 @@ def test_a_command_comes_soon(apps, tmp_path):
     subprocess.run([tmp_path / "commands" / "flwr-clientapp", "--help"], check=True)
     after = os.times()
     assert after.children_user + after.children_system - before.children_user - before.children_system < 0.5
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are looked for in /proc")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_what_waits_for_a_link_that_is_away_ends_with_the_process(number, tmp_path):
+    path = tmp_path / "run" / "apps"
+    path.parent.mkdir()
+    write_commands(tmp_path / "commands", path)
+    command = [sys.executable, "-m", "fedlightning.flower.app_processes", str(path)]
+    nowhere = ["--runtime-api-address", "127.0.0.1:1", "--token", "none", "--insecure"]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as running:
+        while not path.exists():
+            time.sleep(0.05)
+        waiting = subprocess.Popen([tmp_path / "commands" / "flwr-clientapp", *nowhere], stderr=subprocess.DEVNULL)
+        end = time.monotonic() + 20
+        while not (forks := children(running.pid)) and time.monotonic() < end:
+            time.sleep(0.05)
+        time.sleep(1.0)  # Flower has put its own handlers in place
+        assert forks == children(running.pid) != []
+        running.send_signal(number)
+    while any(map(is_alive, forks)) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not any(map(is_alive, forks))
+    assert waiting.wait(20) == 1
+
+
+def children(number):
+    """The processes that a process has started and that live."""
+    return [int(each) for each in Path(f"/proc/{number}/task/{number}/children").read_text().split()]
+
+
+def is_alive(number):
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False

@@ -11,8 +11,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from fedlightning.federation.remote.packet import Packet
 from fedlightning.flower.carrier import FlowerCarrier
-from fedlightning.flower.client_app import make_client_app
-from tests.support.local_grid import LocalGrid
+from tests.support.local_grid import LocalGrid, app_of
 
 
 class Clock:
@@ -35,7 +34,7 @@ def echo(data):
 
 
 def carrier_to(*nodes, handle=echo):
-    grid, clock = LocalGrid({node: make_client_app(handle) for node in nodes}), Clock()
+    grid, clock = LocalGrid({node: app_of(handle) for node in nodes}), Clock()
     return grid, clock, FlowerCarrier(grid, poll=0.25, clock=clock.time, sleep=clock.sleep)
 
 

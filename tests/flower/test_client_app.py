@@ -21,7 +21,7 @@ from fedlightning.flower.records import to_packet, to_record
 from flwr.app import Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
-app = make_client_app(lambda data: Packet("answer", {"bytes": len(data)}).to_bytes())
+app = make_client_app(lambda data, seconds: Packet("answer", {"bytes": len(data)}).to_bytes())
 for kind in ("train", "evaluate", "query"):
     message = Message(to_record(Packet("ask")), 7, kind)
     reply = app(message, Context(1, 7, {}, RecordDict(), {}))

@@ -13,12 +13,11 @@ import torch
 
 from fedlightning.federation.remote.packet import Packet
 from fedlightning.flower.carrier import FlowerCarrier
-from fedlightning.flower.client_app import make_client_app
 from fedlightning.oracle import Autocast, Sequential, Vectorized
 from tests.support.cases import CASES
 from tests.support.federations import CLIENTS, loop_for, quadratic, rounds_of
 from tests.support.lies import LIES, NAN, run_quietly, telling, without
-from tests.support.local_grid import LocalGrid
+from tests.support.local_grid import LocalGrid, app_of
 from tests.support.nodes import (
     NODES,
     NUMBERS,
@@ -35,7 +34,7 @@ from tests.support.small import regression_data
 
 def by_flower(services):
     """A carrier to nodes behind Flower's grid."""
-    return FlowerCarrier(LocalGrid({node: make_client_app(each.handle) for node, each in services.items()}), poll=0.01)
+    return FlowerCarrier(LocalGrid({node: app_of(each.handle) for node, each in services.items()}), poll=0.01)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -77,13 +76,13 @@ def test_a_node_that_lies_is_left_out_named_and_disturbs_nothing_else(lie, tmp_p
     algorithm = CASES["SCAFFOLD"].algorithm()
     services = nodes_of(quadratic(algorithm), Sequential(), NUMBERS, NODES, tmp_path)
     liar, lies = services[100].handle, []
-    apps = {node: make_client_app(each.handle) for node, each in services.items()}
+    apps = {node: app_of(each.handle) for node, each in services.items()}
 
     def tell(data):
         packet = Packet.from_bytes(liar(data))
         return telling(change)(packet).to_bytes() if lies else packet.to_bytes()
 
-    apps[100] = make_client_app(tell)
+    apps[100] = app_of(tell)
     there = FederationOfNodes(
         quadratic(algorithm), CLIENTS, Sequential(), FlowerCarrier(LocalGrid(apps), poll=0.01), services
     )
@@ -107,9 +106,9 @@ def test_answers_of_a_round_that_is_over_cannot_get_in(tmp_path):
     """A node that comes back delivers its late answer to nobody."""
     algorithm = CASES["SCAFFOLD"].algorithm()
     services = nodes_of(quadratic(algorithm), Sequential(), NUMBERS, NODES, tmp_path)
-    grid = LocalGrid({node: make_client_app(each.handle) for node, each in services.items()})
+    grid = LocalGrid({node: app_of(each.handle) for node, each in services.items()})
     there = FederationOfNodes(
-        quadratic(algorithm), CLIENTS, Sequential(), FlowerCarrier(grid, poll=0.01), services, deadline=0.2
+        quadratic(algorithm), CLIENTS, Sequential(), FlowerCarrier(grid, poll=0.01), services, deadline=1.0
     )
     here = loop_for(quadratic(algorithm), Sequential())
     first, second, third = rounds_of(algorithm, 3)
@@ -118,7 +117,7 @@ def test_answers_of_a_round_that_is_over_cannot_get_in(tmp_path):
     grid.late.add(100)
     here.run(without(second, 0), Autocast("cpu"))
     (said,) = run_quietly(there, second)
-    assert said.startswith("Round 2, phase 1: node node-100 (client 0) did not answer: nothing came within 0.2 seconds")
+    assert said.startswith("Round 2, phase 1: node node-100 (client 0) did not answer: nothing came within 1 seconds")
     grid.late.clear()
     for loop in (here, there):
         loop.run(third, Autocast("cpu"))
@@ -131,7 +130,7 @@ def test_answers_of_a_round_that_is_over_cannot_get_in(tmp_path):
 def test_what_stays_at_a_node_is_not_on_the_wire(make, tmp_path):
     task, data = seeded(make), regression_data()
     services = nodes_of(task(), Sequential(), data, [[0, 1], [2, 3]], tmp_path, buffers="local")
-    grid = LocalGrid({node: make_client_app(each.handle) for node, each in services.items()})
+    grid = LocalGrid({node: app_of(each.handle) for node, each in services.items()})
     carrier = FlowerCarrier(grid, poll=0.01)
     there = FederationOfNodes(task(), 4, Sequential(), carrier, services, buffers="local")
     kept = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import warnings
 from dataclasses import replace
 from uuid import UUID
@@ -22,7 +23,7 @@ from fedlightning.federation.remote.enrolment import EnrolmentError
 from fedlightning.federation.remote.failure import decode_failure
 from fedlightning.federation.remote.packet import Packet
 from fedlightning.federation.remote.roster_codec import decode_enrolment
-from fedlightning.federation.remote.run_config import LocalWork, RunConfig
+from fedlightning.federation.remote.run_config import LocalWork, RunConfig, name_of_run
 from fedlightning.federation.remote.silence import NodeError
 from fedlightning.federation.remote.store import StoreError
 from fedlightning.federation.transport.remote import Deadlines, Remote
@@ -216,3 +217,18 @@ def test_a_kept_run_whose_class_fails_waits_for_another(tmp_path, monkeypatch, c
     monkeypatch.setattr("fedlightning.flower.node_task.built_task", fail)
     with contextlib.closing(NodeHost(node_config(tmp_path, 0, states="."))):
         assert "is given up, until a server enrols this node again: ZeroDivisionError" in caplog.text
+
+
+def test_a_run_that_ends_the_worker_at_every_build_is_given_up(tmp_path, caplog):
+    """It is kept, and the fourth worker answers: other runs begin, and this one is refused with the remedy."""
+    deadly, states = described(Offset, SCAFFOLD(0.05)).to_text(), tmp_path / "states"
+    states.mkdir()
+    keep_run(deadly, states)
+    (states / "building.json").write_text(json.dumps({"run": name_of_run(deadly), "deaths": 3}))  # as deaths leave it
+    with contextlib.closing(NodeHost(node_config(tmp_path, 0))) as host:
+        assert "is given up, until a server enrols this node again: DeadlyRunError" in caplog.text
+        failure = decode_failure(Packet.from_bytes(host.handle(Packet("enrol", {"run": deadly}).to_bytes())))
+        assert failure.error == "DeadlyRunError"
+        assert "has ended the node's worker 3 times while it was built" in failure.text
+        other = Packet("enrol", {"run": described(Tumour, SCAFFOLD(0.05)).to_text()})
+        assert Packet.from_bytes(host.handle(other.to_bytes())).kind == "enrolment"

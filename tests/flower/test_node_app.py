@@ -21,14 +21,14 @@ from fedlightning.flower.records import to_packet, to_record
 
 
 def reply(app, packet):
-    return app(Message(to_record(packet), 7, "train"), Context(1, 7, {}, RecordDict(), {}))
+    return app(Message(to_record(packet), 7, "train", ttl=90.0), Context(1, 7, {}, RecordDict(), {}))
 
 
 def test_a_message_goes_to_the_worker(tmp_path, monkeypatch):
     server, heard = LocalServer(tmp_path / "w"), []
 
-    def answer(data):
-        heard.append(Packet.from_bytes(data).kind)
+    def answer(data, seconds):
+        heard.append((Packet.from_bytes(data).kind, seconds))
         return Packet("answers").to_bytes()
 
     thread = threading.Thread(target=server.serve, args=(answer, lambda: bool(heard)), daemon=True)
@@ -37,7 +37,7 @@ def test_a_message_goes_to_the_worker(tmp_path, monkeypatch):
     assert to_packet(reply(node_app.app, Packet("ask")).content).kind == "answers"
     thread.join(5)
     server.close()
-    assert heard == ["ask"]
+    assert heard == [("ask", 90.0)]
 
 
 def test_without_a_worker_it_says_how_to_start_one(monkeypatch):
@@ -47,7 +47,7 @@ def test_without_a_worker_it_says_how_to_start_one(monkeypatch):
 
 
 def test_a_worker_that_is_away_is_a_silence_and_no_fault():
-    def away(data):
+    def away(data, seconds):
         raise AwayError("it was not there for 120 seconds")
 
     error = reply(make_client_app(away), Packet("ask")).error

@@ -36,6 +36,7 @@ def test_a_config_comes_back_as_it_was_written(tmp_path):
         accelerator="cpu",
         precision="bf16-mixed",
         port=9600,
+        longest_answer=7200.0,
     )
     for config in (full, NodeConfig(**VALUES)):
         write_node_config(config, tmp_path / "node.yaml")
@@ -83,6 +84,8 @@ def test_clients_are_listed_in_the_order_of_the_data_or_mapped_to_it():
         ({"precision": "16-mixed"}, "precision='16-mixed': expected 32-true or bf16-mixed, or null .* its trainer"),
         ({"port": 0}, "port=0: expected a whole number from 1 to 65535"),
         ({"port": "9500"}, "port='9500': expected a whole number"),
+        ({"longest_answer": 0}, r"longest_answer=0\): expected > 0, or null"),
+        ({"longest_answer": "1h"}, r"longest_answer='1h'\): expected a number"),
         ({"insecure": True}, "there is no key 'insecure'. There are name, superlink"),
     ],
 )

@@ -23,15 +23,7 @@ from tests.support.real_federation import RealFederation, free_port, wait_for
 
 NODES = {"a": (0, 1), "b": (2, 3)}
 ROUNDS = 5
-EVERYONE = {
-    "class_path": "fedlightning.participation.FirstResponders",
-    "init_args": {
-        "size": 4,
-        "at_least": 4,
-        "retries": 30,
-        "responses": {"class_path": "fedlightning.participation.ResponseShare", "init_args": {"low": 1.0, "high": 1.0}},
-    },
-}
+EVERYONE = {"class_path": "fedlightning.participation.WaitForAll", "init_args": {"pause": 1.0}}
 """The round asks again whoever is away; otherwise it would go on without, and end elsewhere than the simulation."""
 
 

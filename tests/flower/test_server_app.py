@@ -15,10 +15,9 @@ pytestmark = [pytest.mark.flower, pytest.mark.filterwarnings("ignore")]
 from flwr.app import Context, RecordDict
 
 from fedlightning.core.errors import InvalidValueError
-from fedlightning.flower.client_app import make_client_app
 from fedlightning.flower.server_app import app
 from tests.support.deployed import hosts_in, server_folder
-from tests.support.local_grid import LocalGrid
+from tests.support.local_grid import LocalGrid, app_of
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +28,7 @@ def _here(monkeypatch):
 
 def test_a_run_goes_through_flower_and_is_resumed(tmp_path):
     server = server_folder(tmp_path / "server")
-    grid = LocalGrid({node: make_client_app(host.handle) for node, host in hosts_in(tmp_path).items()})
+    grid = LocalGrid({node: app_of(host.handle) for node, host in hosts_in(tmp_path).items()})
     rounds = []
     for checkpoint, changes in (("", ["--trainer.max_steps=1"]), ("last", ["--trainer.max_steps=2"])):
         file = "" if not checkpoint else str(next((server / "runs").rglob("last.ckpt")))
@@ -45,3 +44,10 @@ def test_a_run_goes_through_flower_and_is_resumed(tmp_path):
 def test_without_a_folder_it_says_how_runs_are_started():
     with pytest.raises(InvalidValueError, match=r"folder='': which federation\? Start runs by fedlightning federation"):
         app(LocalGrid({}), Context(1, 0, {}, RecordDict(), {"folder": ""}))
+
+
+@pytest.mark.parametrize("changes", ["--trainer.max_steps=2", "{}", "[1]", '"--a=1"'])
+def test_changes_that_are_no_list_of_options_are_named(changes, tmp_path):
+    config = {"folder": str(server_folder(tmp_path / "server")), "changes": changes}
+    with pytest.raises(InvalidValueError, match=r"changes='.*': expected a JSON list of options, such as"):
+        app(LocalGrid({}), Context(1, 0, {}, RecordDict(), config))

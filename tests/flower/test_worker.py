@@ -16,7 +16,7 @@ from fedlightning.federation.protocol import Precision
 from fedlightning.federation.remote.packet import Packet
 from fedlightning.federation.remote.roster_codec import encode_join
 from fedlightning.federation.remote.run_config import RunConfig
-from fedlightning.flower.local_socket import ask
+from fedlightning.flower.local_socket import AwayError, ask
 from fedlightning.flower.node_config import NodeConfig, write_node_config
 from tests.support.paths import ROOT
 
@@ -39,8 +39,8 @@ def worker(folder, **changes):
             process.kill()
 
 
-def asked(folder, packet):
-    return Packet.from_bytes(ask(folder / "run" / "worker", packet.to_bytes()))
+def asked(folder, packet, seconds=60.0):
+    return Packet.from_bytes(ask(folder / "run" / "worker", packet.to_bytes(), seconds))
 
 
 def test_a_killed_worker_goes_on_with_the_run(tmp_path):
@@ -60,3 +60,16 @@ def test_a_worker_without_its_data_ends_with_one_line(tmp_path):
     assert process.returncode == 3
     assert re.search(r"^\d{4}-.* worker ERROR: data cannot be built: .*no_such", said, re.MULTILINE)
     assert "Traceback" not in said
+
+
+def test_a_worker_that_hangs_is_ended(tmp_path):
+    """An endless objective holds the node until its limit."""
+    hangs = RunConfig({**RUN.model, "class_path": f"{HOSPITAL}.Endless"}, 3)
+    with worker(tmp_path, longest_answer=10.0) as process:
+        assert asked(tmp_path, Packet("enrol", {"run": hangs.to_text()})).kind == "enrolment"
+        with pytest.raises(AwayError, match="it ended before it had answered this message"):
+            asked(tmp_path, encode_join(Precision()), seconds=1.0)
+        _, said = process.communicate(timeout=60)
+        assert process.returncode == 1
+        assert "Timeout (0:00:10)" in said
+        assert "in objective" in said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from subprocess import Popen  # noqa: F401
+from threading import Event
 from typing import Any
 
 from fedlightning import FederatedDataModule
@@ -29,6 +30,13 @@ class Tumour(Line):
     def __init__(self, algorithm: Algorithm, marker=None, activation: Any = None, **federation: Any) -> None:
         super().__init__(algorithm, **federation)
         self.marker, self.activation = marker, activation
+
+
+class Endless(Tumour):
+    """A task whose objective never returns."""
+
+    def objective(self, batch):
+        Event().wait()
 
 
 class Offset(Personal):

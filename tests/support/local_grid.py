@@ -10,7 +10,14 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
+from fedlightning.flower.client_app import make_client_app
+
 TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1  # a message asks who makes it
+
+
+def app_of(handle):
+    """An app whose messages a function from bytes to bytes answers, however long the server waits."""
+    return make_client_app(lambda data, seconds: handle(data))
 
 
 def through_flower(content):

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import fields
+from math import isfinite, isnan, nan
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from fedlightning.core.errors import InvalidValueError
@@ -59,6 +63,7 @@ class AnswerChecks:
         wanted = {**tensors_of(expected.update), "buffers": expected.buffers}
         yield from _differences(sent, wanted)
         yield from self.too_large(sent)
+        yield from self._wrong_values(_plain(answer.update), _plain(expected.update))
         if set(answer.metrics) != expected.metrics or answer.per_client != expected.per_client:
             yield f"it logs {sorted(answer.metrics)}; expected {sorted(expected.metrics)}"
         for name, value in {**answer.metrics, **answer.tally}.items():
@@ -68,12 +73,36 @@ class AnswerChecks:
             if mask is not None and (mask.shape != (1,) or mask.is_floating_point()):
                 yield f"'{name}' is a {mask.dtype} {list(mask.shape)}; expected one truth value"
 
+    def _wrong_values(self, sent: Mapping[str, object], wanted: Mapping[str, object]) -> Iterator[str]:
+        """Yield which plain values of an update are of another type, or no finite number below the limit."""
+        for name, value in sent.items():
+            if type(value) is not type(wanted[name]):
+                yield f"'{name}' is a {type(value).__name__}; expected a {type(wanted[name]).__name__}"
+            elif isinstance(value, int | float) and not abs(value) <= self._largest:
+                yield f"'{name}' is {value}, above {self._largest:.0e}"
+
     def too_large(self, sent: Mapping[str, Tensor]) -> Iterator[str]:
         """Yield which tensors have finite numbers above the limit, in words."""
         for name, value in sent.items():
-            finite = value[value.isfinite()]
-            if finite.numel() and float(finite.abs().max()) > self._largest:
-                yield f"'{name}' has numbers up to {float(finite.abs().max()):.0e}, above {self._largest:.0e}"
+            largest = _largest(value)
+            if not isfinite(largest):
+                largest = _largest(value[value.isfinite()])
+            if largest > self._largest:
+                yield f"'{name}' has numbers up to {largest:.0e}, above {self._largest:.0e}"
+
+
+def _largest(value: Tensor) -> float:
+    """Return the largest absolute value of a tensor, at the speed of memory; 0 if there is none, NaN with a NaN."""
+    if not value.numel():
+        return 0.0
+    low, high = (value.to(torch.uint8) if value.dtype == torch.bool else value).aminmax()
+    return nan if isnan(float(low)) else max(abs(float(low)), abs(float(high)))
+
+
+def _plain(update: Any) -> dict[str, object]:
+    """Return what an update holds beside tensors, by name."""
+    found = {} if update is None else {each.name: getattr(update, each.name) for each in fields(update)}
+    return {name: value for name, value in found.items() if not isinstance(value, Tensor)}
 
 
 def _differences(sent: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> Iterator[str]:

@@ -33,6 +33,7 @@ class Directory:
 
     Attributes:
         samples: Every client's number of samples, ``[N]``; those of a checkpoint count, also if a node is away.
+        data: By what each client's data are recognised, for the clients that were there.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Directory:
             clock: Tells the time in seconds.
         """
         self.samples = torch.zeros(num_clients, dtype=torch.long)
+        self.data: dict[int, str] = {}
         self._carrier = carrier
         self._algorithm = type_name(type(algorithm))
         self._parameters = parameters
@@ -71,8 +73,8 @@ class Directory:
         self._silences: dict[str, str] = {}
         self._known: set[int] = set()
 
-    def resume(self, samples: Tensor) -> None:
-        """Go on with the numbers of samples of a checkpoint, so that nodes may be away.
+    def resume(self, samples: Tensor, data: Mapping[int, str]) -> None:
+        """Go on with the clients of a checkpoint, so that nodes may be away.
 
         Raises:
             EnrolmentError: If the checkpoint has another number of clients.
@@ -82,7 +84,7 @@ class Directory:
                 f"The checkpoint holds a federation of {len(samples)} clients, the server was started for "
                 f"{len(self.samples)}. Give it the number that the federation began with."
             )
-        self.samples = samples.clone()
+        self.samples, self.data = samples.clone(), dict(data)
         self._known = set(range(len(samples)))
 
     def complete(self) -> None:
@@ -179,9 +181,9 @@ class Directory:
             raise EnrolmentError(f"Node {name} cannot enrol: {error}") from error
         for problem in self._problems(enrolment):
             raise EnrolmentError(f"Node {name} does not fit the federation: {problem}")
-        for client, samples in zip(enrolment.client_ids, enrolment.samples.tolist(), strict=True):
+        for client, samples, data in zip(enrolment.client_ids, enrolment.samples.tolist(), enrolment.data, strict=True):
             self._node_of[client] = node
-            self.samples[client] = int(samples)
+            self.samples[client], self.data[client] = int(samples), data
         self._names[node] = name
         if enrolment.precision is not None:
             numbers = enrolment.precision.dtype or "the numbers of its parameters"
@@ -204,7 +206,10 @@ class Directory:
         if theirs.samples.shape != (len(theirs.client_ids),) or bool((theirs.samples < 1).any()):
             found.append(f"it has numbers of samples {theirs.samples.tolist()} for its clients {theirs.client_ids}.")
             return found
-        for client, samples in zip(theirs.client_ids, theirs.samples.tolist(), strict=True):
+        if len(theirs.data) != len(theirs.client_ids):
+            found.append(f"it has {len(theirs.data)} digests of data for its clients {theirs.client_ids}.")
+            return found
+        for client, samples, data in zip(theirs.client_ids, theirs.samples.tolist(), theirs.data, strict=True):
             if not 0 <= client < total:
                 found.append(f"it has client {client}; the federation has clients 0 to {total - 1}.")
             elif client in self._node_of or theirs.client_ids.count(client) > 1:
@@ -213,6 +218,11 @@ class Directory:
                 found.append(
                     f"its client {client} has {samples} samples, and had {int(self.samples[client])} when the "
                     "federation began. Give it the data of then, or begin a new federation."
+                )
+            elif self.data.get(client, data) != data:
+                found.append(
+                    f"its client {client} has other data than when the federation began, though as many samples. Give "
+                    "it the data of then, and the node its folder of states of then, or begin a new federation."
                 )
         return found
 

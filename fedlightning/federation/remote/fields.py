@@ -17,6 +17,7 @@ T = TypeVar("T")
 
 _TYPE, _ABSENT = "type", "absent"
 _OF_EACH = ("default", "client_ids", "values")
+_SAME = ".same"
 
 
 class Writer:
@@ -31,11 +32,21 @@ class Writer:
         """Start with some plain values."""
         self.values: dict[str, Value] = dict(values)
         self.arrays: dict[str, RawArray] = {}
+        self._written: dict[Any, tuple[str, Tensor]] = {}
 
     def tensor(self, name: str, tensor: Tensor | None) -> None:
-        """Add a tensor; nothing for None."""
-        if tensor is not None:
-            self.arrays[name] = to_raw(tensor)
+        """Add a tensor; nothing for None, and the name alone of one that was added under another name before.
+
+        Many an algorithm broadcasts the point that every request has, which would double the message.
+        """
+        if tensor is None:
+            return
+        place = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.device)
+        if tensor.numel() and place in self._written:
+            self.values[f"{name}{_SAME}"] = self._written[place][0]
+            return
+        self._written[place] = name, tensor  # as long as the tensor is there, nothing else can lie in its place
+        self.arrays[name] = to_raw(tensor)
 
     def tensors(self, name: str, tensors: Mapping[str, Tensor]) -> None:
         """Add named tensors."""
@@ -87,7 +98,7 @@ class Reader:
         """
         require_kind(packet, kind)
         self._packet = packet
-        self._read: set[str] = set()
+        self._tensors: dict[str, Tensor] = {}
 
     def value(self, name: str, of: type[T]) -> T:
         """Return a plain value.
@@ -124,14 +135,16 @@ class Reader:
         Raises:
             PacketError: If it is missing.
         """
-        if name not in self._packet.arrays:
+        same = self._packet.values.get(f"{name}{_SAME}", name)
+        if not isinstance(same, str) or same not in self._packet.arrays:
             raise PacketError(f"A message of the kind {self._packet.kind!r} lacks the array {name!r}.")
-        self._read.add(name)
-        return from_raw(self._packet.arrays[name])
+        if same not in self._tensors:
+            self._tensors[same] = from_raw(self._packet.arrays[same])
+        return self._tensors[same]
 
     def optional_tensor(self, name: str) -> Tensor | None:
         """Return a tensor; None if there is none of this name."""
-        return self.tensor(name) if name in self._packet.arrays else None
+        return self.tensor(name) if self._has_tensor(name) else None
 
     def tensors(self, name: str) -> dict[str, Tensor]:
         """Return tensors that :meth:`Writer.tensors` wrote."""
@@ -155,7 +168,7 @@ class Reader:
         Raises:
             PacketError: If there are others, which nobody asked for.
         """
-        if others := sorted(set(self._packet.arrays) - self._read):
+        if others := sorted(set(self._packet.arrays) - set(self._tensors)):
             raise PacketError(
                 f"A message of the kind {self._packet.kind!r} has the array {others[0][:80]!r}, which does not belong "
                 "into it."
@@ -166,9 +179,12 @@ class Reader:
             return None
         if place in self._packet.values:
             return self._packet.values[place]
-        if f"{place}.{_OF_EACH[0]}" in self._packet.arrays:
+        if self._has_tensor(f"{place}.{_OF_EACH[0]}"):
             return PerClient(*(self.tensor(f"{place}.{part}") for part in _OF_EACH))
         return self.tensor(place)
+
+    def _has_tensor(self, name: str) -> bool:
+        return name in self._packet.arrays or self.has(f"{name}{_SAME}")
 
     def _list(self, name: str, of: type[T]) -> list[T]:
         found: Any = self._packet.values.get(name)

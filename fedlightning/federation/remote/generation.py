@@ -93,8 +93,9 @@ class RequestDigest:
         common = sha256(repr(plain).encode())
         self._round, self._phase = stamp
         self._own: list[PerClient] = []
+        seen = _Digests()
         for tensor in (request.point, request.buffers):
-            _add(common, tensor)
+            seen.add(common, tensor)
         if request.message is not None:
             common.update(type_name(type(request.message)).encode())
             for each in fields(request.message):
@@ -102,7 +103,7 @@ class RequestDigest:
                 if isinstance(value, PerClient):
                     self._own.append(value)
                 else:
-                    _add(common, value)
+                    seen.add(common, value)
         self._common = common.digest()
 
     def generation(self, standing: Standing) -> Generation:
@@ -110,7 +111,7 @@ class RequestDigest:
         own = sha256(self._common)
         own.update(f"{standing.client} {text_of(standing.base)}".encode())
         for value in self._own:
-            _add(own, value.of([standing.client]))
+            _Digests().add(own, value.of([standing.client]))
         return Generation(self._round, self._phase, own.hexdigest()[:_KEY])
 
 
@@ -122,13 +123,23 @@ def _is_key(text: str) -> bool:
     return len(text) == _KEY and all(letter in "0123456789abcdef" for letter in text)
 
 
-def _add(digest: Any, value: Any) -> None:
-    if isinstance(value, Tensor):
-        raw = to_raw(value)
-        digest.update(f"{raw.dtype} {raw.shape}".encode())
-        digest.update(raw.data)
-    else:
-        digest.update(repr(value).encode())
+class _Digests:
+    """Adds values to digests; a tensor that comes twice, as in many a broadcast, is read once."""
+
+    def __init__(self) -> None:
+        self._seen: list[tuple[Tensor, bytes]] = []
+
+    def add(self, digest: Any, value: Any) -> None:
+        digest.update(self._of(value) if isinstance(value, Tensor) else repr(value).encode())
+
+    def _of(self, tensor: Tensor) -> bytes:
+        for other, known in self._seen:
+            if tensor.dtype == other.dtype and tensor.is_set_to(other):
+                return known
+        raw = to_raw(tensor)
+        found = f"{raw.dtype} {raw.shape} {sha256(raw.data).hexdigest()}".encode()
+        self._seen.append((tensor, found))
+        return found
 
 
 def require_federation(federation: str) -> None:

@@ -13,6 +13,7 @@ from fedlightning.core.per_architecture import TaskArchitectures
 from fedlightning.federation.client_states import StatesByField
 from fedlightning.federation.protocol import Moment, Precision, Request, Roster, Stamp
 from fedlightning.federation.remote.client_rows import ClientRows
+from fedlightning.federation.remote.data_digest import DataDigest
 from fedlightning.federation.remote.evaluation_codec import EVALUATE, decode_evaluate, encode_evaluation
 from fedlightning.federation.remote.failure import answered
 from fedlightning.federation.remote.generation import Generation, RequestDigest, Standing
@@ -29,7 +30,7 @@ from fedlightning.federation.remote.roster_codec import (
 from fedlightning.federation.remote.sent_model import SentModel, SentModels
 from fedlightning.federation.remote.shard import Shard
 from fedlightning.federation.remote.standing import Asked
-from fedlightning.federation.remote.store import GenerationStore, Kept
+from fedlightning.federation.remote.store import GenerationStore, Kept, StoreError
 from fedlightning.federation.remote.training_codec import (
     ASK,
     decode_asked,
@@ -145,8 +146,12 @@ class NodeService:
     def _enrol(self, packet: Packet) -> Packet:
         shard, algorithm = self._shard, type_name(type(self._algorithm))
         parameters, version = self.simulation.parameters, fedlightning.__version__
+        try:
+            data = shard.digests(DataDigest(self._store.folder))
+        except OSError as error:
+            raise StoreError(f"The node's key of digests cannot be used: {error}.") from error
         return encode_enrolment(
-            Enrolment(shard.client_ids, shard.samples, parameters, algorithm, version, self._precision)
+            Enrolment(shard.client_ids, shard.samples, data, parameters, algorithm, version, self._precision)
         )
 
     def _join(self, packet: Packet) -> Packet:

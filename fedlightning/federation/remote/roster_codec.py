@@ -26,6 +26,7 @@ class Enrolment:
     Attributes:
         client_ids: Ids of its clients.
         samples: Their numbers of samples, ``[S]``.
+        data: By what each client's data are recognised if it comes back.
         parameters: The shared parameters of the node's task.
         algorithm: The class of the node's algorithm.
         version: The node's version of fedlightning.
@@ -34,6 +35,7 @@ class Enrolment:
 
     client_ids: list[int]
     samples: Tensor
+    data: list[str]
     parameters: tuple[Parameter, ...]
     algorithm: str
     version: str
@@ -45,6 +47,7 @@ def encode_enrolment(enrolment: Enrolment) -> Packet:
     writer = Writer(client_ids=list(enrolment.client_ids), algorithm=enrolment.algorithm, version=enrolment.version)
     _write_parameters(writer, enrolment.parameters)
     writer.tensor("samples", enrolment.samples)
+    writer.values["data"] = list(enrolment.data)
     writer.values |= {} if enrolment.precision is None else precision_values(enrolment.precision)
     return writer.packet(ENROLMENT)
 
@@ -59,6 +62,7 @@ def decode_enrolment(packet: Packet) -> Enrolment:
     return Enrolment(
         reader.integers("client_ids"),
         reader.tensor("samples"),
+        reader.strings("data"),
         _read_parameters(reader),
         reader.value("algorithm", str),
         reader.value("version", str),

@@ -15,6 +15,7 @@ from fedlightning.core.errors import InvalidValueError
 from fedlightning.federation.cohort import ClientBatches, Cohort
 from fedlightning.federation.loaded_samples import LoadedSamples, SampleRequest
 from fedlightning.federation.protocol import Request
+from fedlightning.federation.remote.data_digest import DataDigest
 from fedlightning.federation.round_plan import ClientPositions, ClientSamples, ProcessShare, RoundData, RoundPlan
 from fedlightning.federation.sources import LoadedSource, Source
 
@@ -57,9 +58,22 @@ class Shard:
         self.client_ids = sorted(places)
         own = _OwnSamples(data.federation, OwnPositions(data.federation.partition, dict(places)))
         self.samples = own.partition.sizes
-        self._samples, self._num_workers = own.train, data.num_workers
+        self._own, self._num_workers = own, data.num_workers
         self._plan = RoundPlan(data, phases, ProcessShare(), architecture, own)
         self._in_memory = own.source()
+
+    def digests(self, digest: DataDigest) -> list[str]:
+        """Return what the data of each client are recognised by, in the order of ``client_ids``.
+
+        Samples in memory count with all their values; of others, whose content is not read, their positions and targets
+        do.
+        """
+        found = []
+        for client in self.client_ids:
+            positions = self._own.partition[client]
+            known = self._own.stored(positions)
+            found.append(digest.of(known if self._in_memory is not None else [positions, *known]))
+        return found
 
     def cohort(self, client_ids: Sequence[int], request: Request, device: torch.device, dtype: torch.dtype) -> Cohort:
         """Return clients of the node with the samples of a round and phase, on a device."""
@@ -89,7 +103,7 @@ class Shard:
                 positions = member.index if member.whole is None else member.whole
                 yield SampleRequest(round_index, member.id, positions.flatten().tolist())
 
-        return LoadedSource(LoadedSamples(self._samples, requests(), self._num_workers))
+        return LoadedSource(LoadedSamples(self._own.train, requests(), self._num_workers))
 
 
 @dataclass(frozen=True)
@@ -135,3 +149,7 @@ class _OwnSamples:
     def shape_of(self, positions: Tensor) -> int:
         """Return the number of the shape that samples share."""
         return self.samples.shape_of(positions)
+
+    def stored(self, positions: Tensor) -> list[Tensor]:
+        """Return what is known of samples without loading them."""
+        return self.samples.stored(positions)

@@ -23,7 +23,7 @@ from fedlightning.federation.protocol import (
 )
 from fedlightning.federation.remote.carrier import Carrier
 from fedlightning.federation.remote.checks import AnswerChecks
-from fedlightning.federation.remote.enrolment import Directory, merged
+from fedlightning.federation.remote.enrolment import Directory, EnrolmentError, merged
 from fedlightning.federation.remote.exchange import Exchange
 from fedlightning.federation.remote.expectations import Expectation, Expectations
 from fedlightning.federation.remote.generation import Generation, RequestDigest
@@ -121,7 +121,11 @@ class Remote:
         packets = dict.fromkeys(self.directory.nodes, encode_join(precision))
         rosters: dict[str, Roster] = {}
         for node, packet in self._exchange.answers(packets, "join", "Before the first round", self._deadlines.enrol):
-            rosters[self.directory.name(node)] = decode_roster(packet)
+            name = self.directory.name(node)
+            try:
+                rosters[name] = decode_roster(packet)
+            except PacketError as error:
+                raise EnrolmentError(f"{name} cannot join: {error}") from error
         roster = merged(rosters, self.directory)
         self._begin_tables(roster)
         return roster
@@ -166,12 +170,13 @@ class Remote:
         return batch.invitations
 
     def checkpoint(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps of the clients: numbers of samples, and which of their answers counted."""
-        return {"samples": self.directory.samples.clone(), **self.ledger.checkpoint()}
+        """Return what a checkpoint keeps of the clients: what their data are known by, and which answers counted."""
+        directory = self.directory
+        return {"samples": directory.samples.clone(), "data": dict(directory.data), **self.ledger.checkpoint()}
 
     def resume(self, stored: Mapping[str, Any]) -> None:
         """Go on from a :meth:`checkpoint`."""
-        self.directory.resume(stored["samples"])
+        self.directory.resume(stored["samples"], stored["data"])
         self.ledger.resume(stored)
 
     def _begin_tables(self, roster: Roster) -> None:

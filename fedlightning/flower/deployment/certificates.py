@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fedlightning.core.errors import InvalidTypeError
+from fedlightning.core.errors import InvalidTypeError, UsageError
 from fedlightning.flower.deployment.address import is_ip, require_host
 
 AUTHORITY_DAYS, SERVER_DAYS = 3650, 825
@@ -51,7 +51,7 @@ def make_authority(name: str) -> Pair:
 
 
 def make_server_certificate(authority: Pair, hosts: Iterable[str]) -> Pair:
-    """Make the certificate of a link.
+    """Make the certificate of a link, which ends no later than its authority's.
 
     Args:
         authority: Signs it.
@@ -59,14 +59,20 @@ def make_server_certificate(authority: Pair, hosts: Iterable[str]) -> Pair:
 
     Raises:
         ValueError: If one is neither.
+        UsageError: If the authority's certificate has ended.
     """
     signer = x509.load_pem_x509_certificate(authority.certificate)
+    if signer.not_valid_after_utc <= datetime.now(timezone.utc):
+        raise UsageError(
+            f"The authority's certificate has ended on {signer.not_valid_after_utc.date()}, so nodes trust nothing "
+            "that it signs. Make a new federation: fedlightning federation new."
+        )
     hosts = list(dict.fromkeys(hosts))
     for host in hosts:
         require_host("hosts", host)
     key = ec.generate_private_key(ec.SECP384R1())
     names = [x509.IPAddress(ipaddress.ip_address(host)) if is_ip(host) else x509.DNSName(host) for host in hosts]
-    builder = _builder(_name(hosts[0]), signer.subject, key.public_key(), SERVER_DAYS)
+    builder = _builder(_name(hosts[0]), signer.subject, key.public_key(), SERVER_DAYS, signer.not_valid_after_utc)
     for extension, critical in (
         (x509.SubjectAlternativeName(names), False),
         (x509.BasicConstraints(ca=False, path_length=None), True),
@@ -91,9 +97,10 @@ def last_day(certificate: Path) -> datetime:
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int, latest: datetime | None = None
 ) -> x509.CertificateBuilder:
     now = datetime.now(timezone.utc)
+    end = now + timedelta(days=days)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -101,7 +108,7 @@ def _builder(
         .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _SLACK)
-        .not_valid_after(now + timedelta(days=days))
+        .not_valid_after(end if latest is None else min(end, latest))
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
     )
 

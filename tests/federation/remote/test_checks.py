@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import re
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -69,6 +70,52 @@ def test_wrong_answers_are_named(answer, why):
     assert found is not None
     with pytest.raises(ValueError, match=why):
         raise ValueError(found)
+
+
+@pytest.mark.parametrize(
+    ("value", "largest"),
+    [
+        (torch.tensor([1.0, -9e12]), "9e+12"),
+        (torch.tensor([torch.nan, -9e12]), "9e+12"),
+        (torch.tensor([-torch.inf, 9e12, torch.inf]), "9e+12"),
+        (torch.tensor([5 * 10**12]), "5e+12"),
+        (torch.tensor([2.0**50], dtype=torch.bfloat16), "1e+15"),
+        (torch.tensor([torch.nan, torch.inf]), None),
+        (torch.tensor([True, False]), None),
+        (torch.zeros(0, 3), None),
+        (torch.tensor([-128], dtype=torch.int8), None),
+    ],
+)
+def test_the_largest_finite_number_is_found_among_all_kinds(value, largest):
+    expected = [] if largest is None else [f"'w' has numbers up to {largest}, above 1e+12"]
+    assert list(AnswerChecks().too_large({"w": value})) == expected
+
+
+@dataclass(frozen=True)
+class Counted:
+    """An update with a number and a flag beside its tensor."""
+
+    w: torch.Tensor
+    steps: float = 3.0
+    complete: bool | None = None
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"steps": 5.0}, None),
+        ({"steps": None}, "'steps' is a NoneType; expected a float"),
+        ({"steps": True}, "'steps' is a bool; expected a float"),
+        ({"steps": 1e30}, r"'steps' is 1e\+30, above 1e\+12"),
+        ({"steps": float("nan")}, "'steps' is nan, above"),
+        ({"complete": True}, "'complete' is a bool; expected a NoneType"),
+    ],
+)
+def test_plain_values_of_an_update_are_compared_too(changed, why):
+    expected = replace(EXPECTED, update=Counted(torch.zeros(1, 3)))
+    answer = replace(RIGHT, update=Counted(torch.ones(1, 3), **changed))
+    found = AnswerChecks().objection(answer, REQUEST, expected, [6, 7])
+    assert (found is None) if why is None else re.search(why, found)
 
 
 def test_the_limit_is_the_user_s():

@@ -18,12 +18,13 @@ from fedlightning.federation.remote.roster_codec import Enrolment, encode_enrolm
 
 PARAMETERS = (Parameter("w", (3,), torch.float32), Parameter("b", (), torch.float32))
 RIGHT = Enrolment(
-    [0], torch.tensor([5]), PARAMETERS, "fedlightning.algorithms.scaffold:SCAFFOLD", fedlightning.__version__
+    [0], torch.tensor([5]), ["d0"], PARAMETERS, "fedlightning.algorithms.scaffold:SCAFFOLD", fedlightning.__version__
 )
 
 
 def holding(*client_ids, samples=5, **changes):
-    return replace(RIGHT, client_ids=list(client_ids), samples=torch.full((len(client_ids),), samples), **changes)
+    own = {"samples": torch.full((len(client_ids),), samples), "data": [f"d{each}" for each in client_ids]}
+    return replace(RIGHT, client_ids=list(client_ids), **{**own, **changes})
 
 
 class Nodes:
@@ -94,7 +95,7 @@ def test_a_resumed_server_waits_for_the_first_node():
     """A link that was started again has no node for some seconds."""
     carrier = Nodes({})
     found = directory(carrier)
-    found.resume(torch.tensor([5, 5, 5]))
+    found.resume(torch.tensor([5, 5, 5]), {})
     with pytest.raises(EnrolmentError, match=r"3 of 3 clients are at no node after 2\.5 seconds"):
         found.complete()
     original = carrier.clock
@@ -105,7 +106,7 @@ def test_a_resumed_server_waits_for_the_first_node():
 
     carrier.clock = later
     found = directory(carrier)
-    found.resume(torch.tensor([5, 5, 5]))
+    found.resume(torch.tensor([5, 5, 5]), {})
     found.complete()
     assert found.nodes == [7]
 
@@ -146,6 +147,7 @@ def test_a_precision_of_a_nodes_own_is_said(precision, numbers):
         ),
         (holding(1, samples=0), r"numbers of samples \[0\]"),
         (replace(holding(1), samples=torch.ones(2)), "numbers of samples"),
+        (holding(1, data=[]), r"it has 0 digests of data for its clients \[1\]"),
         (Packet("enrolment"), "Node node-9 cannot enrol"),
     ],
 )
@@ -180,20 +182,45 @@ def test_a_node_that_does_not_fit_later_takes_no_part():
 
 def test_a_federation_that_goes_on_does_not_wait_for_nodes_that_are_away():
     found = directory(Nodes({7: holding(0)}))
-    found.resume(torch.tensor([5, 6, 7]))
+    found.resume(torch.tensor([5, 6, 7]), {})
     found.complete()
     assert found.by_node([0, 1, 2]) == {7: [0]}
     assert found.samples.tolist() == [5, 6, 7]
     assert not found.begins
     with pytest.raises(EnrolmentError, match="holds a federation of 2 clients, the server was started for 3"):
-        found.resume(torch.tensor([5, 6]))
+        found.resume(torch.tensor([5, 6]), {})
 
 
 def test_a_client_comes_back_with_the_data_it_had():
     found = directory(Nodes({7: holding(0)}))
-    found.resume(torch.tensor([4, 6, 7]))
+    found.resume(torch.tensor([4, 6, 7]), {})
     with pytest.raises(EnrolmentError, match="client 0 has 5 samples, and had 4 when the federation began"):
         found.complete()
+
+
+def test_a_client_with_other_data_is_refused_at_a_resume():
+    first = directory(Nodes({7: holding(0, 1)}), num_clients=2)
+    first.complete()
+    assert first.data == {0: "d0", 1: "d1"}
+    later = directory(Nodes({7: holding(0, 1, data=["d0", "other"])}), num_clients=2)
+    later.resume(first.samples, first.data)
+    with pytest.raises(EnrolmentError, match=r"node-7 .* its client 1 has other data than .* Give it the data of then"):
+        later.complete()
+
+
+def test_a_node_that_comes_back_with_other_data_takes_no_part():
+    carrier = Nodes({7: holding(0), 9: holding(1)})
+    found = directory(carrier, num_clients=2)
+    found.complete()
+    before = carrier.enrolments.pop(9)
+    found.look_for_nodes()
+    carrier.enrolments[9] = holding(1, data=["other"])
+    with pytest.warns(RuntimeWarning, match=r"client 1 has other data .* It takes no part\."):
+        found.look_for_nodes()
+    assert found.by_node([0, 1]) == {7: [0]}
+    carrier.enrolments[9] = before
+    found.look_for_nodes()
+    assert found.by_node([0, 1]) == {7: [0], 9: [1]}
 
 
 def rosters(found, *given):
@@ -217,7 +244,7 @@ def test_nodes_agree_on_what_the_objective_changes():
             merged(rosters(found, one, other), found)
     with pytest.raises(EnrolmentError, match=r"node node-9 \(clients 1, 2\) did not say which buffers"):
         merged(rosters(found, one), found)
-    found.resume(torch.tensor([5, 8, 8]))
+    found.resume(torch.tensor([5, 8, 8]), {})
     assert merged(rosters(found, one), found).num_clients == 3
     with pytest.raises(EnrolmentError, match="did not say"):
         merged({}, found)

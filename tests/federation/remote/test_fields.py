@@ -12,7 +12,7 @@ from fedlightning.algorithms import FedAvg
 from fedlightning.algorithms.base import PerClient
 from fedlightning.federation.remote.fields import Reader, Writer
 from fedlightning.federation.remote.message_types import MessageTypes
-from fedlightning.federation.remote.packet import PacketError
+from fedlightning.federation.remote.packet import Packet, PacketError
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,44 @@ def test_values_of_each_client_come_back():
     back = there_and_back(Message(z, 1)).z
     assert isinstance(back, PerClient)
     assert back.of([4, 0]).tolist() == [[1, 1], [0, 0]]
+
+
+def test_what_was_added_under_another_name_is_not_sent_twice():
+    w = torch.arange(4.0)
+    writer = Writer()
+    writer.message("message", Message(w, PerClient(w, torch.tensor([4]), torch.ones(1, 4))))
+    for name, tensor in (("point", w), ("again", w.clone()), ("part", w[:2]), ("none", w[:0]), ("empty", w[:0])):
+        writer.tensor(name, tensor)
+    packet = writer.packet("ask")
+    assert set(packet.arrays) == {
+        "message.z",
+        "message.t.client_ids",
+        "message.t.values",
+        "again",
+        "part",
+        "none",
+        "empty",
+    }
+    reader = Reader(Packet.from_bytes(packet.to_bytes()), "ask")
+    message = reader.message("message", TYPES)
+    assert reader.tensor("point") is message.z is message.t.default
+    assert torch.equal(reader.optional_tensor("point"), w)
+    assert [reader.tensor(name).tolist() for name in ("again", "part", "none")] == [
+        [0.0, 1.0, 2.0, 3.0],
+        [0.0, 1.0],
+        [],
+    ]
+    with pytest.raises(PacketError, match="has the array 'empty'"):
+        reader.finish()
+    assert reader.tensor("empty").shape == (0,)
+    reader.finish()
+
+
+@pytest.mark.parametrize("name", ["elsewhere", "point", 3])
+def test_a_name_of_no_array_is_refused(name):
+    packet = Packet("ask", {"point.same": name}, {})
+    with pytest.raises(PacketError, match="lacks the array 'point'"):
+        Reader(packet, "ask").optional_tensor("point")
 
 
 def test_other_things_do_not_travel():

@@ -55,6 +55,15 @@ def test_what_is_kept_beside_and_what_others_receive_changes_nothing():
     assert name(request, client=1).key != name(request, client=4).key
 
 
+def test_a_tensor_that_comes_twice_is_named_as_its_copy_is():
+    """A node gets one tensor for both where the server sent one, and two where they came apart."""
+    point = REQUEST.point
+    for message in (Point(point), Point(point[:1]), Point(point.view(torch.int32)), Point(point.view(1, 2))):
+        copy = Point(message.z.clone())
+        assert name(replace(REQUEST, message=message)) == name(replace(REQUEST, message=copy))
+    assert name(replace(REQUEST, message=Point(point[:1]))).key != name(replace(REQUEST, message=Point(point))).key
+
+
 @pytest.mark.parametrize("text", ["1", "1.2", "1.2.x", "1.2." + "g" * 32, "-1.0." + "a" * 32, "../" + "a" * 32])
 def test_other_texts_are_no_names(text):
     with pytest.raises(PacketError, match="names no state of a client"):

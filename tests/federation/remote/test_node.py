@@ -75,6 +75,7 @@ def test_a_node_says_which_clients_it_has(tmp_path):
     service = service_in(tmp_path)
     enrolment = decode_enrolment(handled(service, Packet("enrol")))
     assert (enrolment.client_ids, enrolment.samples.tolist()) == ([1, 3], [9, 10])
+    assert len(set(enrolment.data)) == 2
     assert enrolment.algorithm == "fedlightning.algorithms.scaffold:SCAFFOLD"
     assert [each.name for each in enrolment.parameters][:2] == ["body.0.weight", "body.0.bias"]
 

@@ -28,7 +28,7 @@ def through_bytes(packet):
 
 @pytest.mark.parametrize("precision", [None, Precision(), Precision(torch.bfloat16)])
 def test_an_enrolment_comes_back(precision):
-    enrolment = Enrolment([4, 1], torch.tensor([30, 7]), PARAMETERS, "a:B", "0.1.0", precision)
+    enrolment = Enrolment([4, 1], torch.tensor([30, 7]), ["a", "b"], PARAMETERS, "a:B", "0.1.0", precision)
     back = decode_enrolment(through_bytes(encode_enrolment(enrolment)))
     assert back.samples.tolist() == [30, 7]
     assert replace(back, samples=enrolment.samples) == enrolment
@@ -59,7 +59,7 @@ def test_a_precision_comes_back(precision):
     ],
 )
 def test_parameters_that_cannot_be_read_are_refused(values):
-    packet = encode_enrolment(Enrolment([4], torch.tensor([30]), PARAMETERS, "a:B", "0.1.0"))
+    packet = encode_enrolment(Enrolment([4], torch.tensor([30]), ["a"], PARAMETERS, "a:B", "0.1.0"))
     with pytest.raises(PacketError):
         decode_enrolment(replace(packet, values={**packet.values, **values}))
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, TensorDataset
 
 from fedlightning import FederatedDataModule
 from fedlightning.algorithms.base import Phase
 from fedlightning.data import RoundLoader
 from fedlightning.federation.protocol import Request, Stamp
+from fedlightning.federation.remote.data_digest import DataDigest
 from fedlightning.federation.remote.shard import Shard
 from tests.support.small import clients, regression_data
 
@@ -67,6 +68,25 @@ def test_clients_of_a_node_work_on_the_samples_of_the_simulation(in_memory, phas
         found = samples(cohort)
         assert found.keys() == {1, 3}
         assert all(torch.equal(value, expected[client]) for client, value in found.items())
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_data_of_a_client_are_recognised(in_memory, tmp_path):
+    """By their values if they are in memory, whoever else is there; else by their positions and targets."""
+
+    def digests(*sets, places):
+        given = list(sets) if in_memory else [Loaded(each) for each in sets]
+        own = FederatedDataModule.from_datasets(given, batch_size=4, local_steps=3)
+        return Shard(own, phases("minibatches"), places).digests(DataDigest(tmp_path))
+
+    zero, one, *_ = clients()
+    first = digests(zero, one, places={0: 0, 5: 1})
+    assert len(set(first)) == 2
+    assert digests(zero, one, places={5: 1}) == first[1:]
+    changed = TensorDataset(one.tensors[0], one.tensors[1] + 1)
+    assert (digests(zero, changed, places={0: 0, 5: 1}) == first) is not in_memory
+    assert digests(zero, changed, places={0: 0}) == first[:1]
+    assert (digests(one, zero, places={5: 0}) == first[1:]) is in_memory
 
 
 def test_a_client_tries_the_objective_out():

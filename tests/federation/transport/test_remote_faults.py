@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
+from itertools import count
 
 import pytest
 import torch
 
 from fedlightning import algorithms as fl
 from fedlightning.federation.protocol import Invitation, Precision, Stamp
+from fedlightning.federation.remote.enrolment import EnrolmentError
 from fedlightning.federation.remote.failure import Failure, encode_failure
 from fedlightning.federation.remote.packet import Packet
+from fedlightning.federation.remote.rounds import RemoteRounds
 from fedlightning.federation.remote.silence import NodeError, Silence
 from fedlightning.federation.round_loader import RoundLoader
 from fedlightning.oracle import Autocast, Sequential
-from fedlightning.participation import FirstResponders, ResponseShare
+from fedlightning.participation import FirstResponders, ResponseShare, Uniform, WaitForAll
 from tests.support.federations import CLIENTS, loop_for, quadratic, rounds_of
 from tests.support.lies import LIES, NAN, run_quietly, telling, with_array, without
 from tests.support.nodes import NODES, NUMBERS, FederationOfNodes, Wires, assert_same_states, nodes_of
@@ -235,6 +238,43 @@ def test_a_round_in_which_nobody_answers_is_skipped(tmp_path):
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
+def test_partial_cohorts_end_where_the_simulation_does_though_answers_are_lost(name, tmp_path):
+    """Each node loses every second of its answers, and is asked again for the same."""
+    algorithm, rule = ALGORITHMS[name], WaitForAll(Uniform(size=4), retries=9, pause=0.0)
+    carrier, there = federation(algorithm, tmp_path)
+    here = loop_for(quadratic(algorithm), Sequential())
+    lost = []
+
+    def losing():
+        counts = count(1)
+        return lambda packet: [packet] if packet.kind != "answers" or next(counts) % 2 == 0 else lost.append(1) or []
+
+    carrier.tamper = {node: losing() for node in carrier.services}
+    invited = RemoteRounds(CLIENTS, len(algorithm.phases), rule, 6, seed=0)
+    for batch, there_invited in zip(rounds_of(algorithm, 6, size=4), invited, strict=True):
+        here.run(batch, Autocast("cpu"))
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Round .* did not answer")
+            assert not there.loop.run(batch.index, there_invited.invitations).undone
+    assert len(lost) > 6
+    assert torch.equal(there.point, here.point)
+    assert_same_states(here, there, tmp_path, NODES)
+
+
+def test_a_roster_that_cannot_be_read_is_named_with_its_node(tmp_path):
+    carrier, there = federation(ALGORITHMS["SCAFFOLD"], tmp_path)
+
+    def damaged(packet):
+        return [replace(packet, arrays={}) if packet.kind == "roster" else packet]
+
+    carrier.tamper[101] = damaged
+    with pytest.raises(
+        EnrolmentError, match=r"node node-101 \(clients 1, 4\) cannot join: .* lacks the array 'samples'"
+    ):
+        there.remote.join(Precision())
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_server_that_resumes_ends_where_the_undisturbed_one_does(name, tmp_path):
     """Also from an older checkpoint, and with nodes that have gone on since."""
     algorithm = ALGORITHMS[name]
@@ -258,7 +298,7 @@ def test_a_server_that_resumes_ends_where_the_undisturbed_one_does(name, tmp_pat
         for batch in batches[index + 1 :]:
             later.run(batch, Autocast("cpu"))
         assert torch.equal(later.point, here.point)
-        assert len(list(tmp_path.glob("*/*"))) == len(NODES) * 2  # one federation, and the lock
+        assert len(list(tmp_path.glob("*/*"))) == len(NODES) * 3  # one federation, the lock, and the key of digests
     assert_same_states(here, later, tmp_path, NODES)
 
 

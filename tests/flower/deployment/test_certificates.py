@@ -16,7 +16,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
-from fedlightning.core.errors import InvalidValueError
+from fedlightning.core.errors import InvalidValueError, UsageError
+from fedlightning.flower.deployment import certificates
 from fedlightning.flower.deployment.certificates import (
     SERVER_DAYS,
     hosts_of,
@@ -80,6 +81,18 @@ def test_hosts_and_last_day_are_read_from_the_file(server, tmp_path):
     assert hosts_of(tmp_path / "server.crt") == ["fed.example.org", "192.0.2.7", "::1", "localhost"]
     left = last_day(tmp_path / "server.crt") - datetime.now(timezone.utc)
     assert timedelta(days=SERVER_DAYS - 1) < left <= timedelta(days=SERVER_DAYS)
+
+
+def test_no_certificate_outlives_its_authority(monkeypatch, tmp_path):
+    monkeypatch.setattr(certificates, "AUTHORITY_DAYS", 100)
+    pairs = {"authority": make_authority("digits")}
+    pairs["server"] = make_server_certificate(pairs["authority"], HOSTS)
+    for name, pair in pairs.items():
+        (tmp_path / name).write_bytes(pair.certificate)
+    assert last_day(tmp_path / "server") == last_day(tmp_path / "authority")
+    monkeypatch.setattr(certificates, "AUTHORITY_DAYS", 0)
+    with pytest.raises(UsageError, match=r"authority's certificate has ended on \d{4}-.* Make a new federation"):
+        make_server_certificate(make_authority("digits"), HOSTS)
 
 
 @pytest.mark.parametrize(("host", "agrees"), [("localhost", True), ("127.0.0.1", False)])
