@@ -31,6 +31,7 @@ ORDER = (
         "oracle",
         "local",
         "algorithms",
+        "channel",
         "participation",
         "models",
         "metrics",

@@ -71,15 +71,37 @@ class Reply:
     log: Mapping[str, Tensor] = field(default_factory=dict)
 
 
+def relative_to(message_field: str) -> Any:
+    """Declare an update's field that is near what the server sent: a local point, near the global one.
+
+    A channel (:mod:`fedlightning.channel`) clips, compresses or perturbs the difference alone. Fields of an update that
+    declare nothing are refused with a channel, since nobody could tell a point from a step.
+
+    Args:
+        message_field: Name of the broadcast's field, ``[d]`` where the update's is ``[S, d]``.
+    """
+    return field(metadata={"relative_to": message_field})
+
+
+def increment() -> Any:
+    """Declare an update's field that is near zero of itself: a step, a gradient, a change of a dual variable."""
+    return field(metadata={"relative_to": ""})
+
+
+def count() -> Any:
+    """Declare an update's field that counts something, such as local steps; channels leave counts as they are."""
+    return field(metadata={"count": True})
+
+
 @dataclass(frozen=True)
 class Point:
-    """Carries a single point as a message.
+    """Carries a single point as a message; what is no point, such as a step, goes into a class of its own.
 
     Attributes:
         z: ``[d]`` as a broadcast and after averaging, ``[S, d]`` as an update.
     """
 
-    z: Tensor
+    z: Tensor = relative_to("z")
 
 
 @dataclass(frozen=True)
@@ -141,9 +163,10 @@ class Phase:
 def over_all_clients() -> Any:
     """Declare an update's field that the server receives as (sum over the cohort) / N, not as the cohort's mean.
 
-    Accumulating these increments keeps a mean over *all* N clients exact when only some take part.
+    Accumulating these increments keeps a mean over *all* N clients exact when only some take part. As increments they
+    are near zero, as those of :func:`increment` are.
     """
-    return field(metadata={"over": "all"})
+    return field(metadata={"over": "all", "relative_to": ""})
 
 
 def of_any_length() -> Any:
@@ -151,12 +174,15 @@ def of_any_length() -> Any:
     return field(metadata={"any_length": True})
 
 
-def from_each_client() -> Any:
+def from_each_client(relative_to: str | None = None) -> Any:
     """Declare an update's field that the server receives from every client, as a :class:`PerClient`, not as a mean.
 
     The default of the :class:`PerClient` is the cohort's mean.
+
+    Args:
+        relative_to: As for :func:`relative_to`; empty for an increment, None if nothing is declared.
     """
-    return field(metadata={"over": "none"})
+    return field(metadata={"over": "none"} if relative_to is None else {"over": "none", "relative_to": relative_to})
 
 
 class Algorithm(ABC):

@@ -5,8 +5,9 @@ written as its difference from what the server knows already (see :func:`~fedlig
 a matrix ``[S, n]`` with a row for each of S clients. Then, in this order:
 
 1. the client's transforms, one after the other (clipping, compression, noise): :class:`Transform`;
-2. one aggregation of all rows to a vector ``[n]`` (a mean, a median): :class:`Aggregation`;
-3. the server's transforms of that vector (noise): :class:`Release`.
+2. in simulations, what attackers send in place of theirs: :class:`Attack`;
+3. one aggregation of all rows to a vector ``[n]`` (a mean, a median): :class:`Aggregation`;
+4. the server's transforms of that vector (noise): :class:`Release`.
 
 What the server knows is added again, and the algorithm's ``server_update`` sees the dataclass that it always sees. No
 algorithm knows of channels, and no channel knows of algorithms.
@@ -55,7 +56,7 @@ class Exchange:
 
         Args:
             client: Id of the client.
-            purpose: Distinguishes the transforms of a channel, by their places in it.
+            purpose: Distinguishes the parts of a channel: the purpose that a part is given, and never another.
             device: Device of the draws.
         """
         who = (1,) if client is None else (2, client)
@@ -93,7 +94,7 @@ class Transform(ABC):
             sent: What the transform before this one returned; not to be written into.
             memory: The clients' memories, ``[S, ...]`` by name.
             exchange: Whose updates these are.
-            purpose: Place of this transform in its channel, for :meth:`Exchange.generator`.
+            purpose: For :meth:`Exchange.generator`; no other transform of the channel has the same.
         """
 
     def memory(self, like: Fields) -> Fields:
@@ -115,9 +116,19 @@ class Transform(ABC):
             public: What it told them in this one, as :meth:`public` named it.
             reports: Means over the cohort of :attr:`Sent.reports`, scalars.
             exchange: The exchange that has ended.
-            purpose: Place of this transform in its channel, for :meth:`Exchange.generator`.
+            purpose: For :meth:`Exchange.generator`; no other transform of the channel has the same.
         """
         return public
+
+    def bound(self, before: float | None, names: Sequence[str], exchange: Exchange) -> float | None:
+        """Return the largest norm that one client's update has after this transform; None if nothing bounds it.
+
+        Args:
+            before: The largest norm before it, over all fields together; None if nothing bounds it.
+            names: Names of the fields.
+            exchange: The exchange, with what the server has told all clients.
+        """
+        return None
 
 
 class Rows(Protocol):
@@ -152,6 +163,28 @@ class Aggregation(ABC):
         """
 
 
+class Attack(ABC):
+    """Simulates clients that send something else than they computed; subclasses are frozen dataclasses.
+
+    Attackers see what all clients of the cohort send, after the transforms and before the aggregation.
+    """
+
+    @abstractmethod
+    def attackers(self, exchange: Exchange) -> Tensor:
+        """Return which of the clients ``exchange.client_ids`` are attackers, ``[S]`` bool."""
+
+    @abstractmethod
+    def apply(self, values: Fields, attackers: Tensor, exchange: Exchange, purpose: int) -> Fields:
+        """Return what arrives in place of ``values``.
+
+        Args:
+            values: What the S clients of the cohort send, ``[S, n]`` by field; not to be written into.
+            attackers: Which of them are attackers, ``[S]`` bool.
+            exchange: Whose updates these are, of all processes.
+            purpose: For :meth:`Exchange.generator`.
+        """
+
+
 @dataclass(frozen=True)
 class Aggregated:
     """Says how the vectors came about that a :class:`Release` sees.
@@ -162,7 +195,7 @@ class Aggregated:
         divisors: What the sum over clients was divided by, by field: the size of the cohort, or N for increments of a
             mean over all clients.
         bound: Largest norm of one client's update over all its fields together; None if nothing bounds it.
-        purpose: Place of the release in its channel, for :meth:`Exchange.generator`.
+        purpose: For :meth:`Exchange.generator`; no other part of the channel has the same.
     """
 
     exchange: Exchange

@@ -19,6 +19,8 @@ _KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
         "a storage",
         ("fedlightning.federation.client_states.OnHost", "fedlightning.federation.client_states.MemoryMapped"),
     ),
+    "Channels": ("a channel", ("fedlightning.channel.Channel", "fedlightning.channel.PerPhase")),
+    "Transform": ("a transform of updates", ("fedlightning.channel.Clip", "fedlightning.channel.ByField")),
     "Adversary": ("an adversary", ("fedlightning.tasks.DANN", "fedlightning.tasks.CDAN")),
     "Optimizer": ("an optimizer", ("torch.optim.SGD", "torch.optim.Adam")),
     "Schedule": (
