@@ -41,6 +41,10 @@ class Exchange:
         num_clients: Number of all clients of the federation, N.
         client_ids: The S clients whose updates are transformed here; empty at the server.
         public: What the server has told the transforms of all clients, by name; see :meth:`Transform.public`.
+        expected: Mean number of clients that are asked, where the number itself is a secret; None where it is ``cohort``.
+        bound: Largest norm that the transforms before this one leave to a client's update, over all fields; None if
+            nothing bounds it.
+        spent: Sum of :attr:`Transform.spent` over the transforms before this one.
     """
 
     round: int
@@ -50,6 +54,14 @@ class Exchange:
     num_clients: int
     client_ids: Sequence[int] = ()
     public: Fields = field(default_factory=dict)
+    expected: float | None = None
+    bound: float | None = None
+    spent: float = 0.0
+
+    @property
+    def divisor(self) -> float:
+        """Return what sums over the cohort are divided by where noise is added: a number that tells nothing."""
+        return float(self.cohort) if self.expected is None else self.expected
 
     def generator(self, client: int | None, purpose: int, device: torch.device) -> torch.Generator:
         """Return a generator for the draws of a client, or of the server for None, which no chunking changes.
@@ -119,6 +131,14 @@ class Transform(ABC):
             purpose: For :meth:`Exchange.generator`; no other transform of the channel has the same.
         """
         return public
+
+    @property
+    def spent(self) -> float:
+        """Return the sum of the inverse squared noise multipliers of reports that are released with noise of their own.
+
+        Noise that is added to the update has this much less to hide; 0 where reports tell nothing of clients' data.
+        """
+        return 0.0
 
     def bound(self, before: float | None, names: Sequence[str], exchange: Exchange) -> float | None:
         """Return the largest norm that one client's update has after this transform; None if nothing bounds it.
@@ -195,6 +215,7 @@ class Aggregated:
         divisors: What the sum over clients was divided by, by field: the size of the cohort, or N for increments of a
             mean over all clients.
         bound: Largest norm of one client's update over all its fields together; None if nothing bounds it.
+        spent: Sum of :attr:`Transform.spent` over the transforms of the clients.
         purpose: For :meth:`Exchange.generator`; no other part of the channel has the same.
     """
 
@@ -203,6 +224,7 @@ class Aggregated:
     divisors: Mapping[str, float]
     bound: float | None
     purpose: int
+    spent: float = 0.0
 
 
 class Release(ABC):

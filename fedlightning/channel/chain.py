@@ -76,7 +76,9 @@ class Chain(Transform):
         """Return what the last transform returns, and the memories of all."""
         after: dict[str, Tensor] = {}
         for part in self._parts:
+            bound, spent = part.transform.bound(exchange.bound, list(sent.values), part.told(exchange)), exchange.spent
             sent, kept = part.apply(sent, memory, exchange, purpose)
+            exchange = replace(exchange, bound=bound, spent=spent + part.transform.spent)
             after |= kept
         return sent, after
 
@@ -98,6 +100,11 @@ class Chain(Transform):
         for part in self._parts:
             told |= part.publish(public, reports, exchange, purpose)
         return told
+
+    @property
+    def spent(self) -> float:
+        """Return what the reports of all transforms have spent."""
+        return sum(transform.spent for transform in self.transforms)
 
     def bound(self, before: float | None, names: Sequence[str], exchange: Exchange) -> float | None:
         """Return the bound after the last transform."""
