@@ -79,6 +79,11 @@ class ByField(Transform):
             told |= part.publish(public, reports, exchange, purpose)
         return told
 
+    @property
+    def spent(self) -> float:
+        """Return what the reports of all transforms have spent."""
+        return sum(transform.spent for transform in self.transforms.values())
+
     def bound(self, before: float | None, names: Sequence[str], exchange: Exchange) -> float | None:
         """Return the root of the sum of the squared bounds of all fields, if every field has one.
 
