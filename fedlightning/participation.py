@@ -158,7 +158,8 @@ class Poisson(Participation):
             return list(range(num_clients))
         draw = random.Random(derive_seed(seed, round_index, phase, 0))
         step = math.log1p(-self.rate)
-        ids, client = [], -1
+        ids: list[int] = []
+        client = -1
         while True:  # from one client to the next one that takes part, the gaps are geometric
             gap = math.log(1.0 - draw.random()) / step
             if gap >= num_clients - client - 1:

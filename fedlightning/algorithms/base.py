@@ -29,6 +29,12 @@ import torch
 from torch import Tensor
 
 from fedlightning.algorithms.binding import Binding
+from fedlightning.algorithms.declared import count as count
+from fedlightning.algorithms.declared import from_each_client as from_each_client
+from fedlightning.algorithms.declared import increment as increment
+from fedlightning.algorithms.declared import of_any_length as of_any_length
+from fedlightning.algorithms.declared import over_all_clients as over_all_clients
+from fedlightning.algorithms.declared import relative_to as relative_to
 from fedlightning.core.errors import InvalidAttributeError, InvalidTypeError
 from fedlightning.core.in_force import in_force
 from fedlightning.core.parameter_space import ParameterSpace
@@ -69,28 +75,6 @@ class Reply:
     personal: Tensor | None = None
     point: Tensor | None = None
     log: Mapping[str, Tensor] = field(default_factory=dict)
-
-
-def relative_to(message_field: str) -> Any:
-    """Declare an update's field that is near what the server sent: a local point, near the global one.
-
-    A channel (:mod:`fedlightning.channel`) clips, compresses or perturbs the difference alone. Fields of an update that
-    declare nothing are refused with a channel, since nobody could tell a point from a step.
-
-    Args:
-        message_field: Name of the broadcast's field, ``[d]`` where the update's is ``[S, d]``.
-    """
-    return field(metadata={"relative_to": message_field})
-
-
-def increment() -> Any:
-    """Declare an update's field that is near zero of itself: a step, a gradient, a change of a dual variable."""
-    return field(metadata={"relative_to": ""})
-
-
-def count() -> Any:
-    """Declare an update's field that counts something, such as local steps; channels leave counts as they are."""
-    return field(metadata={"count": True})
 
 
 @dataclass(frozen=True)
@@ -158,31 +142,6 @@ class Phase:
     data: Literal["minibatches", "full", "both"] = "minibatches"
     steps: int | None = None
     draws: int = 1
-
-
-def over_all_clients() -> Any:
-    """Declare an update's field that the server receives as (sum over the cohort) / N, not as the cohort's mean.
-
-    Accumulating these increments keeps a mean over *all* N clients exact when only some take part. As increments they
-    are near zero, as those of :func:`increment` are.
-    """
-    return field(metadata={"over": "all", "relative_to": ""})
-
-
-def of_any_length() -> Any:
-    """Declare a server state's field whose first dimension may change from round to round."""
-    return field(metadata={"any_length": True})
-
-
-def from_each_client(relative_to: str | None = None) -> Any:
-    """Declare an update's field that the server receives from every client, as a :class:`PerClient`, not as a mean.
-
-    The default of the :class:`PerClient` is the cohort's mean.
-
-    Args:
-        relative_to: As for :func:`relative_to`; empty for an increment, None if nothing is declared.
-    """
-    return field(metadata={"over": "none"} if relative_to is None else {"over": "none", "relative_to": relative_to})
 
 
 class Algorithm(ABC):

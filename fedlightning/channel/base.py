@@ -18,7 +18,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -41,7 +41,9 @@ class Exchange:
         num_clients: Number of all clients of the federation, N.
         client_ids: The S clients whose updates are transformed here; empty at the server.
         public: What the server has told the transforms of all clients, by name; see :meth:`Transform.public`.
-        expected: Mean number of clients that are asked, where the number itself is a secret; None where it is ``cohort``.
+        accumulated: Names of the fields that are increments of something a client keeps, and that the server adds up.
+        expected: Mean number of clients that are asked, where the number itself is a secret; None where ``cohort`` is
+            none.
         bound: Largest norm that the transforms before this one leave to a client's update, over all fields; None if
             nothing bounds it.
         spent: Sum of :attr:`Transform.spent` over the transforms before this one.
@@ -54,6 +56,7 @@ class Exchange:
     num_clients: int
     client_ids: Sequence[int] = ()
     public: Fields = field(default_factory=dict)
+    accumulated: frozenset[str] = frozenset()
     expected: float | None = None
     bound: float | None = None
     spent: float = 0.0
@@ -97,6 +100,9 @@ class Transform(ABC):
     remembers from round to round is its *memory*, stored with its other states, checkpointed and never sent; what all
     clients have to be told is *public*, kept by the server.
     """
+
+    adds_noise: ClassVar[bool] = False
+    """Whether it hides single clients, so that neither the divisor of a mean may tell how many of them count."""
 
     @abstractmethod
     def apply(self, sent: Sent, memory: Fields, exchange: Exchange, purpose: int) -> tuple[Sent, Fields]:
@@ -181,6 +187,13 @@ class Aggregation(ABC):
         Raises:
             ValueError: If there are too few rows for the rule.
         """
+
+    def wire_bits(self, length: int) -> float | None:
+        """Return the bits of one client's field of ``length`` entries; None for those that the transforms counted.
+
+        A rule that needs updates in a form of its own, such as masked whole numbers, overrides what transforms count.
+        """
+        return None
 
 
 class Attack(ABC):

@@ -90,9 +90,14 @@ class Channel(Channels):
         return self.aggregate is not None or self.adversary is not None
 
     @property
+    def adds_noise(self) -> bool:
+        """Return whether it hides single clients, so that sums are divided by what tells nothing of who answered."""
+        return bool(self.server) or any(transform.adds_noise for transform in self.client)
+
+    @property
     def counts_clients_alike(self) -> bool:
         """Return whether it presupposes that all clients weigh the same."""
-        return self.aggregate is not None or bool(self.server) or self.adversary is not None
+        return self.aggregate is not None or self.adds_noise or self.adversary is not None
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,8 @@ class Jitter(Transform):
     scale: float = 0.01
 
     def apply(self, sent, memory, exchange, purpose):
-        drawn = {client: exchange.generator(client, purpose, torch.device("cpu")) for client in exchange.client_ids}
+        senders = exchange.client_ids or [None]
+        drawn = {client: exchange.generator(client, purpose, torch.device("cpu")) for client in senders}
         values = {
             name: value
             + self.scale
