@@ -121,7 +121,10 @@ class Transform(ABC):
 
 
 class Rows(Protocol):
-    """Gives access to the rows of one field, of all clients that count, over all processes."""
+    """Gives access to the rows of one field, of all clients that count, over all processes.
+
+    Where several processes hold rows, all of them must call the same methods in the same order.
+    """
 
     @property
     def count(self) -> int:
@@ -130,15 +133,25 @@ class Rows(Protocol):
     def blocks(self) -> Iterator[Tensor]:
         """Yield ``[S, c]`` blocks of consecutive columns, which together are the matrix ``[S, n]``."""
 
-    def gram(self) -> Tensor:
-        """Return the inner products of the rows, ``[S, S]`` float64."""
+    def gram(self, about: Tensor | None = None) -> Tensor:
+        """Return the inner products of the rows, ``[S, S]`` float64 on the CPU.
+
+        Args:
+            about: A point ``[n]`` that is subtracted from every row first; None for none. Distances between rows keep
+                their digits if it lies among most of the rows, e.g. at their coordinatewise median.
+        """
 
     def combine(self, weights: Tensor) -> Tensor:
-        """Return ``weights @ rows``, ``[n]``, for weights ``[S]``."""
+        """Return ``weights @ rows``, ``[n]``, in the dtype of the rows, for weights ``[S]`` float64."""
 
 
 class Aggregation(ABC):
     """Turns the updates of a cohort into one, in place of their mean; subclasses are frozen dataclasses."""
+
+    @property
+    def fewest(self) -> int:
+        """Return the smallest number of clients whose updates the rule can aggregate, at least 1."""
+        return 1
 
     @abstractmethod
     def aggregate(self, rows: Rows) -> Tensor:
