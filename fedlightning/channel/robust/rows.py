@@ -101,10 +101,11 @@ class ClientRows:
 
     def combine(self, weights: Tensor) -> Tensor:
         """Return ``weights @ rows``, ``[n]``, in the dtype of the rows, for weights ``[S]``."""
+        chosen = weights.nonzero().flatten()
         sums = []
         for block in self.blocks():
-            exact = double(block)
-            sums.append((weights.to(exact) @ exact).to(block))
+            exact = double(block[chosen.to(block.device)])
+            sums.append((weights[chosen].to(exact) @ exact).to(block))
         return torch.cat(sums)
 
     def _starts(self) -> range:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 
 from fedlightning.channel.robust.rows import ClientRows
+from tests.support.gathered_rows import of_all_rules
+from tests.support.paths import ROOT
 from tests.support.peers import played
 from tests.support.rules import ADVERSARIES, COUNT, RULES, aggregated, drawn
 
@@ -110,3 +116,17 @@ def test_updates_are_not_written_into(rule):
     rows = drawn()
     aggregated(rule, rows)
     assert torch.equal(rows, drawn())
+
+
+@pytest.mark.slow
+def test_processes_that_talk_over_gloo_come_to_the_bits_of_one(tmp_path):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-W", "ignore", "-m", "tests.support.gathered_rows", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    assert done.returncode == 0, done.stderr[-2000:]
+    expected = of_all_rules(None)
+    for rank in (0, 1):
+        found = torch.load(tmp_path / f"{rank}.pt")
+        assert found.keys() == expected.keys()
+        for name, value in expected.items():
+            assert torch.equal(found[name], value), name
