@@ -65,7 +65,7 @@ def attacks(seed):
 
 
 def means(cohort, partial):
-    """The rules by name; a random cohort may hold more than its share of adversaries, so they withstand 1.5 times it."""
+    """The rules by name; as a random cohort may hold more adversaries than their share, they withstand 1.5 times it."""
     bad = int((1.5 if partial else 1) * SHARE * cohort + 0.5)
     return {
         "mean": None,
