@@ -3,7 +3,7 @@
 from fedlightning.channel.base import Aggregated, Aggregation, Exchange, Fields, Release, Rows, Sent, Transform
 from fedlightning.channel.robust import (
     ALIE,
-    Adversary,
+    Attack,
     CenteredClipping,
     GaussianAttack,
     GeometricMedian,
@@ -19,9 +19,9 @@ from fedlightning.channel.robust import (
 
 __all__ = [
     "ALIE",
-    "Adversary",
     "Aggregated",
     "Aggregation",
+    "Attack",
     "CenteredClipping",
     "Exchange",
     "Fields",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fedlightning.channel.robust.adversaries.honest import HonestRows
+from fedlightning.channel.robust.attacks.honest import HonestRows
 from tests.support.peers import played
 from tests.support.rules import drawn
 

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from fedlightning.channel.base import Exchange
-from fedlightning.channel.robust.adversaries.honest import HonestRows
+from fedlightning.channel.robust.attacks.honest import HonestRows
 from fedlightning.channel.robust.rows import Peers
 from fedlightning.core.some_clients import SomeClients
 
 
 @dataclass(frozen=True, kw_only=True)
-class Adversary(SomeClients):
+class Attack(SomeClients):
     """Serves as the base class of what adversarial clients send; subclasses are frozen dataclasses.
 
     Args:

@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedlightning.channel.base import Exchange
-from fedlightning.channel.robust.adversaries.base import Adversary
-from fedlightning.channel.robust.adversaries.honest import HonestRows
+from fedlightning.channel.robust.attacks.base import Attack
+from fedlightning.channel.robust.attacks.honest import HonestRows
 from fedlightning.core.validation import require
 
 
 @dataclass(frozen=True, kw_only=True)
-class SignFlip(Adversary):
+class SignFlip(Attack):
     """Sends ``-scale`` times the client's own update.
 
     Args:
         scale: Factor > 0.
-        clients: See :class:`Adversary`.
-        share: See :class:`Adversary`.
-        seed: See :class:`Adversary`.
+        clients: See :class:`Attack`.
+        share: See :class:`Attack`.
+        seed: See :class:`Attack`.
     """
 
     scale: float = 1.0

@@ -9,20 +9,20 @@ import torch
 from torch import Tensor
 
 from fedlightning.channel.base import Exchange
-from fedlightning.channel.robust.adversaries.base import Adversary
-from fedlightning.channel.robust.adversaries.honest import HonestRows
+from fedlightning.channel.robust.attacks.base import Attack
+from fedlightning.channel.robust.attacks.honest import HonestRows
 from fedlightning.core.validation import require
 
 
 @dataclass(frozen=True, kw_only=True)
-class GaussianAttack(Adversary):
+class GaussianAttack(Attack):
     """Sends Gaussian noise in place of the update.
 
     Args:
         scale: Standard deviation > 0, in units of the root mean square of the update that the client would have sent.
-        clients: See :class:`Adversary`.
-        share: See :class:`Adversary`.
-        seed: See :class:`Adversary`.
+        clients: See :class:`Attack`.
+        share: See :class:`Attack`.
+        seed: See :class:`Attack`.
     """
 
     scale: float = 10.0

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedlightning.channel.base import Exchange
-from fedlightning.channel.robust.adversaries.base import Adversary
-from fedlightning.channel.robust.adversaries.honest import HonestRows
+from fedlightning.channel.robust.attacks.base import Attack
+from fedlightning.channel.robust.attacks.honest import HonestRows
 from fedlightning.core.validation import require
 
 
 @dataclass(frozen=True, kw_only=True)
-class InnerProductManipulation(Adversary):
+class InnerProductManipulation(Attack):
     """Sends ``-scale`` times the mean of the honest updates.
 
     A large scale turns the mean of all updates around; a small one makes adversaries look close to honest clients whose
@@ -23,9 +23,9 @@ class InnerProductManipulation(Adversary):
 
     Args:
         scale: Factor > 0.
-        clients: See :class:`Adversary`.
-        share: See :class:`Adversary`.
-        seed: See :class:`Adversary`.
+        clients: See :class:`Attack`.
+        share: See :class:`Attack`.
+        seed: See :class:`Attack`.
     """
 
     scale: float = 2.0

@@ -9,13 +9,13 @@ from statistics import NormalDist
 from torch import Tensor
 
 from fedlightning.channel.base import Exchange
-from fedlightning.channel.robust.adversaries.base import Adversary
-from fedlightning.channel.robust.adversaries.honest import HonestRows
+from fedlightning.channel.robust.attacks.base import Attack
+from fedlightning.channel.robust.attacks.honest import HonestRows
 from fedlightning.core.validation import require
 
 
 @dataclass(frozen=True, kw_only=True)
-class ALIE(Adversary):
+class ALIE(Attack):
     """Sends the honest updates' mean, shifted by ``z`` of their standard deviations in every coordinate.
 
     In a cohort without honest clients, adversaries send their own updates.
@@ -23,9 +23,9 @@ class ALIE(Adversary):
     Args:
         z: Number of standard deviations; null for the largest that the paper's count of supporters allows, which is 0
             or less for few adversaries.
-        clients: See :class:`Adversary`.
-        share: See :class:`Adversary`.
-        seed: See :class:`Adversary`.
+        clients: See :class:`Attack`.
+        share: See :class:`Attack`.
+        seed: See :class:`Attack`.
     """
 
     z: float | None = 1.5
