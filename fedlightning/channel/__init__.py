@@ -1,6 +1,18 @@
 """What happens to updates between clients and server; see :mod:`fedlightning.channel.base`."""
 
-from fedlightning.channel.base import Aggregated, Aggregation, Exchange, Fields, Release, Rows, Sent, Transform
+from fedlightning.channel.base import (
+    Aggregated,
+    Aggregation,
+    Exchange,
+    Fields,
+    Release,
+    Rows,
+    Sent,
+    Transform,
+)
+from fedlightning.channel.by_field import ByField
+from fedlightning.channel.channel import Channel, Channels, PerPhase
+from fedlightning.channel.clip import Clip
 from fedlightning.channel.robust import (
     ALIE,
     Attack,
@@ -22,7 +34,11 @@ __all__ = [
     "Aggregated",
     "Aggregation",
     "Attack",
+    "ByField",
     "CenteredClipping",
+    "Channel",
+    "Channels",
+    "Clip",
     "Exchange",
     "Fields",
     "GaussianAttack",
@@ -33,6 +49,7 @@ __all__ = [
     "Median",
     "MultiKrum",
     "NearestNeighbourMixing",
+    "PerPhase",
     "Release",
     "Rows",
     "Sent",

@@ -5,8 +5,9 @@ written as its difference from what the server knows already (see :func:`~fedlig
 a matrix ``[S, n]`` with a row for each of S clients. Then, in this order:
 
 1. the client's transforms, one after the other (clipping, compression, noise): :class:`Transform`;
-2. one aggregation of all rows to a vector ``[n]`` (a mean, a median): :class:`Aggregation`;
-3. the server's transforms of that vector (noise): :class:`Release`.
+2. in simulations, what adversaries send in place of theirs: :class:`~fedlightning.channel.Attack`;
+3. one aggregation of all rows to a vector ``[n]`` (a mean, a median): :class:`Aggregation`;
+4. the server's transforms of that vector (noise): :class:`Release`.
 
 What the server knows is added again, and the algorithm's ``server_update`` sees the dataclass that it always sees. No
 algorithm knows of channels, and no channel knows of algorithms.
@@ -17,7 +18,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -40,6 +41,12 @@ class Exchange:
         num_clients: Number of all clients of the federation, N.
         client_ids: The S clients whose updates are transformed here; empty at the server.
         public: What the server has told the transforms of all clients, by name; see :meth:`Transform.public`.
+        accumulated: Names of the fields that are increments of something a client keeps, and that the server adds up.
+        expected: Mean number of clients that are asked, where the number itself is a secret; None where ``cohort`` is
+            none.
+        bound: Largest norm that the transforms before this one leave to a client's update, over all fields; None if
+            nothing bounds it.
+        spent: Sum of :attr:`Transform.spent` over the transforms before this one.
     """
 
     round: int
@@ -49,13 +56,22 @@ class Exchange:
     num_clients: int
     client_ids: Sequence[int] = ()
     public: Fields = field(default_factory=dict)
+    accumulated: frozenset[str] = frozenset()
+    expected: float | None = None
+    bound: float | None = None
+    spent: float = 0.0
+
+    @property
+    def divisor(self) -> float:
+        """Return what sums over the cohort are divided by where noise is added: a number that tells nothing."""
+        return float(self.cohort) if self.expected is None else self.expected
 
     def generator(self, client: int | None, purpose: int, device: torch.device) -> torch.Generator:
         """Return a generator for the draws of a client, or of the server for None, which no chunking changes.
 
         Args:
             client: Id of the client.
-            purpose: Distinguishes the transforms of a channel, by their places in it.
+            purpose: Distinguishes the parts of a channel: the purpose that a part is given, and never another.
             device: Device of the draws.
         """
         who = (1,) if client is None else (2, client)
@@ -85,6 +101,9 @@ class Transform(ABC):
     clients have to be told is *public*, kept by the server.
     """
 
+    adds_noise: ClassVar[bool] = False
+    """Whether it hides single clients, so that neither the divisor of a mean may tell how many of them count."""
+
     @abstractmethod
     def apply(self, sent: Sent, memory: Fields, exchange: Exchange, purpose: int) -> tuple[Sent, Fields]:
         """Return what is sent in place of ``sent``, and the clients' new memories.
@@ -93,7 +112,7 @@ class Transform(ABC):
             sent: What the transform before this one returned; not to be written into.
             memory: The clients' memories, ``[S, ...]`` by name.
             exchange: Whose updates these are.
-            purpose: Place of this transform in its channel, for :meth:`Exchange.generator`.
+            purpose: For :meth:`Exchange.generator`; no other transform of the channel has the same.
         """
 
     def memory(self, like: Fields) -> Fields:
@@ -115,9 +134,27 @@ class Transform(ABC):
             public: What it told them in this one, as :meth:`public` named it.
             reports: Means over the cohort of :attr:`Sent.reports`, scalars.
             exchange: The exchange that has ended.
-            purpose: Place of this transform in its channel, for :meth:`Exchange.generator`.
+            purpose: For :meth:`Exchange.generator`; no other transform of the channel has the same.
         """
         return public
+
+    @property
+    def spent(self) -> float:
+        """Return the sum of the inverse squared noise multipliers of reports that are released with noise of their own.
+
+        Noise that is added to the update has this much less to hide; 0 where reports tell nothing of clients' data.
+        """
+        return 0.0
+
+    def bound(self, before: float | None, names: Sequence[str], exchange: Exchange) -> float | None:
+        """Return the largest norm that one client's update has after this transform; None if nothing bounds it.
+
+        Args:
+            before: The largest norm before it, over all fields together; None if nothing bounds it.
+            names: Names of the fields.
+            exchange: The exchange, with what the server has told all clients.
+        """
+        return None
 
 
 class Rows(Protocol):
@@ -164,6 +201,13 @@ class Aggregation(ABC):
             ValueError: If there are too few rows for the rule.
         """
 
+    def wire_bits(self, length: int) -> float | None:
+        """Return the bits of one client's field of ``length`` entries; None for those that the transforms counted.
+
+        A rule that needs updates in a form of its own, such as masked whole numbers, overrides what transforms count.
+        """
+        return None
+
 
 @dataclass(frozen=True)
 class Aggregated:
@@ -175,7 +219,8 @@ class Aggregated:
         divisors: What the sum over clients was divided by, by field: the size of the cohort, or N for increments of a
             mean over all clients.
         bound: Largest norm of one client's update over all its fields together; None if nothing bounds it.
-        purpose: Place of the release in its channel, for :meth:`Exchange.generator`.
+        spent: Sum of :attr:`Transform.spent` over the transforms of the clients.
+        purpose: For :meth:`Exchange.generator`; no other part of the channel has the same.
     """
 
     exchange: Exchange
@@ -183,6 +228,7 @@ class Aggregated:
     divisors: Mapping[str, float]
     bound: float | None
     purpose: int
+    spent: float = 0.0
 
 
 class Release(ABC):
