@@ -5,7 +5,7 @@ written as its difference from what the server knows already (see :func:`~fedlig
 a matrix ``[S, n]`` with a row for each of S clients. Then, in this order:
 
 1. the client's transforms, one after the other (clipping, compression, noise): :class:`Transform`;
-2. in simulations, what attackers send in place of theirs: :class:`Attack`;
+2. in simulations, what adversaries send in place of theirs: :class:`~fedlightning.channel.Attack`;
 3. one aggregation of all rows to a vector ``[n]`` (a mean, a median): :class:`Aggregation`;
 4. the server's transforms of that vector (noise): :class:`Release`.
 
@@ -158,7 +158,10 @@ class Transform(ABC):
 
 
 class Rows(Protocol):
-    """Gives access to the rows of one field, of all clients that count, over all processes."""
+    """Gives access to the rows of one field, of all clients that count, over all processes.
+
+    Where several processes hold rows, all of them must call the same methods in the same order.
+    """
 
     @property
     def count(self) -> int:
@@ -167,15 +170,25 @@ class Rows(Protocol):
     def blocks(self) -> Iterator[Tensor]:
         """Yield ``[S, c]`` blocks of consecutive columns, which together are the matrix ``[S, n]``."""
 
-    def gram(self) -> Tensor:
-        """Return the inner products of the rows, ``[S, S]`` float64."""
+    def gram(self, about: Tensor | None = None) -> Tensor:
+        """Return the inner products of the rows, ``[S, S]`` float64 on the CPU.
+
+        Args:
+            about: A point ``[n]`` that is subtracted from every row first; None for none. Distances between rows keep
+                their digits if it lies among most of the rows, e.g. at their coordinatewise median.
+        """
 
     def combine(self, weights: Tensor) -> Tensor:
-        """Return ``weights @ rows``, ``[n]``, for weights ``[S]``."""
+        """Return ``weights @ rows``, ``[n]``, in the dtype of the rows, for weights ``[S]`` float64."""
 
 
 class Aggregation(ABC):
     """Turns the updates of a cohort into one, in place of their mean; subclasses are frozen dataclasses."""
+
+    @property
+    def fewest(self) -> int:
+        """Return the smallest number of clients whose updates the rule can aggregate, at least 1."""
+        return 1
 
     @abstractmethod
     def aggregate(self, rows: Rows) -> Tensor:
@@ -194,28 +207,6 @@ class Aggregation(ABC):
         A rule that needs updates in a form of its own, such as masked whole numbers, overrides what transforms count.
         """
         return None
-
-
-class Attack(ABC):
-    """Simulates clients that send something else than they computed; subclasses are frozen dataclasses.
-
-    Attackers see what all clients of the cohort send, after the transforms and before the aggregation.
-    """
-
-    @abstractmethod
-    def attackers(self, exchange: Exchange) -> Tensor:
-        """Return which of the clients ``exchange.client_ids`` are attackers, ``[S]`` bool."""
-
-    @abstractmethod
-    def apply(self, values: Fields, attackers: Tensor, exchange: Exchange, purpose: int) -> Fields:
-        """Return what arrives in place of ``values``.
-
-        Args:
-            values: What the S clients of the cohort send, ``[S, n]`` by field; not to be written into.
-            attackers: Which of them are attackers, ``[S]`` bool.
-            exchange: Whose updates these are, of all processes.
-            purpose: For :meth:`Exchange.generator`.
-        """
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedlightning.channel.base import Aggregation, Attack, Release, Transform
+from fedlightning.channel.base import Aggregation, Release, Transform
 from fedlightning.channel.chain import Chain
+from fedlightning.channel.robust.attacks.base import Attack
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError
 from fedlightning.core.validation import require_instance
 
@@ -41,7 +42,7 @@ class Channel(Channels):
         aggregate: Puts the updates of a cohort together in place of the mean; null for the mean.
         server: What the server does to the aggregate, in this order.
         download: Transforms that the server applies to what it broadcasts, in this order.
-        adversary: What simulated attackers among the clients send; null for none.
+        adversary: What simulated adversaries among the clients send; null for none.
     """
 
     client: Sequence[Transform] = ()

@@ -316,10 +316,12 @@ def _imported(module: str, name: str) -> Any:
 def _kinds() -> tuple[type, ...]:
     """What hyper-parameters of this package's tasks and data modules derive from."""
     from fedlightning.algorithms.base import Algorithm  # these import this module
-    from fedlightning.channel.base import Aggregation, Attack, Release, Transform
+    from fedlightning.channel.base import Aggregation, Release, Transform
     from fedlightning.channel.channel import Channels
+    from fedlightning.channel.robust.attacks.base import Attack
     from fedlightning.core.schedule import Schedule
     from fedlightning.data.partitioners import Partitioner
+    from fedlightning.data.poisoning import Poisoning
     from fedlightning.federation.client_states import Storage
     from fedlightning.local import ByValue, LocalOptimizer, LocalSolver, StoppingRule
     from fedlightning.oracle import ClientBatching
@@ -342,7 +344,7 @@ def _kinds() -> tuple[type, ...]:
             Regularizer,
             Schedule,
         ),
-        *(Channels, Transform, Aggregation, Release, Attack),
+        *(Channels, Transform, Aggregation, Release, Attack, Poisoning),
         *(Adversary, nn.Module),
     )
 

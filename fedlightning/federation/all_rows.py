@@ -3,50 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from math import prod
 
 import torch
 from torch import Tensor
 
 from fedlightning.channel.base import Exchange
 from fedlightning.channel.channel import Channel
+from fedlightning.channel.robust.mean import Mean
+from fedlightning.channel.robust.rows import ClientRows
 from fedlightning.core.errors import InvalidValueError
-from fedlightning.federation.processes import Processes
-
-
-@dataclass(frozen=True)
-class RowsHere:
-    """Gives access to the rows of a matrix that lies in this process.
-
-    Attributes:
-        rows: ``[S, n]``.
-    """
-
-    rows: Tensor
-
-    @property
-    def count(self) -> int:
-        """The number of rows, S."""
-        return len(self.rows)
-
-    def blocks(self) -> Iterator[Tensor]:
-        """Yield the matrix."""
-        yield self.rows
-
-    def gram(self) -> Tensor:
-        """Return the inner products of the rows, ``[S, S]`` float64."""
-        rows = self.rows.double()
-        return rows @ rows.T
-
-    def combine(self, weights: Tensor) -> Tensor:
-        """Return ``weights @ rows``, ``[n]``, for weights ``[S]``."""
-        return weights.to(self.rows) @ self.rows
+from fedlightning.core.seeding import derive_seed
+from fedlightning.federation.processes import OneProcess, Processes
 
 
 class AllRows:
     """Keeps the updates of all clients that count, and puts them together as a channel says.
 
-    It stands in for a weighted mean; all clients weigh the same.
+    It stands in for a weighted mean; all clients weigh the same. Updates stay in the chunks and in the processes in
+    which they arrived.
     """
 
     def __init__(self, channel: Channel, exchange: Exchange, purpose: int) -> None:
@@ -60,6 +35,7 @@ class AllRows:
         self._channel = channel
         self._exchange = exchange
         self._purpose = purpose
+        self._processes: Processes = OneProcess()
         self._parts: dict[str, list[Tensor]] = {}
         self._means: dict[str, Tensor] = {}
         self._weight = 0.0
@@ -72,38 +48,37 @@ class AllRows:
         self._weight += float(counted.sum())
 
     def gather(self, processes: Processes, device: torch.device) -> None:
-        """Take the rows of all processes; every process must call this."""
+        """Take note of the processes that hold rows; every process must call this."""
         if processes.count == 1:
             return
-        mine = {name: torch.cat(parts).cpu() for name, parts in self._parts.items()}
+        self._processes = processes
+        mine = [(name, parts[0].shape[1:], parts[0].dtype) for name, parts in self._parts.items()]
         everywhere = processes.collect((mine, self._weight))
-        names = next((list(rows) for rows, _ in everywhere if rows), [])
-        self._parts = {name: [rows[name].to(device) for rows, _ in everywhere if rows] for name in names}
+        known = next((fields for fields, _ in everywhere if fields), [])
+        if not mine:
+            self._parts = {name: [torch.empty(0, *shape, dtype=dtype, device=device)] for name, shape, dtype in known}
         self._weight = sum(weight for _, weight in everywhere)
 
     def finish(self, client_ids: Sequence[int], counts: Collection[str]) -> None:
-        """Let attackers send what they will, and put the rows together.
+        """Let adversaries send what they will, and put the rows together; every process must call this.
 
         Args:
-            client_ids: The clients that count, of all processes, in the order of the rows.
+            client_ids: The clients of this process that count, in the order in which they were added.
             counts: Names of fields that count something: of these the lower median is taken.
 
         Raises:
-            InvalidValueError: If clients sent different shapes.
+            InvalidValueError: If clients sent different shapes, or too few for the rule.
         """
-        rows = {name: _joined(name, parts) for name, parts in self._parts.items()}
-        flat = {name: value.reshape(len(value), -1) for name, value in rows.items() if name not in counts}
-        if self._channel.adversary is not None and flat:
-            exchange = replace(self._exchange, client_ids=list(client_ids))
-            attackers = self._channel.adversary.attackers(exchange).to(next(iter(flat.values())).device)
-            flat = dict(self._channel.adversary.apply(flat, attackers, exchange, self._purpose))
-        for name, value in rows.items():
-            if name in counts:
-                self._means[name] = value.median(dim=0).values
-                continue
-            rule = self._channel.aggregate
-            mean = flat[name].mean(0) if rule is None else rule.aggregate(RowsHere(flat[name]))
-            self._means[name] = mean.to(value.dtype).view(value.shape[1:])
+        rule = Mean() if self._channel.aggregate is None else self._channel.aggregate
+        for place, (name, parts) in enumerate(self._parts.items()):
+            shape = _shape_of_all(name, parts)
+            flat = [part.reshape(len(part), prod(shape)) for part in parts]
+            if self._channel.adversary is not None and name not in counts:
+                purpose = derive_seed(self._purpose, place)
+                flat = self._channel.adversary.act(flat, client_ids, self._exchange, purpose, self._processes)
+            rows = ClientRows(flat, client_ids, self._processes)
+            middle = torch.cat([block.median(dim=0).values for block in rows.blocks()]) if name in counts else None
+            self._means[name] = (rule.aggregate(rows) if middle is None else middle).view(shape)
         self._parts = {}
 
     def __contains__(self, name: str) -> bool:
@@ -126,12 +101,12 @@ class AllRows:
         return self._means[name] * self._weight
 
 
-def _joined(name: str, parts: Sequence[Tensor]) -> Tensor:
-    shapes = {part.shape[1:] for part in parts}
+def _shape_of_all(name: str, parts: Sequence[Tensor]) -> torch.Size:
+    shapes = list(dict.fromkeys(part.shape[1:] for part in parts))
     if len(shapes) > 1:
         raise InvalidValueError(
             f"Clients of one cohort sent '{name}' in different shapes, "
             f"{' and '.join(str(list(shape)) for shape in shapes)}. "
             "If it holds something of every local step, set the data module's local_steps."
         )
-    return torch.cat(list(parts))
+    return shapes[0]

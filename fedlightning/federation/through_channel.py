@@ -108,7 +108,7 @@ class ThroughChannel(CohortMean):
         """Return what the server has of each field, after the channel's last part."""
         counts = counts_of(self._update_type)
         if self._rows is not None:
-            self._rows.finish(self._counted, counts)
+            self._rows.finish(self.accepted, counts)
         divisors = {name: self._divisor(name) for name in self._updates}
         noisy = self._channel.adds_noise
         values = {

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fedlightning.channel import Channel, Clip, PerPhase
+from fedlightning.channel import Channel, Clip, PerPhase, SignFlip
 from fedlightning.core.serialisation import from_config, to_config
-from tests.support.transforms import Middle, Negated, Shift
+from tests.support.transforms import Middle, Shift
 
 
 def test_one_channel_is_that_of_all_phases():
@@ -28,11 +28,8 @@ def test_phases_have_their_own():
 def test_what_a_channel_presupposes():
     assert not Channel(client=[Clip(1.0)]).counts_clients_alike
     assert all(each.counts_clients_alike for each in (Channel(aggregate=Middle()), Channel(server=[Shift()])))
-    assert [each.needs_rows for each in (Channel(aggregate=Middle()), Channel(adversary=Negated()), Channel())] == [
-        True,
-        True,
-        False,
-    ]
+    robust, attacked = Channel(aggregate=Middle()), Channel(adversary=SignFlip(share=0.5))
+    assert [each.needs_rows for each in (robust, attacked, Channel())] == [True, True, False]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from fedlightning.channel import Aggregation, Attack, Exchange, Release, Sent, Transform
+from fedlightning.channel import Aggregation, Exchange, Release, Sent, Transform
 
 
 def exchange(*client_ids, **changes):
@@ -77,14 +77,3 @@ class Shift(Release):
         generator = aggregated.exchange.generator(None, aggregated.purpose, torch.device("cpu"))
         shift = self.scale * float(torch.randn((), generator=generator))
         return {name: value + shift for name, value in values.items()}
-
-
-@dataclass(frozen=True)
-class Negated(Attack):
-    """Clients with even numbers send the opposite."""
-
-    def attackers(self, exchange):
-        return torch.tensor([client % 2 == 0 for client in exchange.client_ids])
-
-    def apply(self, values, attackers, exchange, purpose):
-        return {name: torch.where(attackers[:, None], -value, value) for name, value in values.items()}
