@@ -147,25 +147,6 @@ def described(channels: Channels | None) -> str:
         return repr(channels)
 
 
-def require_no_attack(channels: Channels | None, phases: int) -> None:
-    """Make sure that no attackers are simulated where clients are on other machines.
-
-    Args:
-        channels: The channels of a run; None for none.
-        phases: Number of phases of a round.
-
-    Raises:
-        InvalidValueError: If some are.
-    """
-    for phase in range(phases):
-        channel = None if channels is None else channels.of(phase)
-        if channel is not None and channel.adversary is not None:
-            raise InvalidValueError(
-                f"channel: adversary={channel.adversary!r} simulates attackers among clients that are on other "
-                "machines, where what they send is their own. Leave it out, or simulate all clients."
-            )
-
-
 def require_same(stored: Mapping[str, Any] | None, channels: Channels | None) -> None:
     """Make sure that a run goes on through the channels of a checkpoint.
 

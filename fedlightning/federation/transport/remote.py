@@ -21,7 +21,7 @@ from fedlightning.federation.protocol import (
     Roster,
     Stamp,
 )
-from fedlightning.federation.reception import description_of, require_no_attack
+from fedlightning.federation.reception import description_of
 from fedlightning.federation.remote.carrier import Carrier
 from fedlightning.federation.remote.checks import AnswerChecks
 from fedlightning.federation.remote.enrolment import Directory, merged
@@ -113,7 +113,6 @@ class Remote:
         )
         self._types = MessageTypes(server.algorithm)
         channels = None if server.reception is None else server.reception.channels
-        require_no_attack(channels, len(server.algorithm.phases))
         self._expectations = Expectations(lambda: server.algorithm, simulation.space.personal.dim, channels)
         self._device = server.point.device
         self._simulation = simulation
