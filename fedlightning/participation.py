@@ -77,6 +77,10 @@ class Participation(ABC):
         """Return the smallest number of clients that a round may have."""
         return len(self.cohort(num_clients, 0, 0, 0))
 
+    def expected(self, num_clients: int) -> float:
+        """Return the mean number of clients in a cohort, which unlike the number itself is no secret."""
+        return float(len(self.cohort(num_clients, 0, 0, 0)))
+
     def check(self, num_clients: int) -> None:  # noqa: B027  # most rules serve any federation
         """Refuse a federation of N clients that this rule cannot serve.
 
@@ -184,6 +188,46 @@ class WaitForAll(Participation):
     @property
     def _rule(self) -> Participation:
         return Full() if self.rule is None else self.rule
+
+
+@dataclass(frozen=True)
+class Poisson(Participation):
+    """Draws every client by a coin of its own in every round, as accounts of privacy like it best.
+
+    The size of a cohort varies: it is binomial with mean ``rate * N``. A round whose cohort is empty is skipped. The
+    cost of a draw grows with the cohort, not with N.
+
+    Args:
+        rate: Probability 0 < rate <= 1 of each client to take part.
+    """
+
+    rate: float
+
+    def __post_init__(self) -> None:
+        require(self, "rate", above=0.0, at_most=1.0)
+
+    def cohort(self, num_clients: int, seed: int, round_index: int, phase: int) -> list[int]:
+        """Return the ids of the clients whose coins fell, ascending; there may be none."""
+        if self.rate == 1.0:
+            return list(range(num_clients))
+        draw = random.Random(derive_seed(seed, round_index, phase, 0))
+        step = math.log1p(-self.rate)
+        ids: list[int] = []
+        client = -1
+        while True:  # from one client to the next one that takes part, the gaps are geometric
+            gap = math.log(1.0 - draw.random()) / step
+            if gap >= num_clients - client - 1:
+                return ids
+            client += 1 + int(gap)
+            ids.append(client)
+
+    def fewest(self, num_clients: int) -> int:
+        """Return 0, as all coins may fall the other way; N for a rate of 1."""
+        return num_clients if self.rate == 1.0 else 0
+
+    def expected(self, num_clients: int) -> float:
+        """Return ``rate * N``."""
+        return self.rate * num_clients
 
 
 class Responses(ABC):
