@@ -177,7 +177,7 @@ class CohortMean:
     def add(self, answer: Answer) -> None:
         """Add the answer of one chunk of clients."""
         sent = tensors_of(answer.update)
-        checked = dict(sent)
+        checked = {**sent, **answer.reports}
         if answer.buffers.shape[1]:
             sent[BUFFERS] = answer.buffers
             checked[BUFFERS] = answer.buffers if self._checked is None else answer.buffers[:, self._checked]

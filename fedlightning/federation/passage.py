@@ -42,6 +42,7 @@ class Passage:
         """
         self._chain = channel.transform
         self._aggregate = channel.aggregate
+        self._buffers = request.buffers
         self._algorithm = algorithm
         self._differences = Differences(algorithm, request)
         self._exchange = exchange_of(request)
@@ -83,8 +84,9 @@ class Passage:
             ValueError: If a field's length is not that of its memory.
         """
         values = self._differences.of(answer.update, answer.client_ids)
+        stuck = self._stuck(answer.buffers)
         if answer.buffers.shape[1]:
-            values[BUFFERS] = answer.buffers
+            values[BUFFERS] = answer.buffers.masked_fill(stuck, 0.0)
         counts = {name: tensors_of(answer.update)[name] for name in counts_of(answer.update)}
         bits = {name: _dense(value) for name, value in values.items()}
         rest = sum((_dense(value) for value in counts.values()), torch.zeros(len(answer.client_ids)).double())
@@ -96,7 +98,7 @@ class Passage:
         )
         before = self._memory(values, states, answer.client_ids)
         sent, memory = self._chain.apply(Sent(values, bits), before, exchange, UPLOAD)
-        buffers = sent.values.get(BUFFERS, answer.buffers)
+        buffers = torch.where(stuck, answer.buffers, sent.values.get(BUFFERS, answer.buffers))
         update = self._differences.put(answer.update, {k: v for k, v in sent.values.items() if k != BUFFERS})
         wire = [self._on_the_wire(name, sent) for name in sent.values]
         told = sum((_dense(value) for value in sent.reports.values()), rest)
@@ -111,6 +113,10 @@ class Passage:
         )
         begun = {_BEGUN: torch.ones(len(answer.client_ids), dtype=torch.bool, device=answer.buffers.device)}
         return passed, under(self._name, {**memory, **begun}) if memory else {}
+
+    def _stuck(self, buffers: Tensor) -> Tensor:
+        """Return which changes of buffers are NaN or infinite as the server's are, and pass as they are, ``[S, b]``."""
+        return ~buffers.isfinite() & ~self._buffers.isfinite()
 
     def _on_the_wire(self, name: str, sent: Sent) -> Tensor:
         """Return the bits of each client's field, ``[S]``."""

@@ -132,6 +132,11 @@ class Reception:
         self.kept = Kept(**tensors, releases=dict(stored["releases"]))
 
 
+def description_of(reception: Reception | None) -> str:
+    """Return the channels of a server as text; empty for none."""
+    return "" if reception is None else described(reception.channels)
+
+
 def described(channels: Channels | None) -> str:
     """Return channels as text, the same for the same channels; empty for none."""
     if channels is None:

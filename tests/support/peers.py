@@ -22,6 +22,12 @@ class Played:
         self._barrier.wait()
         return values
 
+    def largest(self, value):
+        return max(self.collect(value))
+
+    def agree(self, value):
+        return next((each for each in self.collect(value) if each is not None), None)
+
     def sum(self, tensor):
         return torch.stack(self.collect(tensor)).sum(dim=0)
 

@@ -59,6 +59,7 @@ class AnswerChecks:
         wanted = {**tensors_of(expected.update), "buffers": expected.buffers}
         yield from _differences(sent, wanted)
         yield from self.too_large(sent)
+        yield from self._objections_to_what_a_channel_adds(answer, expected)
         if set(answer.metrics) != expected.metrics or answer.per_client != expected.per_client:
             yield f"it logs {sorted(answer.metrics)}; expected {sorted(expected.metrics)}"
         for name, value in {**answer.metrics, **answer.tally}.items():
@@ -68,12 +69,36 @@ class AnswerChecks:
             if mask is not None and (mask.shape != (1,) or mask.is_floating_point()):
                 yield f"'{name}' is a {mask.dtype} {list(mask.shape)}; expected one truth value"
 
+    def _objections_to_what_a_channel_adds(self, answer: Answer, expected: Expectation) -> Iterator[str]:
+        reports = expected.reports or frozenset()
+        if set(answer.reports) != reports:
+            yield f"it reports {sorted(answer.reports)} to a channel; expected {sorted(reports)}"
+            return
+        yield from self.too_large(answer.reports)
+        for name, value in answer.reports.items():
+            if value.shape != (1,) or not value.is_floating_point():
+                yield f"'{name}' is a {value.dtype} {list(value.shape)}; expected one real number"
+        if expected.reports is None:
+            if answer.bits is not None:
+                yield "it counts the bits of an update that passes through no channel"
+            return
+        numbers = sum(value.numel() for value in (*tensors_of(expected.update).values(), expected.buffers))
+        most = _MOST_BITS * (numbers + len(reports) + 1)
+        if answer.bits is None or answer.bits.shape != (1,) or answer.bits.is_complex():
+            yield "it does not say how many bits its update takes"
+        elif not 0 <= float(answer.bits) <= most:
+            yield f"its update takes {float(answer.bits):g} bits; expected 0 to {most}"
+
     def too_large(self, sent: Mapping[str, Tensor]) -> Iterator[str]:
         """Yield which tensors have finite numbers above the limit, in words."""
         for name, value in sent.items():
             finite = value[value.isfinite()]
             if finite.numel() and float(finite.abs().max()) > self._largest:
                 yield f"'{name}' has numbers up to {float(finite.abs().max()):.0e}, above {self._largest:.0e}"
+
+
+_MOST_BITS = 256
+"""Bits that a number may take on the wire, with whatever says where it belongs."""
 
 
 def _differences(sent: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> Iterator[str]:

@@ -12,6 +12,7 @@ import fedlightning
 from fedlightning.core.per_architecture import TaskArchitectures
 from fedlightning.federation.client_states import StatesByField
 from fedlightning.federation.protocol import Moment, Precision, Request, Roster, Stamp
+from fedlightning.federation.reception import description_of
 from fedlightning.federation.remote.client_rows import ClientRows
 from fedlightning.federation.remote.evaluation_codec import EVALUATE, decode_evaluate, encode_evaluation
 from fedlightning.federation.remote.failure import answered
@@ -30,6 +31,7 @@ from fedlightning.federation.remote.sent_model import SentModel, SentModels
 from fedlightning.federation.remote.shard import Shard
 from fedlightning.federation.remote.standing import Asked
 from fedlightning.federation.remote.store import GenerationStore, Kept
+from fedlightning.federation.remote.terms_codec import require_terms
 from fedlightning.federation.remote.training_codec import (
     ASK,
     decode_asked,
@@ -93,6 +95,7 @@ class NodeService:
         self.simulation = simulation
         self.runner = simulation.runner
         self._algorithm = simulation.server.algorithm
+        self._reception = simulation.server.reception
         self._types = MessageTypes(self._algorithm)
         self._rows = ClientRows(self.runner, TaskArchitectures(task))
         self._shard = shard
@@ -145,8 +148,9 @@ class NodeService:
     def _enrol(self, packet: Packet) -> Packet:
         shard, algorithm = self._shard, type_name(type(self._algorithm))
         parameters, version = self.simulation.parameters, fedlightning.__version__
+        channel = description_of(self._reception)
         return encode_enrolment(
-            Enrolment(shard.client_ids, shard.samples, parameters, algorithm, version, self._precision)
+            Enrolment(shard.client_ids, shard.samples, parameters, algorithm, version, self._precision, channel)
         )
 
     def _join(self, packet: Packet) -> Packet:
@@ -155,6 +159,7 @@ class NodeService:
     def _ask(self, packet: Packet) -> Packet:
         asked = decode_asked(packet, self._types)
         self._require_fit(asked)
+        require_terms(asked.request, self._reception)
         self._begin(asked.request.moment)
         digest = RequestDigest(asked.request, asked.run)
         found = {}
