@@ -57,7 +57,7 @@ def attacks(seed):
         "none": (None, None),
         "label flip": (None, LabelFlip(**theirs)),
         "sign flip": (SignFlip(scale=5.0, **theirs), None),
-        "noise": (GaussianAttack(**theirs), None),
+        "noise": (GaussianAttack(scale=30.0, **theirs), None),
         "ALIE": (ALIE(**theirs), None),
         "IPM 0.5": (InnerProductManipulation(scale=0.5, **theirs), None),
         "IPM 5": (InnerProductManipulation(scale=5.0, **theirs), None),
