@@ -114,6 +114,12 @@ class Passage:
         begun = {_BEGUN: torch.ones(len(answer.client_ids), dtype=torch.bool, device=answer.buffers.device)}
         return passed, under(self._name, {**memory, **begun}) if memory else {}
 
+    def bound(self, answer: Answer) -> float | None:
+        """Return the largest norm that one client's answer has on the wire; None if nothing bounds it."""
+        names = list(self._differences.of(answer.update, answer.client_ids))
+        names += [BUFFERS] if answer.buffers.shape[1] else []
+        return self._chain.bound(None, names, self._exchange)
+
     def _stuck(self, buffers: Tensor) -> Tensor:
         """Return which changes of buffers are NaN or infinite as the server's are, and pass as they are, ``[S, b]``."""
         return ~buffers.isfinite() & ~self._buffers.isfinite()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping
 
 from torch import Tensor
 
 from fedlightning.core.errors import InvalidValueError
+from fedlightning.federation.differences import counts_of
 from fedlightning.federation.protocol import Answer, Request
 from fedlightning.federation.remote.expectations import Expectation
 from fedlightning.federation.validation import tensors_of
@@ -84,6 +86,9 @@ class AnswerChecks:
             return
         numbers = sum(value.numel() for value in (*tensors_of(expected.update).values(), expected.buffers))
         most = _MOST_BITS * (numbers + len(reports) + 1)
+        norm = _norm(answer)
+        if expected.bound is not None and norm > expected.bound * (1 + _ROUNDING):
+            yield f"its update has the norm {norm:g}, above {expected.bound:g}, to which the channel clips"
         if answer.bits is None or answer.bits.shape != (1,) or answer.bits.is_complex():
             yield "it does not say how many bits its update takes"
         elif not 0 <= float(answer.bits) <= most:
@@ -99,6 +104,17 @@ class AnswerChecks:
 
 _MOST_BITS = 256
 """Bits that a number may take on the wire, with whatever says where it belongs."""
+
+
+_ROUNDING = 1e-3
+"""Relative error of a norm that is computed in few digits."""
+
+
+def _norm(answer: Answer) -> float:
+    """Return the norm of what passed through a channel, of one client."""
+    counts = counts_of(answer.update)
+    sent = {name: value for name, value in tensors_of(answer.update).items() if name not in counts}
+    return math.hypot(*(float(value.double().norm()) for value in (*sent.values(), answer.buffers)))
 
 
 def _differences(sent: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> Iterator[str]:

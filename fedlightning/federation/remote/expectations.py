@@ -33,6 +33,7 @@ class Expectation:
         metrics: Names of the values that the algorithm logs, and of the drift.
         per_client: Names of those that are logged for every client.
         reports: Names of what is reported for a channel; None without a channel.
+        bound: Largest norm of an update that has passed the channel; None if nothing bounds it.
     """
 
     update: Any
@@ -40,6 +41,7 @@ class Expectation:
     metrics: frozenset[str]
     per_client: tuple[str, ...]
     reports: frozenset[str] | None = None
+    bound: float | None = None
 
 
 class Expectations:
@@ -90,7 +92,8 @@ class Expectations:
             return expected
         answer = Answer(request.stamp, [0], reply.update, torch.zeros_like(request.buffers)[None])
         sent, _ = passage.send(answer, ClientStates({}, 1))
-        return replace(expected, update=sent.update, buffers=sent.buffers, reports=frozenset(sent.reports))
+        bound, reports = passage.bound(answer), frozenset(sent.reports)
+        return replace(expected, update=sent.update, buffers=sent.buffers, reports=reports, bound=bound)
 
 
 class _Imaginary:
