@@ -23,7 +23,7 @@ ATTACKS = {
     "far": lambda honest: torch.full_like(honest[:ADVERSARIES], 1e9),
     "very far": lambda honest: torch.full_like(honest[:ADVERSARIES], -1e30),
     "at the edge of float64": lambda honest: torch.full_like(honest[:ADVERSARIES], 1e308),
-    "apart": lambda honest: torch.logspace(5, 200, 3).double()[:, None] * drawn(ADVERSARIES, seed=4),
+    "apart": lambda honest: torch.tensor([[1e5], [1e20], [1e200]], dtype=honest.dtype) * drawn(ADVERSARIES, seed=4),
     "one coordinate": lambda honest: honest[:ADVERSARIES] + 1e12 * torch.eye(37, dtype=honest.dtype)[:ADVERSARIES],
     "opposite": lambda honest: -1e6 * honest.mean(dim=0).expand(ADVERSARIES, -1),
 }
