@@ -86,6 +86,11 @@ class Channel(Channels):
         return Chain(self.download)
 
     @property
+    def remembers(self) -> bool:
+        """Return whether something may be remembered of each client from one round to the next."""
+        return any(type(each).memory is not Transform.memory for each in self.client)
+
+    @property
     def needs_rows(self) -> bool:
         """Return whether all updates of a cohort are needed at once, and not only their sum."""
         return self.aggregate is not None or self.adversary is not None

@@ -6,7 +6,7 @@ import pytest
 
 from fedlightning.channel import Channel, Clip, PerPhase, SignFlip
 from fedlightning.core.serialisation import from_config, to_config
-from tests.support.transforms import Middle, Shift
+from tests.support.transforms import Halved, Jitter, Middle, Shift
 
 
 def test_one_channel_is_that_of_all_phases():
@@ -30,6 +30,11 @@ def test_what_a_channel_presupposes():
     assert all(each.counts_clients_alike for each in (Channel(aggregate=Middle()), Channel(server=[Shift()])))
     robust, attacked = Channel(aggregate=Middle()), Channel(adversary=SignFlip(share=0.5))
     assert [each.needs_rows for each in (robust, attacked, Channel())] == [True, True, False]
+
+
+def test_whether_clients_are_remembered():
+    assert not Channel(client=[Clip(1.0), Jitter()], server=[Shift()]).remembers
+    assert Channel(client=[Clip(1.0), Halved()]).remembers
 
 
 @pytest.mark.parametrize(
