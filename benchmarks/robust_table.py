@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import csv
 import logging
+import math
 import statistics
 import warnings
 from pathlib import Path
@@ -32,6 +33,7 @@ from fedlightning.channel import (
     TrimmedMean,
 )
 from fedlightning.data import MNIST, Digits, Dirichlet, LabelFlip
+from fedlightning.federation.server import RoundRejectedError
 from fedlightning.models import LogisticRegression
 from fedlightning.oracle import Vectorized
 from fedlightning.participation import Full, Uniform
@@ -57,7 +59,7 @@ def attacks(seed):
         "none": (None, None),
         "label flip": (None, LabelFlip(**theirs)),
         "sign flip": (SignFlip(scale=5.0, **theirs), None),
-        "noise": (GaussianAttack(**theirs), None),
+        "noise": (GaussianAttack(scale=30.0, **theirs), None),
         "ALIE": (ALIE(**theirs), None),
         "IPM 0.5": (InnerProductManipulation(scale=0.5, **theirs), None),
         "IPM 5": (InnerProductManipulation(scale=5.0, **theirs), None),
@@ -79,7 +81,7 @@ def means(cohort, partial):
 
 
 def accuracy(algorithm, adversary, poisoning, rule, seed, options):
-    """Test accuracy after the last round."""
+    """Test accuracy after the last round; NaN if the fit diverges."""
     seed_everything(seed, verbose=False)
     channel = Channel(aggregate=rule, adversary=adversary) if rule is not None or adversary is not None else None
     federated = {"oracle": Vectorized(threads=1), "channel": channel}
@@ -98,8 +100,17 @@ def accuracy(algorithm, adversary, poisoning, rule, seed, options):
         "enable_model_summary": False,
     }
     trainer = Trainer(max_steps=options.rounds, limit_val_batches=0, accelerator=options.accelerator, **quiet)
-    trainer.fit(task, data)
+    try:
+        trainer.fit(task, data)
+    except RoundRejectedError:
+        return math.nan  # all clients are at infinity
     return trainer.test(task, data, verbose=False)[0]["test_accuracy"]
+
+
+def shown(values):
+    """Mean accuracy over seeds, in percent."""
+    mean = statistics.mean(values)
+    return "diverges" if math.isnan(mean) else f"{100 * mean:.1f}"
 
 
 def table(rows, columns, value):
@@ -147,7 +158,7 @@ def main():
                         file.flush()
             print(f"\n{name}\n")
             columns = list(means(options.cohort, partial))
-            print(table(attacks(0), columns, lambda row, each: f"{100 * statistics.mean(found[name, row, each]):.1f}"))  # noqa: B023
+            print(table(attacks(0), columns, lambda row, each: shown(found[name, row, each])))  # noqa: B023
     print(f"\nfedlightning {fedlightning.__version__}, {vars(options)}")
 
 

@@ -16,7 +16,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True, kw_only=True)
 class SomeClients:
-    """Serves as the base class of what concerns the same clients in every round.
+    """Names clients, or draws them; a base class of what concerns the same clients in every round.
 
     Equal shares and seeds choose the same clients wherever they are given.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,16 +19,8 @@ from fedlightning.data.pooling import size_of
 from fedlightning.data.tensors import MixedTensorData, TensorData, in_memory
 
 
-@dataclass(frozen=True, kw_only=True)
-class Poisoning(SomeClients):
-    """Serves as the base class of attacks by data; subclasses are frozen dataclasses.
-
-    Args:
-        clients: Ids of the clients whose data are changed. Give either these or ``share``.
-        share: Share 0 < share <= 1 of all clients, at least one. The clients are those that an adversary of the channel
-            with the same share and seed acts on.
-        seed: Seed of the draw of the share.
-    """
+class Poisoning(ABC):
+    """Serves as the base class of attacks by data; subclasses are frozen dataclasses."""
 
     @abstractmethod
     def apply(self, federation: Federation) -> Federation:
@@ -36,15 +28,16 @@ class Poisoning(SomeClients):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelFlip(Poisoning):
+class LabelFlip(SomeClients, Poisoning):
     """Turns label y of these clients' training samples into classes - 1 - y; negative labels, which hide one, stay.
 
     Args:
         label: Place or key of the label in a sample.
         classes: Number >= 2 of classes; null for one more than the largest training label, of tensors in memory.
-        clients: See :class:`Poisoning`.
-        share: See :class:`Poisoning`.
-        seed: See :class:`Poisoning`.
+        clients: Ids of these clients. Give either these or ``share``.
+        share: Share 0 < share <= 1 of all clients, at least one; those that an attack through the channel with the same
+            share and seed has as adversaries.
+        seed: Seed of the draw of the share.
     """
 
     label: int | str = 1

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedlightning.channel import Channel, Clip
+from fedlightning.channel import Channel, Clip, Median, NearestNeighbourMixing
 from fedlightning.federation.cohort import RoundBatch
 from fedlightning.oracle import Autocast, Sequential, Vectorized
 from tests.support.cases import CASES
@@ -15,12 +15,12 @@ from tests.support.federations import CLIENTS, close, loop_for, quadratic, round
 from tests.support.nodes import NODES, NUMBERS, assert_same, both
 from tests.support.over_the_wire import FederationOverTheWire
 from tests.support.peers import played
-from tests.support.transforms import Halved, Jitter, Middle, Shift
+from tests.support.transforms import Halved, Jitter, Shift
 
 ROUNDS = 3
 CLIENT = Channel(client=[Clip(0.5), Halved(), Jitter()], download=[Jitter()])
 NOISE = Channel(client=[Clip(0.5), Halved()], server=[Shift()])
-AGGREGATE = Channel(client=[Clip(0.5)], aggregate=Middle())
+AGGREGATE = Channel(client=[Clip(0.5)], aggregate=NearestNeighbourMixing(Median(), 1))
 SERVER_KNOWS_CLIENTS = Channel(client=[Clip(0.5), Halved(), Jitter()])
 
 pytestmark = [pytest.mark.parametrize("name", CASES), pytest.mark.filterwarnings("ignore:.*diverge")]

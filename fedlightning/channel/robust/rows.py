@@ -54,8 +54,9 @@ class ClientRows:
         """Hold the rows of this process's clients.
 
         Args:
-            parts: Chunks ``[C, n]`` of rows without NaN and infinities, one or more; ``[0, n]`` for a process without
-                clients. Rows of several dtypes are taken as the smallest dtype that holds all of them.
+            parts: Chunks ``[C, n]`` of rows, one or more; ``[0, n]`` for a process without clients. Rows of several
+                dtypes are taken as the smallest dtype that holds all of them. Columns with NaN or infinities (buffers
+                that the server has so itself) count as zero in inner products.
             client_ids: Ids of the clients, chunk after chunk.
             processes: All processes that hold rows of this field; None for this one alone.
             columns: Number of columns of a block; None for blocks of 32 MiB at most, in float64.
@@ -95,6 +96,7 @@ class ClientRows:
             exact = double(block)
             if about is not None:
                 exact = exact - double(about[start : start + self._columns])
+            exact = exact.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
             total = exact @ exact.T if total is None else total.addmm_(exact, exact.T)
         assert total is not None
         return ((total + total.T) / 2).cpu()
@@ -115,7 +117,9 @@ class ClientRows:
     def _read(self, part: Tensor, start: int) -> Tensor:
         """Return some columns of a chunk, with entries whose squares are numbers."""
         columns = part[:, start : start + self._columns]
-        return columns.clamp(-_LARGEST, _LARGEST) if part.dtype == torch.float64 else columns
+        if part.dtype != torch.float64:
+            return columns
+        return torch.where(columns.isinf(), columns, columns.clamp(-_LARGEST, _LARGEST))
 
     def _block(self, start: int) -> Tensor:
         width = min(self._columns, self._length - start)

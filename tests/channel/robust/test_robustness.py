@@ -23,7 +23,7 @@ ATTACKS = {
     "far": lambda honest: torch.full_like(honest[:ADVERSARIES], 1e9),
     "very far": lambda honest: torch.full_like(honest[:ADVERSARIES], -1e30),
     "at the edge of float64": lambda honest: torch.full_like(honest[:ADVERSARIES], 1e308),
-    "apart": lambda honest: 10.0 ** torch.tensor([5, 20, 200])[:, None] * drawn(ADVERSARIES, seed=4),
+    "apart": lambda honest: torch.tensor([[1e5], [1e20], [1e200]], dtype=honest.dtype) * drawn(ADVERSARIES, seed=4),
     "one coordinate": lambda honest: honest[:ADVERSARIES] + 1e12 * torch.eye(37, dtype=honest.dtype)[:ADVERSARIES],
     "opposite": lambda honest: -1e6 * honest.mean(dim=0).expand(ADVERSARIES, -1),
 }
@@ -109,6 +109,14 @@ def test_processes_come_to_what_one_comes_to(rule, count):
     for other in others:
         assert torch.equal(other, first)
     assert torch.equal(first, aggregated(rule, rows, columns=9))
+
+
+@over_rules
+def test_columns_that_are_not_finite_change_no_others(rule):
+    wide = torch.cat([drawn(), torch.full((COUNT, 1), torch.inf, dtype=torch.float64)], dim=1)
+    found = aggregated(rule, wide)
+    torch.testing.assert_close(found[:37], aggregated(rule, drawn()), rtol=1e-9, atol=1e-9)
+    assert not found[37].isfinite()
 
 
 @over_rules

@@ -114,3 +114,17 @@ def test_rows_of_different_lengths_are_refused():
             ClientRows([torch.zeros(1, 3 + processes.rank)], [processes.rank], processes)
 
     played(2, run)
+
+
+def test_columns_that_are_not_finite_keep_to_themselves():
+    """Averaged buffers may be infinite at the server; clients whose own numbers are not finite are left out before."""
+    values = drawn(5)
+    expected = ClientRows([values], range(5)).gram()
+    wide = torch.cat([values, torch.tensor([[torch.nan, torch.inf]]).expand(5, -1)], dim=1)
+    rows = ClientRows([wide], range(5), columns=10)
+    torch.testing.assert_close(rows.gram(), expected)
+    about = torch.tensor([0.0] * 37 + [torch.nan, torch.inf], dtype=torch.float64)
+    torch.testing.assert_close(rows.gram(about), expected)
+    combined = rows.combine(torch.full((5,), 0.2, dtype=torch.float64))
+    torch.testing.assert_close(combined[:37], values.mean(dim=0))
+    assert not combined[37:].isfinite().any()

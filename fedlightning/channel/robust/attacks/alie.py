@@ -11,11 +11,12 @@ from torch import Tensor
 from fedlightning.channel.base import Exchange
 from fedlightning.channel.robust.attacks.base import Attack
 from fedlightning.channel.robust.attacks.honest import HonestRows
+from fedlightning.core.some_clients import SomeClients
 from fedlightning.core.validation import require
 
 
 @dataclass(frozen=True, kw_only=True)
-class ALIE(Attack):
+class ALIE(SomeClients, Attack):
     """Sends the honest updates' mean, shifted by ``z`` of their standard deviations in every coordinate.
 
     In a cohort without honest clients, adversaries send their own updates.
@@ -23,9 +24,9 @@ class ALIE(Attack):
     Args:
         z: Number of standard deviations; null for the largest that the paper's count of supporters allows, which is 0
             or less for few adversaries.
-        clients: See :class:`Attack`.
-        share: See :class:`Attack`.
-        seed: See :class:`Attack`.
+        clients: Ids of the adversarial clients. Give either these or ``share``.
+        share: Share 0 < share <= 1 of all N clients that are adversarial in every round, at least one client.
+        seed: Seed of the draw of the share.
     """
 
     z: float | None = 1.5

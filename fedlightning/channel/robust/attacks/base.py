@@ -6,9 +6,8 @@ do. They act on every field of an update by itself, before the aggregation, wher
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -16,18 +15,18 @@ from torch import Tensor
 from fedlightning.channel.base import Exchange
 from fedlightning.channel.robust.attacks.honest import HonestRows
 from fedlightning.channel.robust.rows import Peers
-from fedlightning.core.some_clients import SomeClients
 
 
-@dataclass(frozen=True, kw_only=True)
-class Attack(SomeClients):
-    """Serves as the base class of what adversarial clients send; subclasses are frozen dataclasses.
+class Attack(ABC):
+    """Serves as the base class of what adversarial clients send.
 
-    Args:
-        clients: Ids of the adversarial clients. Give either these or ``share``.
-        share: Share 0 < share <= 1 of all N clients that are adversarial in every round, at least one client.
-        seed: Seed of the draw of the share.
+    Subclasses are frozen dataclasses; those that derive from :class:`~fedlightning.core.some_clients.SomeClients` too
+    have options that say which clients are adversarial.
     """
+
+    @abstractmethod
+    def among(self, num_clients: int) -> frozenset[int]:
+        """Return the ids of the adversarial clients in a federation of N clients, the same in every round."""
 
     @abstractmethod
     def forge(

@@ -11,18 +11,19 @@ from torch import Tensor
 from fedlightning.channel.base import Exchange
 from fedlightning.channel.robust.attacks.base import Attack
 from fedlightning.channel.robust.attacks.honest import HonestRows
+from fedlightning.core.some_clients import SomeClients
 from fedlightning.core.validation import require
 
 
 @dataclass(frozen=True, kw_only=True)
-class GaussianAttack(Attack):
+class GaussianAttack(SomeClients, Attack):
     """Sends Gaussian noise in place of the update.
 
     Args:
         scale: Standard deviation > 0, in units of the root mean square of the update that the client would have sent.
-        clients: See :class:`Attack`.
-        share: See :class:`Attack`.
-        seed: See :class:`Attack`.
+        clients: Ids of the adversarial clients. Give either these or ``share``.
+        share: Share 0 < share <= 1 of all N clients that are adversarial in every round, at least one client.
+        seed: Seed of the draw of the share.
     """
 
     scale: float = 10.0

@@ -10,11 +10,12 @@ from torch import Tensor
 from fedlightning.channel.base import Exchange
 from fedlightning.channel.robust.attacks.base import Attack
 from fedlightning.channel.robust.attacks.honest import HonestRows
+from fedlightning.core.some_clients import SomeClients
 from fedlightning.core.validation import require
 
 
 @dataclass(frozen=True, kw_only=True)
-class InnerProductManipulation(Attack):
+class InnerProductManipulation(SomeClients, Attack):
     """Sends ``-scale`` times the mean of the honest updates.
 
     A large scale turns the mean of all updates around; a small one makes adversaries look close to honest clients whose
@@ -23,9 +24,9 @@ class InnerProductManipulation(Attack):
 
     Args:
         scale: Factor > 0.
-        clients: See :class:`Attack`.
-        share: See :class:`Attack`.
-        seed: See :class:`Attack`.
+        clients: Ids of the adversarial clients. Give either these or ``share``.
+        share: Share 0 < share <= 1 of all N clients that are adversarial in every round, at least one client.
+        seed: Seed of the draw of the share.
     """
 
     scale: float = 2.0

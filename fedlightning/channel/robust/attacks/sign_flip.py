@@ -10,18 +10,19 @@ from torch import Tensor
 from fedlightning.channel.base import Exchange
 from fedlightning.channel.robust.attacks.base import Attack
 from fedlightning.channel.robust.attacks.honest import HonestRows
+from fedlightning.core.some_clients import SomeClients
 from fedlightning.core.validation import require
 
 
 @dataclass(frozen=True, kw_only=True)
-class SignFlip(Attack):
+class SignFlip(SomeClients, Attack):
     """Sends ``-scale`` times the client's own update.
 
     Args:
         scale: Factor > 0.
-        clients: See :class:`Attack`.
-        share: See :class:`Attack`.
-        seed: See :class:`Attack`.
+        clients: Ids of the adversarial clients. Give either these or ``share``.
+        share: Share 0 < share <= 1 of all N clients that are adversarial in every round, at least one client.
+        seed: Seed of the draw of the share.
     """
 
     scale: float = 1.0

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from fedlightning.channel import ALIE, Attack, GaussianAttack, InnerProductManipulation, SignFlip
+from fedlightning.core.some_clients import SomeClients
 from tests.support.exchanges import exchange
 from tests.support.peers import played
 from tests.support.rules import drawn
@@ -23,7 +24,7 @@ over_attacks = pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Loud(Attack):
+class Loud(SomeClients, Attack):
     """Sends one number."""
 
     number: float = 7.0
