@@ -13,6 +13,18 @@ from fedlightning.channel.base import (
 from fedlightning.channel.by_field import ByField
 from fedlightning.channel.channel import Channel, Channels, PerPhase
 from fedlightning.channel.clip import Clip
+from fedlightning.channel.compression import (
+    QSGD,
+    Compressed,
+    Compressor,
+    Draws,
+    ErrorFeedback,
+    FixedPoint,
+    NaturalCompression,
+    RandK,
+    SignCompression,
+    TopK,
+)
 from fedlightning.channel.robust import (
     ALIE,
     Attack,
@@ -31,6 +43,7 @@ from fedlightning.channel.robust import (
 
 __all__ = [
     "ALIE",
+    "QSGD",
     "Aggregated",
     "Aggregation",
     "Attack",
@@ -39,8 +52,13 @@ __all__ = [
     "Channel",
     "Channels",
     "Clip",
+    "Compressed",
+    "Compressor",
+    "Draws",
+    "ErrorFeedback",
     "Exchange",
     "Fields",
+    "FixedPoint",
     "GaussianAttack",
     "GeometricMedian",
     "InnerProductManipulation",
@@ -48,12 +66,16 @@ __all__ = [
     "Mean",
     "Median",
     "MultiKrum",
+    "NaturalCompression",
     "NearestNeighbourMixing",
     "PerPhase",
+    "RandK",
     "Release",
     "Rows",
     "Sent",
+    "SignCompression",
     "SignFlip",
+    "TopK",
     "Transform",
     "TrimmedMean",
 ]

@@ -20,10 +20,11 @@ _KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("fedlightning.federation.client_states.OnHost", "fedlightning.federation.client_states.MemoryMapped"),
     ),
     "Channels": ("a channel", ("fedlightning.channel.Channel", "fedlightning.channel.PerPhase")),
-    "Transform": ("a transform of updates", ("fedlightning.channel.Clip", "fedlightning.channel.ByField")),
+    "Transform": ("a transform of updates", ("fedlightning.channel.Clip", "fedlightning.channel.TopK")),
     "Aggregation": ("an aggregation rule", ("fedlightning.channel.Median", "fedlightning.channel.TrimmedMean")),
     "Attack": ("an attack", ("fedlightning.channel.SignFlip", "fedlightning.channel.ALIE")),
     "Poisoning": ("a poisoning", ("fedlightning.data.LabelFlip",)),
+    "Compressor": ("a compressor", ("fedlightning.channel.TopK", "fedlightning.channel.QSGD")),
     "Adversary": ("an adversary", ("fedlightning.tasks.DANN", "fedlightning.tasks.CDAN")),
     "Optimizer": ("an optimizer", ("torch.optim.SGD", "torch.optim.Adam")),
     "Schedule": (

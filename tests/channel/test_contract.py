@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedlightning.channel import Channel, Clip, Median, NearestNeighbourMixing
+from fedlightning.channel import QSGD, Channel, Clip, ErrorFeedback, Median, NearestNeighbourMixing, TopK
 from fedlightning.federation.cohort import RoundBatch
 from fedlightning.oracle import Autocast, Sequential, Vectorized
 from tests.support.cases import CASES
@@ -21,13 +21,14 @@ ROUNDS = 3
 CLIENT = Channel(client=[Clip(0.5), Halved(), Jitter()], download=[Jitter()])
 NOISE = Channel(client=[Clip(0.5), Halved()], server=[Shift()])
 AGGREGATE = Channel(client=[Clip(0.5)], aggregate=NearestNeighbourMixing(Median(), 1))
+COMPRESSED = Channel(client=[ErrorFeedback(TopK(0.3))], download=[QSGD(8)])
 SERVER_KNOWS_CLIENTS = Channel(client=[Clip(0.5), Halved(), Jitter()])
 
 pytestmark = [pytest.mark.parametrize("name", CASES), pytest.mark.filterwarnings("ignore:.*diverge")]
 
 
 def channels_of(name, *channels):
-    return [SERVER_KNOWS_CLIENTS] if name == "FedSkip" else channels
+    return [SERVER_KNOWS_CLIENTS, Channel(client=COMPRESSED.client)] if name == "FedSkip" else channels
 
 
 def loop(name, channel, **options):
@@ -44,7 +45,7 @@ def test_a_clip_that_reaches_nobody_changes_nothing(name):
 
 
 def test_chunks_and_the_order_of_the_cohort_do_not_matter(name):
-    for channel in channels_of(name, CLIENT, NOISE, AGGREGATE):
+    for channel in channels_of(name, CLIENT, NOISE, AGGREGATE, COMPRESSED):
         base = run(loop(name, channel), batches_of(name))
         assert not torch.allclose(base, run(loop(name, None), batches_of(name)), rtol=1e-6)
         close(run(loop(name, channel, oracle=Vectorized(chunk_size=3)), batches_of(name)), base)
@@ -57,7 +58,7 @@ def test_chunks_and_the_order_of_the_cohort_do_not_matter(name):
 
 def test_resumed_run_is_bitwise_the_uninterrupted_one(name):
     batches = batches_of(name)
-    for channel in channels_of(name, CLIENT, NOISE, AGGREGATE):
+    for channel in channels_of(name, CLIENT, NOISE, AGGREGATE, COMPRESSED):
         whole, first, second = (loop(name, channel) for _ in range(3))
         trajectory = run(whole, batches)
         run(first, batches[:2])
@@ -74,7 +75,7 @@ def test_resumed_run_is_bitwise_the_uninterrupted_one(name):
 
 
 def test_the_wire_changes_nothing(name):
-    for channel in channels_of(name, CLIENT, AGGREGATE):
+    for channel in channels_of(name, CLIENT, AGGREGATE, COMPRESSED):
         here = loop(name, channel, oracle=Sequential())
         task = quadratic(CASES[name].algorithm())
         there = FederationOverTheWire(task, CLIENTS, Sequential(), channels=channel)
@@ -87,7 +88,7 @@ def test_the_wire_changes_nothing(name):
 
 def test_nodes_change_nothing(name, tmp_path):
     algorithm = CASES[name].algorithm()
-    for place, channel in enumerate(channels_of(name, CLIENT, NOISE)):
+    for place, channel in enumerate(channels_of(name, CLIENT, NOISE, COMPRESSED)):
         folder = tmp_path / str(place)
         here, there, results = both(
             lambda: quadratic(algorithm), NUMBERS, batches_of(name), NODES, folder, channels=channel
@@ -100,7 +101,7 @@ def test_two_processes_are_one(name):
         federation = loop(name, channel, processes=processes)
         return run(federation, batches_of(name, processes=processes)), federation.server.traffic
 
-    for channel in channels_of(name, CLIENT, NOISE, AGGREGATE):
+    for channel in channels_of(name, CLIENT, NOISE, AGGREGATE, COMPRESSED):
         alone = loop(name, channel)
         trajectory = run(alone, batches_of(name))
         (one, traffic), (other, _) = played(2, of)
