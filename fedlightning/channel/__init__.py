@@ -13,6 +13,7 @@ from fedlightning.channel.base import (
 from fedlightning.channel.by_field import ByField
 from fedlightning.channel.channel import Channel, Channels, PerPhase
 from fedlightning.channel.clip import Clip
+from fedlightning.channel.privacy import AdaptiveClip, DistributedGaussianNoise, GaussianNoise
 from fedlightning.channel.robust import (
     ALIE,
     Attack,
@@ -31,6 +32,7 @@ from fedlightning.channel.robust import (
 
 __all__ = [
     "ALIE",
+    "AdaptiveClip",
     "Aggregated",
     "Aggregation",
     "Attack",
@@ -39,9 +41,11 @@ __all__ = [
     "Channel",
     "Channels",
     "Clip",
+    "DistributedGaussianNoise",
     "Exchange",
     "Fields",
     "GaussianAttack",
+    "GaussianNoise",
     "GeometricMedian",
     "InnerProductManipulation",
     "Krum",
