@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 
@@ -33,6 +34,8 @@ class DistributedGaussianNoise(Transform):
         secure: Whether noise comes from the operating system's cryptographic generator; otherwise it follows from the
             seed, which the server and all other clients know.
     """
+
+    adds_noise: ClassVar[bool] = True
 
     multiplier: float
     answering: float = 1.0
