@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from fedlightning.channel.privacy.accountants import PLD, RDP, Accountant, Releases
     from fedlightning.channel.privacy.audit import correct_guesses, epsilon_at_least
     from fedlightning.channel.privacy.calibration import noise_multiplier, releases_within
+    from fedlightning.channel.privacy.coverage import Noise, noises_of
     from fedlightning.channel.privacy.sampling import (
         EveryClient,
         FixedSizeSampling,
@@ -28,12 +29,14 @@ __all__ = [
     "EveryClient",
     "FixedSizeSampling",
     "GaussianNoise",
+    "Noise",
     "PoissonSampling",
     "Releases",
     "Sampling",
     "correct_guesses",
     "epsilon_at_least",
     "noise_multiplier",
+    "noises_of",
     "releases_within",
     "sampling_of",
 ]
@@ -44,6 +47,7 @@ __getattr__, __dir__ = lazily(
         "accountants": "PLD RDP Accountant Releases",
         "audit": "correct_guesses epsilon_at_least",
         "calibration": "noise_multiplier releases_within",
+        "coverage": "Noise noises_of",
         "sampling": "EveryClient FixedSizeSampling PoissonSampling Sampling sampling_of",
     },
 )

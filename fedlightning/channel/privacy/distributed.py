@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 
 from fedlightning.channel.base import Exchange, Fields, Sent, Transform
-from fedlightning.channel.privacy.gaussian import multiplier_beside_counts
+from fedlightning.channel.privacy.gaussian import multiplier_beside_counts, refuse_statistics
 from fedlightning.channel.privacy.normal_draws import normal_like
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.validation import require
@@ -36,6 +36,7 @@ class DistributedGaussianNoise(Transform):
     """
 
     adds_noise: ClassVar[bool] = True
+    noise_cohort_size: ClassVar[None] = None  # a smaller cohort cannot stand for the shares of a larger one
 
     multiplier: float
     answering: float = 1.0
@@ -49,13 +50,14 @@ class DistributedGaussianNoise(Transform):
         """Return the values with each client's share of the noise.
 
         Raises:
-            ValueError: If nothing bounds the clients' updates.
+            ValueError: If nothing bounds the clients' updates, or statistics are averaged.
         """
         if exchange.bound is None:
             raise InvalidValueError(
                 f"DistributedGaussianNoise(multiplier={self.multiplier}): nothing bounds what one client may change. "
                 "Put Clip(norm=...) before it, after all that may enlarge updates."
             )
+        refuse_statistics(sent.values)
         multiplier = multiplier_beside_counts(self.multiplier, exchange.spent)
         std = multiplier * exchange.bound / math.sqrt(self.answering * exchange.cohort)
         noisy = {name: value.clone() for name, value in sent.values.items()}

@@ -43,13 +43,15 @@ class GaussianNoise(Release):
         """Return the values with noise.
 
         Raises:
-            ValueError: If nothing bounds the clients' updates, or a noisy count has used up the noise.
+            ValueError: If nothing bounds the clients' updates, a noisy count has used up the noise, or statistics are
+                averaged.
         """
         if aggregated.bound is None:
             raise InvalidValueError(
                 f"GaussianNoise(multiplier={self.multiplier}): nothing bounds what one client may change, so no noise "
                 "hides it. Put Clip(norm=...) into the channel's client transforms, after all that may enlarge updates."
             )
+        refuse_statistics(values)
         std = multiplier_beside_counts(self.multiplier, aggregated.spent) * aggregated.bound
         if self.noise_cohort_size is not None:
             std *= aggregated.exchange.divisor / self.noise_cohort_size
@@ -60,6 +62,22 @@ class GaussianNoise(Release):
             name: (value + std / aggregated.divisors[name] * draws[name]).to(value.dtype)
             for name, value in values.items()
         }
+
+
+def refuse_statistics(values: Fields) -> None:
+    """Refuse noise on averaged statistics of layers, whose variances it may bring below zero.
+
+    Args:
+        values: What clients send, by field.
+
+    Raises:
+        ValueError: If averaged buffers are among the fields.
+    """
+    if "buffers" in values:
+        raise InvalidValueError(
+            "buffers='average': with noise, the running variances of BatchNorm may fall below zero. Leave statistics "
+            "at the clients (buffers='local'), or normalise by groups."
+        )
 
 
 def multiplier_beside_counts(multiplier: float, spent: float) -> float:

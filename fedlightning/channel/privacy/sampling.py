@@ -37,6 +37,10 @@ class Sampling(ABC):
     def expected(self) -> float:
         """Return the mean size of a cohort."""
 
+    @abstractmethod
+    def scaled(self, num_clients: int, cohort: int) -> Sampling:
+        """Return the same way of choosing larger cohorts from more clients, which a simulation stands for."""
+
     @property
     def empty(self) -> float:
         """Return the probability that a cohort is empty, so that nothing is released, whoever else is there."""
@@ -70,6 +74,19 @@ class EveryClient(Sampling):
         """Return N."""
         return float(self.num_clients)
 
+    def scaled(self, num_clients: int, cohort: int) -> Sampling:
+        """Return releases of all of more clients.
+
+        Raises:
+            ValueError: If the cohort is not all of them.
+        """
+        if num_clients != cohort:
+            raise InvalidValueError(
+                f"population={num_clients}: all clients take part in every round here, so the cohort of {cohort} that "
+                "the noise is made for is the whole population. Use Poisson or Uniform for a part of it."
+            )
+        return EveryClient(num_clients)
+
     def event(self, multiplier: float) -> Any:
         """Return a Gaussian release."""
         return imported("dp_accounting").GaussianDpEvent(multiplier)
@@ -99,6 +116,10 @@ class PoissonSampling(Sampling):
     def expected(self) -> float:
         """Return ``rate * N``."""
         return self.rate * self.num_clients
+
+    def scaled(self, num_clients: int, cohort: int) -> Sampling:
+        """Return Poisson samples of the mean size ``cohort``."""
+        return PoissonSampling(num_clients, cohort / num_clients)
 
     @property
     def empty(self) -> float:
@@ -135,6 +156,10 @@ class FixedSizeSampling(Sampling):
     def expected(self) -> float:
         """Return the size."""
         return float(self.size)
+
+    def scaled(self, num_clients: int, cohort: int) -> Sampling:
+        """Return cohorts of the size ``cohort``."""
+        return FixedSizeSampling(num_clients, cohort)
 
     def event(self, multiplier: float) -> Any:
         """Return a Gaussian release of a sample without replacement, its noise in units of 2 C."""
