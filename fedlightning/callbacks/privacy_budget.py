@@ -129,8 +129,8 @@ class PrivacyBudget(Callback):
 
     def _counts(self, task: Any) -> list[int]:
         """Return the number of releases of each phase so far."""
-        known = task.run.simulation.server.releases
-        return [known.get(phase, 0) for phase in range(len(self._noises))]
+        known = task.run.simulation.server.reception.kept.releases
+        return [known.get(str(phase), 0) for phase in range(len(self._noises))]
 
     def _epsilon(self, task: Any, rounds: int = 0) -> float:
         """Return epsilon after so many more rounds."""

@@ -8,10 +8,11 @@ from typing import Any
 
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.algorithms.fiaelt import FIAELT
-from fedlightning.channel.base import Transform
+from fedlightning.channel.base import Release, Transform
 from fedlightning.channel.by_field import ByField
 from fedlightning.channel.chain import Chain
 from fedlightning.channel.channel import Channel, Channels
+from fedlightning.channel.privacy.adaptive_clip import AdaptiveClip
 from fedlightning.channel.privacy.distributed import DistributedGaussianNoise
 from fedlightning.channel.privacy.gaussian import GaussianNoise
 from fedlightning.core.errors import InvalidValueError
@@ -45,18 +46,26 @@ def noises_of(channels: Channels | None, algorithm: Algorithm) -> tuple[Noise, .
     return covered
 
 
+def drawing(channels: Channels, algorithm: Algorithm) -> list[Noise | AdaptiveClip]:
+    """Return all that draws noise in a round: the noise of updates, and that of counts beside them."""
+    of_phases = [channels.of(phase) for phase in range(len(algorithm.phases))]
+    parts = [part for channel in of_phases if channel is not None for part in (*channel.client, *channel.server)]
+    return [each for part in parts for each in _inside(part) if isinstance(each, Noise | AdaptiveClip)]
+
+
 def remembers(transform: Transform) -> bool:
     """Return whether a transform, or one inside it, keeps something of each client from round to round."""
     passing_on = (Chain, ByField)
     return any(
-        type(each).memory is not Transform.memory and not isinstance(each, passing_on) for each in _inside(transform)
+        isinstance(each, Transform) and type(each).memory is not Transform.memory and not isinstance(each, passing_on)
+        for each in _inside(transform)
     )
 
 
 def _noise_of(channel: Channel) -> Noise | None:
     """Return the noise of one channel; None if it has none."""
     shares = [each for each in channel.client if each.adds_noise]
-    if any(inner.adds_noise for each in channel.client for inner in _inside(each) if inner is not each):
+    if any(isinstance(inner, Noise) for each in channel.client for inner in _inside(each) if inner is not each):
         raise InvalidValueError(
             "Channel(client=...): noise inside another transform covers part of an update alone. Put "
             "DistributedGaussianNoise at the end of the list itself."
@@ -107,9 +116,9 @@ def _require_covered(algorithm: Algorithm) -> None:
         )
 
 
-def _inside(value: Any) -> Iterator[Transform]:
-    """Yield a transform and all transforms among its arguments."""
-    if isinstance(value, Transform):
+def _inside(value: Any) -> Iterator[Transform | Release]:
+    """Yield a part of a channel and all parts among its arguments."""
+    if isinstance(value, Transform | Release):
         yield value
     if isinstance(value, Mapping):
         value = list(value.values())
