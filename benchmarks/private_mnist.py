@@ -41,7 +41,7 @@ def fit(model, multiplier, args):
     seed_everything(args.seed)
     channel, callbacks = None, []
     if multiplier is not None:
-        clip = AdaptiveClip(args.quantile, count_noise=COUNT_NOISE, initial=0.1)
+        clip = AdaptiveClip(args.quantile, count_noise=COUNT_NOISE, initial=args.norm)
         channel = Channel(client=[clip], server=[GaussianNoise(multiplier)])
         callbacks = [PrivacyBudget(DELTA, PLD(), every_n_rounds=args.rounds)]
     task = Classification(FedAvg(lr), network(), channel=channel)
@@ -77,6 +77,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--local_steps", type=int, default=6, help="6 minibatches of 10 images: an epoch of a client")
     parser.add_argument("--quantile", type=float, default=0.5)
+    parser.add_argument("--norm", type=float, default=0.5, help="clip norm of the first round")
     parser.add_argument("--alpha", type=float, default=None, help="of Dirichlet's partition; equal shares by default")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
