@@ -15,6 +15,7 @@ PACKAGES = {
     "fedlightning.channel": "What happens to updates on their way",
     "fedlightning.data": "Data modules, data sets, partitioners",
     "fedlightning.participation": "Who takes part in a round",
+    "fedlightning.channel.privacy": "Privacy of clients",
     "fedlightning.oracle": "How gradients are computed",
     "fedlightning.schedules": "Schedules over rounds",
     "fedlightning.local": "Local solvers and stopping rules",

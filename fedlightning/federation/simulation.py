@@ -289,22 +289,13 @@ class Simulation:
 
     def _carried_over(self, server: Any, before: Algorithm, stored: Mapping[str, Any]) -> Any:
         """Convert the server state of a run with other hyper-parameters to the hyper-parameters of this run."""
-        known = self._weighting == "uniform" and not self.clients_are_elsewhere and not self._hides_clients
+        known = self._weighting == "uniform" and not self.clients_are_elsewhere and not self.server.hides_clients
         carried = self.server.algorithm.carried_over(server, before, self.runner.mean_state() if known else None)
         if carried is None:
             raise self._dependencies.refusal(stored)
         then, now = self._dependencies.compared(stored)
         self._report(f"resumed with {now} in place of {then}: the server state was made to fit.")
         return carried
-
-    @property
-    def _hides_clients(self) -> bool:
-        """Whether noise hides single clients, so that a mean of their states must not reach the server."""
-        reception, phases = self.server.reception, len(self.server.algorithm.phases)
-        if reception is None:
-            return False
-        of_phases = [reception.channels.of(phase) for phase in range(phases)]
-        return any(channel is not None and channel.adds_noise for channel in of_phases)
 
     @property
     def _dependencies(self) -> Dependencies:

@@ -6,9 +6,9 @@ import pytest
 
 from fedlightning.channel.privacy import PLD, RDP, FixedSizeSampling, PoissonSampling
 from fedlightning.cli import main
-from fedlightning.core.requirements import how_to_install
+from tests.support.accounts import needs_dp_accounting
 
-pytest.importorskip("dp_accounting", reason=how_to_install("dp_accounting"))
+pytestmark = needs_dp_accounting
 
 RUN = ["--delta=1e-5", "--rounds=100", "--clients=1000"]
 

@@ -21,8 +21,8 @@ SHARES = Channel(client=[Clip(1.0), DistributedGaussianNoise(1.0, secure=True)])
 
 def attached(channel, algorithm=None, precision="32-true", world_size=1, **federation):
     task = QuadraticSaddle(fl.FedAvg(0.05) if algorithm is None else algorithm, 4, channel=channel, **federation)
-    task._trainer = SimpleNamespace(precision=precision, world_size=world_size)
-    return task
+    run = SimpleNamespace(precision=precision, world_size=world_size)
+    return SimpleNamespace(federation_options=task.federation_options, algorithm=task.algorithm, trainer=run)
 
 
 def test_a_fit_with_noise_says_what_has_none(tmp_path, capfd, caplog):

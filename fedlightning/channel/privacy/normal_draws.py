@@ -12,7 +12,7 @@ from torch import Tensor
 _PARTS = 4
 """How many normal numbers each one that is returned is the scaled sum of, so that its last bits say less."""
 
-_AT_ONCE = 2**20
+AT_ONCE = 2**20
 """How many numbers are drawn at a time, to bound the memory for random bytes."""
 
 
@@ -42,7 +42,7 @@ def secure_normal(count: int) -> Tensor:
     random sampling in differential privacy", ESORICS 2021). What remains is that sums of floating-point numbers are no
     real numbers: the guarantee holds up to rounding, as for all noise that is not drawn from integers.
     """
-    blocks = [_block(min(_AT_ONCE, count - start)) for start in range(0, count, _AT_ONCE)]
+    blocks = [_block(min(AT_ONCE, count - start)) for start in range(0, count, AT_ONCE)]
     return torch.cat(blocks) if blocks else torch.empty(0, dtype=torch.float64)
 
 

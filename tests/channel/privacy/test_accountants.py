@@ -9,14 +9,12 @@ import pytest
 from scipy import integrate, optimize, stats
 
 from fedlightning.channel.privacy import PLD, RDP, EveryClient, FixedSizeSampling, PoissonSampling
-from fedlightning.core.requirements import how_to_install
+from tests.support.accounts import needs_dp_accounting
 
 try:
     import dp_accounting
 except ModuleNotFoundError:
     dp_accounting = None
-
-needs_dp_accounting = pytest.mark.skipif(dp_accounting is None, reason=how_to_install("dp_accounting"))
 
 
 def gaussian_delta(epsilon, sigma):

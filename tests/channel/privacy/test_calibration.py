@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from fedlightning.channel.privacy import PLD, RDP, EveryClient, PoissonSampling, noise_multiplier, releases_within
-from fedlightning.core.requirements import how_to_install
+from tests.support.accounts import needs_dp_accounting
 
-pytest.importorskip("dp_accounting", reason=how_to_install("dp_accounting"))
+pytestmark = needs_dp_accounting
 
 
 @pytest.mark.parametrize(("epsilon", "releases"), [(1.0, 100), (8.0, 100), (0.1, 1), (30.0, 1)])

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import pytest
 
 from fedlightning import algorithms as fl
-from fedlightning.channel import Channel, Clip, PerPhase
+from fedlightning.channel import Channel, Clip, PerPhase, SignFlip
 from fedlightning.channel.by_field import ByField
 from fedlightning.channel.chain import Chain
 from fedlightning.channel.privacy import AdaptiveClip, DistributedGaussianNoise, GaussianNoise, noises_of
 from fedlightning.channel.privacy.coverage import remembers
-from tests.support.transforms import Halved, Middle, Negated, Shift
+from tests.support.transforms import Halved, Middle, Shift
 
 NOISE = GaussianNoise(1.0)
 SHARES = DistributedGaussianNoise(1.0)
@@ -39,7 +39,7 @@ def test_without_noise_there_is_none():
     ("channel", "message"),
     [
         (Channel(aggregate=Middle(), server=[NOISE]), "may move it by more than a mean"),
-        (Channel(adversary=Negated(), server=[NOISE]), "attackers send what no clipping has bounded"),
+        (Channel(adversary=SignFlip(share=0.5), server=[NOISE]), "attackers send what no clipping has bounded"),
         (Channel(client=[SHARES], server=[NOISE]), "in one channel; an account knows one"),
         (Channel(server=[NOISE, NOISE]), "in one channel; an account knows one"),
         (Channel(server=[Shift()]), "Shift: no account of privacy knows this noise"),

@@ -38,7 +38,7 @@ def test_secure_numbers_differ_every_time():
 
 
 def test_many_secure_numbers_are_drawn_in_blocks(monkeypatch):
-    monkeypatch.setattr(normal_draws, "_AT_ONCE", 3)
+    monkeypatch.setattr(normal_draws, "AT_ONCE", 3)
     draws = secure_normal(8)
     assert draws.shape == (8,)
     assert draws.unique().numel() == 8

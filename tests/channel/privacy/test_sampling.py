@@ -8,8 +8,7 @@ import pytest
 
 from fedlightning.channel.privacy import EveryClient, FixedSizeSampling, PoissonSampling, sampling_of
 from fedlightning.participation import FirstResponders, Full, Participation, Poisson, Uniform
-
-MISSING = "dp-accounting is not installed: pip install 'fedlightning[privacy]'"
+from tests.support.accounts import needs_dp_accounting
 
 
 @pytest.mark.parametrize(
@@ -55,8 +54,10 @@ def test_an_unknown_participation_is_refused_until_registered():
         sampling_of(Alphabetical(), 10)
 
 
+@needs_dp_accounting
 def test_events_carry_the_sensitivity_of_their_relation():
-    events = pytest.importorskip("dp_accounting", reason=MISSING)
+    import dp_accounting as events
+
     assert EveryClient(100).event(3.0) == events.GaussianDpEvent(3.0)
     assert PoissonSampling(100, 0.1).event(3.0) == events.PoissonSampledDpEvent(0.1, events.GaussianDpEvent(3.0))
     # replacing one client moves the sum by 2 C, so noise of 3 C is 1.5 times the sensitivity
