@@ -1,8 +1,8 @@
 """What does privacy cost? Accuracy on MNIST at several epsilon, against no privacy.
 
 A thousand clients with sixty images each, a hundred of them a round on average (Poisson), one local epoch. The noise is
-calibrated for the rounds; updates are clipped adaptively at a quantile of their norms. ``FEDLIGHTNING_DATA=... python
-benchmarks/private_mnist.py`` prints a table; models and budgets can be chosen.
+calibrated for the rounds; updates are clipped at a quantile of their norms, or at a fixed norm.
+``FEDLIGHTNING_DATA=... python benchmarks/private_mnist.py`` prints a table; models and budgets can be chosen.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lightning.pytorch import Trainer
 
 from fedlightning.algorithms import FedAvg
 from fedlightning.callbacks import PrivacyBudget
-from fedlightning.channel import AdaptiveClip, Channel, GaussianNoise
+from fedlightning.channel import AdaptiveClip, Channel, Clip, GaussianNoise
 from fedlightning.channel.privacy import PLD, PoissonSampling, noise_multiplier
 from fedlightning.data import IID, MNIST, Dirichlet
 from fedlightning.models import CNN, LeNet5, LogisticRegression
@@ -42,7 +42,8 @@ def fit(model, multiplier, args):
     seed_everything(args.seed)
     channel, callbacks = None, []
     if multiplier is not None:
-        clip = AdaptiveClip(args.quantile, count_noise=COUNT_NOISE, initial=args.norm)
+        adaptive = args.quantile > 0
+        clip = AdaptiveClip(args.quantile, COUNT_NOISE, initial=args.norm) if adaptive else Clip(args.norm)
         channel = Channel(client=[clip], server=[GaussianNoise(multiplier)])
         callbacks = [PrivacyBudget(DELTA, PLD(), every_n_rounds=args.rounds)]
     task = Classification(FedAvg(lr), network(), channel=channel)
@@ -77,8 +78,8 @@ def main():
     parser.add_argument("--epsilons", nargs="+", type=float, default=[1.0, 2.0, 8.0])
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--local_steps", type=int, default=6, help="6 minibatches of 10 images: an epoch of a client")
-    parser.add_argument("--quantile", type=float, default=0.5)
-    parser.add_argument("--norm", type=float, default=0.5, help="clip norm of the first round")
+    parser.add_argument("--quantile", type=float, default=0.5, help="0 for a fixed clip norm")
+    parser.add_argument("--norm", type=float, default=0.5, help="clip norm, of the first round")
     parser.add_argument("--alpha", type=float, default=None, help="of Dirichlet's partition; equal shares by default")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()

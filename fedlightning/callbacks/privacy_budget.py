@@ -64,7 +64,7 @@ class PrivacyBudget(Callback):
         """Find out what the fit releases, and end it here if nothing is left of the budget.
 
         Raises:
-            TypeError: If nothing is known of the participation.
+            TypeError: If nothing is known of the participation, or the task is no federated one.
             ValueError: If nothing is noised, no account holds for the fit, or the budget does not allow a single round.
         """
         self._noises = _noises(pl_module)
@@ -100,6 +100,11 @@ class PrivacyBudget(Callback):
 
     def _found_sampling(self, trainer: Trainer, task: Any) -> Sampling:
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
+        if not hasattr(data, "participation"):
+            raise InvalidTypeError(
+                f"PrivacyBudget: a {type(data).__name__} does not say how cohorts are drawn. Train with a "
+                "FederatedDataModule or RemoteClients."
+            )
         sampling = sampling_of(data.participation, data.num_clients)
         if isinstance(sampling, FixedSizeSampling) and _keeps_states(task):
             raise InvalidValueError(

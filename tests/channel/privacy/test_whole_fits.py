@@ -56,6 +56,16 @@ def test_an_empty_cohort_releases_nothing(tmp_path):
     assert kept(task).releases == {"0": 12 - empty}
 
 
+@pytest.mark.filterwarnings("ignore:Round .* was skipped")
+def test_a_round_that_is_undone_has_released_what_it_has_released(tmp_path):
+    """Where the cohort of the second phase is empty, the first one's sum is out already."""
+    _, task = fit(tmp_path, SERVER, rounds=12, num_clients=3, rate=0.5, algorithm=fl.CDMA_ONE(lr=0.05))
+    there = [[bool(Poisson(0.5).cohort(3, 0, index, phase)) for phase in (0, 1)] for index in range(12)]
+    first, both = sum(one for one, _ in there), sum(one and two for one, two in there)
+    assert both < first
+    assert kept(task).releases == {"0": first, "1": both}
+
+
 @pytest.mark.parametrize("channel", [SERVER, SHARED])
 def test_averaged_statistics_are_refused(tmp_path, channel):
     with pytest.raises(ValueError, match=r"buffers='average': with noise, .*buffers='local'"):
