@@ -68,7 +68,8 @@ class DistributedGaussianNoise(Transform):
             for name, value in own.items():
                 value += (std * draws[name]).to(value.dtype)
         answered = torch.ones(len(exchange.client_ids), dtype=torch.float64, device=device)
-        return replace(sent, values=noisy, reports={**sent.reports, _ANSWERED: answered}), memory
+        dense = {name: 8.0 * value.element_size() * value.shape[1] * answered for name, value in noisy.items()}
+        return replace(sent, values=noisy, bits=dense, reports={**sent.reports, _ANSWERED: answered}), memory
 
     def bound(self, before: float | None, names: Sequence[str], exchange: Exchange) -> float | None:
         """Return the bound without noise, which says what one client's data may change."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -47,6 +48,13 @@ def test_what_came_in_is_not_written_into():
     given = sent(dz=torch.ones(1, 3))
     DistributedGaussianNoise(1.0).apply(given, {}, exchange(0, bound=1.0), 0)
     assert torch.equal(given.values["dz"], torch.ones(1, 3))
+
+
+def test_noise_is_dense_again():
+    given = sent(dz=torch.zeros(2, 3))
+    few = replace(given, bits={"dz": torch.tensor([1.0, 2.0], dtype=torch.float64)})
+    after, _ = DistributedGaussianNoise(1.0).apply(few, {}, exchange(0, 1, bound=1.0), 0)
+    assert torch.equal(after.bits["dz"], given.bits["dz"])
 
 
 def test_secure_shares_differ_every_time():
