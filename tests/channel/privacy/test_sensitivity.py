@@ -94,8 +94,7 @@ def assert_same(one, other):
         assert one == other
 
 
-@pytest.mark.parametrize("factor", [1.0, 1e8])
-@pytest.mark.parametrize("size", [None, 4], ids=["all", "cohort"])
+@pytest.mark.parametrize(("size", "factor"), [(None, 1.0), (4, 1e8)], ids=["all, near", "cohort, far away"])
 @pytest.mark.parametrize("name", COVERED)
 def test_one_client_moves_a_sum_by_its_clip(name, size, factor):
     moved = assert_neighbours(quadratic, CASES[name].algorithm(), size, factor)
