@@ -14,6 +14,7 @@ from fedlightning.participation import (
     Devices,
     FirstResponders,
     Full,
+    Poisson,
     Recruitment,
     ResponseShare,
     Selection,
@@ -259,3 +260,46 @@ def test_a_cohort_is_waited_for_and_in_a_simulation_it_answers(rule):
 def test_what_cannot_be_waited_for_is_refused(make, why):
     with pytest.raises((ValueError, TypeError), match=why):
         make()
+
+
+def test_poisson_draws_every_client_by_its_own_coin():
+    rounds, rate = 4000, 0.2
+    taken = torch.zeros(rounds, 12)
+    for round_index in range(rounds):
+        ids = Poisson(rate).cohort(12, 0, round_index, 0)
+        assert ids == sorted(set(ids))
+        taken[round_index, ids] = 1
+    spread = (rate * (1 - rate) / rounds) ** 0.5
+    assert (taken.mean(0) - rate).abs().max() < 5 * spread  # the first and the last client as often as all others
+    assert (torch.corrcoef(taken.T) - torch.eye(12)).abs().max() < 5 / rounds**0.5
+    sizes = taken.sum(1)
+    assert float(sizes.var()) == pytest.approx(12 * rate * (1 - rate), rel=0.1)  # binomial
+    assert (sizes == 0).float().mean() == pytest.approx(0.8**12, abs=0.02)
+
+
+def test_poisson_is_a_function_of_seed_round_and_phase():
+    rule = Poisson(0.3)
+    assert rule.cohort(50, 1, 2, 0) == rule.cohort(50, 1, 2, 0)
+    assert len({tuple(rule.cohort(50, *key)) for key in ((1, 2, 0), (1, 2, 1), (1, 3, 0), (2, 2, 0))}) == 4
+
+
+def test_poisson_costs_nothing_of_order_n():
+    start = time.perf_counter()
+    assert 60 < len(Poisson(1e-10).cohort(10**12, 0, 0, 0)) < 140
+    assert time.perf_counter() - start < 1
+
+
+def test_poisson_at_its_ends():
+    assert Poisson(1.0).cohort(4, 0, 0, 0) == [0, 1, 2, 3]
+    assert Poisson(1.0).fewest(4) == 4
+    assert Poisson(0.5).fewest(4) == 0
+    assert Poisson(1e-9).select(4, 0, 0, 0) == Selection([], 0)
+    for wrong in (0.0, 1.5):
+        with pytest.raises(ValueError, match=r"Poisson\(rate="):
+            Poisson(wrong)
+
+
+def test_the_mean_size_of_a_cohort_is_no_secret():
+    assert Poisson(0.25).expected(10) == 2.5
+    assert Uniform(fraction=0.5).expected(5) == 3.0
+    assert Full().expected(7) == 7.0

@@ -25,6 +25,7 @@ from fedlightning.channel.compression import (
     SignCompression,
     TopK,
 )
+from fedlightning.channel.privacy import AdaptiveClip, DistributedGaussianNoise, GaussianNoise
 from fedlightning.channel.robust import (
     ALIE,
     Attack,
@@ -44,6 +45,7 @@ from fedlightning.channel.robust import (
 __all__ = [
     "ALIE",
     "QSGD",
+    "AdaptiveClip",
     "Aggregated",
     "Aggregation",
     "Attack",
@@ -54,12 +56,14 @@ __all__ = [
     "Clip",
     "Compressed",
     "Compressor",
+    "DistributedGaussianNoise",
     "Draws",
     "ErrorFeedback",
     "Exchange",
     "Fields",
     "FixedPoint",
     "GaussianAttack",
+    "GaussianNoise",
     "GeometricMedian",
     "InnerProductManipulation",
     "Krum",

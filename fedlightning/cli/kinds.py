@@ -25,6 +25,8 @@ _KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "Attack": ("an attack", ("fedlightning.channel.SignFlip", "fedlightning.channel.ALIE")),
     "Poisoning": ("a poisoning", ("fedlightning.data.LabelFlip",)),
     "Compressor": ("a compressor", ("fedlightning.channel.TopK", "fedlightning.channel.QSGD")),
+    "Release": ("noise at the server", ("fedlightning.channel.GaussianNoise",)),
+    "Accountant": ("an accountant", ("fedlightning.channel.privacy.RDP", "fedlightning.channel.privacy.PLD")),
     "Adversary": ("an adversary", ("fedlightning.tasks.DANN", "fedlightning.tasks.CDAN")),
     "Optimizer": ("an optimizer", ("torch.optim.SGD", "torch.optim.Adam")),
     "Schedule": (

@@ -57,6 +57,11 @@ class Reception:
         self.kept = Kept()
         self._sent: tuple[Stamp, Broadcast, float, int] | None = None
 
+    def adds_noise(self, phases: int) -> bool:
+        """Return whether the channel of any of so many phases hides single clients."""
+        of_phases = [self.channels.of(phase) for phase in range(phases)]
+        return any(channel is not None and channel.adds_noise for channel in of_phases)
+
     def prepared(self, request: Request, roster: Roster, asked: int, expected: float | None) -> Request:
         """Return a request as it is sent: with a broadcast that has passed its transforms, and with terms.
 

@@ -103,6 +103,11 @@ class FederatedServer:
         """The global model, ``[d]``."""
         return self.algorithm.point(self.state)
 
+    @property
+    def hides_clients(self) -> bool:
+        """Whether noise hides single clients, so that no mean of their states may reach the server without it."""
+        return self.reception is not None and self.reception.adds_noise(len(self.algorithm.phases))
+
     def join(self, roster: Roster) -> None:
         """Take note of the clients that take part, and start with the roster's buffers if there are none yet."""
         if self.buffers is None:

@@ -289,7 +289,7 @@ class Simulation:
 
     def _carried_over(self, server: Any, before: Algorithm, stored: Mapping[str, Any]) -> Any:
         """Convert the server state of a run with other hyper-parameters to the hyper-parameters of this run."""
-        known = self._weighting == "uniform" and not self.clients_are_elsewhere
+        known = self._weighting == "uniform" and not self.clients_are_elsewhere and not self.server.hides_clients
         carried = self.server.algorithm.carried_over(server, before, self.runner.mean_state() if known else None)
         if carried is None:
             raise self._dependencies.refusal(stored)
