@@ -32,6 +32,7 @@ ORDER = (
         "local",
         "algorithms",
         "participation",
+        "channel",
         "models",
         "metrics",
         "plotting",

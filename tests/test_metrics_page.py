@@ -11,14 +11,16 @@ from fedlightning.cli import FederatedCLI
 from fedlightning.participation import FirstResponders, ResponseShare
 from fedlightning.schedules import Milestones
 from fedlightning.tasks import ClientNumbers, PersonalQuadratic, QuadraticSaddle
+from tests.support.accounts import needs_dp_accounting
 from tests.support.cases import CASES
 from tests.support.language import needs_hf
 from tests.support.paths import CONFIGS, ROOT
 from tests.support.small import trainer
 
 PAGE = (ROOT / "docs" / "metrics.md").read_text()
+NEEDS = {"language": needs_hf, "private": needs_dp_accounting}
 TASKS = [
-    pytest.param(base.parent, id=base.parent.name, marks=needs_hf if base.parent.name == "language" else ())
+    pytest.param(base.parent, id=base.parent.name, marks=NEEDS.get(base.parent.name, ()))
     for base in sorted(CONFIGS.glob("*/base.yaml"))
 ]
 PARTS = re.compile(r"_(std|worst|min|max|defined|p\d+)$")
@@ -101,7 +103,7 @@ def test_every_metric_of_a_task_is_on_the_page(folder, tmp_path, monkeypatch):
     cli.trainer.fit(cli.model, cli.datamodule)
     logged = {PARTS.sub("", name).split("/")[0] for name in cli.trainer.callback_metrics}
     logged = {name.replace("val_global_", "val_") for name in logged}
-    rounds = names("Of every round") | names("Of some algorithms")
+    rounds = names("Of every round") | names("Of some algorithms") | names("Of a budget of privacy")
     (row,) = re.findall(rf"^\| (?:`\w+`, )*`{type(cli.model).__name__}`.*", section("Of validation and test"), re.M)
     missing = {name for name in logged - rounds if f"`{name}`" not in row}
     assert missing == set()

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.accounts import needs_dp_accounting
 from tests.support.pages import assert_alike, blocks, run
 from tests.support.paths import CONFIGS, ROOT
 
 DOCS = ROOT / "docs"
 PAGES = [DOCS / "quickstart.md", *sorted((DOCS / "tutorials").glob("*-*.md")), DOCS / "tutorials" / "minimax.md"]
 OTHERS = sorted(page for folder in ("how-to", "coming-from") for page in (DOCS / folder).glob("*.md"))
+NEEDS = {"privacy": needs_dp_accounting}
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    "page", [*PAGES, *(page for page in OTHERS if page.stem != "index")], ids=lambda page: page.stem
+    "page",
+    [
+        pytest.param(page, id=page.stem, marks=NEEDS.get(page.stem, ()))
+        for page in (*PAGES, *OTHERS)
+        if page.stem != "index"
+    ],
 )
 def test_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -12,6 +12,8 @@ PACKAGES = {
     "fedlightning": "What a user subclasses",
     "fedlightning.algorithms": "What algorithms are made of",
     "fedlightning.tasks": "Ready-made tasks",
+    "fedlightning.channel": "What happens to updates on their way",
+    "fedlightning.channel.privacy": "Privacy of clients",
     "fedlightning.data": "Data modules, data sets, partitioners",
     "fedlightning.participation": "Who takes part in a round",
     "fedlightning.oracle": "How gradients are computed",

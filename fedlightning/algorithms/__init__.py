@@ -10,7 +10,10 @@ from fedlightning.algorithms.base import (
     Phase,
     Point,
     Reply,
+    count,
+    increment,
     over_all_clients,
+    relative_to,
 )
 from fedlightning.algorithms.binding import in_round
 from fedlightning.algorithms.catalyst_scaffold_s import CatalystScaffoldS
@@ -97,8 +100,11 @@ __all__ = [
     "Schedule",
     "SplittingAlgorithm",
     "StatefulFedAvg",
+    "count",
     "in_round",
+    "increment",
     "over_all_clients",
     "pFedMe",
+    "relative_to",
     "require",
 ]

@@ -29,6 +29,12 @@ import torch
 from torch import Tensor
 
 from fedlightning.algorithms.binding import Binding
+from fedlightning.algorithms.declared import count as count
+from fedlightning.algorithms.declared import from_each_client as from_each_client
+from fedlightning.algorithms.declared import increment as increment
+from fedlightning.algorithms.declared import of_any_length as of_any_length
+from fedlightning.algorithms.declared import over_all_clients as over_all_clients
+from fedlightning.algorithms.declared import relative_to as relative_to
 from fedlightning.core.errors import InvalidAttributeError, InvalidTypeError
 from fedlightning.core.in_force import in_force
 from fedlightning.core.parameter_space import ParameterSpace
@@ -73,13 +79,13 @@ class Reply:
 
 @dataclass(frozen=True)
 class Point:
-    """Carries a single point as a message.
+    """Carries a single point as a message; what is no point, such as a step, goes into a class of its own.
 
     Attributes:
         z: ``[d]`` as a broadcast and after averaging, ``[S, d]`` as an update.
     """
 
-    z: Tensor
+    z: Tensor = relative_to("z")
 
 
 @dataclass(frozen=True)
@@ -136,27 +142,6 @@ class Phase:
     data: Literal["minibatches", "full", "both"] = "minibatches"
     steps: int | None = None
     draws: int = 1
-
-
-def over_all_clients() -> Any:
-    """Declare an update's field that the server receives as (sum over the cohort) / N, not as the cohort's mean.
-
-    Accumulating these increments keeps a mean over *all* N clients exact when only some take part.
-    """
-    return field(metadata={"over": "all"})
-
-
-def of_any_length() -> Any:
-    """Declare a server state's field whose first dimension may change from round to round."""
-    return field(metadata={"any_length": True})
-
-
-def from_each_client() -> Any:
-    """Declare an update's field that the server receives from every client, as a :class:`PerClient`, not as a mean.
-
-    The default of the :class:`PerClient` is the cohort's mean.
-    """
-    return field(metadata={"over": "none"})
 
 
 class Algorithm(ABC):

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedlightning.algorithms.base import Algorithm, Reply, per_block
+from fedlightning.algorithms.base import Algorithm, Reply, count, per_block, relative_to
 from fedlightning.core.parameter_space import PerBlock
 from fedlightning.core.schedule import PerRound
 from fedlightning.core.validation import require, require_step_size
@@ -55,8 +55,8 @@ class Update:
         steps: Local updates it took, ``[S]``.
     """
 
-    w: Tensor
-    steps: Tensor
+    w: Tensor = relative_to("z")
+    steps: Tensor = count()
 
 
 @dataclass(frozen=True, eq=False)

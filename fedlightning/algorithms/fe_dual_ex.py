@@ -30,7 +30,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from fedlightning.algorithms.base import Phase, Reply
+from fedlightning.algorithms.base import Phase, Reply, relative_to
 from fedlightning.algorithms.fed_dual_avg import Change, Dual, FedDualAvg
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.oracle.gradient import GradientOracle, Minibatch
@@ -57,7 +57,7 @@ class Trace(Change):
         middles: Intermediate duals of every local step, ``[S, K, d]``.
     """
 
-    middles: Tensor
+    middles: Tensor = relative_to("dual")
 
 
 @dataclass(frozen=True, eq=False)

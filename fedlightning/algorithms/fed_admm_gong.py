@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedlightning.algorithms.base import Point, Reply, per_block
+from fedlightning.algorithms.base import Reply, increment, per_block
 from fedlightning.algorithms.splitting import SplittingAlgorithm
 from fedlightning.core.parameter_space import PerBlock
 from fedlightning.core.validation import require
@@ -57,6 +57,17 @@ class Client:
 
     x: Tensor
     lam: Tensor
+
+
+@dataclass(frozen=True)
+class Change:
+    """Holds the upload of a client.
+
+    Attributes:
+        dz: Change of x_i + lam_i / rho, ``[S, d]``.
+    """
+
+    dz: Tensor = increment()
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,8 +123,8 @@ class FedADMMGong(SplittingAlgorithm):
         lam = state.lam + self.rho * (x - z)
         change = (x + lam / self.rho) - (state.x + state.lam / self.rho)
         log = {**solution.log, "dual_norm": lam.norm(dim=1)}
-        return Reply(Point(change), Client(x, lam), personal=solution.personal, point=x, log=log)
+        return Reply(Change(change), Client(x, lam), personal=solution.personal, point=x, log=log)
 
-    def server_update(self, server: Server, update: Point) -> Server:
+    def server_update(self, server: Server, update: Change) -> Server:
         """Step along the mean increment."""
-        return Server(server.z + self.lr_server * update.z, server.t + 1)
+        return Server(server.z + self.lr_server * update.dz, server.t + 1)

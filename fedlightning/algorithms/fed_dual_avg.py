@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedlightning.algorithms.base import Algorithm, Reply, per_block
+from fedlightning.algorithms.base import Algorithm, Reply, count, increment, per_block
 from fedlightning.core.parameter_space import PerBlock
 from fedlightning.core.validation import require
 from fedlightning.oracle.gradient import GradientOracle
@@ -54,8 +54,8 @@ class Change:
         steps: Local steps it took, ``[S]``.
     """
 
-    dual: Tensor
-    steps: Tensor
+    dual: Tensor = increment()
+    steps: Tensor = count()
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,7 +23,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fedlightning.algorithms.base import Algorithm, Point, Reply, per_block
+from fedlightning.algorithms.base import Algorithm, Point, Reply, count, increment, per_block
 from fedlightning.core.parameter_space import PerBlock
 from fedlightning.core.validation import require_step_size
 from fedlightning.oracle.gradient import GradientOracle
@@ -38,8 +38,8 @@ class Change:
         steps: Local steps it took, ``[S]``.
     """
 
-    dual: Tensor
-    steps: Tensor
+    dual: Tensor = increment()
+    steps: Tensor = count()
 
 
 @dataclass(frozen=True, eq=False)

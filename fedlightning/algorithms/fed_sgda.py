@@ -18,7 +18,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fedlightning.algorithms.base import Algorithm, Phase, Point, Reply, per_block
+from fedlightning.algorithms.base import Algorithm, Phase, Point, Reply, increment, per_block
 from fedlightning.core.parameter_space import PerBlock
 from fedlightning.core.validation import require_step_size
 from fedlightning.oracle.gradient import GradientOracle
@@ -32,7 +32,7 @@ class Gradient:
         g: Operator at the received point, ``[S, d]``; averaged ``[d]``.
     """
 
-    g: Tensor
+    g: Tensor = increment()
 
 
 @dataclass(frozen=True, eq=False)

@@ -67,7 +67,7 @@ class Upload:
         w: Its model, ``[S, d]``; the server receives every client's own.
     """
 
-    w: Any = from_each_client()
+    w: Any = from_each_client(relative_to="start")
 
 
 @dataclass(frozen=True, eq=False)

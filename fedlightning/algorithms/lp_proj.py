@@ -36,7 +36,7 @@ from weakref import WeakValueDictionary
 
 from torch import Tensor
 
-from fedlightning.algorithms.base import Algorithm, Reply, per_block
+from fedlightning.algorithms.base import Algorithm, Reply, per_block, relative_to
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.parameter_space import ParameterSpace, PerBlock
 from fedlightning.core.schedule import PerRound
@@ -54,7 +54,7 @@ class Reference:
         w: The reference, ``[k]`` as a message and after averaging, ``[S, k]`` as an update.
     """
 
-    w: Tensor
+    w: Tensor = relative_to("w")
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedlightning.algorithms.base import Algorithm, Reply, over_all_clients, per_block
+from fedlightning.algorithms.base import Algorithm, Reply, increment, over_all_clients, per_block
 from fedlightning.core.parameter_space import PerBlock
 from fedlightning.core.validation import require, require_step_size
 from fedlightning.local.descent import descend
@@ -64,7 +64,7 @@ class Upload:
         dc: Change of the control variate, ``[S, d]``; the server receives the sum over the cohort, divided by N.
     """
 
-    dz: Tensor
+    dz: Tensor = increment()
     dc: Tensor = over_all_clients()
 
 

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from fedlightning.callbacks.history import History
     from fedlightning.callbacks.last_checkpoint import LastCheckpoint
     from fedlightning.callbacks.pictures import LogPictures
+    from fedlightning.callbacks.privacy_budget import PrivacyBudget
     from fedlightning.callbacks.progress import RoundProgressBar
     from fedlightning.callbacks.round_report import RoundReport
 
@@ -19,6 +20,7 @@ __all__ = [
     "History",
     "LastCheckpoint",
     "LogPictures",
+    "PrivacyBudget",
     "RoundProgressBar",
     "RoundReport",
 ]
@@ -31,6 +33,7 @@ __getattr__, __dir__ = lazily(
         "history": "History",
         "last_checkpoint": "LastCheckpoint",
         "pictures": "LogPictures",
+        "privacy_budget": "PrivacyBudget",
         "progress": "RoundProgressBar",
         "round_report": "RoundReport",
     },

@@ -42,18 +42,17 @@ class History(Callback):
         self._since = time.perf_counter()
         if trainer.sanity_checking:
             return
-        traffic = getattr(pl_module, "traffic", None)
-        upload, download = (0, 0) if traffic is None else traffic
+        traffic, run = getattr(pl_module, "traffic", None), getattr(pl_module, "run", None)
+        counts, sizes = ((0, 0), (0.0, 0.0)) if traffic is None or run is None else (traffic, run.traffic_bytes)
         rounds_said = getattr(pl_module, "round_metrics", {})
         logged = {k: v for k, v in trainer.callback_metrics.items() if not k.startswith("train_")} | rounds_said
         metrics = {name: float(value) for name, value in logged.items() if is_metric(name)}
-        width = next(p for p in pl_module.parameters() if p.requires_grad).element_size()
         row = {"round": float(trainer.global_step), "seconds": self._seconds}
         before = self.rows[-1] if self.rows else {}
         rounds = max(1.0, row["round"] - before.get("round", 0.0))
-        for way, total in {"upload": upload, "download": download}.items():
-            each = (total - before.get(way, 0)) / rounds
-            row |= {way: total, f"{way}_bytes": total * width, f"round_{way}": each, f"round_{way}_bytes": each * width}
+        for way, total, size in zip(("upload", "download"), counts, sizes, strict=True):
+            totals = {way: total, f"{way}_bytes": size}
+            row |= totals | {f"round_{name}": (now - before.get(name, 0)) / rounds for name, now in totals.items()}
         self.rows.append({**metrics, **row})
 
     def state_dict(self) -> dict[str, Any]:

@@ -30,6 +30,7 @@ DESCRIPTIONS = {
     "compare": "Run several algorithms on one task over several seeds: table, curves, figure.",
     "federation": "Train over machines that keep their data: make a federation, start its link, run it.",
     "node": "Take part in a federation with the data of this machine, which never leave it.",
+    "privacy": "Compute how much noise hides a single client, and what noise leaves to be known.",
 }
 """What each subcommand does."""
 
@@ -90,6 +91,10 @@ def _answer(args: Sequence[str] | None) -> None:
         from fedlightning.cli.node import main as node
 
         node(given[1:])
+    elif given[0] == "privacy":
+        from fedlightning.cli.privacy import main as privacy
+
+        privacy(given[1:])
     else:
         _refuse_mistakes(given)
         with interrupts_kept():

@@ -36,7 +36,14 @@ def main(args: Sequence[str] | None = None) -> None:
         default=None,
         help="whether more or less is better; by default as the name says",
     )
-    parser.add_argument("--target", type=float | None, default=None, help="report rounds and upload to this value")
+    parser.add_argument("--target", type=float | None, default=None, help="report the cost of reaching this value")
+    parser.add_argument(
+        "--axes",
+        nargs="+",
+        type=str,
+        default=["round", "upload"],
+        help="costs to draw and report against: round, seconds, upload, download, upload_bytes, download_bytes",
+    )
     parser.add_argument("--also", nargs="+", type=str, default=[], help="further metrics, a row of panels each")
     parser.add_argument("--log_scale", type=bool, default=False, help="logarithmic vertical axes for the metric")
     parser.add_argument(

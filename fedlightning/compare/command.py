@@ -26,7 +26,7 @@ from fedlightning.compare.grid import Values, best_points, grid_points, grid_tab
 from fedlightning.compare.interrupts import deferred_interrupts, interrupts_held
 from fedlightning.compare.loggers import open_groups, where
 from fedlightning.compare.plan import Plan, algorithm_arguments, file_name, parse_algorithms
-from fedlightning.compare.results import Goal, collect, markdown_table, mode_of, write_csv
+from fedlightning.compare.results import Goal, collect, markdown_table, mode_of, require_axes, write_csv
 from fedlightning.compare.run import Run, execute, hyper_parameters, prepare
 from fedlightning.core.errors import InvalidValueError, UsageError
 from fedlightning.core.requirements import imported
@@ -48,6 +48,7 @@ def compare(
     budget_upload: float | None = None,
     grid: Sequence[str] = (),
     set: Sequence[str] = (),  # the option's name
+    axes: Sequence[str] = ("round", "upload"),
 ) -> Path:
     """Run every algorithm with every seed, then write ``results.csv``, ``table.md`` and ``figure.png``.
 
@@ -63,7 +64,7 @@ def compare(
         output: Folder of the results.
         mode: Whether more (``max``) or less (``min``) of the metric is better. Null: less of a loss, an error, a
             distance, a gap or a norm is better, more of everything else; the table says which.
-        target: Report the rounds and the upload it takes to reach this value.
+        target: Report what it costs to reach this value, in rounds and upload or as ``axes`` say.
         test: Test every final model; all test metrics go to ``<run>/done.json``, those compared to the table.
         jobs: Runs at a time, in processes of their own that share the cores.
         also: Further metrics: a row of panels and a column of final values each. Not every algorithm need log them.
@@ -72,6 +73,9 @@ def compare(
         grid: Values to search on the first seed before the runs, ``name=value,value,...`` with the names of an
             algorithm's hyper-parameters or keys of ``fedlightning fit``; all runs go to ``grid.md``.
         set: Values for all runs, ``key=value`` with the keys of ``fedlightning fit``.
+        axes: Costs that the metric is drawn against, a column of panels each, and in which the target is counted:
+            ``round``, ``seconds`` of training, ``upload`` and ``download`` in numbers, ``upload_bytes`` and
+            ``download_bytes`` as compression leaves them.
 
     Returns:
         The output folder.
@@ -87,6 +91,7 @@ def compare(
         raise InvalidValueError(f"--budget_upload {budget_upload:g}: expected > 0.")
     if not seeds or len({*seeds}) < len(seeds):
         raise InvalidValueError(f"--seeds {' '.join(map(str, seeds))}: expected at least one, each once.")
+    require_axes(axes)
     imported("matplotlib")  # said before the runs, which may take hours
     folder = Path(output)
     console = Console()
@@ -106,10 +111,10 @@ def compare(
         loggers = _carry_out(runs, console, jobs)
         curves = collect(runs, plan.algorithms)
         write_csv(runs, folder / "results.csv")
-        table = markdown_table(curves, goal, also)
+        table = markdown_table(curves, goal, also, axes)
         (folder / "table.md").write_text(table + "\n", encoding="utf-8")
         histories = {curve.name: curve.histories for curve in curves if curve.histories}
-        figure = comparison_figure(histories, (metric, *also), target=target, log_scale=log_scale)
+        figure = comparison_figure(histories, (metric, *also), axes, target, log_scale)
         figure.savefig(folder / "figure.png", dpi=150)
         console.print(table, markup=False, soft_wrap=True)
         for name in also:

@@ -12,6 +12,7 @@ from statistics import mean, stdev
 from fedlightning.callbacks.history import Row
 from fedlightning.compare.arguments import Mode
 from fedlightning.compare.run import Run
+from fedlightning.core.errors import InvalidValueError
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,16 @@ class Curve:
         return [test[name] for test in self.tests if name in test]
 
 
+COSTS = {
+    "round": "rounds",
+    "seconds": "seconds",
+    "upload": "upload",
+    "download": "download",
+    "upload_bytes": "bytes up",
+    "download_bytes": "bytes down",
+}
+"""Columns of histories that a metric is held against, and what tables call them."""
+
 _EXTREME: dict[Mode, str] = {"max": "highest", "min": "lowest"}
 _LESS_IS_BETTER = frozenset(
     ["loss", "error", "mse", "rmse", "mae", "nll", "perplexity", "distance", "gap", "residual", "norm", "fid"]
@@ -50,6 +61,18 @@ _LESS_IS_BETTER = frozenset(
 def mode_of(metric: str) -> Mode:
     """Return whether more (``max``) or less (``min``) of a metric is better, judging by the metric's name."""
     return "min" if _LESS_IS_BETTER.intersection(metric.lower().replace("/", "_").split("_")) else "max"
+
+
+def require_axes(axes: Sequence[str]) -> None:
+    """Make sure that a metric can be held against the given columns.
+
+    Raises:
+        ValueError: If there are none, or one is unknown or named twice.
+    """
+    wrong = [axis for place, axis in enumerate(axes) if axis not in COSTS or axis in axes[:place]]
+    if wrong or not axes:
+        given = " ".join(map(str, axes))
+        raise InvalidValueError(f"--axes {given}: expected one or more of {', '.join(COSTS)}, each once.")
 
 
 @dataclass(frozen=True)
@@ -102,19 +125,23 @@ def write_csv(runs: Sequence[Run], path: Path) -> None:
         writer.writerows(rows)
 
 
-def markdown_table(curves: Sequence[Curve], goal: Goal, also: Sequence[str] = ()) -> str:
+def markdown_table(
+    curves: Sequence[Curve], goal: Goal, also: Sequence[str] = (), axes: Sequence[str] = ("round", "upload")
+) -> str:
     """Return a table of final and best values, cost of the target, test values and upload, as mean and deviation.
 
     Args:
         curves: Algorithms.
         goal: What is compared.
         also: Further metrics, whose final values are given; "-" where an algorithm does not log one.
+        axes: Costs in which the target is counted; with ``upload_bytes`` all bytes are given, too.
     """
     header = ["algorithm", f"final {goal.metric}", f"best ({_EXTREME[goal.mode]})", *(f"final {name}" for name in also)]
     tested = [name for name in (goal.metric, *also) if any(curve.tested(name) for curve in curves)]
     if goal.target is not None:
-        header += [f"rounds to {goal.target:g}", f"upload to {goal.target:g}"]
-    header += [*map(_of_test, tested), "floats up"]
+        header += [f"{COSTS[axis]} to {goal.target:g}" for axis in axes]
+    totals = {"upload": "floats up"} | ({"upload_bytes": "bytes up"} if "upload_bytes" in axes else {})
+    header += [*map(_of_test, tested), *totals.values()]
     lines = [header, ["---", *["---:"] * (len(header) - 1)]]
     for curve in curves:
         if not curve.histories:
@@ -124,9 +151,9 @@ def markdown_table(curves: Sequence[Curve], goal: Goal, also: Sequence[str] = ()
         line = [curve.name, _spread([v[-1] for v in values]), _spread([goal.best(v) for v in values])]
         line += [_spread(curve.final(name)) for name in also]
         if goal.target is not None:
-            line += [_cost([goal.cost(h, column) for h in curve.histories]) for column in ("round", "upload")]
+            line += [_cost([goal.cost(h, column) for h in curve.histories]) for column in axes]
         line += [_spread(curve.tested(name)) for name in tested]
-        line.append(_short(mean(history[-1]["upload"] for history in curve.histories)))
+        line += [_short(mean(history[-1][column] for history in curve.histories)) for column in totals]
         if curve.diverged:
             line[0] += f" ({curve.diverged} seeds diverged)"
         lines.append(line)

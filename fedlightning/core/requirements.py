@@ -9,6 +9,7 @@ from fedlightning.core.errors import MissingPackageError
 
 EXTRAS = {
     "PIL": "vision",
+    "dp_accounting": "privacy",
     "flwr": "flower",
     "matplotlib": "plots",
     "peft": "hf",

@@ -159,7 +159,7 @@ def from_config(config: Any, trust: Trust | None = None, place: str = "The confi
         if not isinstance(given, Mapping):
             raise CheckpointError(f"{place}.{part} is a {type(given).__name__}, expected a dict of arguments.")
         arguments |= {name: from_config(item, trust, f"{place}.{name}") for name, item in given.items()}
-    if "download" in arguments:
+    if arguments.get("download") is True:
         arguments["download"] = False  # what was fetched is in the checkpoint, or is given again
     try:
         arguments = _as_annotated(made, arguments)
@@ -261,6 +261,7 @@ _PACKAGE = __name__.partition(".")[0]
 _TASKS_AND_DATA = (f"{_PACKAGE}.tasks", f"{_PACKAGE}.data")
 _PARTS = (
     "algorithms",
+    "channel",
     "core",
     "data",
     "federation",
@@ -315,8 +316,12 @@ def _imported(module: str, name: str) -> Any:
 def _kinds() -> tuple[type, ...]:
     """What hyper-parameters of this package's tasks and data modules derive from."""
     from fedlightning.algorithms.base import Algorithm  # these import this module
+    from fedlightning.channel.base import Aggregation, Release, Transform
+    from fedlightning.channel.channel import Channels
+    from fedlightning.channel.robust.attacks.base import Attack
     from fedlightning.core.schedule import Schedule
     from fedlightning.data.partitioners import Partitioner
+    from fedlightning.data.poisoning import Poisoning
     from fedlightning.federation.client_states import Storage
     from fedlightning.local import ByValue, LocalOptimizer, LocalSolver, StoppingRule
     from fedlightning.oracle import ClientBatching
@@ -339,6 +344,7 @@ def _kinds() -> tuple[type, ...]:
             Regularizer,
             Schedule,
         ),
+        *(Channels, Transform, Aggregation, Release, Attack, Poisoning),
         *(Adversary, nn.Module),
     )
 

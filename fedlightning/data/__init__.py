@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         PersonalPictures,
         PersonalTinyImageNet,
     )
+    from fedlightning.data.poisoning import LabelFlip, Poisoning
     from fedlightning.data.remote import RemoteClients
     from fedlightning.data.speeches import Speeches
     from fedlightning.data.synthetic import Synthetic
@@ -67,6 +68,7 @@ __all__ = [
     "FedMultimodal",
     "FederatedDataModule",
     "Federation",
+    "LabelFlip",
     "LabelledPictures",
     "MixedTensorData",
     "Office31",
@@ -79,6 +81,7 @@ __all__ = [
     "PersonalMNIST",
     "PersonalPictures",
     "PersonalTinyImageNet",
+    "Poisoning",
     "RemoteClients",
     "RoundLoader",
     "ScalePixels",
@@ -112,6 +115,7 @@ __getattr__, __dir__ = lazily(
         "partitioners": "IID ByGroup Dirichlet Partitioner Shards SourceTargetShare",
         "personal": "HAPT KUHAR UCIHAR PersonalCIFAR10 PersonalCIFAR100 "
         "PersonalData PersonalDigits PersonalMNIST PersonalPictures PersonalTinyImageNet",
+        "poisoning": "LabelFlip Poisoning",
         "remote": "RemoteClients",
         "speeches": "Speeches",
         "synthetic": "Synthetic",

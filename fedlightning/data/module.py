@@ -21,6 +21,7 @@ from fedlightning.core.validation import require, require_instance, spoken_name
 from fedlightning.data.evaluation_loaders import EvaluationLoaders, Loader
 from fedlightning.data.federation import Federation
 from fedlightning.data.identity import difference, identity_of
+from fedlightning.data.poisoning import Poisoning
 from fedlightning.federation.checkpoint_io import read_checkpoint, read_hyper_parameters
 from fedlightning.federation.round_loader import RoundLoader
 from fedlightning.participation import Full, Participation
@@ -45,6 +46,7 @@ class FederatedDataModule(LightningDataModule):
         num_workers: int = 0,
         seed: int = 0,
         validate_train: bool = False,
+        poisoning: Poisoning | None = None,
     ) -> None:
         """Set how rounds are made from the data.
 
@@ -61,6 +63,7 @@ class FederatedDataModule(LightningDataModule):
             validate_train: Whether validation gets the clients' training data as a second loader, for tasks whose
                 ``validation_step`` takes a ``dataloader_idx``: pooled (``Classification``: ``global_train_loss``, ...),
                 or client by client where clients have models of their own (``local_train_loss``, ...).
+            poisoning: What some clients have done to their training data, to simulate attacks; null for nothing.
         """
         super().__init__()
         self.batch_size = batch_size
@@ -72,12 +75,15 @@ class FederatedDataModule(LightningDataModule):
         self.num_workers = num_workers
         self.seed = seed
         self.validate_train = validate_train
+        self.poisoning = poisoning
         self._federation: Federation | None = None
         require(self, "batch_size", "local_steps", at_least=1, optional=True, whole=True)
         require(self, "local_epochs", "rounds_per_epoch", "eval_batch_size", at_least=1, whole=True)
         require(self, "num_workers", at_least=0, whole=True)
         require(self, "seed", whole=True)
         require_instance(f"{spoken_name(self)}(participation", self.participation, Participation, "Uniform(size=10)")
+        if poisoning is not None:
+            require_instance(f"{spoken_name(self)}(poisoning", poisoning, Poisoning, "LabelFlip(share=0.2)")
 
     @abstractmethod
     def build(self) -> Federation:
@@ -167,7 +173,7 @@ class FederatedDataModule(LightningDataModule):
                     f"{type(self).__name__}.build returned a {type(built).__name__}; expected a "
                     "fedlightning.data.Federation, e.g. Federation(data, partition)."
                 )
-            self._federation = built
+            self._federation = built if self.poisoning is None else self.poisoning.apply(built)
         return self._federation
 
     @property

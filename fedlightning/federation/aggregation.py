@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Any, Protocol
 from zlib import crc32
 
 import torch
@@ -17,7 +17,32 @@ from fedlightning.federation.processes import Processes
 from fedlightning.federation.protocol import Answer, Roster
 from fedlightning.federation.validation import tensors_of
 
-_BUFFERS = "buffers"
+BUFFERS = "buffers"
+"""Name under which averaged buffers are added up beside the fields of an update."""
+
+
+class Sums(Protocol):
+    """Adds values of clients up, chunk by chunk, or keeps them until all are there (:class:`WeightedMean`)."""
+
+    def add(self, values: Mapping[str, Tensor], weights: Tensor) -> None:
+        """Add the values of C clients, ``[C, ...]`` each, with weights ``[C]``; weight 0 adds nothing."""
+
+    def gather(self, processes: Processes, device: torch.device) -> None:
+        """Add up the values of all processes; every one must call this."""
+
+    def __contains__(self, name: str) -> bool: ...
+
+    def __iter__(self) -> Iterator[str]: ...
+
+    @property
+    def weight(self) -> float:
+        """The total weight added so far."""
+
+    def sum(self, name: str) -> Tensor:
+        """Return the weighted sum over the clients added."""
+
+    def mean(self, name: str) -> Tensor:
+        """Return what stands for the clients added, their weighted mean or another aggregate."""
 
 
 class WeightedMean:
@@ -88,6 +113,9 @@ class WeightedMean:
     def __contains__(self, name: str) -> bool:
         return name in self._sums
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._sums)
+
     @property
     def weight(self) -> float:
         """The total weight added so far."""
@@ -115,9 +143,12 @@ class CohortMean:
         left_out: Clients of this process whose answers do not count.
         floats: Number of values uploaded: by the clients of this process or, after :meth:`gather`, of all processes.
         answered: Number of clients that answered, counted in the same way.
+        bits: Bits of what they uploaded, counted in the same way; 0 without a channel.
     """
 
-    def __init__(self, roster: Roster, by_samples: bool, buffers: Tensor | None = None) -> None:
+    def __init__(
+        self, roster: Roster, by_samples: bool, buffers: Tensor | None = None, updates: Sums | None = None
+    ) -> None:
         """Start without answers.
 
         Args:
@@ -125,15 +156,18 @@ class CohortMean:
             by_samples: Whether clients are weighted by their numbers of samples; otherwise all weigh the same.
             buffers: The server's averaged buffers, ``[b]``: what was infinite or NaN there may stay so. None if all
                 must be finite.
+            updates: Adds updates up; None for their weighted mean.
         """
         self.accepted: list[int] = []
         self.left_out: list[int] = []
         self.floats = 0
         self.answered = 0
+        self.bits = 0.0
         self._roster = roster
         self._by_samples = by_samples
         self._checked = None if buffers is None or bool(buffers.isfinite().all()) else buffers.isfinite()
-        self._updates = WeightedMean()
+        self._updates: Sums = WeightedMean() if updates is None else updates
+        self._reports = WeightedMean()
         self._metrics = WeightedMean()
         self._tallies = WeightedMean()
         self._columns: dict[str, ClientColumn] = {}
@@ -143,15 +177,18 @@ class CohortMean:
     def add(self, answer: Answer) -> None:
         """Add the answer of one chunk of clients."""
         sent = tensors_of(answer.update)
-        checked = dict(sent)
+        checked = {**sent, **answer.reports}
         if answer.buffers.shape[1]:
-            sent[_BUFFERS] = answer.buffers
-            checked[_BUFFERS] = answer.buffers if self._checked is None else answer.buffers[:, self._checked]
+            sent[BUFFERS] = answer.buffers
+            checked[BUFFERS] = answer.buffers if self._checked is None else answer.buffers[:, self._checked]
         finite = _both(finite_clients(checked), answer.sound)
         weights = self._roster.weights(answer.client_ids, self._by_samples).to(answer.buffers)
         counted = torch.ones_like(weights) if finite is None else finite.to(weights)
         passes = [True] * len(answer.client_ids) if finite is None else finite.tolist()
         self._updates.add(sent, weights * counted)
+        if answer.reports:
+            self._reports.add(answer.reports, counted)
+        self.bits += 0.0 if answer.bits is None else float(answer.bits.sum())
         self._metrics.add(answer.metrics, counted)
         if answer.tally:  # a client whose solver had nothing to do has no losses to average
             self._tallies.add(answer.tally, counted if answer.evaluated is None else counted * answer.evaluated)
@@ -200,23 +237,20 @@ class CohortMean:
         """Return the averaged update as the server receives it; None if the clients send none."""
         if self._update_type is None:
             return None
-        total = self._roster.total_weight(self._by_samples)
         averaged: dict[str, Any] = {}
         for each in fields(self._update_type):
             over = each.metadata.get("over")
             if over == "none":
                 values = torch.cat(self._each[each.name])
                 client_ids = torch.tensor(self._everyone, dtype=torch.long, device=values.device)
-                averaged[each.name] = PerClient(self._updates.mean(each.name), client_ids, values)
-            elif over == "all":
-                averaged[each.name] = self._updates.sum(each.name) / total
+                averaged[each.name] = PerClient(self._value(each.name), client_ids, values)
             else:
-                averaged[each.name] = self._updates.mean(each.name)
+                averaged[each.name] = self._value(each.name, over == "all")
         return self._update_type(**averaged)
 
     def buffers(self) -> Tensor | None:
         """Return the mean change of the averaged buffers, ``[b]``; None if no buffers are averaged."""
-        return self._updates.mean(_BUFFERS) if _BUFFERS in self._updates else None
+        return self._value(BUFFERS) if BUFFERS in self._updates else None
 
     def metrics(self) -> dict[str, Tensor | float]:
         """Return the means of all logged values, and the numbers of clients accepted and left out."""
@@ -231,6 +265,12 @@ class CohortMean:
     def columns(self) -> dict[str, ClientColumn]:
         """Return what each client of this process reported, by name; clients that are left out among them."""
         return dict(self._columns)
+
+    def _value(self, name: str, over_all: bool = False) -> Tensor:
+        """Return what the server receives of a field: its mean over the cohort, or its sum divided by N."""
+        if over_all:
+            return self._updates.sum(name) / self._roster.total_weight(self._by_samples)
+        return self._updates.mean(name)
 
 
 def _require_same_names(all_names: Sequence[Sequence[str]]) -> None:

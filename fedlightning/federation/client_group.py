@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedlightning.algorithms.base import PerClient, Phase, Reply
 from fedlightning.algorithms.binding import in_round
+from fedlightning.channel.channel import Channels
 from fedlightning.core.parameter_space import read
 from fedlightning.core.seeding import derive_seed
 from fedlightning.core.tree import map_tensors
@@ -21,6 +22,7 @@ from fedlightning.federation.client_states import Before, StatesByField
 from fedlightning.federation.client_table import ClientTable
 from fedlightning.federation.cohort import Chunk, Cohort
 from fedlightning.federation.oracle_selection import OracleSelection
+from fedlightning.federation.passage import Passage
 from fedlightning.federation.protocol import Answer, Request, Stamp
 from fedlightning.federation.validation import absent_state_named, require_client_state, require_reply, tensors_of
 from fedlightning.oracle import (
@@ -51,12 +53,13 @@ class ClientGroup:
         has_joined: Whether :meth:`join` has found out which buffers the objective changes.
     """
 
-    def __init__(self, table: ClientTable, drift: Tensor | None = None) -> None:
+    def __init__(self, table: ClientTable, drift: Tensor | None = None, channels: Channels | None = None) -> None:
         """Start before the first round.
 
         Args:
             table: What the clients keep; its task has the objective.
             drift: Indices of the point's elements over which the drift is measured; None for all.
+            channels: What happens to updates on their way; None for nothing.
         """
         self.table = table
         self.objective = Objective(table.task, table.space, Autocast(table.start_personal.device.type))
@@ -65,6 +68,7 @@ class ClientGroup:
         self._rewritten: frozenset[str] = frozenset()
         self._full_calls: dict[int, int] = {}  # gradients on all data that a chunk last took, by phase
         self._drift = drift
+        self._channels = channels
         self._pending: list[tuple[Stamp, list[int], StatesByField]] = []
         self._earlier: list[tuple[int, Before]] = []  # round, and clients before one of its phases, if not the last
 
@@ -129,11 +133,13 @@ class ClientGroup:
             selection.check_alone(self, cohort.preview(2), request)
         self.table.algorithm = in_round(self.table.algorithm, request.stamp.round)
         phase = self.table.algorithm.phases[request.stamp.phase]
+        passage = Passage.through(self._channels, self.table.algorithm, request)
         request = replace(request, message=_copied(request.message))
         evaluators = _Evaluators(self.objective, phase, cohort, self._full_calls.get(request.stamp.phase, 1))
         with limited(selection.oracle.threads_inside(self.objective)):
             for chunk in cohort.chunks(selection.chunk_size):
-                yield from self._answers_of(chunk, phase, request, evaluators, selection)
+                answers = self._answers_of(chunk, phase, request, evaluators, selection)
+                yield from answers if passage is None else passage.sent(answers, self.table.states, self._pending)
 
     def settle(self, accepted: Mapping[int, Stamp]) -> bool:
         """Keep the pending states of clients whose answers the server has accepted, and drop all others.

@@ -19,6 +19,9 @@ from fedlightning.core.errors import InvalidTypeError, InvalidValueError
 StatesByField = dict[str, Tensor]
 """The states of S clients, each field ``[S, ...]``."""
 
+LATE = "channel."
+"""Begins the names of fields that come when they are first written; until then every client has zeros there."""
+
 
 class Storage(ABC):
     """Decides where client states lie: on the device, in main memory or in files."""
@@ -98,13 +101,20 @@ class ClientStates:
     Memory grows with the number of clients seen, not with N. A stateless algorithm has no fields and costs nothing.
     """
 
-    def __init__(self, template: Mapping[str, Tensor], num_clients: int, storage: Storage | None = None) -> None:
+    def __init__(
+        self,
+        template: Mapping[str, Tensor],
+        num_clients: int,
+        storage: Storage | None = None,
+        device: torch.device | None = None,
+    ) -> None:
         """Start without clients seen.
 
         Args:
             template: The initial value of every field, for one client.
             num_clients: N.
             storage: Where the states lie; by default beside the template.
+            device: Device of fields that come late, where it is not that of their first values.
         """
         self.template = dict(template)
         self.num_clients = num_clients
@@ -112,6 +122,7 @@ class ClientStates:
         self._slots: dict[int, int] = {}
         self._fields: StatesByField = {}
         self._capacity = 0
+        self._device = device
 
     @property
     def seen(self) -> list[int]:
@@ -122,13 +133,20 @@ class ClientStates:
         """Return which of the clients ``ids`` have a state of their own, ``[S]`` bool."""
         return torch.tensor([client in self._slots for client in ids])
 
-    def of(self, ids: Sequence[int]) -> StatesByField:
-        """Return copies of the states of the clients ``ids``, on the template's device."""
+    def of(self, ids: Sequence[int], start: str = "") -> StatesByField:
+        """Return copies of the states of the clients ``ids``, on the template's device.
+
+        Args:
+            ids: The clients.
+            start: Begins the names of the fields to return; empty for all.
+        """
         slots = [self._slots.get(client, -1) for client in ids]
         known = [i for i, slot in enumerate(slots) if slot >= 0]
-        result = {name: start.expand(len(ids), *start.shape).clone() for name, start in self.template.items()}
+        template = {name: value for name, value in self.template.items() if name.startswith(start)}
+        result = {name: value.expand(len(ids), *value.shape).clone() for name, value in template.items()}
         if known:
-            for name, stored in self._fields.items():
+            for name in template:
+                stored = self._fields[name]
                 index = torch.tensor([slots[i] for i in known], device=stored.device)
                 fetched = stored.index_select(0, index).to(result[name].device)
                 if len(known) == len(ids):
@@ -139,6 +157,7 @@ class ClientStates:
 
     def write(self, ids: Sequence[int], states: Mapping[str, Tensor]) -> None:
         """Replace the states of the clients ``ids``; fields that ``states`` leaves out stay as they are."""
+        self._widen({name: torch.zeros_like(values[0]) for name, values in states.items() if len(values)})
         if not self.template or not ids:
             return
         known = len(self._slots)
@@ -159,7 +178,9 @@ class ClientStates:
 
     def restore(self, before: Before) -> None:
         """Put clients back; those that were seen since then have not been seen."""
-        self.write(before.ids, before.states)
+        late = {name: start for name, start in self.template.items() if name not in before.states}
+        came = {name: start.expand(len(before.ids), *start.shape) for name, start in late.items()}
+        self.write(before.ids, {**before.states, **came})
         for client in self.seen[before.seen :]:
             del self._slots[client]
 
@@ -202,6 +223,12 @@ class ClientStates:
                 f"The checkpoint holds a federation of {state['clients']} clients, the data have {self.num_clients}. "
                 "Resume with the data it was trained on."
             )
+        rows = dict(state["rows"])
+        for name in [name for name in self.template if name.startswith(LATE) and name not in rows]:
+            start = self.template[name]  # that process had not met such a client
+            rows[name] = start.expand(len(state["ids"]), *start.shape)
+            state = {**state, "template": {**state["template"], name: start}}
+        self._widen(state["template"])
         shapes = {name: tuple(start.shape) for name, start in self.template.items()}
         stored = {name: tuple(start.shape) for name, start in state["template"].items()}
         if shapes != stored:
@@ -214,10 +241,18 @@ class ClientStates:
         places = [place for place, client in enumerate(ids) if keep is None or client in keep]
         whole = len(places) == len(ids)
         states = {
-            name: (values if whole else values[places]).to(self.template[name].dtype)
-            for name, values in state["rows"].items()
+            name: (values if whole else values[places]).to(self.template[name].dtype) for name, values in rows.items()
         }
         self.write(ids if whole else [ids[place] for place in places], states)
+
+    def _widen(self, template: Mapping[str, Tensor]) -> None:
+        """Add late fields that are not there yet; all clients seen so far have the values of the template."""
+        for name, start in template.items():
+            if name.startswith(LATE) and name not in self.template:
+                self.template[name] = start = start if self._device is None else start.to(self._device)
+                if self._capacity:
+                    self._fields[name] = self._storage.allocate(name, self._capacity, start)
+                    self._fields[name][: len(self._slots)] = start
 
     def _reserve(self, num_clients: int) -> None:
         if num_clients <= self._capacity:

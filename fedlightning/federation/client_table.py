@@ -149,7 +149,7 @@ class ClientTable:
         template = {_STATE + name: tensor for name, tensor in tensors_of(self.start_state).items()}
         template |= {_PERSONAL: self.start_personal} if self.space.personal.dim else {}
         template |= {_BUFFERS: self._buffers.start} if self._buffers.has_local else {}
-        self._states = ClientStates(template, num_clients, self._storage)
+        self._states = ClientStates(template, num_clients, self._storage, self.start_personal.device)
 
     @property
     def changed_buffers(self) -> set[str]:

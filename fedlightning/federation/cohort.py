@@ -62,6 +62,7 @@ class Cohort:
         contacted: Number of clients contacted, over all processes. Clients that did not answer receive no data.
         dtype: Dtype of the counts of steps and samples.
         device: Device of indices and counts.
+        expected: Mean number of clients contacted in such a phase, over all processes; None if unknown.
     """
 
     members: tuple[ClientBatches, ...]
@@ -71,6 +72,7 @@ class Cohort:
     contacted: int = 0
     dtype: torch.dtype = torch.float32
     device: torch.device = torch.device("cpu")
+    expected: float | None = None
 
     def __len__(self) -> int:
         return len(self.members)

@@ -108,7 +108,8 @@ class RoundLoop:
         self._at_round_boundary = False
         if result.overflow:
             return result
-        sent = server.traffic.metrics(before.traffic, server.point.element_size())
+        has_channel = server.reception is not None
+        sent = server.traffic.metrics(before.traffic, server.point.element_size(), has_channel)
         return replace(result, metrics={**result.metrics, **sent})
 
     def _exchange(
@@ -125,7 +126,9 @@ class RoundLoop:
         columns: dict[str, ClientColumn] = {}
         recruiter = Recruiter(transport)
         for phase, invitation in enumerate(invitations):
-            request = server.request(Stamp(index, phase), invitation.seed, precision, moment)
+            request = server.request(
+                Stamp(index, phase), invitation.seed, precision, moment, invitation.asked, invitation.expected
+            )
             heard = recruiter.ask(request, invitation)
             if heard is None:
                 _warn_of_a_skipped_round(index, phase, len(invitations), recruiter.contacted)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from fedlightning.algorithms.base import PerClient
 from fedlightning.core.parameter_space import Layout
 from fedlightning.federation.processes import Processes
+from fedlightning.federation.terms import Terms
 from fedlightning.oracle import Autocast
 from fedlightning.participation import Recruitment
 
@@ -71,6 +72,7 @@ class Invitation:
         contacted: Number of clients that the server sends its message to, over all processes.
         seed: Seed of the exchange.
         recruitment: Whom to invite where nobody knows beforehand who will answer; None where ``client_ids`` will.
+        expected: Mean number of clients that are asked in such a phase; None for the number in this one.
     """
 
     client_ids: Sequence[int]
@@ -78,6 +80,12 @@ class Invitation:
     contacted: int
     seed: int
     recruitment: Recruitment | None = None
+    expected: float | None = None
+
+    @property
+    def asked(self) -> int:
+        """The number of clients that are asked, as it is known beforehand."""
+        return self.contacted or self.answering
 
 
 @dataclass(frozen=True)
@@ -93,6 +101,7 @@ class Request:
         buffer_names: Names of these buffers, which a client that joins late must find to be its own.
         precision: Precision of the objective.
         moment: When the round takes place.
+        terms: What clients have to know of the channel; None without one.
     """
 
     stamp: Stamp
@@ -103,6 +112,7 @@ class Request:
     buffer_names: tuple[str, ...] = ()
     precision: Precision = Precision()
     moment: Moment = Moment()
+    terms: Terms | None = None
 
     def to(self, *client_ids: int) -> Request:
         """Return the request as it is sent to some clients, without what belongs to other clients."""
@@ -123,7 +133,8 @@ class Request:
         message = self.message
         if message is not None:
             message = replace(message, **{each.name: moved(getattr(message, each.name)) for each in fields(message)})
-        return replace(self, message=message, point=moved(self.point), buffers=moved(self.buffers))
+        terms = None if self.terms is None else self.terms.to(device)
+        return replace(self, message=message, point=moved(self.point), buffers=moved(self.buffers), terms=terms)
 
 
 @dataclass(frozen=True)
@@ -133,13 +144,16 @@ class Answer:
     Attributes:
         stamp: Round and phase of the request that is answered.
         client_ids: Ids of the clients.
-        update: The algorithm's update, a dataclass with fields ``[S, ...]``; None if nothing is sent.
+        update: The algorithm's update, a dataclass with fields ``[S, ...]``; None if nothing is sent. With a channel,
+            its fields are what has become of their differences from what the server knows.
         buffers: Changes of the averaged buffers, ``[S, b]``.
         metrics: Values that the algorithm logs, and the drift, ``[S]`` each.
         tally: Mean losses and further scalars of the objective, ``[S]`` each.
         evaluated: Which clients have evaluated the objective, so that the tally counts, ``[S]`` bool; None if all have.
         per_client: Names of the metrics that are logged for every client, not only as a mean.
         sound: Which clients' new states are finite, ``[S]`` bool; None if all are.
+        bits: Bits that each client's update takes on the wire, ``[S]`` float64; None without a channel.
+        reports: Numbers for the server's part of a channel, ``[S]`` each.
     """
 
     stamp: Stamp
@@ -151,6 +165,8 @@ class Answer:
     evaluated: Tensor | None = None
     per_client: tuple[str, ...] = ()
     sound: Tensor | None = None
+    bits: Tensor | None = None
+    reports: Mapping[str, Tensor] = field(default_factory=dict)
 
     def to(self, device: torch.device) -> Answer:
         """Return the answer with its tensors on a device."""
@@ -173,6 +189,7 @@ class Answer:
             tally=moved(self.tally),
             evaluated=placed(self.evaluated),
             sound=placed(self.sound),
+            reports=moved(self.reports),
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -148,6 +149,7 @@ class RoundPlan:
             seed=derive_seed(self._data.seed, round_index, phase, 2),
             answering=len(self._answering(round_index, phase)),
             contacted=self._selection(round_index, phase).num_contacted,
+            expected=self._expected,
         )
 
     def members(self, round_index: int, phase: int) -> tuple[ClientBatches, ...]:
@@ -166,6 +168,10 @@ class RoundPlan:
         return tuple(
             sorted(members, key=lambda member: (*member.signature, 0 if member.whole is None else member.size))
         )
+
+    @cached_property
+    def _expected(self) -> float:
+        return self._data.participation.expected(self._num_clients)
 
     @property
     def _num_clients(self) -> int:

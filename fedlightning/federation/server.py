@@ -13,12 +13,14 @@ from torch import Tensor
 
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.algorithms.binding import in_round
+from fedlightning.channel.channel import Channels
 from fedlightning.core.errors import FedlightningError, InvalidValueError
 from fedlightning.federation.aggregation import CohortMean
 from fedlightning.federation.buffers import finite_or_zero
 from fedlightning.federation.client_columns import ClientColumn
 from fedlightning.federation.processes import Processes
 from fedlightning.federation.protocol import Answer, EvaluationRequest, Moment, Precision, Request, Roster, Stamp
+from fedlightning.federation.reception import Kept, Reception, require_same
 from fedlightning.federation.remedies import LOOK_AT_DATA, smaller_steps
 from fedlightning.federation.traffic import Traffic, floats
 from fedlightning.federation.validation import LeftOutWarnings, require_server_state, shapes_of
@@ -55,11 +57,13 @@ class Snapshot:
         state: The algorithm's server state.
         buffers: Values of the averaged buffers, ``[b]``; None before the clients have joined.
         traffic: Counts of the numbers sent.
+        kept: What is kept for a channel; None without one.
     """
 
     state: Any
     buffers: Tensor | None
     traffic: Traffic
+    kept: Kept | None = None
 
 
 class FederatedServer:
@@ -71,17 +75,22 @@ class FederatedServer:
         buffers: Values of the averaged buffers, ``[b]``; None before the clients have joined.
         roster: The federation's clients; None before the first round of this run.
         traffic: Counts of the numbers sent since the start of the run.
+        reception: The server's part of the channel that updates pass through; None without one.
     """
 
-    def __init__(self, algorithm: Algorithm, start: Tensor, weighting: Weighting = "uniform") -> None:
+    def __init__(
+        self, algorithm: Algorithm, start: Tensor, weighting: Weighting = "uniform", channels: Channels | None = None
+    ) -> None:
         """Start at a point.
 
         Args:
             algorithm: Bound to the task's shared parameters.
             start: The global model at the start, ``[d]``.
             weighting: How clients are weighted in means: all the same, or by their numbers of samples.
+            channels: What happens to updates on their way; None for nothing.
         """
         self.algorithm = algorithm
+        self.reception = None if channels is None else Reception(channels)
         self.state = algorithm.init_server(start.clone())
         self.buffers: Tensor | None = None
         self.roster: Roster | None = None
@@ -93,6 +102,11 @@ class FederatedServer:
     def point(self) -> Tensor:
         """The global model, ``[d]``."""
         return self.algorithm.point(self.state)
+
+    @property
+    def hides_clients(self) -> bool:
+        """Whether noise hides single clients, so that no mean of their states may reach the server without it."""
+        return self.reception is not None and self.reception.adds_noise(len(self.algorithm.phases))
 
     def join(self, roster: Roster) -> None:
         """Take note of the clients that take part, and start with the roster's buffers if there are none yet."""
@@ -130,13 +144,33 @@ class FederatedServer:
         self.algorithm = after
 
     def request(
-        self, stamp: Stamp, seed: int, precision: Precision | None = None, moment: Moment | None = None
+        self,
+        stamp: Stamp,
+        seed: int,
+        precision: Precision | None = None,
+        moment: Moment | None = None,
+        asked: int = 0,
+        expected: float | None = None,
     ) -> Request:
-        """Build the request that is sent to every client of a cohort."""
+        """Build the request that is sent to every client of a cohort, once for each phase.
+
+        Args:
+            stamp: Round and phase.
+            seed: Seed of the exchange.
+            precision: Precision of the objective; None for that of the parameters.
+            moment: When the round takes place.
+            asked: Number of clients that are asked, for a channel.
+            expected: Mean number of clients that are asked, likewise; None for ``asked``.
+        """
         message = self.algorithm.phases[stamp.phase].broadcast(self.state)
         buffers = self.point.new_empty(0) if self.buffers is None else self.buffers
         names = () if self.roster is None else self.roster.buffers
-        return Request(stamp, seed, message, self.point, buffers, names, precision or Precision(), moment or Moment())
+        request = Request(
+            stamp, seed, message, self.point, buffers, names, precision or Precision(), moment or Moment()
+        )
+        if self.reception is None or self.roster is None:
+            return request
+        return self.reception.prepared(request, self.roster, asked, expected)
 
     def evaluation_request(self, stage: str) -> EvaluationRequest:
         """Return what clients are sent to measure the present model, on their ``val`` or ``test`` data."""
@@ -145,6 +179,10 @@ class FederatedServer:
     def count_download(self, request: Request, contacted: int) -> None:
         """Count the numbers sent to all contacted clients, whether or not they answer."""
         self.traffic.download += (floats(request.message) + len(request.buffers)) * contacted
+        if self.reception is not None:
+            bits = self.reception.bits(request, contacted)
+            dense = 8.0 * self.point.element_size() * (floats(request.message) + len(request.buffers)) * contacted
+            self.traffic.download_bits += dense if bits is None else bits
 
     def aggregate(
         self,
@@ -171,13 +209,18 @@ class FederatedServer:
             ValueError: If clients sent different names or shapes, or the new server state has other shapes.
         """
         assert self.roster is not None
-        cohort = CohortMean(self.roster, self._by_samples, request.buffers)
+        through = None
+        if self.reception is not None:
+            through = self.reception.cohort(request, self.roster, self._by_samples, self.algorithm)
+        cohort = through or CohortMean(self.roster, self._by_samples, request.buffers)
         with closing(iter(answers)) as stream:  # type: ignore[type-var]
             for answer in in_order(expected(stream, request.stamp, invited), invited):
                 cohort.add(answer)
         cohort.gather(processes, self.point.device)
         self.count_download(request, max(contacted, cohort.answered))
         self.traffic.upload += cohort.floats
+        dense = 8.0 * self.point.element_size() * cohort.floats
+        self.traffic.upload_bits += dense if through is None else through.bits
         if undo_overflow and not cohort.is_whole:
             return Outcome({}, overflow=True)
         if cohort.is_empty:
@@ -195,16 +238,21 @@ class FederatedServer:
         if change is not None:
             assert self.buffers is not None
             self.buffers = finite_or_zero(self.buffers) + change
+        if self.reception is not None and through is not None:
+            self.reception.end(request, through)
         accepted = dict.fromkeys(cohort.accepted, request.stamp)
         return Outcome(accepted, cohort.metrics(), cohort.columns())
 
     def snapshot(self) -> Snapshot:
         """Return what is needed to undo a round or to pretend that it never happened."""
-        return Snapshot(self.state, self.buffers, self.traffic.copy())
+        kept = None if self.reception is None else self.reception.kept
+        return Snapshot(self.state, self.buffers, self.traffic.copy(), kept)
 
     def undo(self, before: Snapshot) -> None:
         """Restore state and buffers; what was sent since then still counts."""
         self.state, self.buffers = before.state, before.buffers
+        if self.reception is not None and before.kept is not None:
+            self.reception.undo(before.kept)
 
     def restore(self, before: Snapshot) -> None:
         """Restore state, buffers and traffic, as if nothing had been sent since then."""
@@ -224,7 +272,21 @@ class FederatedServer:
     def state_dict(self) -> dict[str, Any]:
         """Return the server state and the traffic in plain types, for a checkpoint."""
         state = {each.name: getattr(self.state, each.name) for each in fields(self.state)}
-        return {"server": state, "upload": self.traffic.upload, "download": self.traffic.download}
+        found = {"server": state, "upload": self.traffic.upload, "download": self.traffic.download}
+        if self.reception is None:
+            return found
+        bits = [self.traffic.upload_bits, self.traffic.download_bits]
+        return {**found, "bits": bits, "channel": self.reception.state_dict()}
+
+    def resume_channel(self, stored: Mapping[str, Any] | None) -> None:
+        """Go on from what a :meth:`state_dict` holds for a channel; None if it holds nothing.
+
+        Raises:
+            ValueError: If the channel was another one.
+        """
+        require_same(stored, None if self.reception is None else self.reception.channels)
+        if self.reception is not None and stored is not None:
+            self.reception.load_state_dict(stored, self.point.device)
 
     def stored_state(self, stored: Mapping[str, Any], start: Any) -> Any:
         """Return the server state in a :meth:`state_dict`, without taking it over.

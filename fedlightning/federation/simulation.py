@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedlightning.algorithms.base import Algorithm
+from fedlightning.channel.channel import Channels
 from fedlightning.core.errors import InvalidValueError, UsageError
 from fedlightning.core.parameter_space import ParameterSpace, read, write
 from fedlightning.core.per_architecture import TaskArchitectures
@@ -84,6 +85,7 @@ class Simulation:
         self_check: When = "first",
         evaluator: Evaluator | None = None,
         connect: Connect | None = None,
+        channels: Channels | None = None,
     ) -> None:
         """Start at the task's present parameters.
 
@@ -104,6 +106,7 @@ class Simulation:
             self_check: When the oracle is compared with evaluation client by client.
             evaluator: Measures clients' models; None where clients never evaluate.
             connect: Makes the transport to clients on other machines; None if clients are here.
+            channels: What happens to updates on their way; None for nothing.
         """
         self.space = space
         self.task = task
@@ -120,12 +123,12 @@ class Simulation:
         def make_group() -> ClientGroup:
             own = space.of_active(task)
             table = ClientTable(self._bind(algorithm, own), task, own, self._start, buffers, storage)
-            return ClientGroup(table, places)
+            return ClientGroup(table, places, channels)
 
         choice = TaskArchitectures(task)
         with choice.activated(choice.first):
             clients: Clients = Architectures(task, make_group) if choice else make_group()
-            self.server = FederatedServer(self._bind(algorithm, space), self._start, weighting)
+            self.server = FederatedServer(self._bind(algorithm, space), self._start, weighting, channels)
         selection = OracleSelection(oracle, self.processes, report, self_check)
         self.runner = ClientRunner(task, clients, selection, self.processes, self.parameters)
         self._transport: Connection = InProcess(self.runner, self.processes, evaluator)
@@ -260,6 +263,7 @@ class Simulation:
                 hyper-parameters and cannot be made to fit.
             UntrustedClassError: If the checkpoint names an oracle that it may not choose.
         """
+        self.server.resume_channel(state.get("channel"))
         computed_with = state.get("depends_on", {})
         before = self._dependencies.algorithm_of(
             computed_with, lambda given: self._bind(given, self.space), self._start
@@ -271,7 +275,7 @@ class Simulation:
         binding = self.server.algorithm.binding
         if not same and binding is not None and self._dependencies.vary(computed_with):
             self.server.algorithm, same = binding.of(before), True  # the next round goes on from its values
-        traffic = Traffic(state["upload"], state["download"])
+        traffic = Traffic(state["upload"], state["download"], *state.get("bits", ()))
         if state["clients"] is None:  # no round yet, so nothing depends on hyper-parameters
             self.server.resume(stored if same else self.server.state, traffic, self.server.buffers)
             return
@@ -285,9 +289,8 @@ class Simulation:
 
     def _carried_over(self, server: Any, before: Algorithm, stored: Mapping[str, Any]) -> Any:
         """Convert the server state of a run with other hyper-parameters to the hyper-parameters of this run."""
-        known = self._weighting == "uniform" and not self.clients_are_elsewhere
-        mean = self.runner.mean_state() if known else None
-        carried = self.server.algorithm.carried_over(server, before, mean)
+        known = self._weighting == "uniform" and not self.clients_are_elsewhere and not self.server.hides_clients
+        carried = self.server.algorithm.carried_over(server, before, self.runner.mean_state() if known else None)
         if carried is None:
             raise self._dependencies.refusal(stored)
         then, now = self._dependencies.compared(stored)

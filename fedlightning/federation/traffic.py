@@ -17,31 +17,40 @@ class Traffic:
     Attributes:
         upload: Numbers sent from clients to the server.
         download: Numbers sent from the server to clients.
+        upload_bits: Bits that clients' updates take on the wire, where a channel says so.
+        download_bits: Bits that the server's messages take.
     """
 
     upload: int = 0
     download: int = 0
+    upload_bits: float = 0.0
+    download_bits: float = 0.0
 
     def copy(self) -> Traffic:
         """Return a copy of the present counts."""
         return replace(self)
 
-    def metrics(self, before: Traffic, width: int) -> dict[str, float]:
+    def metrics(self, before: Traffic, width: int, bits: bool = False) -> dict[str, float]:
         """Return the numbers and bytes sent so far and in this round, for loggers.
 
         Args:
             before: The counts at the start of the round.
             width: Bytes per number.
+            bits: Whether bytes are those of what a channel makes of the numbers.
         """
         found: dict[str, float] = {}
-        for name in ("upload", "download"):
+        sizes = zip(self.bytes(width, bits), before.bytes(width, bits), strict=True)
+        for name, (size, earlier) in zip(("upload", "download"), sizes, strict=True):
             total, previous = getattr(self, name), getattr(before, name)
-            found |= {name: float(total), f"{name}_bytes": float(total * width)}
-            found |= {
-                f"round_{name}": float(total - previous),
-                f"round_{name}_bytes": float((total - previous) * width),
-            }
+            found |= {name: float(total), f"{name}_bytes": size}
+            found |= {f"round_{name}": float(total - previous), f"round_{name}_bytes": size - earlier}
         return found
+
+    def bytes(self, width: int, bits: bool = False) -> tuple[float, float]:
+        """Return the bytes of upload and download so far; arguments as for :meth:`metrics`."""
+        if bits:
+            return self.upload_bits / 8, self.download_bits / 8
+        return float(self.upload * width), float(self.download * width)
 
 
 def floats(message: Any) -> int:

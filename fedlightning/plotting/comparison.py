@@ -48,6 +48,16 @@ def comparison_figure(
     return figure
 
 
+_LABELS = {
+    "round": "communication round",
+    "seconds": "seconds of training",
+    "upload": "floats uploaded",
+    "download": "floats downloaded",
+    "upload_bytes": "bytes uploaded",
+    "download_bytes": "bytes downloaded",
+}
+
+
 def _draw(panel: Axes, curves: Mapping[str, Histories], metric: str, column: str) -> None:
     for number, (name, histories) in enumerate(curves.items()):
         drawn = [rows for history in histories if (rows := [row for row in history if metric in row])]
@@ -58,7 +68,7 @@ def _draw(panel: Axes, curves: Mapping[str, Histories], metric: str, column: str
         if len(y) > 1:
             low, high = y.mean(0) - y.std(0, ddof=1), y.mean(0) + y.std(0, ddof=1)
             panel.fill_between(x, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
-    panel.set_xlabel({"round": "communication round", "upload": "floats uploaded"}.get(column, column))
+    panel.set_xlabel(_LABELS.get(column, column))
     panel.set_ylabel(metric.replace("_", " "))
     panel.grid(alpha=0.3)
 

@@ -6,6 +6,7 @@ from operator import index
 from typing import Any
 
 from fedlightning.algorithms.base import Algorithm, composite_methods
+from fedlightning.channel.channel import Channels
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError
 from fedlightning.core.validation import require_argument, require_instance
 from fedlightning.federation.client_states import Storage
@@ -95,6 +96,41 @@ def require_compatible(algorithm: Algorithm, options: FederationOptions, step: S
             f"{name} computes the point from its server state (a dual, or exact means over all "
             "clients): server_optimizer, server_scheduler and server_clip cannot move it. Leave them out and use "
             "the algorithm's own step sizes."
+        )
+
+
+def require_channel(owner: object, algorithm: Algorithm, options: FederationOptions) -> None:
+    """Make sure that a task's channel suits its algorithm and its other options.
+
+    Args:
+        owner: The task, for messages.
+        algorithm: The algorithm, whose phases the channel has to suit.
+        options: Have the channel; None suits all.
+
+    Raises:
+        TypeError: If it is something else.
+        ValueError: If it has channels for another number of phases, or needs clients to weigh the same or to be
+            averaged, and they are not.
+    """
+    channels, name = options.channel, type(algorithm).__name__
+    if channels is None:
+        return
+    require_instance(f"{type(owner).__name__}(channel", channels, Channels, "Channel(client=[Clip(1.0)])")
+    count = len(algorithm.phases)
+    channels.require_phases(name, count)
+    used = [channel for phase in range(count) if (channel := channels.of(phase)) is not None]
+    if not any(channel.counts_clients_alike for channel in used):
+        return
+    if options.weighting == "samples":
+        raise InvalidValueError(
+            "weighting='samples': robust means and noise presuppose that all clients count alike, because one that "
+            "claims many samples would outweigh the others. Take weighting='uniform', or leave aggregate, adversary "
+            "and noise out of the channel."
+        )
+    if algorithm.server_knows_clients:
+        raise InvalidValueError(
+            f"{name} hands what single clients send on as it is, so that aggregates, attackers and noise of a channel "
+            "would not act on it. Use transforms of clients alone, Channel(client=[...]), or another algorithm."
         )
 
 

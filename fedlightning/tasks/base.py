@@ -16,6 +16,7 @@ from typing_extensions import Self
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.callbacks.advice import leave_out_inapplicable_advice
 from fedlightning.callbacks.clients import EvaluateClients
+from fedlightning.channel.channel import Channels
 from fedlightning.core.parameter_space import ParameterSpace, read
 from fedlightning.federation.buffers import Buffers
 from fedlightning.federation.checkpoint_io import AtomicCheckpointIO
@@ -27,6 +28,7 @@ from fedlightning.oracle import Auto, ClientBatching
 from fedlightning.proximal import Regularizer
 from fedlightning.tasks.arguments import (
     require_algorithm,
+    require_channel,
     require_client_number,
     require_client_options,
     require_compatible,
@@ -103,6 +105,7 @@ class FederatedLightningModule(CheckpointedTask):
         predict_client: int | None = None,
         drift_parameters: Sequence[str] = (),
         self_check: When = "first",
+        channel: Channels | None = None,
     ) -> None:
         """Choose how the task is trained.
 
@@ -131,6 +134,8 @@ class FederatedLightningModule(CheckpointedTask):
                 client of its cohort; in every n-th, each time with two other clients; or never (``off``). The first
                 round cannot show what an objective begins to do later. Beside the precision of training they are
                 compared in float64 where the objective allows it.
+            channel: What happens to updates on their way to the server: clipping, compression, robust means, noise; a
+                :class:`~fedlightning.channel.Channel`, or one for each phase. Null for nothing.
 
         Raises:
             TypeError: If an argument is of another kind than expected.
@@ -141,10 +146,13 @@ class FederatedLightningModule(CheckpointedTask):
         require_algorithm(self, algorithm)
         require_client_options(self, oracle, client_storage, predict_client)
         how = Auto() if oracle is None else oracle
-        options = FederationOptions(regularizer, max_regularizer, how, weighting, buffers, drift_parameters, self_check)
+        options = FederationOptions(
+            regularizer, max_regularizer, how, weighting, buffers, drift_parameters, self_check, channel
+        )
         server_step = ServerStep(server_optimizer, server_scheduler, server_clip)
         require_server_step(self, server_step)
         require_compatible(algorithm, options, server_step)
+        require_channel(self, algorithm, options)
         self.automatic_optimization = False
         self.algorithm = algorithm
         self.predict_client = predict_client

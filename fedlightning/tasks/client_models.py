@@ -31,7 +31,11 @@ class ClientModels:
     @property
     def keep_states(self) -> bool:
         """Return whether clients keep something from one round to the next, in the process that holds them."""
-        return self.exist or type(self._task.algorithm).init_client is not Algorithm.init_client
+        algorithm, channels = self._task.algorithm, self._task.federation_options.channel
+        remembers = channels is not None and any(
+            channel is not None and channel.remembers for channel in map(channels.of, range(len(algorithm.phases)))
+        )
+        return self.exist or remembers or type(algorithm).init_client is not Algorithm.init_client
 
     @property
     def evaluated(self) -> tuple[str, ...]:

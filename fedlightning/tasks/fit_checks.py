@@ -12,9 +12,12 @@ from fedlightning.core.errors import InvalidTypeError, InvalidValueError
 from fedlightning.core.parameter_space import ParameterSpace
 from fedlightning.core.settings import settings
 from fedlightning.data.module import FederatedDataModule
+from fedlightning.data.remote import RemoteClients
 from fedlightning.federation.cohort import RoundBatch
+from fedlightning.tasks.channel_checks import require_suitable_cohorts
 from fedlightning.tasks.lightning_surface import refuse_synchronised_statistics, warn_of_single_samples
 from fedlightning.tasks.nodes_measure import nodes_validate, require_measurable_at_nodes
+from fedlightning.tasks.private_fit import check_private_fit
 
 if TYPE_CHECKING:
     from fedlightning.tasks.base import FederatedLightningModule
@@ -30,14 +33,19 @@ def check_fit(task: FederatedLightningModule, space: ParameterSpace) -> None:
     Raises:
         TypeError: If clients have models of their own that no callback would validate, or nodes are to validate a task
             with hooks of validation.
-        ValueError: If a layer would mix the samples of clients.
+        ValueError: If a layer would mix the samples of clients, cohorts do not suit the channel, or its noise would not
+            hide clients.
     """
     refuse_synchronised_statistics(task)
     data: Any = task.trainer.datamodule  # type: ignore[attr-defined]
+    channels = task.federation_options.channel
+    if channels is not None and isinstance(data, FederatedDataModule | RemoteClients):
+        require_suitable_cohorts(channels, len(task.algorithm.phases), data)
     if isinstance(data, FederatedDataModule):
         warn_of_single_samples(task, data)
         _say_what_partial_cohorts_cost(task, data)
         _say_what_is_not_validated(task, data)
+    check_private_fit(task, data)
     if nodes_validate(data) and is_overridden("validation_step", task) and task.trainer.limit_val_batches:
         require_measurable_at_nodes(task, "val")
     name = type(task.algorithm).__name__

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, get_args
 import torch
 from lightning.pytorch.utilities import rank_zero_info
 
+from fedlightning.channel.channel import Channels
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.parameter_space import ParameterSpace
 from fedlightning.federation.buffers import Buffers
@@ -40,6 +41,7 @@ class FederationOptions:
     buffers: Buffers = "average"
     drift_parameters: Sequence[str] = ()
     self_check: When = "first"
+    channel: Channels | None = None
 
     def __post_init__(self) -> None:
         _require_one_of("weighting", self.weighting, get_args(Weighting))
@@ -87,6 +89,7 @@ class FederationOptions:
             self_check=self.self_check,
             evaluator=task.evaluation_session,
             connect=task.run.connect,
+            channels=self.channel,
         )
 
 

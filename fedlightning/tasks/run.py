@@ -131,6 +131,12 @@ class FederationRun:
         return self._simulation is None or self._simulation.loop.at_round_boundary
 
     @property
+    def traffic_bytes(self) -> tuple[float, float]:
+        """Return the bytes that all clients together have sent and received so far, as a channel makes them."""
+        server = self.simulation.server
+        return server.traffic.bytes(server.point.element_size(), server.reception is not None)
+
+    @property
     def model_was_changed(self) -> bool:
         """Return whether the task's shared parameters were changed since the last round."""
         if self._simulation is None:

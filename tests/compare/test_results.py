@@ -8,6 +8,7 @@ import pytest
 
 from fedlightning.compare import compare
 from fedlightning.compare.results import Curve, Goal, markdown_table, mode_of
+from fedlightning.core.errors import InvalidValueError
 from tests.support.comparisons import arguments
 
 
@@ -21,6 +22,22 @@ def test_table_numbers():
     assert table[2] == "| A | 0.600 ± 0.141 | 0.650 ± 0.071 | 15 | 900 k | 1.8 M |"
     assert table[3] == "| B | 0.200 | 0.200 | not reached | not reached | 1.8 M |"
     assert Goal("acc", "min", 0.15).cost(rows([0.2, 0.1]), "round") == 20.0
+
+
+def test_costs_are_counted_along_the_axes():
+    history = tuple(row | {"upload_bytes": 2 * row["upload"]} for row in rows([0.2, 0.6, 0.7]))
+    table = markdown_table([Curve("A", (history,))], Goal("acc", "max", 0.5), axes=("upload_bytes", "round"))
+    assert table.splitlines()[0].endswith("| bytes up to 0.5 | rounds to 0.5 | floats up | bytes up |")
+    assert table.splitlines()[2] == "| A | 0.700 | 0.700 | 2.4 M | 20 | 1.8 M | 3.6 M |"
+
+
+@pytest.mark.parametrize("axes", [["bits"], ["round", "round"], []])
+def test_unknown_axes_are_refused_before_the_runs(axes):
+    with pytest.raises(
+        InvalidValueError, match=r"--axes .*: expected one or more of round, seconds, upload, download, up"
+    ):
+        compare(**arguments(axes=axes))
+    assert not Path("out").exists()
 
 
 def test_small_numbers_keep_their_digits():

@@ -89,3 +89,46 @@ def test_files_are_not_left_behind(tmp_path):
     states = ClientStates(TEMPLATE, 10, MemoryMapped(str(tmp_path)))
     states.write([1], {"dual": torch.ones(1, 2), "tolerance": torch.zeros(1)})
     assert list(tmp_path.iterdir()) == []
+
+
+LATE_FIELD = "channel.0.held"
+
+
+def test_fields_that_come_late_are_zero_for_all_others(states):
+    states.write([7], {"dual": torch.zeros(1, 2)})
+    states.write([2, 7], {LATE_FIELD: torch.tensor([[2.0], [7.0]])})
+    assert states.of([2, 5, 7])[LATE_FIELD].tolist() == [[2.0], [0.0], [7.0]]
+    assert states.of([2])["dual"].tolist() == [[1.0, 2.0]]
+    states.write(list(range(30)), {"dual": torch.zeros(30, 2)})  # the memory grows
+    assert states.of([2, 5, 7, 29])[LATE_FIELD].tolist() == [[2.0], [0.0], [7.0], [0.0]]
+    assert list(states.of([2], start="channel.")) == [LATE_FIELD]
+
+
+def test_late_fields_are_put_back_to_before_they_came(states):
+    states.write([7], {"dual": torch.zeros(1, 2)})
+    before = states.before([7, 9])
+    states.write([7, 9], {LATE_FIELD: torch.tensor([[7.0], [9.0]])})
+    states.restore(before)
+    assert states.of([7, 9])[LATE_FIELD].tolist() == [[0.0], [0.0]]
+    assert states.seen == [7]
+
+
+def test_late_fields_of_some_processes_are_loaded(states):
+    states.write([1, 2], {"dual": torch.ones(2, 2), LATE_FIELD: torch.tensor([[1.0], [2.0]])})
+    other = ClientStates(TEMPLATE, num_clients=100)
+    other.write([4], {"dual": torch.ones(1, 2)})  # it has met no client with such a field
+    for parts in ([states, other], [other, states]):
+        loaded = ClientStates(TEMPLATE, num_clients=100)
+        for part in parts:
+            loaded.load_state_dict(part.state_dict())
+        assert loaded.of([1, 2, 3, 4])[LATE_FIELD].tolist() == [[1.0], [2.0], [0.0], [0.0]]
+        assert loaded.of([1, 3, 4])["dual"].tolist() == [[1.0, 1.0], [1.0, 2.0], [1.0, 1.0]]
+
+
+def test_clients_without_other_states_may_have_late_fields():
+    states = ClientStates({}, num_clients=10, device=torch.device("cpu"))
+    states.write([3], {LATE_FIELD: torch.tensor([[3.0]])})
+    assert states.of([3, 4])[LATE_FIELD].tolist() == [[3.0], [0.0]]
+    loaded = ClientStates({}, num_clients=10)
+    loaded.load_state_dict(states.state_dict())
+    assert loaded.all(LATE_FIELD).sum() == 3.0

@@ -6,9 +6,23 @@ import torch
 
 from fedlightning import algorithms as fl
 from fedlightning.data import RoundLoader
+from fedlightning.federation.traffic import Traffic
 from fedlightning.oracle import Autocast
 from fedlightning.participation import ResponseShare
 from tests.support.federations import loop_for, quadratic, responders
+
+
+def test_with_a_channel_bytes_are_those_of_bits():
+    before, after = Traffic(10, 20, 80.0, 160.0), Traffic(15, 40, 100.0, 320.0)
+    dense = after.metrics(before, width=4)
+    assert (dense["upload_bytes"], dense["round_download_bytes"]) == (60, 80)
+    packed = after.metrics(before, width=4, bits=True)
+    assert (packed["upload_bytes"], packed["round_upload_bytes"]) == (12.5, 2.5)
+    assert (packed["download_bytes"], packed["round_download_bytes"]) == (40.0, 20.0)
+    assert {name: value for name, value in packed.items() if "bytes" not in name} == {
+        name: value for name, value in dense.items() if "bytes" not in name
+    }
+    assert (after.bytes(4), after.bytes(4, bits=True)) == ((60.0, 160.0), (12.5, 40.0))
 
 
 def test_unanswered_invitations_cost_their_download():

@@ -23,6 +23,13 @@ def test_comparison_draws_mean_and_spread():
     assert right.get_xlabel() == "floats uploaded"
 
 
+def test_the_axes_are_chosen_and_named():
+    history = [row | {"upload_bytes": 4 * row["upload"]} for row in rows([1.0, 0.5])]
+    (panel,) = comparison_figure({"A": [history]}, "accuracy", axes=["upload_bytes"]).axes
+    np.testing.assert_allclose(panel.lines[0].get_xydata(), [[400, 1.0], [800, 0.5]])
+    assert panel.get_xlabel() == "bytes uploaded"
+
+
 def test_only_the_metric_itself_gets_logarithmic_axes():
     history = [row | {"sparsity": 0.7} for row in rows([1.0, 0.01])]
     figure = comparison_figure({"A": [history]}, ["accuracy", "sparsity"], log_scale=True)

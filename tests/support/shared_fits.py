@@ -17,7 +17,7 @@ import torch
 from lightning.pytorch.loggers import CSVLogger
 
 from fedlightning import FederatedDataModule
-from fedlightning.algorithms import FIAELT, SCAFFOLD, FedMM, FedPD, FedSkip
+from fedlightning.algorithms import FIAELT, SCAFFOLD, FedAvg, FedMM, FedPD, FedSkip
 from fedlightning.callbacks import ClientValuesFile
 from fedlightning.core.serialisation import to_config
 from fedlightning.federation.processes import DistributedProcesses, OneProcess
@@ -28,6 +28,7 @@ from fedlightning.participation import Uniform
 from fedlightning.schedules import Exponential
 from tests.support import shared_runs
 from tests.support.evaluated import Own, held_out_data
+from tests.support.situations import CHANNEL
 from tests.support.small import Line, Normed, Personal, clients, regression_data, trainer
 
 
@@ -84,6 +85,7 @@ TASKS = {
     "schedule": lambda: Line(
         FIAELT(beta=Exponential(5.0, 1.1), solver=SVRG(lr=Exponential(0.02, 0.9), inner_steps=6, epochs=2)), dropout=0.0
     ),
+    "channel": lambda: Line(FedAvg(0.05), dropout=0.0, channel=CHANNEL),  # memory alone makes clients stay
     "uneven": Uneven,
 }
 """By name, what makes the tasks of the fits."""

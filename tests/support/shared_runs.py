@@ -8,6 +8,7 @@ from functools import partial
 import torch
 
 from fedlightning import algorithms as fl
+from fedlightning.channel import ALIE, Channel, GeometricMedian, NearestNeighbourMixing, TrimmedMean
 from fedlightning.federation.server import RoundRejectedError
 from fedlightning.oracle import Autocast, Vectorized
 from fedlightning.participation import Uniform
@@ -50,6 +51,14 @@ def on_personal_blocks(name, processes):
     return followed(simulation, rounds_of(algorithm, ROUNDS, size=4, processes=processes))
 
 
+def under_attack(name, rule, processes):
+    """Twelve clients, three of whom attack."""
+    algorithm = CASES[name].algorithm()
+    channel = Channel(aggregate=rule, adversary=ALIE(share=0.25))
+    simulation = loop_for(quadratic(algorithm, num_clients=12), processes=processes, channels=channel)
+    return followed(simulation, rounds_of(algorithm, ROUNDS, 12, processes=processes))
+
+
 def in_a_situation(situation, processes):
     make, data_options, options = SITUATIONS[situation]
     task = seeded(make)()
@@ -86,6 +95,9 @@ RUNS = {
     **{f"{name}: a process without clients": partial(on_a_quadratic, name, 2) for name in ("SCAFFOLD", "FIAELT")},
     **{f"{name}: personal block": partial(on_personal_blocks, name) for name in CASES},
     **{f"situation: {situation}": partial(in_a_situation, situation) for situation in SITUATIONS},
+    "attacked: the mean": partial(under_attack, "SCAFFOLD", None),
+    "attacked: trimmed mean": partial(under_attack, "SCAFFOLD", TrimmedMean(0.25)),
+    "attacked: mixing": partial(under_attack, "FedMM", NearestNeighbourMixing(GeometricMedian(), 3)),
     "failing: a client of the second process": partial(with_failing_clients, [3], False),
     "failing: all clients of the second process": partial(with_failing_clients, [1, 3, 5], False),
     "failing: everyone": partial(with_failing_clients, EVERYONE, False),

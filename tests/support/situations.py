@@ -6,14 +6,17 @@ import torch
 from torch import nn
 
 from fedlightning import algorithms as fl
+from fedlightning.channel import Channel, Clip
 from fedlightning.core.per_architecture import TaskArchitectures
 from fedlightning.federation.processes import OneProcess
 from fedlightning.federation.round_loader import RoundLoader
 from fedlightning.models import PerArchitecture
 from fedlightning.participation import Devices, FirstResponders, Uniform
 from tests.support.small import Line, Normed, Personal
+from tests.support.transforms import Halved, Jitter, Shift
 
 ROUNDS = 4
+CHANNEL = Channel(client=[Clip(0.5), Halved(), Jitter()], server=[Shift()], download=[Jitter()])
 
 
 class Wearables(Personal):
@@ -71,6 +74,9 @@ SITUATIONS = {
         {"participation": Uniform(2), "seed": 1},
         {},
     ),
+    "channel, averaged buffers": (lambda: Normed(fl.SCAFFOLD(0.05)), {}, {"channels": CHANNEL}),
+    "channel, architectures": (lambda: Wearables(fl.SCAFFOLD(0.05)), {}, {"channels": CHANNEL}),
+    "channel, dropout, two phases": (lambda: Line(fl.CDMA_ADA(0.05), dropout=0.3), {}, {"channels": CHANNEL}),
     "some do not answer": (
         lambda: Line(fl.SCAFFOLD(0.05)),
         {"participation": FirstResponders(3, Devices(high=0.5), at_least=2, retries=0)},

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from fedlightning.algorithms import FedAvg, FedDualAvg, FedMiD
+from fedlightning.algorithms import CDMA_ONE, FedAvg, FedDualAvg, FedMiD, FedSkip
+from fedlightning.channel import Channel, Clip, PerPhase
 from fedlightning.federation.client_states import OnHost
 from fedlightning.oracle import Sequential
 from fedlightning.proximal import L1
 from fedlightning.tasks.arguments import (
     require_algorithm,
+    require_channel,
     require_client_number,
     require_client_options,
     require_compatible,
@@ -21,6 +23,7 @@ from fedlightning.tasks.arguments import (
 )
 from fedlightning.tasks.options import FederationOptions
 from fedlightning.tasks.server_step import ServerStep
+from tests.support.transforms import Middle, Shift
 
 
 class Task:
@@ -72,3 +75,21 @@ def test_a_client_s_number_is_whole():
     assert require_client_number("personalize", np.int64(3)) == 3
     with pytest.raises(TypeError, match=r"^personalize\('3' of type str\): expected a client's number, from 0 on"):
         require_client_number("personalize", "3")
+
+
+def test_a_channel_suits_algorithm_and_weighting():
+    clip, robust, noisy = Channel(client=[Clip(1.0)]), Channel(aggregate=Middle()), Channel(server=[Shift()])
+    for channel in (None, clip, robust, noisy):
+        require_channel(Task(), FedAvg(0.1), FederationOptions(channel=channel))
+    require_channel(Task(), FedSkip(0.1), FederationOptions(channel=clip))
+    require_channel(Task(), FedAvg(0.1), FederationOptions(channel=clip, weighting="samples"))
+    require_channel(Task(), CDMA_ONE(0.1), FederationOptions(channel=PerPhase([None, robust])))
+    with pytest.raises(TypeError, match=r"^Task\(channel=Clip\(norm=1\.0, each=False\)\): expected a Channels object"):
+        require_channel(Task(), FedAvg(0.1), FederationOptions(channel=Clip(1.0)))
+    with pytest.raises(ValueError, match=r"PerPhase has 1 channels, but a round of CDMA_ONE has 2 phases"):
+        require_channel(Task(), CDMA_ONE(0.1), FederationOptions(channel=PerPhase([clip])))
+    for channel in (robust, noisy, PerPhase([robust])):
+        with pytest.raises(ValueError, match=r"^weighting='samples': .*weighting='uniform'"):
+            require_channel(Task(), FedAvg(0.1), FederationOptions(channel=channel, weighting="samples"))
+        with pytest.raises(ValueError, match=r"^FedSkip hands what single clients send on.*Channel\(client="):
+            require_channel(Task(), FedSkip(0.1), FederationOptions(channel=channel))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedlightning.algorithms import FedAlt
+from fedlightning.algorithms import SCAFFOLD, FedAlt, FedAvg
+from fedlightning.channel import Channel, Clip, PerPhase
 from tests.support.evaluated import Own, held_out_data, messages, plain_loader, two_rounds
 from tests.support.small import Line, trainer
+from tests.support.transforms import Halved
 
 
 def test_loaders_of_nobodys_data_warn_of_the_untrained_personal_parts():
@@ -85,3 +87,21 @@ def test_torchscript_takes_personal_copies():
         torch.jit.trace(own, x)
     torch.testing.assert_close(own.to_torchscript(method="trace", example_inputs=x)(x), own(x))
     torch.testing.assert_close(own.to_torchscript()(x), own(x))
+
+
+def test_clients_keep_what_an_algorithm_or_a_channel_remembers():
+    """On several processes such clients stay where their states are."""
+    halved = Channel(client=[Halved()])
+    kept = {
+        "nothing": Line(FedAvg(0.1)),
+        "a clip": Line(FedAvg(0.1), channel=Channel(client=[Clip(1.0)])),
+        "a memory": Line(FedAvg(0.1), channel=halved),
+        "that of a phase": Line(FedAvg(0.1), channel=PerPhase([halved])),
+        "duals": Line(SCAFFOLD(0.1)),
+    }
+    assert [name for name, task in kept.items() if task.client_models.keep_states] == [
+        "a memory",
+        "that of a phase",
+        "duals",
+    ]
+    assert not any(task.client_models.exist for task in kept.values())

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields
-from math import isfinite, isnan, nan
+from math import hypot, isfinite, isnan, nan
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedlightning.core.errors import InvalidValueError
+from fedlightning.federation.differences import counts_of
 from fedlightning.federation.protocol import Answer, Request
 from fedlightning.federation.remote.expectations import Expectation
 from fedlightning.federation.validation import tensors_of
@@ -64,6 +65,7 @@ class AnswerChecks:
         yield from _differences(sent, wanted)
         yield from self.too_large(sent)
         yield from self._wrong_values(_plain(answer.update), _plain(expected.update))
+        yield from self._objections_to_what_a_channel_adds(answer, expected)
         if set(answer.metrics) != expected.metrics or answer.per_client != expected.per_client:
             yield f"it logs {sorted(answer.metrics)}; expected {sorted(expected.metrics)}"
         for name, value in {**answer.metrics, **answer.tally}.items():
@@ -80,6 +82,29 @@ class AnswerChecks:
                 yield f"'{name}' is a {type(value).__name__}; expected a {type(wanted[name]).__name__}"
             elif isinstance(value, int | float) and not abs(value) <= self._largest:
                 yield f"'{name}' is {value}, above {self._largest:.0e}"
+
+    def _objections_to_what_a_channel_adds(self, answer: Answer, expected: Expectation) -> Iterator[str]:
+        reports = expected.reports or frozenset()
+        if set(answer.reports) != reports:
+            yield f"it reports {sorted(answer.reports)} to a channel; expected {sorted(reports)}"
+            return
+        yield from self.too_large(answer.reports)
+        for name, value in answer.reports.items():
+            if value.shape != (1,) or not value.is_floating_point():
+                yield f"'{name}' is a {value.dtype} {list(value.shape)}; expected one real number"
+        if expected.reports is None:
+            if answer.bits is not None:
+                yield "it counts the bits of an update that passes through no channel"
+            return
+        numbers = sum(value.numel() for value in (*tensors_of(expected.update).values(), expected.buffers))
+        most = _MOST_BITS * (numbers + len(reports) + 1)
+        norm = _norm(answer)
+        if expected.bound is not None and norm > expected.bound * (1 + _ROUNDING):
+            yield f"its update has the norm {norm:g}, above {expected.bound:g}, to which the channel clips"
+        if answer.bits is None or answer.bits.shape != (1,) or answer.bits.is_complex():
+            yield "it does not say how many bits its update takes"
+        elif not 0 <= float(answer.bits) <= most:
+            yield f"its update takes {float(answer.bits):g} bits; expected 0 to {most}"
 
     def too_large(self, sent: Mapping[str, Tensor]) -> Iterator[str]:
         """Yield which tensors have finite numbers above the limit, in words."""
@@ -103,6 +128,21 @@ def _plain(update: Any) -> dict[str, object]:
     """Return what an update holds beside tensors, by name."""
     found = {} if update is None else {each.name: getattr(update, each.name) for each in fields(update)}
     return {name: value for name, value in found.items() if not isinstance(value, Tensor)}
+
+
+_MOST_BITS = 256
+"""Bits that a number may take on the wire, with whatever says where it belongs."""
+
+
+_ROUNDING = 1e-3
+"""Relative error of a norm that is computed in few digits."""
+
+
+def _norm(answer: Answer) -> float:
+    """Return the norm of what passed through a channel, of one client."""
+    counts = counts_of(answer.update)
+    sent = {name: value for name, value in tensors_of(answer.update).items() if name not in counts}
+    return hypot(*(float(value.double().norm()) for value in (*sent.values(), answer.buffers)))
 
 
 def _differences(sent: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> Iterator[str]:

@@ -46,6 +46,7 @@ class Directory:
         pause: float = 1.0,
         run: str = "",
         clock: Callable[[], float] = time.monotonic,
+        channel: str = "",
     ) -> None:
         """Start without any node.
 
@@ -58,12 +59,14 @@ class Directory:
             pause: Seconds between two looks for nodes.
             run: Description of the run, from which nodes build their task; empty if they have one already.
             clock: Tells the time in seconds.
+            channel: Description of the channel that all nodes must have; empty for none.
         """
         self.samples = torch.zeros(num_clients, dtype=torch.long)
         self.data: dict[int, str] = {}
         self._carrier = carrier
         self._algorithm = type_name(type(algorithm))
         self._parameters = parameters
+        self._channel = channel
         self._seconds = seconds
         self._pause = pause
         self._question = Packet(ENROL, {RUN: run} if run else {})
@@ -201,6 +204,11 @@ class Directory:
             found.append(f"it has fedlightning {theirs.version}, the server {fedlightning.__version__}.")
         if theirs.algorithm != self._algorithm:
             found.append(f"it runs {theirs.algorithm}, the server {self._algorithm}.")
+        if theirs.channel != self._channel:
+            found.append(
+                f"its updates pass through {_shown(theirs.channel)}, the server expects {_shown(self._channel)}. Give "
+                "both the same channel."
+            )
         if difference := _difference(theirs.parameters, self._parameters):
             found.append(f"{difference} Give it the server's task.")
         if theirs.samples.shape != (len(theirs.client_ids),) or bool((theirs.samples < 1).any()):
@@ -261,6 +269,10 @@ def merged(rosters: Mapping[str, Roster], directory: Directory) -> Roster:
                 "than at the other. Give both the server's module."
             )
     return replace(first, samples=directory.samples.clone())
+
+
+def _shown(channel: str) -> str:
+    return channel[:200] or "no channel"
 
 
 def _options(roster: Roster) -> list[tuple[str, str]]:

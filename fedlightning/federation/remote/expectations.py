@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedlightning.algorithms.base import Algorithm, Phase
+from fedlightning.channel.channel import Channels
 from fedlightning.core.errors import UsageError
 from fedlightning.federation.client_group import for_clients
-from fedlightning.federation.protocol import Request
+from fedlightning.federation.client_states import ClientStates
+from fedlightning.federation.passage import Passage
+from fedlightning.federation.protocol import Answer, Request
 from fedlightning.federation.validation import tensors_of
 from fedlightning.oracle import GradientOracle
 from fedlightning.oracle.base import Blocks, Evaluation
@@ -29,12 +32,16 @@ class Expectation:
         buffers: Averaged buffers of the right shape and dtype, ``[1, b]``.
         metrics: Names of the values that the algorithm logs, and of the drift.
         per_client: Names of those that are logged for every client.
+        reports: Names of what is reported for a channel; None without a channel.
+        bound: Largest norm of an update that has passed the channel; None if nothing bounds it.
     """
 
     update: Any
     buffers: Tensor
     metrics: frozenset[str]
     per_client: tuple[str, ...]
+    reports: frozenset[str] | None = None
+    bound: float | None = None
 
 
 class Expectations:
@@ -43,15 +50,17 @@ class Expectations:
     Shapes and dtypes of an update do not depend on data, so this is what every client's update has.
     """
 
-    def __init__(self, algorithm: Callable[[], Algorithm], num_personal: int) -> None:
+    def __init__(self, algorithm: Callable[[], Algorithm], num_personal: int, channels: Channels | None = None) -> None:
         """Work for an algorithm.
 
         Args:
             algorithm: Returns the server's algorithm, bound, with the hyper-parameters of the present round.
             num_personal: Length p of a client's personal block; 0 if there is none.
+            channels: What happens to updates on their way; None for nothing.
         """
         self._algorithm = algorithm
         self._num_personal = num_personal
+        self._channels = channels
 
     def of(self, request: Request) -> Expectation:
         """Return what the answer to a request looks like.
@@ -77,7 +86,14 @@ class Expectations:
                 "client_update with the oracle's operators alone, without looking at batches."
             ) from error
         metrics = {*reply.log} | ({"drift"} if reply.point is not None else set())
-        return Expectation(reply.update, request.buffers[None], frozenset(metrics), tuple(reply.log))
+        expected = Expectation(reply.update, request.buffers[None], frozenset(metrics), tuple(reply.log))
+        passage = Passage.through(self._channels, algorithm, request)
+        if passage is None:
+            return expected
+        answer = Answer(request.stamp, [0], reply.update, torch.zeros_like(request.buffers)[None])
+        sent, _ = passage.send(answer, ClientStates({}, 1))
+        bound, reports = passage.bound(answer), frozenset(sent.reports)
+        return replace(expected, update=sent.update, buffers=sent.buffers, reports=reports, bound=bound)
 
 
 class _Imaginary:

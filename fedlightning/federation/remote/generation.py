@@ -90,11 +90,14 @@ class RequestDigest:
             precision.scale,
             *astuple(request.moment),
         )
+        terms = request.terms
+        if terms is not None:
+            plain = (*plain, terms.cohort, terms.num_clients, terms.expected, *terms.public)
         common = sha256(repr(plain).encode())
         self._round, self._phase = stamp
         self._own: list[PerClient] = []
         seen = _Digests()
-        for tensor in (request.point, request.buffers):
+        for tensor in (request.point, request.buffers, *({} if terms is None else terms.public).values()):
             seen.add(common, tensor)
         if request.message is not None:
             common.update(type_name(type(request.message)).encode())

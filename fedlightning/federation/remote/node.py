@@ -12,6 +12,7 @@ import fedlightning
 from fedlightning.core.per_architecture import TaskArchitectures
 from fedlightning.federation.client_states import StatesByField
 from fedlightning.federation.protocol import Moment, Precision, Request, Roster, Stamp
+from fedlightning.federation.reception import description_of
 from fedlightning.federation.remote.client_rows import ClientRows
 from fedlightning.federation.remote.data_digest import DataDigest
 from fedlightning.federation.remote.evaluation_codec import EVALUATE, decode_evaluate, encode_evaluation
@@ -31,6 +32,7 @@ from fedlightning.federation.remote.sent_model import SentModel, SentModels
 from fedlightning.federation.remote.shard import Shard
 from fedlightning.federation.remote.standing import Asked
 from fedlightning.federation.remote.store import GenerationStore, Kept, StoreError
+from fedlightning.federation.remote.terms_codec import require_terms
 from fedlightning.federation.remote.training_codec import (
     ASK,
     decode_asked,
@@ -94,6 +96,7 @@ class NodeService:
         self.simulation = simulation
         self.runner = simulation.runner
         self._algorithm = simulation.server.algorithm
+        self._reception = simulation.server.reception
         self._types = MessageTypes(self._algorithm)
         self._rows = ClientRows(self.runner, TaskArchitectures(task))
         self._shard = shard
@@ -150,8 +153,9 @@ class NodeService:
             data = shard.digests(DataDigest(self._store.folder))
         except OSError as error:
             raise StoreError(f"The node's key of digests cannot be used: {error}.") from error
+        channel = description_of(self._reception)
         return encode_enrolment(
-            Enrolment(shard.client_ids, shard.samples, data, parameters, algorithm, version, self._precision)
+            Enrolment(shard.client_ids, shard.samples, data, parameters, algorithm, version, self._precision, channel)
         )
 
     def _join(self, packet: Packet) -> Packet:
@@ -160,6 +164,7 @@ class NodeService:
     def _ask(self, packet: Packet) -> Packet:
         asked = decode_asked(packet, self._types)
         self._require_fit(asked)
+        require_terms(asked.request, self._reception)
         self._begin(asked.request.moment)
         digest = RequestDigest(asked.request, asked.run)
         found = {}

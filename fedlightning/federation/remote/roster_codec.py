@@ -31,6 +31,7 @@ class Enrolment:
         algorithm: The class of the node's algorithm.
         version: The node's version of fedlightning.
         precision: Precision of the objective that the node has chosen itself; None where it is the run's.
+        channel: Description of the channel that its updates pass through; empty for none.
     """
 
     client_ids: list[int]
@@ -40,6 +41,7 @@ class Enrolment:
     algorithm: str
     version: str
     precision: Precision | None = None
+    channel: str = ""
 
 
 def encode_enrolment(enrolment: Enrolment) -> Packet:
@@ -49,6 +51,8 @@ def encode_enrolment(enrolment: Enrolment) -> Packet:
     writer.tensor("samples", enrolment.samples)
     writer.values["data"] = list(enrolment.data)
     writer.values |= {} if enrolment.precision is None else precision_values(enrolment.precision)
+    if enrolment.channel:
+        writer.values["channel"] = enrolment.channel
     return writer.packet(ENROLMENT)
 
 
@@ -67,6 +71,7 @@ def decode_enrolment(packet: Packet) -> Enrolment:
         reader.value("algorithm", str),
         reader.value("version", str),
         read_precision(reader) if reader.has("dtype") else None,
+        reader.value("channel", str) if reader.has("channel") else "",
     )
 
 

@@ -64,4 +64,5 @@ class RemoteRounds:
     def _invitation(self, index: int, phase: int) -> Invitation:
         recruitment = self._participation.recruit(self._num_clients, self._seed, index, phase)
         most = max(len(cohort) for cohort in recruitment.cohorts)
-        return Invitation([], most, 0, derive_seed(self._seed, index, phase, 2), recruitment)
+        seed = derive_seed(self._seed, index, phase, 2)
+        return Invitation([], most, 0, seed, recruitment, self._participation.expected(self._num_clients))

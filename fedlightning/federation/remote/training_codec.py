@@ -20,6 +20,7 @@ from fedlightning.federation.remote.standing import (
     read_precision,
     standing_writer,
 )
+from fedlightning.federation.remote.terms_codec import read_terms, write_terms
 
 ASK, ANSWER, ANSWERS = "ask", "answer", "answers"
 
@@ -35,6 +36,8 @@ def encode_asked(asked: Asked[Request]) -> Packet:
     writer.message("message", request.message)
     writer.tensor("point", request.point)
     writer.tensor("buffers", request.buffers)
+    if request.terms is not None:
+        write_terms(writer, request.terms)
     return writer.packet(ASK)
 
 
@@ -54,6 +57,7 @@ def decode_asked(packet: Packet, types: MessageTypes) -> Asked[Request]:
         tuple(reader.strings("buffer_names")),
         read_precision(reader),
         read_moment(reader),
+        read_terms(reader),
     )
     return read_asked(reader, request)
 
@@ -68,6 +72,9 @@ def encode_answer(answer: Answer) -> Packet:
     writer.tensors("tally", answer.tally)
     writer.tensor("evaluated", answer.evaluated)
     writer.tensor("sound", answer.sound)
+    if answer.bits is not None:
+        writer.tensor("bits", answer.bits)
+        writer.tensors("reports", answer.reports)
     return writer.packet(ANSWER)
 
 
@@ -88,6 +95,8 @@ def decode_answer(packet: Packet, types: MessageTypes) -> Answer:
         reader.optional_tensor("evaluated"),
         tuple(reader.strings("per_client")),
         reader.optional_tensor("sound"),
+        bits := reader.optional_tensor("bits"),
+        {} if bits is None else reader.tensors("reports"),
     )
     reader.finish()
     return answer
@@ -131,4 +140,6 @@ def _of_one(answer: Answer, place: int) -> Answer:
         tally={name: values[here] for name, values in answer.tally.items()},
         evaluated=None if answer.evaluated is None else answer.evaluated[here],
         sound=None if answer.sound is None else answer.sound[here],
+        bits=None if answer.bits is None else answer.bits[here],
+        reports={name: values[here] for name, values in answer.reports.items()},
     )

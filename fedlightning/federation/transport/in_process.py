@@ -67,8 +67,14 @@ class InProcess:
         """
         self._batch = batch
         return [
-            Invitation([member.id for member in cohort.members], cohort.answering, cohort.contacted, cohort.seed)
-            for cohort in batch.cohorts
+            Invitation(
+                [member.id for member in each.members],
+                each.answering,
+                each.contacted,
+                each.seed,
+                expected=each.expected,
+            )
+            for each in batch.cohorts
         ]
 
     def join(self, precision: Precision) -> Roster:

@@ -21,6 +21,7 @@ from fedlightning.federation.protocol import (
     Roster,
     Stamp,
 )
+from fedlightning.federation.reception import description_of
 from fedlightning.federation.remote.carrier import Carrier
 from fedlightning.federation.remote.checks import AnswerChecks
 from fedlightning.federation.remote.enrolment import Directory, EnrolmentError, merged
@@ -96,7 +97,13 @@ class Remote:
         self._run = name_of_run(run)
         self._deadlines = Deadlines() if deadlines is None else deadlines
         self.directory = Directory(
-            carrier, num_clients, server.algorithm, simulation.parameters, self._deadlines.enrol, run=run
+            carrier,
+            num_clients,
+            server.algorithm,
+            simulation.parameters,
+            self._deadlines.enrol,
+            run=run,
+            channel=description_of(server.reception),
         )
         silence = Silence() if silence is None else silence
         self._exchange = Exchange(carrier, self.directory, silence)
@@ -105,7 +112,8 @@ class Remote:
             carrier, self.directory, self.ledger, self._deadlines.evaluate, silence.tolerance, self._run, self._checks
         )
         self._types = MessageTypes(server.algorithm)
-        self._expectations = Expectations(lambda: server.algorithm, simulation.space.personal.dim)
+        channels = None if server.reception is None else server.reception.channels
+        self._expectations = Expectations(lambda: server.algorithm, simulation.space.personal.dim, channels)
         self._device = server.point.device
         self._simulation = simulation
         self._asked: dict[int, tuple[Stamp, Generation]] = {}

@@ -31,6 +31,47 @@ def objection(answer, largest=1e12):
     return AnswerChecks(largest).objection(answer, REQUEST, EXPECTED, [6, 7])
 
 
+CHANNEL = replace(EXPECTED, reports=frozenset({"0.r"}), bound=4.0)
+PASSED = replace(RIGHT, bits=torch.tensor([500.0]).double(), reports={"0.r": torch.ones(1)})
+
+
+def test_an_answer_through_a_channel_passes():
+    assert AnswerChecks().objection(PASSED, REQUEST, CHANNEL, [7]) is None
+    not_finite = replace(PASSED, update=replace(PASSED.update, dz=torch.full((1, 3), torch.nan)))
+    assert AnswerChecks().objection(not_finite, REQUEST, CHANNEL, [7]) is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (RIGHT, r"reports \[\] to a channel; expected \['0\.r'\]"),
+        (
+            replace(PASSED, reports={"0.r": torch.ones(2)}),
+            r"'0\.r' is a torch\.float32 \[2\]; expected one real number",
+        ),
+        (replace(PASSED, reports={"0.r": torch.full((1,), 1e13)}), r"'0\.r' has numbers up to 1e\+13"),
+        (replace(PASSED, bits=None), "does not say how many bits"),
+        (replace(PASSED, bits=torch.ones(2)), "does not say how many bits"),
+        (replace(PASSED, bits=torch.tensor([-1.0])), "takes -1 bits; expected 0 to"),
+        (replace(PASSED, bits=torch.tensor([1e9])), r"takes 1e\+09 bits; expected 0 to"),
+        (replace(PASSED, bits=torch.tensor([torch.nan])), "takes nan bits; expected 0 to"),
+        (
+            replace(PASSED, update=replace(PASSED.update, dc=torch.full((1, 3), 3.0))),
+            "has the norm .*, above 4, to which",
+        ),
+        (replace(PASSED, buffers=torch.full((1, 2), 3.0)), "has the norm .*, above 4, to which the channel clips"),
+    ],
+)
+def test_lies_about_a_channel_are_named(answer, why):
+    with pytest.raises(ValueError, match=why):
+        raise ValueError(AnswerChecks().objection(answer, REQUEST, CHANNEL, [7]))
+
+
+def test_without_a_channel_nothing_is_reported():
+    assert "passes through no channel" in objection(replace(RIGHT, bits=torch.ones(1)))
+    assert "to a channel" in objection(replace(RIGHT, reports={"0.r": torch.ones(1)}))
+
+
 def with_update(dz):
     return replace(RIGHT, update=replace(RIGHT.update, dz=dz))
 

@@ -268,3 +268,29 @@ def test_a_node_that_refuses_the_run_says_why():
     refusal = encode_failure(Failure("RefusedClassError", "model names os.system"))
     with pytest.raises(EnrolmentError, match=r"Node node-7 cannot enrol: RefusedClassError: model names os\.system"):
         directory(Nodes({7: refusal})).complete()
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "why"),
+    [
+        (
+            "Channel(a)",
+            "Channel(b)",
+            r"through Channel\(a\), the server expects Channel\(b\)\. Give both the same channel",
+        ),
+        ("", "Channel(b)", r"its updates pass through no channel, the server expects Channel\(b\)"),
+        ("Channel(a)", "", r"through Channel\(a\), the server expects no channel"),
+    ],
+)
+def test_a_node_with_another_channel_does_not_fit(theirs, ours, why):
+    carrier = Nodes({7: holding(0, channel=theirs)})
+    there = Directory(carrier, 1, SCAFFOLD(0.1), PARAMETERS, 2.5, pause=0.0, clock=carrier.clock, channel=ours)
+    with pytest.raises(EnrolmentError, match=why):
+        there.complete()
+
+
+def test_a_node_with_the_same_channel_fits():
+    carrier = Nodes({7: holding(0, channel="Channel(a)")})
+    Directory(
+        carrier, 1, SCAFFOLD(0.1), PARAMETERS, 2.5, pause=0.0, clock=carrier.clock, channel="Channel(a)"
+    ).complete()

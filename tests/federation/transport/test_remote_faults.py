@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from fedlightning import algorithms as fl
+from fedlightning.channel import Channel, Clip
 from fedlightning.federation.protocol import Invitation, Precision, Stamp
 from fedlightning.federation.remote.enrolment import EnrolmentError
 from fedlightning.federation.remote.failure import Failure, encode_failure
@@ -20,18 +21,19 @@ from fedlightning.federation.round_loader import RoundLoader
 from fedlightning.oracle import Autocast, Sequential
 from fedlightning.participation import FirstResponders, ResponseShare, Uniform, WaitForAll
 from tests.support.federations import CLIENTS, loop_for, quadratic, rounds_of
-from tests.support.lies import LIES, NAN, run_quietly, telling, with_array, without
+from tests.support.lies import LIES, NAN, numbers, run_quietly, telling, with_array, without
 from tests.support.nodes import NODES, NUMBERS, FederationOfNodes, Wires, assert_same_states, nodes_of
+from tests.support.transforms import Halved
 
 ROUNDS = 3
 LIAR = 100  # has client 0 alone
 ALGORITHMS = {"SCAFFOLD": fl.SCAFFOLD(0.05), "CDMA_ADA": fl.CDMA_ADA(0.05), "FedSkip": fl.FedSkip(0.05)}
 
 
-def federation(algorithm, folder, **options):
-    services = nodes_of(quadratic(algorithm), Sequential(), NUMBERS, NODES, folder)
-    carrier = Wires(services)
-    return carrier, FederationOfNodes(quadratic(algorithm), CLIENTS, Sequential(), carrier, services, **options)
+def federation(algorithm, folder, channels=None, **options):
+    services = nodes_of(quadratic(algorithm), Sequential(), NUMBERS, NODES, folder, channels=channels)
+    carrier, task = Wires(services), quadratic(algorithm)
+    return carrier, FederationOfNodes(task, CLIENTS, Sequential(), carrier, services, channels=channels, **options)
 
 
 @pytest.mark.parametrize("lie", LIES)
@@ -53,6 +55,31 @@ def test_a_node_that_lies_is_left_out_and_named(name, lie, tmp_path):
             assert "was left out: " in message
             with pytest.raises(ValueError, match=why):
                 raise ValueError(message)
+    assert torch.equal(here.point, there.point)
+    assert_same_states(here, there, tmp_path, NODES)
+
+
+CHANNEL_LIES = {
+    "bits": (lambda part, name: with_array(part, "bits", torch.tensor([1e12]).double()), r"takes 1e\+12 bits"),
+    "reports": (lambda part, name: with_array(part, "reports/1.held", torch.ones(2)), "expected one real number"),
+    "no clip": (
+        lambda part, name: with_array(part, name, 0 * numbers(part, name) + 10.0),
+        "to which the channel clips",
+    ),
+}
+
+
+@pytest.mark.parametrize("lie", CHANNEL_LIES)
+def test_a_node_that_lies_about_its_channel_is_left_out_and_named(lie, tmp_path):
+    algorithm, (change, why) = ALGORITHMS["SCAFFOLD"], CHANNEL_LIES[lie]
+    channel = Channel(client=[Clip(0.5), *([] if lie == "no clip" else [Halved()])])
+    carrier, there = federation(algorithm, tmp_path, channel)
+    here = loop_for(quadratic(algorithm), Sequential(), channels=channel)
+    carrier.tamper[LIAR] = lambda packet: [telling(change)(packet)]
+    for batch in rounds_of(algorithm, 2):
+        here.run(without(batch, 0), Autocast("cpu"))
+        with pytest.raises(ValueError, match=why):
+            raise ValueError(run_quietly(there, batch)[0])
     assert torch.equal(here.point, there.point)
     assert_same_states(here, there, tmp_path, NODES)
 

@@ -1,9 +1,8 @@
-"""Who takes part: schemes against what they promise, and federations in which many are silent."""
+"""Who answers, against what the rules promise, and federations in which many are silent."""
 
 from __future__ import annotations
 
 import random
-import time
 
 import pytest
 import torch
@@ -13,64 +12,13 @@ from fedlightning.data import RoundLoader
 from fedlightning.participation import (
     Devices,
     FirstResponders,
-    Full,
     Recruitment,
     ResponseShare,
     Selection,
     Uniform,
-    WaitForAll,
 )
 from tests.support.federations import loop_for, quadratic, responders, run
 from tests.support.small import trainer
-
-
-def test_full_is_everyone():
-    assert Full().cohort(3, seed=0, round_index=5, phase=0) == [0, 1, 2]
-
-
-def test_uniform_is_a_function_of_seed_round_and_phase():
-    rule = Uniform(size=5)
-    cohort = rule.cohort(50, 1, 2, 0)
-    assert cohort == rule.cohort(50, 1, 2, 0) == sorted(set(cohort))
-    assert len({tuple(rule.cohort(50, *key)) for key in ((1, 2, 0), (1, 2, 1), (1, 3, 0), (2, 2, 0))}) == 4
-
-
-def test_uniform_is_uniform():
-    counts = [0] * 10
-    for round_index in range(2000):
-        for client in Uniform(fraction=0.3).cohort(10, 0, round_index, 0):
-            counts[client] += 1
-    assert sum(counts) == 6000
-    assert all(abs(count - 600) < 5 * (600 * 0.7) ** 0.5 for count in counts)  # five standard deviations
-
-
-def test_sampling_costs_nothing_of_order_n():
-    start = time.perf_counter()
-    cohort = Uniform(size=10).cohort(10**12, 0, 0, 0)
-    assert len(set(cohort)) == 10
-    assert time.perf_counter() - start < 1
-
-
-@pytest.mark.parametrize("wrong", [{}, {"size": 1, "fraction": 0.1}, {"size": 0}, {"fraction": 0.0}, {"fraction": 1.5}])
-def test_wrong_arguments_are_named(wrong):
-    with pytest.raises(ValueError, match=r"Uniform\("):
-        Uniform(**wrong)
-
-
-@pytest.mark.parametrize(
-    ("fraction", "clients", "size"), [(0.5, 5, 3), (0.5, 7, 4), (0.1, 25, 3), (0.3, 5, 2), (1.0, 5, 5)]
-)
-def test_halves_are_rounded_up(fraction, clients, size):
-    assert len(Uniform(fraction=fraction).cohort(clients, 0, 0, 0)) == size
-
-
-def test_a_small_fraction_is_one_client():
-    assert len(Uniform(fraction=0.01).cohort(5, 0, 0, 0)) == 1
-
-
-def test_too_large_a_cohort():
-    with pytest.raises(ValueError, match=r"Uniform\(size=6\): the cohort is larger than the federation of 5 clients"):
-        Uniform(size=6).check(5)
 
 
 def test_responses_follow_the_paper():
@@ -231,31 +179,3 @@ def test_the_invitations_are_those_of_a_simulation_in_which_as_many_answer(reinv
             place = selection.num_contacted // 6 - 1
             assert set(selection.ids) <= set(cohorts[place])
             last = place
-
-
-@pytest.mark.parametrize("rule", [None, Uniform(size=3), Uniform(fraction=0.5)])
-def test_a_cohort_is_waited_for_and_in_a_simulation_it_answers(rule):
-    waits, plain = WaitForAll(rule, retries=7, pause=2.0), rule or Full()
-    waits.check(9)
-    for round_index, phase in ((0, 0), (4, 1)):
-        cohort = plain.cohort(9, 1, round_index, phase)
-        assert waits.cohort(9, 1, round_index, phase) == cohort
-        assert waits.select(9, 1, round_index, phase) == plain.select(9, 1, round_index, phase)
-        recruited = waits.recruit(9, 1, round_index, phase)
-        assert recruited == Recruitment((cohort,) * 8, at_least=len(cohort), pause=2.0)
-
-
-@pytest.mark.parametrize(
-    ("make", "why"),
-    [
-        (lambda: WaitForAll(Uniform), r"WaitForAll\(rule=Uniform\): expected a Participation object"),
-        (lambda: WaitForAll(retries=-1), r"WaitForAll\(retries=-1\): expected >= 0"),
-        (lambda: WaitForAll(pause=-1.0), r"WaitForAll\(pause=-1\.0\): expected >= 0"),
-        (lambda: WaitForAll(Uniform(size=10)).check(9), r"Uniform\(size=10\): the cohort is larger"),
-        (lambda: WaitForAll(FirstResponders(4)).check(9), r"WaitForAll\(rule=FirstResponders.*goes on without some"),
-        (lambda: WaitForAll(FirstResponders(4, first=3, retries=0)).check(9), "goes on without some of the clients"),
-    ],
-)
-def test_what_cannot_be_waited_for_is_refused(make, why):
-    with pytest.raises((ValueError, TypeError), match=why):
-        make()

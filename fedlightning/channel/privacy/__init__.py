@@ -1,0 +1,53 @@
+"""Privacy of single clients: adaptive clipping, Gaussian noise, and accounts of what the noise leaves to be known."""
+
+from typing import TYPE_CHECKING
+
+from fedlightning.channel.privacy.adaptive_clip import AdaptiveClip
+from fedlightning.channel.privacy.distributed import DistributedGaussianNoise
+from fedlightning.channel.privacy.gaussian import GaussianNoise
+from fedlightning.core.lazy import lazily
+
+if TYPE_CHECKING:
+    from fedlightning.channel.privacy.accountants import PLD, RDP, Accountant, Releases
+    from fedlightning.channel.privacy.audit import correct_guesses, epsilon_at_least
+    from fedlightning.channel.privacy.calibration import noise_multiplier, releases_within
+    from fedlightning.channel.privacy.coverage import Noise, noises_of
+    from fedlightning.channel.privacy.sampling import (
+        EveryClient,
+        FixedSizeSampling,
+        PoissonSampling,
+        Sampling,
+        sampling_of,
+    )
+
+__all__ = [
+    "PLD",
+    "RDP",
+    "Accountant",
+    "AdaptiveClip",
+    "DistributedGaussianNoise",
+    "EveryClient",
+    "FixedSizeSampling",
+    "GaussianNoise",
+    "Noise",
+    "PoissonSampling",
+    "Releases",
+    "Sampling",
+    "correct_guesses",
+    "epsilon_at_least",
+    "noise_multiplier",
+    "noises_of",
+    "releases_within",
+    "sampling_of",
+]
+
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "accountants": "PLD RDP Accountant Releases",
+        "audit": "correct_guesses epsilon_at_least",
+        "calibration": "noise_multiplier releases_within",
+        "coverage": "Noise noises_of",
+        "sampling": "EveryClient FixedSizeSampling PoissonSampling Sampling sampling_of",
+    },
+)

@@ -1,0 +1,1 @@
+"""Simulated clients that send something else than their updates."""

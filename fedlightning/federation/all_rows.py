@@ -1,0 +1,112 @@
+"""The updates of a whole cohort at once, where their sum is not enough."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from math import prod
+
+import torch
+from torch import Tensor
+
+from fedlightning.channel.base import Exchange
+from fedlightning.channel.channel import Channel
+from fedlightning.channel.robust.mean import Mean
+from fedlightning.channel.robust.rows import ClientRows
+from fedlightning.core.errors import InvalidValueError
+from fedlightning.core.seeding import derive_seed
+from fedlightning.federation.processes import OneProcess, Processes
+
+
+class AllRows:
+    """Keeps the updates of all clients that count, and puts them together as a channel says.
+
+    It stands in for a weighted mean; all clients weigh the same. Updates stay in the chunks and in the processes in
+    which they arrived.
+    """
+
+    def __init__(self, channel: Channel, exchange: Exchange, purpose: int) -> None:
+        """Start without clients.
+
+        Args:
+            channel: Has the aggregation, and the attack.
+            exchange: The exchange.
+            purpose: For the draws of the attack.
+        """
+        self._channel = channel
+        self._exchange = exchange
+        self._purpose = purpose
+        self._processes: Processes = OneProcess()
+        self._parts: dict[str, list[Tensor]] = {}
+        self._means: dict[str, Tensor] = {}
+        self._weight = 0.0
+
+    def add(self, values: Mapping[str, Tensor], weights: Tensor) -> None:
+        """Add the values of C clients, ``[C, ...]`` each; those of weight 0 are left out."""
+        counted = weights != 0
+        for name, value in values.items():
+            self._parts.setdefault(name, []).append(value if bool(counted.all()) else value[counted])
+        self._weight += float(counted.sum())
+
+    def gather(self, processes: Processes, device: torch.device) -> None:
+        """Take note of the processes that hold rows; every process must call this."""
+        if processes.count == 1:
+            return
+        self._processes = processes
+        mine = [(name, parts[0].shape[1:], parts[0].dtype) for name, parts in self._parts.items()]
+        everywhere = processes.collect((mine, self._weight))
+        known = next((fields for fields, _ in everywhere if fields), [])
+        if not mine:
+            self._parts = {name: [torch.empty(0, *shape, dtype=dtype, device=device)] for name, shape, dtype in known}
+        self._weight = sum(weight for _, weight in everywhere)
+
+    def finish(self, client_ids: Sequence[int], counts: Collection[str]) -> None:
+        """Let adversaries send what they will, and put the rows together; every process must call this.
+
+        Args:
+            client_ids: The clients of this process that count, in the order in which they were added.
+            counts: Names of fields that count something: of these the lower median is taken.
+
+        Raises:
+            InvalidValueError: If clients sent different shapes, or too few for the rule.
+        """
+        rule = Mean() if self._channel.aggregate is None else self._channel.aggregate
+        for place, (name, parts) in enumerate(self._parts.items()):
+            shape = _shape_of_all(name, parts)
+            flat = [part.reshape(len(part), prod(shape)) for part in parts]
+            if self._channel.adversary is not None and name not in counts:
+                purpose = derive_seed(self._purpose, place)
+                flat = self._channel.adversary.act(flat, client_ids, self._exchange, purpose, self._processes)
+            rows = ClientRows(flat, client_ids, self._processes)
+            middle = torch.cat([block.median(dim=0).values for block in rows.blocks()]) if name in counts else None
+            self._means[name] = (rule.aggregate(rows) if middle is None else middle).view(shape)
+        self._parts = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._parts or name in self._means
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self._means) or list(self._parts))
+
+    @property
+    def weight(self) -> float:
+        """The number of clients added so far."""
+        return self._weight
+
+    def mean(self, name: str) -> Tensor:
+        """Return the aggregate over the clients added."""
+        return self._means[name]
+
+    def sum(self, name: str) -> Tensor:
+        """Return the aggregate times the number of clients."""
+        return self._means[name] * self._weight
+
+
+def _shape_of_all(name: str, parts: Sequence[Tensor]) -> torch.Size:
+    shapes = list(dict.fromkeys(part.shape[1:] for part in parts))
+    if len(shapes) > 1:
+        raise InvalidValueError(
+            f"Clients of one cohort sent '{name}' in different shapes, "
+            f"{' and '.join(str(list(shape)) for shape in shapes)}. "
+            "If it holds something of every local step, set the data module's local_steps."
+        )
+    return shapes[0]

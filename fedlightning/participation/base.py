@@ -1,0 +1,83 @@
+"""The contract of a rule by which clients take part in a round."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Reports the outcome of an invitation.
+
+    Attributes:
+        ids: Ids of the clients whose answers count, ascending; empty if the round is to be skipped.
+        num_contacted: Number of clients the server has sent its message to, whether or not they answer.
+    """
+
+    ids: list[int]
+    num_contacted: int
+
+
+@dataclass(frozen=True)
+class Recruitment:
+    """Says whom a server invites where nobody knows beforehand who will answer: clients on machines of their own.
+
+    Attributes:
+        cohorts: Ids of the clients to invite; the next ones each time that too few have answered.
+        first: Number of answers to wait for; None for all that come in time.
+        at_least: Fewest answers to go on with, at least 1.
+        continues: Whether this phase begins with the cohort that the first phase of the round ended with.
+        pause: Seconds between two invitations.
+    """
+
+    cohorts: tuple[list[int], ...]
+    first: int | None = None
+    at_least: int = 1
+    continues: bool = False
+    pause: float = 0.0
+
+
+class Participation(ABC):
+    """Chooses cohorts as a pure function of seed, round and phase."""
+
+    @abstractmethod
+    def cohort(self, num_clients: int, seed: int, round_index: int, phase: int) -> list[int]:
+        """Return the ids of the cohort, ascending.
+
+        Args:
+            num_clients: N; ids run from 0 to N - 1.
+            seed: Seed of the run.
+            round_index: Round, from 0.
+            phase: Phase of the round, from 0; each phase has a cohort of its own.
+        """
+
+    def select(self, num_clients: int, seed: int, round_index: int, phase: int) -> Selection:
+        """Return the cohort and the number of clients that were invited.
+
+        By default every invited client answers; rules with clients that do not answer override this method.
+        """
+        ids = self.cohort(num_clients, seed, round_index, phase)
+        return Selection(ids, len(ids))
+
+    def recruit(self, num_clients: int, seed: int, round_index: int, phase: int) -> Recruitment:
+        """Return whom to invite where clients answer for themselves; by default the cohort, once.
+
+        The round goes on with whoever of them answers in time.
+        """
+        return Recruitment((self.cohort(num_clients, seed, round_index, phase),))
+
+    def fewest(self, num_clients: int) -> int:
+        """Return the smallest number of clients that a round may have."""
+        return len(self.cohort(num_clients, 0, 0, 0))
+
+    def expected(self, num_clients: int) -> float:
+        """Return the mean number of clients in a cohort, which unlike the number itself is no secret."""
+        return float(len(self.cohort(num_clients, 0, 0, 0)))
+
+    def check(self, num_clients: int) -> None:  # noqa: B027  # most rules serve any federation
+        """Refuse a federation of N clients that this rule cannot serve.
+
+        Raises:
+            ValueError: If it cannot; the message names N and the size that this rule needs.
+        """

@@ -1,0 +1,38 @@
+"""Checks of a fit whose updates pass through a channel, made once the clients are known."""
+
+from __future__ import annotations
+
+from fedlightning.channel.channel import Channels
+from fedlightning.core.errors import InvalidValueError
+from fedlightning.data.module import FederatedDataModule
+from fedlightning.data.remote import RemoteClients
+
+
+def require_suitable_cohorts(channels: Channels, num_phases: int, data: FederatedDataModule | RemoteClients) -> None:
+    """Make sure that cohorts are as large as robust rules need them, and that adversaries can be simulated.
+
+    Args:
+        channels: The channels of the fit.
+        num_phases: Number of phases of a round.
+        data: The data module; its clients may be on other machines.
+
+    Raises:
+        ValueError: If a round may have fewer clients than a rule needs, if there are adversaries on other machines, or
+            if their ids are not those of clients.
+    """
+    fewest = data.participation.fewest(data.num_clients)
+    for channel in filter(None, map(channels.of, range(num_phases))):
+        rule, attack = channel.aggregate, channel.adversary
+        if rule is not None and rule.fewest > fewest:
+            raise InvalidValueError(
+                f"{rule!r} needs the updates of {rule.fewest} clients or more, and a round may have {fewest} with "
+                f"{data.participation!r}. Invite more clients (data.participation), or take a rule for fewer."
+            )
+        if attack is None:
+            continue
+        if isinstance(data, RemoteClients):
+            raise InvalidValueError(
+                f"Channel(adversary={attack!r}): adversaries are simulated, and these clients are on machines of their "
+                "own. Leave adversary out; poisoning of the nodes' data modules works there."
+            )
+        attack.among(data.num_clients)

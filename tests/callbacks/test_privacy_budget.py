@@ -1,0 +1,192 @@
+"""The account of a fit: figures of dp-accounting, a stop within the budget, a count that goes on after a resume."""
+
+from __future__ import annotations
+
+import csv
+
+import pytest
+from lightning.pytorch.loggers import CSVLogger
+
+from fedlightning import algorithms as fl
+from fedlightning.callbacks import PrivacyBudget
+from fedlightning.channel import AdaptiveClip, Channel, Clip, DistributedGaussianNoise, GaussianNoise, PerPhase
+from fedlightning.channel.privacy import PLD
+from fedlightning.core.requirements import how_to_install
+from fedlightning.participation import FirstResponders, Full, Poisson, Uniform
+from fedlightning.tasks import ClientNumbers, PersonalQuadratic, QuadraticSaddle
+from tests.support.small import trainer
+from tests.support.transforms import Halved
+
+N, RATE, DELTA = 60, 0.5, 1e-3
+
+dp_accounting = pytest.importorskip("dp_accounting", reason=how_to_install("dp_accounting"))
+
+
+def noisy(multiplier, clip=None, **options):
+    clip = Clip(0.1) if clip is None else clip
+    return Channel(client=[clip], server=[GaussianNoise(multiplier, **options)])
+
+
+def fit(folder, budget, channel, algorithm=None, participation=None, rounds=4, task=QuadraticSaddle, **options):
+    algorithm = fl.FedAvg(0.05) if algorithm is None else algorithm
+    rule = Poisson(RATE) if participation is None else participation
+    ckpt_path = options.pop("ckpt_path", None)
+    run = trainer(folder, callbacks=[budget], max_steps=rounds, **options)
+    data = ClientNumbers(N, local_steps=2, participation=rule)
+    run.fit(task(algorithm, num_clients=N, channel=channel), data, ckpt_path=ckpt_path)
+    return run
+
+
+def poisson(*multipliers_and_counts):
+    """Epsilon by dp-accounting's own calls."""
+    account = dp_accounting.rdp.RdpAccountant()
+    for multiplier, count in multipliers_and_counts:
+        account.compose(dp_accounting.PoissonSampledDpEvent(RATE, dp_accounting.GaussianDpEvent(multiplier)), count)
+    return account.get_epsilon(DELTA)
+
+
+def epsilon_of(run):
+    assert float(run.callback_metrics["delta"]) == pytest.approx(DELTA)
+    return float(run.callback_metrics["epsilon"])
+
+
+def test_every_round_is_logged_with_the_librarys_figure(tmp_path):
+    run = fit(tmp_path, PrivacyBudget(DELTA), noisy(4.0), logger=CSVLogger(tmp_path), log_every_n_steps=1)
+    with open(f"{run.logger.log_dir}/metrics.csv") as file:
+        rows = [row for row in csv.DictReader(file) if row.get("epsilon")]
+    assert [float(row["epsilon"]) for row in rows] == pytest.approx([poisson((4.0, k)) for k in range(1, 5)], rel=1e-9)
+    assert [int(row["step"]) for row in rows] == [1, 2, 3, 4]
+    assert all(float(row["delta"]) == DELTA for row in rows)
+
+
+def test_two_phases_are_two_releases(tmp_path):
+    run = fit(tmp_path, PrivacyBudget(DELTA), noisy(4.0), fl.CDMA_ONE(lr=0.05), rounds=3)
+    assert epsilon_of(run) == pytest.approx(poisson((4.0, 6)), rel=1e-6)
+
+
+def test_phases_with_noise_of_their_own(tmp_path):
+    run = fit(tmp_path, PrivacyBudget(DELTA), PerPhase([noisy(4.0), noisy(6.0)]), fl.CDMA_ONE(lr=0.05), rounds=3)
+    assert epsilon_of(run) == pytest.approx(poisson((4.0, 3), (6.0, 3)), rel=1e-6)
+
+
+def test_adaptive_clipping_is_part_of_the_multiplier(tmp_path):
+    run = fit(tmp_path, PrivacyBudget(DELTA), noisy(4.0, AdaptiveClip(0.5, count_noise=8.0)))
+    assert epsilon_of(run) == pytest.approx(poisson((4.0, 4)), rel=1e-6)
+
+
+def test_shared_noise_counts_as_well(tmp_path):
+    channel = Channel(client=[Clip(0.1), DistributedGaussianNoise(4.0)])
+    assert epsilon_of(fit(tmp_path, PrivacyBudget(DELTA), channel)) == pytest.approx(poisson((4.0, 4)), rel=1e-6)
+
+
+def test_fixed_size_cohorts_have_the_relation_of_replacement(tmp_path):
+    run = fit(tmp_path, PrivacyBudget(DELTA), noisy(8.0), participation=Uniform(size=30))
+    account = dp_accounting.rdp.RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE)
+    account.compose(dp_accounting.SampledWithoutReplacementDpEvent(N, 30, dp_accounting.GaussianDpEvent(8.0 / 2)), 4)
+    assert epsilon_of(run) == pytest.approx(account.get_epsilon(DELTA), rel=1e-6)
+
+
+def test_all_clients_in_every_round(tmp_path):
+    run = fit(tmp_path, PrivacyBudget(DELTA), noisy(8.0), participation=Full())
+    account = dp_accounting.rdp.RdpAccountant().compose(dp_accounting.GaussianDpEvent(8.0), 4)
+    assert epsilon_of(run) == pytest.approx(account.get_epsilon(DELTA), rel=1e-6)
+
+
+def test_the_tight_account(tmp_path):
+    run = fit(tmp_path, PrivacyBudget(DELTA, PLD(), every_n_rounds=4), noisy(4.0))
+    account = dp_accounting.pld.PLDAccountant()
+    account.compose(dp_accounting.PoissonSampledDpEvent(RATE, dp_accounting.GaussianDpEvent(4.0)), 4)
+    assert epsilon_of(run) == pytest.approx(account.get_epsilon(DELTA), rel=1e-6)
+
+
+def test_the_fit_stops_before_the_budget_is_exceeded(tmp_path, caplog):
+    caplog.set_level("INFO")
+    budget = poisson((4.0, 3)) + 1e-6
+    run = fit(tmp_path, PrivacyBudget(DELTA, stop_at_epsilon=budget), noisy(4.0), rounds=50)
+    assert run.global_step == 3
+    assert epsilon_of(run) <= budget < poisson((4.0, 4))
+
+
+def test_the_count_goes_on_after_a_resume(tmp_path):
+    whole = fit(tmp_path / "whole", PrivacyBudget(DELTA), noisy(4.0), rounds=6)
+    first = fit(tmp_path / "first", PrivacyBudget(DELTA), noisy(4.0), rounds=4)
+    first.save_checkpoint(tmp_path / "last.ckpt")
+    second = fit(tmp_path / "second", PrivacyBudget(DELTA), noisy(4.0), rounds=6, ckpt_path=tmp_path / "last.ckpt")
+    assert epsilon_of(second) == epsilon_of(whole) == pytest.approx(poisson((4.0, 6)), rel=1e-6)
+
+
+def test_a_used_up_budget_stays_used_up_after_a_resume(tmp_path):
+    spent = PrivacyBudget(DELTA, stop_at_epsilon=poisson((4.0, 3)) + 1e-6)
+    first = fit(tmp_path / "first", spent, noisy(4.0), rounds=50)
+    first.save_checkpoint(tmp_path / "last.ckpt")
+    second = fit(tmp_path / "second", spent, noisy(4.0), rounds=50, ckpt_path=tmp_path / "last.ckpt")
+    assert first.global_step == second.global_step == 3
+
+
+def test_releases_that_no_checkpoint_knows_of_are_added(tmp_path):
+    run = fit(tmp_path, PrivacyBudget(DELTA, earlier=5), noisy(4.0))
+    assert epsilon_of(run) == pytest.approx(poisson((4.0, 9)), rel=1e-6)
+
+
+def test_a_small_cohort_stands_for_a_deployment(tmp_path):
+    run = fit(tmp_path, PrivacyBudget(DELTA, population=10_000), noisy(1.0, noise_cohort_size=500))
+    account = dp_accounting.rdp.RdpAccountant()
+    account.compose(dp_accounting.PoissonSampledDpEvent(0.05, dp_accounting.GaussianDpEvent(1.0)), 4)
+    assert epsilon_of(run) == pytest.approx(account.get_epsilon(DELTA), rel=1e-6)
+
+
+def test_clients_with_states_go_with_poisson_cohorts(tmp_path):
+    run = fit(tmp_path, PrivacyBudget(DELTA), noisy(4.0), fl.SCAFFOLD(lr=0.05))
+    assert epsilon_of(run) == pytest.approx(poisson((4.0, 4)), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "task", "channel"),
+    [
+        (fl.SCAFFOLD(lr=0.05), QuadraticSaddle, noisy(4.0)),
+        (fl.FedAvg(0.05), PersonalQuadratic, noisy(4.0)),
+        (fl.FedAvg(0.05), QuadraticSaddle, Channel(client=[Halved(), Clip(1.0)], server=[GaussianNoise(4.0)])),
+    ],
+)
+def test_clients_with_states_do_not_go_with_cohorts_of_a_fixed_size(tmp_path, algorithm, task, channel):
+    with pytest.raises(ValueError, match=r"Uniform draws cohorts of a fixed size.*Use Poisson\(rate=0.5\)"):
+        fit(tmp_path, PrivacyBudget(DELTA), channel, algorithm, Uniform(size=30), task=task)
+
+
+@pytest.mark.parametrize(
+    ("budget", "changes", "message"),
+    [
+        ({}, {"channel": None}, "no noise to account for"),
+        ({}, {"channel": Channel(client=[Clip(1.0)])}, "no noise to account for"),
+        ({}, {"participation": FirstResponders(size=30)}, "who answers first is not drawn at random"),
+        ({"stop_at_epsilon": 1e-3}, {}, r"the first round alone has epsilon .*fedlightning privacy noise"),
+        ({"stop_at_epsilon": 5.0}, {"min_steps": 3}, "min_steps=3.*would go on after the budget"),
+        ({"stop_at_epsilon": 5.0}, {"min_epochs": 3}, "min_epochs=3"),
+        ({"population": 100}, {}, "leave population out"),
+        ({}, {"channel": noisy(4.0, noise_cohort_size=500)}, "population, the number of clients"),
+        ({}, {"channel": Channel(server=[GaussianNoise(4.0)])}, "nothing bounds what one client may change"),
+        ({}, {"channel": Channel(client=[Clip(1.0), Halved()], server=[GaussianNoise(4.0)])}, "nothing bounds"),
+    ],
+)
+def test_what_has_no_account_is_refused(tmp_path, budget, changes, message):
+    arguments = {"channel": noisy(4.0), **changes}
+    with pytest.raises(ValueError, match=message):
+        fit(tmp_path, PrivacyBudget(DELTA, **budget), **arguments)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"delta": 0.0},
+        {"delta": 1.0},
+        {"stop_at_epsilon": 0.0},
+        {"population": 0},
+        {"every_n_rounds": 0},
+        {"earlier": -1},
+    ],
+)
+def test_wrong_arguments_are_named(wrong):
+    with pytest.raises(ValueError, match=r"PrivacyBudget\("):
+        PrivacyBudget(**{"delta": DELTA, **wrong})
+    with pytest.raises(TypeError, match=r"PrivacyBudget\(accountant"):
+        PrivacyBudget(DELTA, accountant="rdp")

@@ -1,0 +1,81 @@
+"""Updates of a whole cohort are put together by a rule, wherever they lie."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedlightning.channel import Channel, GeometricMedian, Median, SignFlip
+from fedlightning.federation.all_rows import AllRows
+from tests.support.exchanges import exchange
+from tests.support.peers import played
+from tests.support.rules import drawn
+
+CPU = torch.device("cpu")
+IDS = [3, 1, 8, 5, 2]
+FIELDS = {"z": drawn(5, 6).view(5, 2, 3), "steps": torch.tensor([5.0, 1, 4, 2, 9])}
+
+
+def put_together(channel, chunks, processes=None, fields=FIELDS):
+    rows = AllRows(channel, exchange(), 7)
+    for chunk in chunks:
+        rows.add({name: value[chunk] for name, value in fields.items()}, torch.ones(len(chunk)))
+    if processes is not None:
+        rows.gather(processes, CPU)
+    rows.finish([IDS[place] for chunk in chunks for place in chunk], ["steps"])
+    return rows
+
+
+@pytest.mark.parametrize("chunks", [[[0, 1, 2, 3, 4]], [[4], [0, 2], [1, 3]]])
+def test_fields_are_aggregated_and_counts_have_their_median(chunks):
+    rows = put_together(Channel(aggregate=Median()), chunks)
+    assert list(rows) == ["z", "steps"]
+    assert rows.weight == 5
+    assert torch.equal(rows.mean("z"), FIELDS["z"].median(dim=0).values)
+    assert rows.mean("steps") == 4
+    assert torch.equal(rows.sum("z"), 5 * rows.mean("z"))
+
+
+def test_without_a_rule_it_is_the_mean():
+    rows = put_together(Channel(adversary=SignFlip(clients=[19])), [[0, 1, 2, 3, 4]])
+    torch.testing.assert_close(rows.mean("z"), FIELDS["z"].mean(dim=0))
+
+
+def test_clients_of_weight_zero_are_left_out():
+    rows = AllRows(Channel(aggregate=Median()), exchange(), 7)
+    values = {"z": torch.tensor([[torch.nan], [1.0], [2.0], [4.0]])}
+    rows.add(values, torch.tensor([0.0, 1.0, 1.0, 1.0]))
+    rows.finish([1, 2, 3], [])
+    assert rows.mean("z") == 2
+    assert rows.weight == 3
+
+
+def test_adversaries_act_on_fields_and_not_on_counts():
+    rows = put_together(Channel(adversary=SignFlip(clients=[8, 2])), [[0, 1], [2, 3, 4]])
+    signs = torch.tensor([1.0, 1, -1, 1, -1], dtype=torch.float64)
+    torch.testing.assert_close(rows.mean("z"), (signs[:, None, None] * FIELDS["z"]).mean(dim=0))
+    assert rows.mean("steps") == 4
+
+
+@pytest.mark.parametrize("count", [2, 4, 6])  # of six processes, one has no client
+def test_processes_come_to_the_bits_of_one(count):
+    channel = Channel(aggregate=GeometricMedian(), adversary=SignFlip(clients=[8, 2]))
+    alone = put_together(channel, [[0, 1, 2, 3, 4]])
+
+    def run(processes):
+        mine = list(range(processes.rank, 5, count))
+        rows = put_together(channel, [mine] if mine else [], processes)
+        return rows.mean("z"), rows.mean("steps"), rows.weight
+
+    for z, steps, weight in played(count, run):
+        assert torch.equal(z, alone.mean("z"))
+        assert steps == 4
+        assert weight == 5
+
+
+def test_different_shapes_are_refused():
+    rows = AllRows(Channel(aggregate=Median()), exchange(), 7)
+    for length in (2, 3):
+        rows.add({"z": torch.zeros(1, length)}, torch.ones(1))
+    with pytest.raises(ValueError, match=r"sent 'z' in different shapes, \[2\] and \[3\]\. If it holds"):
+        rows.finish([0, 1], [])
