@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from tests.support.over_the_wire import FederationOverTheWire
 from tests.support.peers import played
 from tests.support.transforms import Halved, Jitter, Shift
 
-ROUNDS = 3
+ROUNDS = 2
 CLIENT = Channel(client=[Clip(0.5), Halved(), Jitter()], download=[Jitter()])
 NOISE = Channel(client=[Clip(0.5), Halved()], server=[Shift()])
 AGGREGATE = Channel(client=[Clip(0.5)], aggregate=NearestNeighbourMixing(Median(), 1))
@@ -39,31 +40,37 @@ def batches_of(name, **options):
     return rounds_of(CASES[name].algorithm(), ROUNDS, size=4, **options)
 
 
+@lru_cache(maxsize=8)
+def whole_run(name, channel):
+    """Return a run that nothing interrupts, and its trajectory."""
+    whole = loop(name, channel)
+    return whole, run(whole, batches_of(name))
+
+
 def test_a_clip_that_reaches_nobody_changes_nothing(name):
-    one, other = (run(loop(name, channel), batches_of(name)) for channel in (None, Channel(client=[Clip(1e9)])))
-    close(one, other, 1e-11)
+    _, trajectory = whole_run(name, None)
+    close(run(loop(name, Channel(client=[Clip(1e9)])), batches_of(name)), trajectory, 1e-11)
 
 
 def test_chunks_and_the_order_of_the_cohort_do_not_matter(name):
+    turned = [
+        RoundBatch(b.index, tuple(replace(c, members=c.members[::-1]) for c in b.cohorts), b.samples)
+        for b in batches_of(name)
+    ]
     for channel in channels_of(name, CLIENT, NOISE, AGGREGATE, COMPRESSED):
-        base = run(loop(name, channel), batches_of(name))
-        assert not torch.allclose(base, run(loop(name, None), batches_of(name)), rtol=1e-6)
-        close(run(loop(name, channel, oracle=Vectorized(chunk_size=3)), batches_of(name)), base)
-        turned = [
-            RoundBatch(b.index, tuple(replace(c, members=c.members[::-1]) for c in b.cohorts), b.samples)
-            for b in batches_of(name)
-        ]
-        close(run(loop(name, channel), turned), base)
+        _, trajectory = whole_run(name, channel)
+        assert not torch.allclose(trajectory, whole_run(name, None)[1], rtol=1e-6)
+        close(run(loop(name, channel, oracle=Vectorized(chunk_size=3)), turned), trajectory)
 
 
 def test_resumed_run_is_bitwise_the_uninterrupted_one(name):
     batches = batches_of(name)
     for channel in channels_of(name, CLIENT, NOISE, AGGREGATE, COMPRESSED):
-        whole, first, second = (loop(name, channel) for _ in range(3))
-        trajectory = run(whole, batches)
-        run(first, batches[:2])
+        whole, trajectory = whole_run(name, channel)
+        first, second = (loop(name, channel) for _ in range(2))
+        run(first, batches[:1])
         second.load_state_dict(first.state_dict())
-        assert torch.equal(run(second, batches[2:]), trajectory[2:])
+        assert torch.equal(run(second, batches[1:]), trajectory[1:])
         assert second.server.traffic == whole.server.traffic
         for key in whole.clients.template:
             assert torch.equal(second.clients.all(key), whole.clients.all(key))
@@ -88,11 +95,10 @@ def test_the_wire_changes_nothing(name):
 
 def test_nodes_change_nothing(name, tmp_path):
     algorithm = CASES[name].algorithm()
+    batches = rounds_of(algorithm, 3, size=4)  # after which every client has been in every phase
     for place, channel in enumerate(channels_of(name, CLIENT, NOISE, COMPRESSED)):
         folder = tmp_path / str(place)
-        here, there, results = both(
-            lambda: quadratic(algorithm), NUMBERS, batches_of(name), NODES, folder, channels=channel
-        )
+        here, there, results = both(lambda: quadratic(algorithm), NUMBERS, batches, NODES, folder, channels=channel)
         assert_same(here, there, results, folder, NODES)
 
 
@@ -102,8 +108,7 @@ def test_two_processes_are_one(name):
         return run(federation, batches_of(name, processes=processes)), federation.server.traffic
 
     for channel in channels_of(name, CLIENT, NOISE, AGGREGATE, COMPRESSED):
-        alone = loop(name, channel)
-        trajectory = run(alone, batches_of(name))
+        alone, trajectory = whole_run(name, channel)
         (one, traffic), (other, _) = played(2, of)
         assert torch.equal(one, other)
         close(one, trajectory, 1e-11)
