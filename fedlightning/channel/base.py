@@ -215,7 +215,6 @@ class Aggregated:
 
     Attributes:
         exchange: The exchange that has ended.
-        counted: Number of clients whose updates count.
         divisors: What the sum over clients was divided by, by field: the size of the cohort, or N for increments of a
             mean over all clients.
         bound: Largest norm of one client's update over all its fields together; None if nothing bounds it.
@@ -224,7 +223,6 @@ class Aggregated:
     """
 
     exchange: Exchange
-    counted: int
     divisors: Mapping[str, float]
     bound: float | None
     purpose: int

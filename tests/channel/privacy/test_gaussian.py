@@ -17,7 +17,7 @@ N = 20_000
 
 
 def aggregated(**changes):
-    found = Aggregated(exchange(), counted=3, divisors={"dz": 4.0, "dc": 10.0}, bound=0.5, purpose=1)
+    found = Aggregated(exchange(), divisors={"dz": 4.0, "dc": 10.0}, bound=0.5, purpose=1)
     return replace(found, **changes)
 
 
@@ -40,10 +40,6 @@ def test_the_noise_is_a_function_of_seed_and_place():
     assert torch.equal(one, again)
     assert not torch.equal(one, released(GaussianNoise(1.0), purpose=2)["dz"])
     assert not torch.equal(one, released(GaussianNoise(1.0), exchange=exchange(seed=6))["dz"])
-
-
-def test_who_answered_changes_nothing():
-    assert torch.equal(released(GaussianNoise(1.0))["dz"], released(GaussianNoise(1.0), counted=1)["dz"])
 
 
 def test_a_small_cohort_stands_for_a_large_one():
