@@ -10,7 +10,6 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info
 
 from fedlightning.channel.privacy import RDP, Accountant, Noise, Sampling, noises_of, sampling_of
-from fedlightning.channel.privacy.coverage import remembers
 from fedlightning.channel.privacy.sampling import FixedSizeSampling
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError
 from fedlightning.core.validation import require, require_instance
@@ -182,4 +181,4 @@ def _keeps_states(task: Any) -> bool:
         return True
     channels = task.federation_options.channel
     of_phases = [channels.of(phase) for phase in range(len(bound.phases))]
-    return any(remembers(transform) for channel in of_phases for transform in channel.client)
+    return any(channel.remembers for channel in of_phases)

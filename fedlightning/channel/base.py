@@ -123,6 +123,11 @@ class Transform(ABC):
         """
         return {}
 
+    @property
+    def remembers(self) -> bool:
+        """Return whether something may be remembered of each client from one round to the next."""
+        return type(self).memory is not Transform.memory
+
     def public(self) -> Fields:
         """Return what the server tells all clients at the start, small tensors by name; empty for nothing."""
         return {}

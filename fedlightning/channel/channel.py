@@ -88,7 +88,7 @@ class Channel(Channels):
     @property
     def remembers(self) -> bool:
         """Return whether something may be remembered of each client from one round to the next."""
-        return any(type(each).memory is not Transform.memory for each in self.client)
+        return self.transform.remembers
 
     @property
     def needs_rows(self) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fedlightning.channel import Channel, Clip, PerPhase, SignFlip
+from fedlightning.channel import AdaptiveClip, ByField, Channel, Clip, DistributedGaussianNoise, PerPhase, SignFlip
+from fedlightning.channel.chain import Chain
 from fedlightning.core.serialisation import from_config, to_config
 from tests.support.transforms import Halved, Jitter, Middle, Shift
 
@@ -34,7 +35,9 @@ def test_what_a_channel_presupposes():
 
 def test_whether_clients_are_remembered():
     assert not Channel(client=[Clip(1.0), Jitter()], server=[Shift()]).remembers
+    assert not Channel(client=[ByField({"z": Clip(1.0)})]).remembers
     assert Channel(client=[Clip(1.0), Halved()]).remembers
+    assert Channel(client=[ByField({"z": Chain([Halved()])})]).remembers
 
 
 @pytest.mark.parametrize(
