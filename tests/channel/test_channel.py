@@ -56,6 +56,14 @@ def test_what_is_none_is_refused_by_name(wrong):
         Channel(**wrong)
 
 
+@pytest.mark.parametrize(
+    "useless", [DistributedGaussianNoise(1.0), AdaptiveClip(0.5, 1.0), ByField({"z": AdaptiveClip(0.5, 1.0)})]
+)
+def test_what_would_do_nothing_to_a_broadcast_is_refused(useless):
+    with pytest.raises(ValueError, match=r"Channel\(download=\[.*would do nothing to a broadcast"):
+        Channel(download=[Clip(1.0), useless])
+
+
 @pytest.mark.parametrize("wrong", [[], Clip(1.0), [Clip(1.0)], "x"])
 def test_phases_without_channels_are_refused(wrong):
     with pytest.raises(TypeError, match=r"PerPhase\(channels="):

@@ -20,6 +20,14 @@ Z = torch.tensor([3.0, 4.0])
 
 
 @dataclass(frozen=True)
+class Held(Halved):
+    """Halves, and has nothing to be told."""
+
+    def public(self):
+        return {}
+
+
+@dataclass(frozen=True)
 class Message:
     z: Any
     t: int = 0
@@ -51,7 +59,7 @@ def test_the_first_travels_whole_and_later_ones_as_differences():
 
 
 def test_memory_goes_on_and_bits_are_those_of_the_differences():
-    channel = Channel(download=[Halved()])
+    channel = Channel(download=[Held()])
     first = broadcast(request(0 * Z), channel, {}, {})
     second = broadcast(request(Z), channel, first.known, first.memory)
     torch.testing.assert_close(second.message.z, Z / 2)
