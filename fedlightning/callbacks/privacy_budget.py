@@ -9,10 +9,11 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info
 
-from fedlightning.channel.privacy import RDP, Accountant, Noise, Sampling, noises_of, sampling_of
+from fedlightning.channel.privacy import RDP, Accountant, EveryClient, Noise, Sampling, noises_of, sampling_of
 from fedlightning.channel.privacy.sampling import FixedSizeSampling
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError
 from fedlightning.core.validation import require, require_instance
+from fedlightning.data.remote import RemoteClients
 
 
 class PrivacyBudget(Callback):
@@ -104,7 +105,7 @@ class PrivacyBudget(Callback):
                 f"PrivacyBudget: a {type(data).__name__} does not say how cohorts are drawn. Train with a "
                 "FederatedDataModule or RemoteClients."
             )
-        sampling = sampling_of(data.participation, data.num_clients)
+        sampling = _known_to_nodes(data, sampling_of(data.participation, data.num_clients))
         if isinstance(sampling, FixedSizeSampling) and _keeps_states(task):
             raise InvalidValueError(
                 f"PrivacyBudget: {type(data.participation).__name__} draws cohorts of a fixed size, and clients of "
@@ -152,6 +153,16 @@ class PrivacyBudget(Callback):
                 f"Stopped after round {trainer.global_step}: epsilon is {self._epsilon(task):.4g} with delta "
                 f"{self.delta:g}, and another round would exceed {self.stop_at_epsilon:g}."
             )
+
+
+def _known_to_nodes(data: Any, sampling: Sampling) -> Sampling:
+    """Return how cohorts are drawn as far as nodes do not know it: they are told the seed that cohorts follow from."""
+    if not isinstance(data, RemoteClients) or isinstance(sampling, EveryClient):
+        return sampling
+    rank_zero_info(
+        "Nodes know the seed of the cohorts, so epsilon counts each client as if it took part in all rounds."
+    )
+    return EveryClient(data.num_clients)
 
 
 def _noises(task: Any) -> tuple[Noise, ...]:
