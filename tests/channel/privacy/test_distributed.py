@@ -85,6 +85,11 @@ def test_without_a_bound_it_is_refused():
         shared(DistributedGaussianNoise(1.0), 0, bound=None)
 
 
+def test_updates_of_few_digits_are_refused():
+    with pytest.raises(ValueError, match=r"'dz' is torch\.bfloat16: sums are rounded .* 32 bits"):
+        DistributedGaussianNoise(1.0).apply(sent(dz=torch.ones(1, 2).bfloat16()), {}, exchange(0, bound=0.5), 1)
+
+
 def test_too_few_answers_end_the_fit():
     noise = DistributedGaussianNoise(1.0, answering=0.75)
     enough = {"answered": torch.tensor(3 / 4)}

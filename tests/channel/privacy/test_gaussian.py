@@ -59,9 +59,10 @@ def test_secure_noise_differs_every_time_and_has_the_same_spread():
     assert float((one - 1).std()) == pytest.approx(3.0 * 0.5 / 4, rel=6 / math.sqrt(2 * N))
 
 
-def test_sixteen_bit_values_stay_in_sixteen_bits():
-    after = GaussianNoise(1.0).apply({"dz": torch.ones(3, dtype=torch.bfloat16)}, aggregated())
-    assert after["dz"].dtype == torch.bfloat16
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_sums_of_few_digits_are_refused(dtype):
+    with pytest.raises(ValueError, match=r"'dz' is torch\.b?float16: sums are rounded .* 32 bits"):
+        GaussianNoise(1.0).apply({"dz": torch.ones(3, dtype=dtype)}, aggregated())
 
 
 def test_a_count_beside_the_update_takes_its_part_of_the_noise():
