@@ -9,11 +9,11 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info
 
-from fedlightning.channel.privacy import RDP, Accountant, Noise, Sampling, noises_of, sampling_of
-from fedlightning.channel.privacy.coverage import remembers
+from fedlightning.channel.privacy import RDP, Accountant, EveryClient, Noise, Sampling, noises_of, sampling_of
 from fedlightning.channel.privacy.sampling import FixedSizeSampling
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError
 from fedlightning.core.validation import require, require_instance
+from fedlightning.data.remote import RemoteClients
 
 
 class PrivacyBudget(Callback):
@@ -105,7 +105,7 @@ class PrivacyBudget(Callback):
                 f"PrivacyBudget: a {type(data).__name__} does not say how cohorts are drawn. Train with a "
                 "FederatedDataModule or RemoteClients."
             )
-        sampling = sampling_of(data.participation, data.num_clients)
+        sampling = _known_to_nodes(data, sampling_of(data.participation, data.num_clients))
         if isinstance(sampling, FixedSizeSampling) and _keeps_states(task):
             raise InvalidValueError(
                 f"PrivacyBudget: {type(data.participation).__name__} draws cohorts of a fixed size, and clients of "
@@ -155,6 +155,16 @@ class PrivacyBudget(Callback):
             )
 
 
+def _known_to_nodes(data: Any, sampling: Sampling) -> Sampling:
+    """Return how cohorts are drawn as far as nodes do not know it: they are told the seed that cohorts follow from."""
+    if not isinstance(data, RemoteClients) or isinstance(sampling, EveryClient):
+        return sampling
+    rank_zero_info(
+        "Nodes know the seed of the cohorts, so epsilon counts each client as if it took part in all rounds."
+    )
+    return EveryClient(data.num_clients)
+
+
 def _noises(task: Any) -> tuple[Noise, ...]:
     """Return the noise of each phase of a task.
 
@@ -182,4 +192,4 @@ def _keeps_states(task: Any) -> bool:
         return True
     channels = task.federation_options.channel
     of_phases = [channels.of(phase) for phase in range(len(bound.phases))]
-    return any(remembers(transform) for channel in of_phases for transform in channel.client)
+    return any(channel.remembers for channel in of_phases)

@@ -123,6 +123,11 @@ class Transform(ABC):
         """
         return {}
 
+    @property
+    def remembers(self) -> bool:
+        """Return whether something may be remembered of each client from one round to the next."""
+        return type(self).memory is not Transform.memory
+
     def public(self) -> Fields:
         """Return what the server tells all clients at the start, small tensors by name; empty for nothing."""
         return {}
@@ -215,7 +220,6 @@ class Aggregated:
 
     Attributes:
         exchange: The exchange that has ended.
-        counted: Number of clients whose updates count.
         divisors: What the sum over clients was divided by, by field: the size of the cohort, or N for increments of a
             mean over all clients.
         bound: Largest norm of one client's update over all its fields together; None if nothing bounds it.
@@ -224,7 +228,6 @@ class Aggregated:
     """
 
     exchange: Exchange
-    counted: int
     divisors: Mapping[str, float]
     bound: float | None
     purpose: int

@@ -65,6 +65,11 @@ class ByField(Transform):
                 found |= under(name, part.transform.memory({name: like[name]}))
         return found
 
+    @property
+    def remembers(self) -> bool:
+        """Return whether any transform remembers something of each client."""
+        return any(transform.remembers for transform in self.transforms.values())
+
     def public(self) -> Fields:
         """Return what the server tells clients at the start, for all transforms."""
         found: dict[str, Tensor] = {}

@@ -88,6 +88,11 @@ class Chain(Transform):
             name: value for part in self._parts for name, value in under(part.name, part.transform.memory(like)).items()
         }
 
+    @property
+    def remembers(self) -> bool:
+        """Return whether any transform remembers something of each client."""
+        return any(transform.remembers for transform in self.transforms)
+
     def public(self) -> Fields:
         """Return what the server tells clients at the start, for all transforms."""
         return {

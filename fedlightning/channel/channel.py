@@ -63,6 +63,12 @@ class Channel(Channels):
             for each in given:
                 require_instance(f"Channel({name}", each, kind, example)
             object.__setattr__(self, name, tuple(given))
+        for each in self.download:
+            if each.adds_noise or each.public():
+                raise InvalidValueError(
+                    f"Channel(download=[{each}]): it needs what clients send, and would do nothing to a broadcast. "
+                    "Leave it to Channel(client=[...]); compressors and Clip serve broadcasts."
+                )
         if self.aggregate is not None:
             require_instance("Channel(aggregate", self.aggregate, Aggregation, "Median()")
         if self.adversary is not None:
@@ -88,7 +94,7 @@ class Channel(Channels):
     @property
     def remembers(self) -> bool:
         """Return whether something may be remembered of each client from one round to the next."""
-        return any(type(each).memory is not Transform.memory for each in self.client)
+        return self.transform.remembers
 
     @property
     def needs_rows(self) -> bool:

@@ -39,18 +39,23 @@ class Broadcast:
     whole_bits: float
     bits: float | None = None
 
-    def total_bits(self, contacted: int, num_clients: int) -> float:
-        """Return the bits that are sent to all clients together.
+    def ways(self, contacted: int, num_clients: int) -> tuple[float, float]:
+        """Return the bits that are sent to all clients together, in either of two ways.
 
-        Clients that were not asked have to catch up before they are asked again. So either all N receive every
-        difference, or the contacted ones receive the whole message, whichever is less.
+        Clients that were not asked have to catch up before they are asked again. So either the contacted ones receive
+        the whole message, or all N follow every broadcast from the first one on, which is whole.
 
         Args:
             contacted: Number of clients that are asked.
             num_clients: N.
+
+        Returns:
+            The bits of whole messages to the contacted ones, and of what all N receive that follow.
         """
         whole = self.whole_bits * contacted
-        return whole if self.bits is None else min(whole, self.bits * num_clients)
+        if not self.known:
+            return whole, whole
+        return whole, (self.whole_bits if self.bits is None else self.bits) * num_clients
 
 
 def broadcast(

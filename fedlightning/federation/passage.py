@@ -41,6 +41,7 @@ class Passage:
             request: What the clients are asked, with terms; nobody has written into it.
         """
         self._chain = channel.transform
+        self._is_noisy = any(transform.adds_noise for transform in channel.client)
         self._aggregate = channel.aggregate
         self._buffers = request.buffers
         self._algorithm = algorithm
@@ -115,7 +116,9 @@ class Passage:
         return passed, under(self._name, {**memory, **begun}) if memory else {}
 
     def bound(self, answer: Answer) -> float | None:
-        """Return the largest norm that one client's answer has on the wire; None if nothing bounds it."""
+        """Return the largest norm that one client's answer has on the wire; None if nothing bounds it, or noise."""
+        if self._is_noisy:
+            return None
         names = list(self._differences.of(answer.update, answer.client_ids))
         names += [BUFFERS] if answer.buffers.shape[1] else []
         return self._chain.bound(None, names, self._exchange)

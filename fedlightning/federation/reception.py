@@ -91,12 +91,16 @@ class Reception:
         )
         return replace(request, message=sent.message)
 
-    def bits(self, request: Request, contacted: int) -> float | None:
-        """Return the bits of a request to all contacted clients together; None if it passed through no channel."""
+    def bits(self, request: Request, contacted: int) -> tuple[float, float] | None:
+        """Return the bits of a request to all clients, in either of two ways; None if it passed through no channel.
+
+        See :meth:`~fedlightning.federation.broadcasts.Broadcast.ways`.
+        """
         if self._sent is None or self._sent[0] != request.stamp or request.terms is None:
             return None
         _, sent, told, num_clients = self._sent
-        return sent.total_bits(contacted, num_clients) + told * contacted
+        whole, following = sent.ways(contacted, num_clients)
+        return whole + told * contacted, following + told * contacted
 
     def cohort(self, request: Request, roster: Roster, by_samples: bool, algorithm: Algorithm) -> ThroughChannel | None:
         """Return what puts the answers to a request together; None where they pass through no channel."""

@@ -182,7 +182,9 @@ class FederatedServer:
         if self.reception is not None:
             bits = self.reception.bits(request, contacted)
             dense = 8.0 * self.point.element_size() * (floats(request.message) + len(request.buffers)) * contacted
-            self.traffic.download_bits += dense if bits is None else bits
+            whole, following = (dense, dense) if bits is None else bits
+            self.traffic.whole_bits += whole
+            self.traffic.following_bits += following
 
     def aggregate(
         self,
@@ -275,7 +277,7 @@ class FederatedServer:
         found = {"server": state, "upload": self.traffic.upload, "download": self.traffic.download}
         if self.reception is None:
             return found
-        bits = [self.traffic.upload_bits, self.traffic.download_bits]
+        bits = [self.traffic.upload_bits, self.traffic.whole_bits, self.traffic.following_bits]
         return {**found, "bits": bits, "channel": self.reception.state_dict()}
 
     def resume_channel(self, stored: Mapping[str, Any] | None) -> None:

@@ -44,7 +44,6 @@ class ThroughChannel(CohortMean):
         self._algorithm = algorithm
         self._differences = Differences(algorithm, request)
         self._ranges: dict[str, tuple[float, float]] = {}
-        self._counted: list[int] = []
         self._values: dict[str, Tensor] | None = None
 
     def add(self, answer: Answer) -> None:
@@ -65,13 +64,11 @@ class ThroughChannel(CohortMean):
     def gather(self, processes: Processes, device: torch.device) -> None:
         """Add up the answers of all processes."""
         super().gather(processes, device)
-        self._counted = self.accepted
         if processes.count > 1:
             self._reports.gather(processes, device)
-            everywhere = processes.collect((self.accepted, self.bits, self._ranges))
-            self._counted = [client for clients, _, _ in everywhere for client in clients]
-            self.bits = sum(bits for _, bits, _ in everywhere)
-            for _, _, ranges in everywhere:
+            everywhere = processes.collect((self.bits, self._ranges))
+            self.bits = sum(bits for bits, _ in everywhere)
+            for _, ranges in everywhere:
                 for name, (low, high) in ranges.items():
                     lowest, highest = self._ranges.get(name, (low, high))
                     self._ranges[name] = min(low, lowest), max(high, highest)
@@ -131,7 +128,6 @@ class ThroughChannel(CohortMean):
         for place, release in enumerate(self._channel.server):
             aggregated = Aggregated(
                 exchange,
-                len(self._counted),
                 {name: divisors[name] for name in flat},
                 bound,
                 derive_seed(RELEASE, place),

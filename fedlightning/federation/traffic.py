@@ -18,13 +18,20 @@ class Traffic:
         upload: Numbers sent from clients to the server.
         download: Numbers sent from the server to clients.
         upload_bits: Bits that clients' updates take on the wire, where a channel says so.
-        download_bits: Bits that the server's messages take.
+        whole_bits: Bits of the server's messages, sent whole to those that are asked.
+        following_bits: Bits of its messages if all clients follow every one of them, of which a channel sends changes.
     """
 
     upload: int = 0
     download: int = 0
     upload_bits: float = 0.0
-    download_bits: float = 0.0
+    whole_bits: float = 0.0
+    following_bits: float = 0.0
+
+    @property
+    def download_bits(self) -> float:
+        """Bits that the server's messages take in the cheaper of the two ways, taken from the first round on."""
+        return min(self.whole_bits, self.following_bits)
 
     def copy(self) -> Traffic:
         """Return a copy of the present counts."""

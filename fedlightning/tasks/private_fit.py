@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 def check_private_fit(task: FederatedLightningModule, data: Any) -> None:
     """Refuse a fit with noise that does not hide clients, and say what is logged without noise.
 
+    Parts of a user's own pass: what they hide is not known here, and :class:`~fedlightning.callbacks.PrivacyBudget`
+    refuses them.
+
     Args:
         task: Attached to a trainer.
         data: The data module.
@@ -27,14 +30,14 @@ def check_private_fit(task: FederatedLightningModule, data: Any) -> None:
             clients could compute the noise, or processes would draw different noise.
     """
     options, trainer = task.federation_options, task.trainer
-    if options.channel is None or not noises_of(options.channel, task.algorithm):
+    draws = [] if options.channel is None else drawing(options.channel, task.algorithm)
+    if not (draws and noises_of(options.channel, task.algorithm)):
         return
     if trainer.precision == "16-mixed":
         raise InvalidValueError(
             "precision='16-mixed': a round is undone where the numbers of one client overflow, which tells of this "
             "client without noise. Use 'bf16-mixed'."
         )
-    draws = drawing(options.channel, task.algorithm)
     seeded = next((each for each in draws if not each.secure), None)
     if isinstance(data, RemoteClients) and seeded is not None:
         raise InvalidValueError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from types import SimpleNamespace
 
 import pytest
 from lightning.pytorch.loggers import CSVLogger
@@ -12,6 +13,7 @@ from fedlightning.callbacks import PrivacyBudget
 from fedlightning.channel import AdaptiveClip, Channel, Clip, DistributedGaussianNoise, GaussianNoise, PerPhase
 from fedlightning.channel.privacy import PLD
 from fedlightning.core.requirements import how_to_install
+from fedlightning.data.remote import RemoteClients
 from fedlightning.participation import FirstResponders, Full, Poisson, Uniform
 from fedlightning.tasks import ClientNumbers, PersonalQuadratic, QuadraticSaddle
 from tests.support.small import trainer
@@ -90,6 +92,21 @@ def test_all_clients_in_every_round(tmp_path):
     run = fit(tmp_path, PrivacyBudget(DELTA), noisy(8.0), participation=Full())
     account = dp_accounting.rdp.RdpAccountant().compose(dp_accounting.GaussianDpEvent(8.0), 4)
     assert epsilon_of(run) == pytest.approx(account.get_epsilon(DELTA), rel=1e-6)
+
+
+@pytest.mark.parametrize("participation", [Poisson(RATE), Uniform(size=30)])
+def test_nodes_know_who_took_part(tmp_path, participation):
+    task = fit(tmp_path, PrivacyBudget(DELTA), noisy(4.0)).lightning_module
+    budget, there = (
+        PrivacyBudget(DELTA),
+        SimpleNamespace(global_step=4, should_stop=False, callback_metrics={}, loggers=[]),
+    )
+    there.datamodule = RemoteClients(N, participation)
+    budget.on_train_start(there, task)
+    budget.on_train_batch_end(there, task, None, None, 3)
+    account = dp_accounting.rdp.RdpAccountant()
+    account.compose(dp_accounting.GaussianDpEvent(4.0), 4)
+    assert epsilon_of(there) == pytest.approx(account.get_epsilon(DELTA), rel=1e-6)
 
 
 def test_the_tight_account(tmp_path):

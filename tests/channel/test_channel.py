@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fedlightning.channel import Channel, Clip, PerPhase, SignFlip
+from fedlightning.channel import AdaptiveClip, ByField, Channel, Clip, DistributedGaussianNoise, PerPhase, SignFlip
+from fedlightning.channel.chain import Chain
 from fedlightning.core.serialisation import from_config, to_config
 from tests.support.transforms import Halved, Jitter, Middle, Shift
 
@@ -34,7 +35,9 @@ def test_what_a_channel_presupposes():
 
 def test_whether_clients_are_remembered():
     assert not Channel(client=[Clip(1.0), Jitter()], server=[Shift()]).remembers
+    assert not Channel(client=[ByField({"z": Clip(1.0)})]).remembers
     assert Channel(client=[Clip(1.0), Halved()]).remembers
+    assert Channel(client=[ByField({"z": Chain([Halved()])})]).remembers
 
 
 @pytest.mark.parametrize(
@@ -51,6 +54,14 @@ def test_whether_clients_are_remembered():
 def test_what_is_none_is_refused_by_name(wrong):
     with pytest.raises(TypeError, match=rf"Channel\({next(iter(wrong))}=.*expected"):
         Channel(**wrong)
+
+
+@pytest.mark.parametrize(
+    "useless", [DistributedGaussianNoise(1.0), AdaptiveClip(0.5, 1.0), ByField({"z": AdaptiveClip(0.5, 1.0)})]
+)
+def test_what_would_do_nothing_to_a_broadcast_is_refused(useless):
+    with pytest.raises(ValueError, match=r"Channel\(download=\[.*would do nothing to a broadcast"):
+        Channel(download=[Clip(1.0), useless])
 
 
 @pytest.mark.parametrize("wrong", [[], Clip(1.0), [Clip(1.0)], "x"])

@@ -20,6 +20,14 @@ Z = torch.tensor([3.0, 4.0])
 
 
 @dataclass(frozen=True)
+class Held(Halved):
+    """Halves, and has nothing to be told."""
+
+    def public(self):
+        return {}
+
+
+@dataclass(frozen=True)
 class Message:
     z: Any
     t: int = 0
@@ -35,7 +43,7 @@ def test_without_transforms_the_message_is_whole():
     sent = broadcast(asked, Channel(), {}, {})
     assert (sent.message is asked.message, sent.known, sent.memory, sent.bits) == (True, {}, {}, None)
     assert sent.whole_bits == 64 + 64 + 32  # two numbers, a whole number of 64 bits, a buffer
-    assert sent.total_bits(4, 10) == 4 * 160
+    assert sent.ways(4, 10) == (4 * 160, 4 * 160)
 
 
 def test_the_first_travels_whole_and_later_ones_as_differences():
@@ -51,7 +59,7 @@ def test_the_first_travels_whole_and_later_ones_as_differences():
 
 
 def test_memory_goes_on_and_bits_are_those_of_the_differences():
-    channel = Channel(download=[Halved()])
+    channel = Channel(download=[Held()])
     first = broadcast(request(0 * Z), channel, {}, {})
     second = broadcast(request(Z), channel, first.known, first.memory)
     torch.testing.assert_close(second.message.z, Z / 2)
@@ -59,8 +67,8 @@ def test_memory_goes_on_and_bits_are_those_of_the_differences():
     third = broadcast(request(Z), channel, second.known, second.memory)
     torch.testing.assert_close(third.message.z, Z)
     assert (third.whole_bits, third.bits) == (160, 128)
-    assert third.total_bits(10, 10) == 1280
-    assert third.total_bits(4, 10) == 640  # whole messages to four are less than differences to all
+    assert first.ways(4, 10) == (640, 1600)  # those who follow need the whole message once
+    assert third.ways(4, 10) == (640, 1280)
 
 
 def test_a_field_that_comes_back_or_changes_its_length_travels_whole():

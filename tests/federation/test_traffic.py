@@ -13,7 +13,7 @@ from tests.support.federations import loop_for, quadratic, responders
 
 
 def test_with_a_channel_bytes_are_those_of_bits():
-    before, after = Traffic(10, 20, 80.0, 160.0), Traffic(15, 40, 100.0, 320.0)
+    before, after = Traffic(10, 20, 80.0, 160.0, 999.0), Traffic(15, 40, 100.0, 999.0, 320.0)
     dense = after.metrics(before, width=4)
     assert (dense["upload_bytes"], dense["round_download_bytes"]) == (60, 80)
     packed = after.metrics(before, width=4, bits=True)

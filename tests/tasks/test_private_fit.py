@@ -12,6 +12,7 @@ from fedlightning.data.remote import RemoteClients
 from fedlightning.tasks import ClientNumbers, QuadraticSaddle
 from fedlightning.tasks.private_fit import check_private_fit
 from tests.support.small import trainer
+from tests.support.transforms import Shift
 
 NOISE = Channel(client=[Clip(1.0)], server=[GaussianNoise(1.0)])
 SECURE = Channel(client=[Clip(1.0)], server=[GaussianNoise(1.0, secure=True)])
@@ -33,7 +34,7 @@ def test_a_fit_with_noise_says_what_has_none(tmp_path, capfd, caplog):
     )
 
 
-@pytest.mark.parametrize("channel", [None, Channel(client=[Clip(1.0)])])
+@pytest.mark.parametrize("channel", [None, Channel(client=[Clip(1.0)]), Channel(server=[Shift()])])
 def test_without_noise_everything_goes(channel):
     check_private_fit(attached(channel, precision="16-mixed"), None)
 

@@ -9,8 +9,6 @@ from typing import Any
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.algorithms.fiaelt import FIAELT
 from fedlightning.channel.base import Release, Transform
-from fedlightning.channel.by_field import ByField
-from fedlightning.channel.chain import Chain
 from fedlightning.channel.channel import Channel, Channels
 from fedlightning.channel.privacy.adaptive_clip import AdaptiveClip
 from fedlightning.channel.privacy.distributed import DistributedGaussianNoise
@@ -51,15 +49,6 @@ def drawing(channels: Channels, algorithm: Algorithm) -> list[Noise | AdaptiveCl
     of_phases = [channels.of(phase) for phase in range(len(algorithm.phases))]
     parts = [part for channel in of_phases if channel is not None for part in (*channel.client, *channel.server)]
     return [each for part in parts for each in _inside(part) if isinstance(each, Noise | AdaptiveClip)]
-
-
-def remembers(transform: Transform) -> bool:
-    """Return whether a transform, or one inside it, keeps something of each client from round to round."""
-    passing_on = (Chain, ByField)
-    return any(
-        isinstance(each, Transform) and type(each).memory is not Transform.memory and not isinstance(each, passing_on)
-        for each in _inside(transform)
-    )
 
 
 def _noise_of(channel: Channel) -> Noise | None:

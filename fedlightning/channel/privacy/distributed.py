@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 
 from fedlightning.channel.base import Exchange, Fields, Sent, Transform
-from fedlightning.channel.privacy.gaussian import multiplier_beside_counts, refuse_statistics
+from fedlightning.channel.privacy.gaussian import multiplier_beside_counts, refuse_few_digits, refuse_statistics
 from fedlightning.channel.privacy.normal_draws import normal_like
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.validation import require
@@ -50,7 +50,8 @@ class DistributedGaussianNoise(Transform):
         """Return the values with each client's share of the noise.
 
         Raises:
-            ValueError: If nothing bounds the clients' updates, or statistics are averaged.
+            ValueError: If nothing bounds the clients' updates, statistics are averaged, or numbers have fewer than 32
+                bits.
         """
         if exchange.bound is None:
             raise InvalidValueError(
@@ -58,6 +59,7 @@ class DistributedGaussianNoise(Transform):
                 "Put Clip(norm=...) before it, after all that may enlarge updates."
             )
         refuse_statistics(sent.values)
+        refuse_few_digits(sent.values)
         multiplier = multiplier_beside_counts(self.multiplier, exchange.spent)
         std = multiplier * exchange.bound / math.sqrt(self.answering * exchange.cohort)
         noisy = {name: value.clone() for name, value in sent.values.items()}

@@ -43,8 +43,8 @@ class GaussianNoise(Release):
         """Return the values with noise.
 
         Raises:
-            ValueError: If nothing bounds the clients' updates, a noisy count has used up the noise, or statistics are
-                averaged.
+            ValueError: If nothing bounds the clients' updates, a noisy count has used up the noise, statistics are
+                averaged, or numbers have fewer than 32 bits.
         """
         if aggregated.bound is None:
             raise InvalidValueError(
@@ -52,6 +52,7 @@ class GaussianNoise(Release):
                 "hides it. Put Clip(norm=...) into the channel's client transforms, after all that may enlarge updates."
             )
         refuse_statistics(values)
+        refuse_few_digits(values)
         std = multiplier_beside_counts(self.multiplier, aggregated.spent) * aggregated.bound
         if self.noise_cohort_size is not None:
             std *= aggregated.exchange.divisor / self.noise_cohort_size
@@ -78,6 +79,23 @@ def refuse_statistics(values: Fields) -> None:
             "buffers='average': with noise, the running variances of BatchNorm may fall below zero. Leave statistics "
             "at the clients (buffers='local'), or normalise by groups."
         )
+
+
+def refuse_few_digits(values: Fields) -> None:
+    """Refuse noise on sums in 16 bits, which one client may move by more than its norm, as every entry is rounded.
+
+    Args:
+        values: What clients send, by field.
+
+    Raises:
+        ValueError: If a field has fewer than 32 bits a number.
+    """
+    for name, value in values.items():
+        if value.dtype.itemsize < 4:
+            raise InvalidValueError(
+                f"'{name}' is {value.dtype}: sums are rounded before noise is added, so that one client moves them by "
+                "more than noise is made for. Keep parameters in 32 bits, e.g. by precision='bf16-mixed'."
+            )
 
 
 def multiplier_beside_counts(multiplier: float, spent: float) -> float:

@@ -92,7 +92,7 @@ def test_bits_of_both_directions_by_hand():
     run(loop, rounds_of(algorithm, 3, size=4))
     increment, whole = 2 * (2 * 64 + 2 * 3), 2 * DIM * 64
     assert loop.server.traffic.upload_bits == 3 * 4 * increment
-    assert loop.server.traffic.download_bits == 4 * whole + 2 * CLIENTS * increment  # all N follow
+    assert loop.server.traffic.download_bits == CLIENTS * whole + 2 * CLIENTS * increment  # all N follow
     assert loop.upload == 3 * 4 * 2 * DIM
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
 
 from fedlightning import algorithms as fl
@@ -11,8 +9,7 @@ from fedlightning.channel import Channel, Clip, PerPhase, SignFlip
 from fedlightning.channel.by_field import ByField
 from fedlightning.channel.chain import Chain
 from fedlightning.channel.privacy import AdaptiveClip, DistributedGaussianNoise, GaussianNoise, noises_of
-from fedlightning.channel.privacy.coverage import remembers
-from tests.support.transforms import Halved, Middle, Shift
+from tests.support.transforms import Middle, Shift
 
 NOISE = GaussianNoise(1.0)
 SHARES = DistributedGaussianNoise(1.0)
@@ -74,15 +71,3 @@ def test_algorithms_that_noise_does_not_cover(channel, algorithm, message):
 
 def test_an_algorithm_of_means_is_covered():
     assert noises_of(Channel(server=[NOISE]), fl.FIAELT(beta=10.0)) == (NOISE,)
-
-
-def test_memories_of_transforms_are_found_wherever_they_are():
-    @dataclass(frozen=True)
-    class Inside(Halved):
-        inner: Clip = Clip(1.0)
-
-    assert remembers(Halved())
-    assert remembers(ByField({"z": Halved()}))
-    assert remembers(Chain([Clip(1.0), Chain([Halved()])]))
-    assert remembers(Inside())
-    assert not remembers(Chain([Clip(1.0), ByField({"z": AdaptiveClip(0.5, 1.0)})]))

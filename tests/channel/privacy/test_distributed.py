@@ -8,9 +8,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedlightning.channel import Clip
+from fedlightning.algorithms import FedAvg
+from fedlightning.channel import Channel, Clip
 from fedlightning.channel.chain import Chain
 from fedlightning.channel.privacy import AdaptiveClip, DistributedGaussianNoise
+from tests.support.federations import quadratic, rounds_of
+from tests.support.nodes import NODES, NUMBERS, assert_same, both
 from tests.support.transforms import exchange, sent
 
 N = 20_000
@@ -82,6 +85,11 @@ def test_without_a_bound_it_is_refused():
         shared(DistributedGaussianNoise(1.0), 0, bound=None)
 
 
+def test_updates_of_few_digits_are_refused():
+    with pytest.raises(ValueError, match=r"'dz' is torch\.bfloat16: sums are rounded .* 32 bits"):
+        DistributedGaussianNoise(1.0).apply(sent(dz=torch.ones(1, 2).bfloat16()), {}, exchange(0, bound=0.5), 1)
+
+
 def test_too_few_answers_end_the_fit():
     noise = DistributedGaussianNoise(1.0, answering=0.75)
     enough = {"answered": torch.tensor(3 / 4)}
@@ -99,3 +107,12 @@ def test_answers_of_a_poisson_cohort_are_counted_by_its_own_size():
 def test_wrong_arguments_are_named(wrong):
     with pytest.raises(ValueError, match=r"DistributedGaussianNoise\("):
         DistributedGaussianNoise(**wrong)
+
+
+def test_answers_of_nodes_count_though_noise_makes_them_longer_than_the_clip(tmp_path):
+    channel, algorithm = Channel(client=[Clip(0.1), DistributedGaussianNoise(2.0)]), FedAvg(lr=0.05)
+    here, there, results = both(
+        lambda: quadratic(algorithm), NUMBERS, rounds_of(algorithm, 2, size=4), NODES, tmp_path, channels=channel
+    )
+    assert_same(here, there, results, tmp_path, NODES)
+    assert all(float(result.metrics["left_out"]) == 0 for pair in results for result in pair)

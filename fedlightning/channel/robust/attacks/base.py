@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -41,7 +42,7 @@ class Attack(ABC):
             own: The updates of the adversarial clients of this process, ``[M, n]``; M may be 0.
             client_ids: Their ids.
             honest: What the honest clients of the cohort send.
-            exchange: Between whom updates pass, and when.
+            exchange: Between whom updates pass, and when; its cohort is that of the clients whose updates count.
             purpose: Distinguishes the field, for :meth:`Exchange.generator`.
         """
 
@@ -67,11 +68,12 @@ class Attack(ABC):
         acts = torch.tensor([client in among for client in client_ids], dtype=torch.bool)
         masks = [mask.to(part.device) for mask, part in zip(acts.split([*map(len, parts)]), parts, strict=True)]
         present = torch.tensor(len(ids), device=parts[0].device)
-        if not int(present if processes is None else processes.sum(present)):
+        adversaries = int(present if processes is None else processes.sum(present))
+        if not adversaries:
             return list(parts)
         own = torch.cat([part[mask] for mask, part in zip(masks, parts, strict=True)])
         honest = HonestRows([part[~mask] for mask, part in zip(masks, parts, strict=True)], processes)
-        forged = self.forge(own, ids, honest, exchange, purpose)
+        forged = self.forge(own, ids, honest, replace(exchange, cohort=honest.count + adversaries), purpose)
         limits = torch.finfo(own.dtype)
         sent = forged.clamp(limits.min, limits.max).to(own.dtype).split([int(mask.sum()) for mask in masks])
         return [part.masked_scatter(mask[:, None], new) for part, mask, new in zip(parts, masks, sent, strict=True)]

@@ -27,6 +27,13 @@ def test_z_of_the_paper_is_where_enough_honest_clients_lie_beyond():
     torch.testing.assert_close(sent[0], expected)
 
 
+def test_clients_that_did_not_answer_are_no_adversaries():
+    rows = drawn(50)
+    sent = ALIE(clients=range(24), z=None).act([rows], range(50), exchange(cohort=80, num_clients=80), 0)[0]
+    expected = rows[24:].mean(dim=0) + norm.ppf(24 / 26) * rows[24:].std(dim=0)
+    torch.testing.assert_close(sent[0], expected)
+
+
 def test_one_honest_client_has_no_spread():
     sent = ALIE(clients=[0, 1]).act([drawn(3)], range(3), exchange(), 0)[0]
     torch.testing.assert_close(sent, drawn(3)[2].expand(3, -1))
