@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -24,6 +24,12 @@ class ComparisonParser(ArgumentParser):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Build the parser; abbreviated options (``--trainer.max_step``) count as misspelt."""
         super().__init__(*args, **{"allow_abbrev": False, **kwargs})
+
+    def parse_args(self, args: Sequence[str] | None = None, *given: Any, **options: Any) -> Any:  # type: ignore[override]
+        """Parse arguments; null reaches the classes within classes, to which jsonargparse hands it on as ``None``."""
+        if args is not None and not self.exit_on_error:
+            args = [f"{each.removesuffix('=None')}=null" if each.endswith("=None") else each for each in args]
+        return super().parse_args(args, *given, **options)
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """End the process with the message from :func:`plain`; nested parsers leave this to the outermost."""
