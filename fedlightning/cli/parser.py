@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from jsonargparse import ArgumentParser
 
 from fedlightning.cli.complaints import did_you_mean, no_argument, no_class, no_name, no_option, own_classes
-from fedlightning.cli.kinds import wrong_kind
+from fedlightning.cli.kinds import base_class, wrong_kind
 from fedlightning.cli.wording import Complaint, Subject, allows_none, deepest_complaints
 
 _COMMANDS = ("fit", "validate", "test", "predict")
@@ -163,14 +163,15 @@ def _wrong_kind(complaint: Complaint, parser: ArgumentParser | None) -> str:
 
 
 def _abstract_class(complaint: Complaint, parser: ArgumentParser | None) -> str:
-    return f"{_where(complaint)}: this is a base class of which no object can be made. Give one of its subclasses."
+    return base_class(_where(complaint), complaint.details[0] or complaint.given or "this")
 
 
 def _required(complaint: Complaint, parser: ArgumentParser | None) -> str:
     names = complaint.details[0].split(", ")
     owner = "" if complaint.owner is None else f"{complaint.owner.rpartition('.')[2]} needs {complaint.details[0]}. "
     keys = (_option(f"{complaint.key}.{name}" if complaint.key else name) for name in names)
-    return f"{owner}Give {' '.join(f'--{key}=...' for key in keys)}, or a config (-c) that has it."
+    config = "" if parser is not None and "config" not in _options(parser) else ", or a config (-c) that has it"
+    return f"{owner}Give {' '.join(f'--{key}=...' for key in keys)}{config}."
 
 
 def _option(key: str) -> str:

@@ -68,6 +68,12 @@ def test_options_that_are_missing_are_named_as_the_command_line_has_them(subcomm
     assert capsys.readouterr().err == "fedlightning: Give --data=... --model=..., or a config (-c) that has it.\n"
 
 
+def test_a_command_without_configs_proposes_none(capsys):
+    with pytest.raises(SystemExit):
+        main(["privacy", "noise", "--epsilon=1", "--delta=1e-5", "--rounds=3"])
+    assert capsys.readouterr().err == "fedlightning: Give --clients=....\n"
+
+
 def test_a_message_that_is_not_understood_is_left_alone():
     assert plain("Something new") == "Something new"
 
