@@ -335,7 +335,7 @@ OPTIONS: list[tuple[str, Callable[[Any], Any], list[tuple[Any, type[BaseExceptio
     (
         "DomainAdaptation",
         lambda v: DomainAdaptation(a.FedSGDA(0.1), **v),
-        [({"adversary": "dann"}, T, "expected a Adversary object")],
+        [({"adversary": "dann"}, T, "expected an Adversary object")],
     ),
     (
         "PersonalizedClassification.personal",

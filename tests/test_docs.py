@@ -16,6 +16,7 @@ from torch.utils.data import TensorDataset
 
 from fedlightning import FederatedDataModule, algorithms
 from fedlightning.algorithms import FedAvg, FedMM
+from fedlightning.channel import Channel, Clip
 from fedlightning.cli import FederatedCLI, main
 from fedlightning.participation import Uniform
 from fedlightning.tasks import ClientNumbers, QuadraticSaddle
@@ -120,6 +121,12 @@ def test_task_learns_the_line(readme):
     for algorithm in (FedAvg(lr=0.05), FedMM(lr=[0.05, 0.02], mu=1.0)):
         trainer = fit(robust_line(algorithm), data, rounds=60)
         assert trainer.callback_metrics["val_mse"] < 0.01 * truth.square().sum()
+
+
+def test_the_short_algorithm_goes_through_a_channel(readme):
+    task = QuadraticSaddle(readme("short algorithm").FedAvgM(lr=0.02), channel=Channel(client=[Clip(norm=0.01)]))
+    fit(task, ClientNumbers(local_steps=3), rounds=1)
+    assert 0 < task.server_state.m.norm() <= 0.01 * (1 + 1e-6)
 
 
 def test_algorithm_reaches_the_saddle(readme):
@@ -241,6 +248,17 @@ def test_table_names_every_algorithm():
 
 
 LINKED = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+IMPORTED = re.compile(r"^\s*(?:import|from) (lightning|fedlightning)\b", re.M)
+
+
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: str(page.relative_to(ROOT)))
+def test_examples_import_fedlightning_before_lightning(page):
+    """Each by itself: beside a CPU-only torch the other order ends in torchvision's missing operators."""
+    for code in re.findall(r"^```python[^\n]*\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE):
+        imported = IMPORTED.findall(code)
+        assert imported[:1] != ["lightning"], f"{page.name}: lightning comes first in\n{code}"
 
 
 def anchors(page):

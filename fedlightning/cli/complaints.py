@@ -12,6 +12,8 @@ from fedlightning.cli import sources
 
 _PACKAGES = (
     "algorithms",
+    "channel",
+    "channel.privacy",
     "data",
     "federation.client_states",
     "local",

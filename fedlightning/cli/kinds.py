@@ -55,6 +55,18 @@ def wrong_kind(where: str, path: str | None, expected: str) -> str:
     return f"{where}: {given}expected {words}{such}."
 
 
+def base_class(where: str, path: str) -> str:
+    """Return the message about a base class, given itself or taken where no class is named.
+
+    Args:
+        where: Key, and the value if it is short, as on the command line.
+        path: The base class.
+    """
+    _, examples = _KINDS.get(path.rpartition(".")[2], ("", ()))
+    such = f"a class_path such as {' or '.join(examples)}" if examples else "the class_path of one of its subclasses"
+    return f"{where}: {path} is a base class of which no object can be made. Give {such}."
+
+
 def _described(path: str) -> str:
     """Return what a class is, or nothing if it is of no known kind."""
     module, _, name = path.rpartition(".")

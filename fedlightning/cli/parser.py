@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
 from jsonargparse import ArgumentParser
 
 from fedlightning.cli.complaints import did_you_mean, no_argument, no_class, no_name, no_option, own_classes
-from fedlightning.cli.kinds import wrong_kind
+from fedlightning.cli.kinds import base_class, wrong_kind
 from fedlightning.cli.wording import Complaint, Subject, allows_none, deepest_complaints
 
 _COMMANDS = ("fit", "validate", "test", "predict")
@@ -24,6 +24,12 @@ class ComparisonParser(ArgumentParser):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Build the parser; abbreviated options (``--trainer.max_step``) count as misspelt."""
         super().__init__(*args, **{"allow_abbrev": False, **kwargs})
+
+    def parse_args(self, args: Sequence[str] | None = None, *given: Any, **options: Any) -> Any:  # type: ignore[override]
+        """Parse arguments; null reaches the classes within classes, to which jsonargparse hands it on as ``None``."""
+        if args is not None and not self.exit_on_error:
+            args = [f"{each.removesuffix('=None')}=null" if each.endswith("=None") else each for each in args]
+        return super().parse_args(args, *given, **options)
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """End the process with the message from :func:`plain`; nested parsers leave this to the outermost."""
@@ -157,14 +163,15 @@ def _wrong_kind(complaint: Complaint, parser: ArgumentParser | None) -> str:
 
 
 def _abstract_class(complaint: Complaint, parser: ArgumentParser | None) -> str:
-    return f"{_where(complaint)}: this is a base class of which no object can be made. Give one of its subclasses."
+    return base_class(_where(complaint), complaint.details[0] or complaint.given or "this")
 
 
 def _required(complaint: Complaint, parser: ArgumentParser | None) -> str:
     names = complaint.details[0].split(", ")
     owner = "" if complaint.owner is None else f"{complaint.owner.rpartition('.')[2]} needs {complaint.details[0]}. "
     keys = (_option(f"{complaint.key}.{name}" if complaint.key else name) for name in names)
-    return f"{owner}Give {' '.join(f'--{key}=...' for key in keys)}, or a config (-c) that has it."
+    config = "" if parser is not None and "config" not in _options(parser) else ", or a config (-c) that has it"
+    return f"{owner}Give {' '.join(f'--{key}=...' for key in keys)}{config}."
 
 
 def _option(key: str) -> str:

@@ -32,7 +32,7 @@ class Subject(Enum):
     WRONG_KIND = auto()
     """The class is not of the kind that the argument takes (name of the base class)."""
     ABSTRACT_CLASS = auto()
-    """The class is abstract or a protocol, so that no object of it can be made (no details)."""
+    """The class is abstract or a protocol, without objects (class path, empty if it is the value)."""
     REQUIRED = auto()
     """Arguments are missing (their names, separated by ", ")."""
     CHOICE = auto()
@@ -92,7 +92,7 @@ _PATTERNS = tuple(
         (Subject.MISSING_MODULE, r"No module named '(.+)'"),
         (Subject.WRONG_KIND, r"Import path (?:\S+ )?does not correspond to a subclass of (\w+)"),
         (Subject.WRONG_KIND, r"Type .* expects a .*to be a subclass of <class '(?:[^'\n]*\.)?(\w+)'>\.?"),
-        (Subject.ABSTRACT_CLASS, r"Expected an instantiatable class, but .*is (?:abstract|a protocol)"),
+        (Subject.ABSTRACT_CLASS, r"Expected an instantiatable class, but (\S*?) ?is (?:abstract|a protocol)"),
         (Subject.REQUIRED, r"the following arguments are required: (.+)"),
         (Subject.CHOICE, r"Expected a typing\.Literal\[(.+)\]"),
         (Subject.TYPE, r"Expected (?:an? )?<class '(?:[^'\n]*\.)?(\w+)'>"),

@@ -145,7 +145,8 @@ def require_instance(argument: str, value: object, expected: type, example: str)
     """
     if not isinstance(value, expected):
         shown = value.__name__ if isinstance(value, type) else repr(value)
-        raise InvalidTypeError(f"{argument}={shown}): expected a {expected.__name__} object, e.g. {example}.")
+        article = "an" if expected.__name__[0] in "AEIOU" else "a"
+        raise InvalidTypeError(f"{argument}={shown}): expected {article} {expected.__name__} object, e.g. {example}.")
 
 
 def _require_varying(given: str, field: Field[Any]) -> None:

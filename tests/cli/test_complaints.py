@@ -67,3 +67,4 @@ def test_the_package_s_own_classes_are_found_by_name():
     exported = {name for name, value in vars(algorithms).items() if isinstance(value, type) and name == value.__name__}
     assert exported <= set(paths)
     assert paths["FedAvg"] == "fedlightning.algorithms.FedAvg"
+    assert (paths["Clip"], paths["PLD"]) == ("fedlightning.channel.Clip", "fedlightning.channel.privacy.PLD")

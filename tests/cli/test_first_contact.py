@@ -141,8 +141,9 @@ def test_help_of_subcommands_says_whole_sentences(subcommand, capsys, monkeypatc
     [
         (
             "--model.oracle=fedlightning.oracle.ClientBatching",
-            "model.init_args.oracle=fedlightning.oracle.ClientBatching: this is a base class of which no object can be "
-            "made. Give one of its subclasses.",
+            "model.init_args.oracle=fedlightning.oracle.ClientBatching: fedlightning.oracle.ClientBatching is a base "
+            "class of which no object can be made. Give a class_path such as fedlightning.oracle.Vectorized or "
+            "fedlightning.oracle.Sequential.",
         ),
         (
             "--model.client_storage=OnHots",

@@ -7,7 +7,7 @@ from importlib import import_module
 import pytest
 
 from fedlightning.cli import main
-from fedlightning.cli.kinds import wrong_kind
+from fedlightning.cli.kinds import base_class, wrong_kind
 from fedlightning.federation.client_states import Storage
 from fedlightning.local import StoppingRule
 from fedlightning.participation import Participation
@@ -70,3 +70,17 @@ def test_a_class_of_another_kind_takes_one_line(argument, said, capsys):
     (line,) = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("Seed set")]
     assert line.startswith("fedlightning: ")
     assert f"{argument.partition('=')[2]}: {said}" in line
+
+
+def test_a_channel_without_a_class_is_answered_with_those_there_are(capsys):
+    with pytest.raises(SystemExit):
+        main(["fit", *of("classification", "fed_avg"), *SMALL, "--model.channel={client: []}"])
+    assert "Give a class_path such as fedlightning.channel.Channel or fedlightning.channel.PerPhase." in (
+        capsys.readouterr().err
+    )
+
+
+def test_a_base_class_of_no_known_kind_is_answered_without_examples():
+    assert base_class("model.a", "my.Base") == (
+        "model.a: my.Base is a base class of which no object can be made. Give the class_path of one of its subclasses."
+    )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fedlightning.cli import main
+from fedlightning.channel import CenteredClipping, Channel, Median
+from fedlightning.cli import FederatedCLI, main
 from fedlightning.cli.parser import plain
 from tests.support.commands import ALGORITHM, SMALL, of
 
@@ -67,5 +68,48 @@ def test_options_that_are_missing_are_named_as_the_command_line_has_them(subcomm
     assert capsys.readouterr().err == "fedlightning: Give --data=... --model=..., or a config (-c) that has it.\n"
 
 
+def test_a_command_without_configs_proposes_none(capsys):
+    with pytest.raises(SystemExit):
+        main(["privacy", "noise", "--epsilon=1", "--delta=1e-5", "--rounds=3"])
+    assert capsys.readouterr().err == "fedlightning: Give --clients=....\n"
+
+
 def test_a_message_that_is_not_understood_is_left_alone():
     assert plain("Something new") == "Something new"
+
+
+CHANNEL = "--model.init_args.channel.init_args"
+
+
+@pytest.mark.parametrize(
+    ("given", "channel"),
+    [
+        ([f"{CHANNEL}.aggregate=null"], Channel()),
+        (
+            [f"{CHANNEL}.adversary=null", f"{CHANNEL}.aggregate=fedlightning.channel.Median"],
+            Channel(aggregate=Median()),
+        ),
+        (
+            [
+                f"{CHANNEL}.aggregate=null",
+                f"{CHANNEL}.adversary=fedlightning.channel.SignFlip",
+                f"{CHANNEL}.adversary.init_args.share=0.5",
+                f"{CHANNEL}.adversary=null",
+            ],
+            Channel(),
+        ),
+        (
+            [
+                f"{CHANNEL}.aggregate=fedlightning.channel.CenteredClipping",
+                f"{CHANNEL}.aggregate.init_args.radius=2.0",
+                f"{CHANNEL}.aggregate.init_args.radius=null",
+            ],
+            Channel(aggregate=CenteredClipping(radius=None)),
+        ),
+        (["--model.init_args.channel=null"], None),
+    ],
+)
+def test_null_takes_away_what_a_config_gave(given, channel, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["fedlightning"])
+    cli = FederatedCLI([*of("classification", "fed_avg_robust"), *SMALL, *given], run=False)
+    assert cli.model.federation_options.channel == channel

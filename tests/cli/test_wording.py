@@ -111,7 +111,7 @@ MESSAGES = {
     ),
     "abstract class": (
         lambda: in_whole("count=1", f"part={HERE}.Abstract"),
-        (Subject.ABSTRACT_CLASS, (), f"{WHOLE}.part", f"{HERE}.Whole", f"{HERE}.Abstract"),
+        (Subject.ABSTRACT_CLASS, ("",), f"{WHOLE}.part", f"{HERE}.Whole", f"{HERE}.Abstract"),
     ),
     "required argument": (
         lambda: said(f"--model={HERE}.Whole"),

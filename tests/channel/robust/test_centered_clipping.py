@@ -63,5 +63,5 @@ def test_numbers_out_of_range_are_refused(wrong):
 
 
 def test_the_start_is_a_rule():
-    with pytest.raises(TypeError, match=r"CenteredClipping\(start=Median\): expected a Aggregation object"):
+    with pytest.raises(TypeError, match=r"CenteredClipping\(start=Median\): expected an Aggregation object"):
         CenteredClipping(start=Median)
