@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from fedlightning.channel.privacy.audit import correct_guesses, epsilon_at_least
     from fedlightning.channel.privacy.calibration import noise_multiplier, releases_within
     from fedlightning.channel.privacy.coverage import Noise, noises_of
+    from fedlightning.channel.privacy.ledger import Ledger
     from fedlightning.channel.privacy.sampling import (
         EveryClient,
         FixedSizeSampling,
@@ -29,6 +30,7 @@ __all__ = [
     "EveryClient",
     "FixedSizeSampling",
     "GaussianNoise",
+    "Ledger",
     "Noise",
     "Part",
     "PoissonSampling",
@@ -49,6 +51,7 @@ __getattr__, __dir__ = lazily(
         "audit": "correct_guesses epsilon_at_least",
         "calibration": "noise_multiplier releases_within",
         "coverage": "Noise noises_of",
+        "ledger": "Ledger",
         "sampling": "EveryClient FixedSizeSampling PoissonSampling Sampling sampling_of",
     },
 )

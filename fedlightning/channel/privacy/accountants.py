@@ -57,13 +57,15 @@ class Accountant(ABC):
             ValueError: If cohorts are empty too often for this delta, the accountant has no bounds for a sampling, or
                 the parts protect against different changes of the data.
         """
-        parts = [(sampling, releases) for sampling, releases in parts if sum(releases.values())]
+        made = [(sampling, {z: count for z, count in releases.items() if count}) for sampling, releases in parts]
+        parts = [(sampling, releases) for sampling, releases in made if releases]
         if not parts:
             return 0.0
         if len({sampling.relation for sampling, _ in parts}) > 1:
             shown = " and ".join(f"{sampling}, which hides {sampling.protects}" for sampling, _ in parts)
             raise InvalidValueError(
-                f"{shown}: one epsilon cannot stand for both. Draw all cohorts with Poisson or Full, or all with Uniform."
+                f"{shown}: one epsilon cannot stand for both. Draw all cohorts with Poisson or Full, or all "
+                "with Uniform."
             )
         epsilon = self.curve(parts)
         empty = chance_of_empty(parts)
