@@ -9,9 +9,20 @@ from weakref import WeakKeyDictionary
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
-from fedlightning.channel.privacy import RDP, Accountant, EveryClient, Ledger, Noise, Sampling, noises_of, sampling_of
+from fedlightning.channel.privacy import (
+    RDP,
+    Accountant,
+    EveryClient,
+    Ledger,
+    Noise,
+    Part,
+    Sampling,
+    noises_of,
+    sampling_of,
+)
+from fedlightning.channel.privacy.empty_cohorts import check_empty_cohorts, leaves_delta
 from fedlightning.channel.privacy.sampling import FixedSizeSampling
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError
 from fedlightning.core.validation import require, require_instance
@@ -98,6 +109,15 @@ class PrivacyBudget(Callback):
                 "the rounds of that run: PrivacyBudget(earlier=...)."
             )
         _check_relations(self._before, self._sampling)
+        if self.delta * self._sampling.num_clients >= 1:
+            rank_zero_warn(
+                f"PrivacyBudget(delta={self.delta:g}): with {self._sampling.num_clients} clients, this delta allows to "
+                f"publish one of them whole. Take one well below {1 / self._sampling.num_clients:g}."
+            )
+        if self.stop_at_epsilon is None or not self._before.releases:
+            rounds = trainer.max_steps - trainer.global_step if self.stop_at_epsilon is None else 1
+            before, once = self._parts(pl_module, 0), dict(self._releases_of(1))
+            check_empty_cohorts(self.accountant, before, self._sampling, once, max(rounds, 1), self.delta)
         if self.stop_at_epsilon is None:
             return
         limits: Any = trainer.fit_loop
@@ -179,11 +199,18 @@ class PrivacyBudget(Callback):
 
     def _epsilon(self, task: Any, rounds: int = 0) -> float:
         """Return epsilon after so many more rounds."""
+        return self.accountant.epsilon_of(self._parts(task, rounds), self.delta)
+
+    def _parts(self, task: Any, rounds: int) -> list[Part]:
+        """Return all releases after so many more rounds."""
         assert self._sampling is not None
-        more: Counter[float] = Counter()
-        for noise in self._noises:
-            more[noise.multiplier] += self.earlier + rounds
-        return self.accountant.epsilon_of([*self._ledger(task).parts, (self._sampling, more)], self.delta)
+        return [*self._ledger(task).parts, (self._sampling, self._releases_of(self.earlier + rounds))]
+
+    def _releases_of(self, rounds: int) -> Counter[float]:
+        releases: Counter[float] = Counter()
+        for multiplier in self._multipliers:
+            releases[multiplier] += rounds
+        return releases
 
     def _ledger(self, task: Any) -> Ledger:
         """Return what has been released so far."""
@@ -201,7 +228,15 @@ class PrivacyBudget(Callback):
 
     def _stop_if_used_up(self, trainer: Trainer, task: LightningModule) -> None:
         assert self.stop_at_epsilon is not None
-        if not trainer.should_stop and self._epsilon(task, rounds=1) > self.stop_at_epsilon:
+        if trainer.should_stop:
+            return
+        if not leaves_delta(self.accountant, self._parts(task, 1), self.delta):
+            trainer.should_stop = True
+            rank_zero_info(
+                f"Stopped after round {trainer.global_step}: cohorts that may be empty have used up delta="
+                f"{self.delta:g}, so that another round would have an infinite epsilon. Take a higher rate."
+            )
+        elif self._epsilon(task, rounds=1) > self.stop_at_epsilon:
             trainer.should_stop = True
             rank_zero_info(
                 f"Stopped after round {trainer.global_step}: epsilon is {self._epsilon(task):.4g} with delta "

@@ -100,7 +100,7 @@ def test_nodes_know_who_took_part(tmp_path, participation):
     task = fit(tmp_path, PrivacyBudget(DELTA), noisy(4.0)).lightning_module
     budget, there = (
         PrivacyBudget(DELTA),
-        SimpleNamespace(global_step=4, should_stop=False, callback_metrics={}, loggers=[]),
+        SimpleNamespace(global_step=4, max_steps=8, should_stop=False, callback_metrics={}, loggers=[]),
     )
     there.datamodule = RemoteClients(N, participation)
     budget.on_train_start(there, task)
@@ -212,6 +212,31 @@ def test_the_last_rounds_are_accounted_for_whatever_the_interval(tmp_path):
     assert epsilon_of(run) == pytest.approx(poisson((4.0, 5)), rel=1e-6)
 
 
+RARE = Poisson(0.19)  # of 60 clients none but one, with a probability of 4e-6
+
+
+def test_empty_cohorts_are_found_out_before_the_first_round(tmp_path):
+    message = (
+        r"Poisson\(rate=0\.19\) with 60 clients.*Over 1000 rounds.*\d+ rounds are possible.*Poisson\(rate=0\.\d+\)"
+    )
+    with pytest.raises(ValueError, match=message):
+        fit(tmp_path, PrivacyBudget(DELTA), noisy(60.0), participation=RARE, rounds=1000)
+
+
+def test_a_budget_ends_the_fit_where_empty_cohorts_have_used_up_delta(tmp_path, capfd, caplog):
+    caplog.set_level("INFO")
+    budget = PrivacyBudget(2e-4, stop_at_epsilon=100.0)
+    run = fit(tmp_path, budget, noisy(60.0), participation=RARE, rounds=1000)
+    assert 1 < run.global_step < 20
+    assert "cohorts that may be empty have used up delta" in caplog.text + capfd.readouterr().err
+    assert float(run.callback_metrics["epsilon"]) < 100.0
+
+
+def test_a_delta_that_allows_to_publish_a_client_is_warned_of(tmp_path):
+    with pytest.warns(UserWarning, match=r"delta=0\.02.*with 60 clients.*below 0\.0166667"):
+        fit(tmp_path, PrivacyBudget(0.02), noisy(4.0), rounds=1)
+
+
 def test_a_used_up_budget_stays_used_up_after_a_resume(tmp_path):
     spent = PrivacyBudget(DELTA, stop_at_epsilon=poisson((4.0, 3)) + 1e-6)
     first = fit(tmp_path / "first", spent, noisy(4.0), rounds=50)
@@ -226,7 +251,7 @@ def test_releases_that_no_checkpoint_knows_of_are_added(tmp_path):
 
 
 def test_a_small_cohort_stands_for_a_deployment(tmp_path):
-    run = fit(tmp_path, PrivacyBudget(DELTA, population=10_000), noisy(1.0, noise_cohort_size=500))
+    run = fit(tmp_path, PrivacyBudget(DELTA, population=900), noisy(1.0, noise_cohort_size=45))
     account = dp_accounting.rdp.RdpAccountant()
     account.compose(dp_accounting.PoissonSampledDpEvent(0.05, dp_accounting.GaussianDpEvent(1.0)), 4)
     assert epsilon_of(run) == pytest.approx(account.get_epsilon(DELTA), rel=1e-6)

@@ -70,7 +70,7 @@ class Accountant(ABC):
         epsilon = self.curve(parts)
         empty = chance_of_empty(parts)
         if empty:
-            if 4 * empty > delta:
+            if uses_up(parts, delta):
                 most = max((sampling for sampling, _ in parts), key=lambda sampling: sampling.empty)
                 raise InvalidValueError(
                     f"{most}: a cohort is empty with a probability of {most.empty:.2g}, and its round is "
@@ -163,6 +163,11 @@ class PLD(Accountant):
 def chance_of_empty(parts: Sequence[Part]) -> float:
     """Return a bound on the probability that any release has an empty cohort."""
     return sum(sampling.empty * sum(releases.values()) for sampling, releases in parts)
+
+
+def uses_up(parts: Sequence[Part], delta: float) -> bool:
+    """Return whether cohorts are empty so often that nothing of delta is left, whatever the noise."""
+    return 4 * chance_of_empty(parts) > delta
 
 
 @lru_cache(maxsize=256)

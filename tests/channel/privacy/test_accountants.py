@@ -167,7 +167,10 @@ def test_empty_cohorts_are_charged_to_delta():
 
 @needs_dp_accounting
 def test_cohorts_that_are_often_empty_are_refused():
-    with pytest.raises(ValueError, match=r"a cohort is empty with a probability of 0\.39.*higher rate"):
+    with pytest.raises(
+        ValueError,
+        match=r"Poisson\(rate=0\.1\) with 10 clients: a cohort is empty with a probability of 0\.39.*higher rate",
+    ):
         RDP().epsilon(PoissonSampling(10, 0.1), {5.0: 1}, 1e-5)
 
 
