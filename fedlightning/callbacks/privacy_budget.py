@@ -3,25 +3,43 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
-from fedlightning.channel.privacy import RDP, Accountant, EveryClient, Noise, Sampling, noises_of, sampling_of
+from fedlightning.channel.privacy import (
+    RDP,
+    Accountant,
+    EveryClient,
+    Ledger,
+    Noise,
+    Part,
+    Sampling,
+    noises_of,
+    sampling_of,
+)
+from fedlightning.channel.privacy.empty_cohorts import check_empty_cohorts, leaves_delta
 from fedlightning.channel.privacy.sampling import FixedSizeSampling
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError
 from fedlightning.core.validation import require, require_instance
 from fedlightning.data.remote import RemoteClients
+
+_LEDGERS: WeakKeyDictionary[LightningModule, Ledger] = WeakKeyDictionary()
+"""What the fits of each task of this process have released, as another fit goes on with its parameters."""
 
 
 class PrivacyBudget(Callback):
     """Logs epsilon and delta after every round, and stops a fit before epsilon would exceed a budget.
 
     The channel of the task adds the noise (:class:`~fedlightning.channel.GaussianNoise`); the data module's
-    participation says how cohorts are drawn. Releases are counted by the server, phase by phase, and its checkpoints
-    hold the counts, so a resumed fit goes on counting. Rounds that were undone count as well.
+    participation says how cohorts are drawn. Releases are counted by the server, phase by phase, and checkpoints hold
+    the counts and how cohorts were drawn, so a resumed fit goes on counting, and so does another fit of the same task
+    object. Rounds that were undone count as well. Releases of a checkpoint that was trained without this callback count
+    as if all clients had taken part. A fit from weights alone starts at zero, and says so.
 
     Epsilon covers the server's state and the models made of it. It covers neither the losses that clients report nor
     what is decided by them: stopping, or choosing among checkpoints.
@@ -33,7 +51,8 @@ class PrivacyBudget(Callback):
         population: Number of clients of the deployment that ``noise_cohort_size`` stands for; null without it.
         every_n_rounds: Rounds between two accounts, at least 1. PLD takes up to a second for one.
         earlier: Releases of each phase, at least 0, that this run's checkpoint does not know of, though they came from
-            the same clients: rounds that were lost with ``secure`` noise, an earlier run.
+            the same clients: rounds that were lost with ``secure`` noise, the run that made the weights. They count as
+            if drawn with the participation and the noise of this run.
     """
 
     def __init__(
@@ -59,16 +78,46 @@ class PrivacyBudget(Callback):
         require_instance("PrivacyBudget(accountant", self.accountant, Accountant, "RDP()")
         self._noises: tuple[Noise, ...] = ()
         self._sampling: Sampling | None = None
+        self._task: LightningModule | None = None
+        self._before = Ledger()
+        self._loaded: Mapping[str, Any] | None = None
+        self._accounted = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what has been released, and how cohorts were drawn, in plain types."""
+        return {} if self._task is None else self._ledger(self._task).state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on counting from a :meth:`state_dict`."""
+        self._loaded = state_dict
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Find out what the fit releases, and end it here if nothing is left of the budget.
 
         Raises:
             TypeError: If nothing is known of the participation, or the task is no federated one.
-            ValueError: If nothing is noised, no account holds for the fit, or the budget does not allow a single round.
+            ValueError: If nothing is noised, no account holds for the fit and what was released before, or the budget
+                does not allow a single round.
         """
         self._noises = _noises(pl_module)
         self._sampling = self._found_sampling(trainer, pl_module)
+        self._before = self._found_ledger(pl_module, self._sampling)
+        self._task, self._loaded, self._accounted = pl_module, None, trainer.global_step
+        if not self._before.releases + self.earlier:
+            rank_zero_info(
+                "The account of privacy starts at zero. If the parameters were trained on the same clients before, add "
+                "the rounds of that run: PrivacyBudget(earlier=...)."
+            )
+        _check_relations(self._before, self._sampling)
+        if self.delta * self._sampling.num_clients >= 1:
+            rank_zero_warn(
+                f"PrivacyBudget(delta={self.delta:g}): with {self._sampling.num_clients} clients, this delta allows to "
+                f"publish one of them whole. Take one well below {1 / self._sampling.num_clients:g}."
+            )
+        if self.stop_at_epsilon is None or not self._before.releases:
+            rounds = trainer.max_steps - trainer.global_step if self.stop_at_epsilon is None else 1
+            before, once = self._parts(pl_module, 0), dict(self._releases_of(1))
+            check_empty_cohorts(self.accountant, before, self._sampling, once, max(rounds, 1), self.delta)
         if self.stop_at_epsilon is None:
             return
         limits: Any = trainer.fit_loop
@@ -78,7 +127,7 @@ class PrivacyBudget(Callback):
                 f"min_steps={limits.min_steps}) would go on after the budget is used up. Leave these out."
             )
         first = self._epsilon(pl_module, rounds=1)
-        if first > self.stop_at_epsilon and not any(self._counts(pl_module)):
+        if first > self.stop_at_epsilon and not self._before.releases:
             raise InvalidValueError(
                 f"PrivacyBudget(stop_at_epsilon={self.stop_at_epsilon}): the first round alone has epsilon "
                 f"{first:.3g}. Raise the noise: fedlightning privacy noise --help."
@@ -89,10 +138,21 @@ class PrivacyBudget(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Log epsilon and delta, and end the fit if another round would exceed the budget."""
+        _LEDGERS[pl_module] = self._ledger(pl_module)
         if self.stop_at_epsilon is not None:
             self._stop_if_used_up(trainer, pl_module)
         if trainer.global_step % self.every_n_rounds and not trainer.should_stop:
             return
+        self._account(trainer, pl_module)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Log epsilon of the whole fit where the last rounds were not accounted for."""
+        if self._accounted != trainer.global_step:
+            self._account(trainer, pl_module)
+
+    def _account(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Log epsilon and delta."""
+        self._accounted = trainer.global_step
         values = {"epsilon": self._epsilon(pl_module), "delta": self.delta}
         trainer.callback_metrics.update({name: torch.tensor(value) for name, value in values.items()})
         for logger in trainer.loggers:
@@ -139,19 +199,60 @@ class PrivacyBudget(Callback):
 
     def _epsilon(self, task: Any, rounds: int = 0) -> float:
         """Return epsilon after so many more rounds."""
+        return self.accountant.epsilon_of(self._parts(task, rounds), self.delta)
+
+    def _parts(self, task: Any, rounds: int) -> list[Part]:
+        """Return all releases after so many more rounds."""
         assert self._sampling is not None
+        return [*self._ledger(task).parts, (self._sampling, self._releases_of(self.earlier + rounds))]
+
+    def _releases_of(self, rounds: int) -> Counter[float]:
         releases: Counter[float] = Counter()
-        for noise, count in zip(self._noises, self._counts(task), strict=True):
-            releases[noise.multiplier] += count + self.earlier + rounds
-        return self.accountant.epsilon(self._sampling, releases, self.delta)
+        for multiplier in self._multipliers:
+            releases[multiplier] += rounds
+        return releases
+
+    def _ledger(self, task: Any) -> Ledger:
+        """Return what has been released so far."""
+        assert self._sampling is not None
+        return self._before.with_more(self._sampling, self._multipliers, self._counts(task))
+
+    def _found_ledger(self, task: Any, sampling: Sampling) -> Ledger:
+        """Return what was released before this fit: by the run of the checkpoint, or by other fits of the task."""
+        known = Ledger.from_state_dict(self._loaded, type(sampling)) if self._loaded else _LEDGERS.get(task, Ledger())
+        return known.with_more(EveryClient(sampling.num_clients), self._multipliers, self._counts(task))
+
+    @property
+    def _multipliers(self) -> list[float]:
+        return [noise.multiplier for noise in self._noises]
 
     def _stop_if_used_up(self, trainer: Trainer, task: LightningModule) -> None:
         assert self.stop_at_epsilon is not None
-        if not trainer.should_stop and self._epsilon(task, rounds=1) > self.stop_at_epsilon:
+        if trainer.should_stop:
+            return
+        if not leaves_delta(self.accountant, self._parts(task, 1), self.delta):
+            trainer.should_stop = True
+            rank_zero_info(
+                f"Stopped after round {trainer.global_step}: cohorts that may be empty have used up delta="
+                f"{self.delta:g}, so that another round would have an infinite epsilon. Take a higher rate."
+            )
+        elif self._epsilon(task, rounds=1) > self.stop_at_epsilon:
             trainer.should_stop = True
             rank_zero_info(
                 f"Stopped after round {trainer.global_step}: epsilon is {self._epsilon(task):.4g} with delta "
                 f"{self.delta:g}, and another round would exceed {self.stop_at_epsilon:g}."
+            )
+
+
+def _check_relations(before: Ledger, sampling: Sampling) -> None:
+    """Refuse to go on with cohorts that hide another change of the data than those before."""
+    for other, releases in before.parts:
+        if other.relation != sampling.relation:
+            raise InvalidValueError(
+                f"PrivacyBudget: {sum(releases.values())} releases were made with {other} (so count those of a run "
+                f"without PrivacyBudget), which hides {other.protects}; this fit has {sampling}, which hides "
+                f"{sampling.protects}. One epsilon cannot stand for both. Go on with the participation of before, or "
+                "take Poisson or Full from the start."
             )
 
 

@@ -171,7 +171,19 @@ def require_same(stored: Mapping[str, Any] | None, channels: Channels | None) ->
         raise InvalidValueError(
             f"The checkpoint was trained with channel={then or None}, this run has channel={now or None}: what clients "
             f"and server remember of their updates does not fit. Resume with the same channel, or {START_ANEW}."
+            + _spent_so_far(stored)
         )
+
+
+def _spent_so_far(stored: Mapping[str, Any] | None) -> str:
+    """Say what weights alone do not tell of releases; empty without any."""
+    most = max(stored["releases"].values(), default=0) if stored is not None else 0
+    if not most:
+        return ""
+    return (
+        f" Weights alone do not tell what they have cost of privacy: then set PrivacyBudget(earlier={most}), which "
+        "counts these rounds with the noise of the new run; where that is stronger, set more."
+    )
 
 
 def _shown(config: Any) -> str:

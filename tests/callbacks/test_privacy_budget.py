@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -99,13 +100,16 @@ def test_nodes_know_who_took_part(tmp_path, participation):
     task = fit(tmp_path, PrivacyBudget(DELTA), noisy(4.0)).lightning_module
     budget, there = (
         PrivacyBudget(DELTA),
-        SimpleNamespace(global_step=4, should_stop=False, callback_metrics={}, loggers=[]),
+        SimpleNamespace(global_step=4, max_steps=8, should_stop=False, callback_metrics={}, loggers=[]),
     )
     there.datamodule = RemoteClients(N, participation)
     budget.on_train_start(there, task)
+    reception = task.run.simulation.server.reception
+    reception.kept = replace(reception.kept, releases={"0": 7})
     budget.on_train_batch_end(there, task, None, None, 3)
     account = dp_accounting.rdp.RdpAccountant()
-    account.compose(dp_accounting.GaussianDpEvent(4.0), 4)
+    account.compose(dp_accounting.PoissonSampledDpEvent(RATE, dp_accounting.GaussianDpEvent(4.0)), 4)
+    account.compose(dp_accounting.GaussianDpEvent(4.0), 3)
     assert epsilon_of(there) == pytest.approx(account.get_epsilon(DELTA), rel=1e-6)
 
 
@@ -132,6 +136,107 @@ def test_the_count_goes_on_after_a_resume(tmp_path):
     assert epsilon_of(second) == epsilon_of(whole) == pytest.approx(poisson((4.0, 6)), rel=1e-6)
 
 
+def composed(*events):
+    """Epsilon by dp-accounting's own calls, for pairs of a rate and a count."""
+    account = dp_accounting.rdp.RdpAccountant()
+    for rate, count in events:
+        gaussian = dp_accounting.GaussianDpEvent(4.0)
+        account.compose(gaussian if rate == 1.0 else dp_accounting.PoissonSampledDpEvent(rate, gaussian), count)
+    return account.get_epsilon(DELTA)
+
+
+@pytest.mark.parametrize(("then", "now", "rates"), [(0.9, 0.4, (0.9, 0.4)), (1.0, 0.4, (1.0, 0.4))])
+def test_cohorts_of_before_a_resume_stay_as_they_were_drawn(tmp_path, then, now, rates):
+    first = fit(tmp_path / "first", PrivacyBudget(DELTA), noisy(4.0), participation=Poisson(then))
+    first.save_checkpoint(tmp_path / "last.ckpt")
+    options = {"participation": Poisson(now), "rounds": 6, "ckpt_path": tmp_path / "last.ckpt"}
+    second = fit(tmp_path / "second", PrivacyBudget(DELTA), noisy(4.0), **options)
+    assert epsilon_of(second) == pytest.approx(composed((rates[0], 4), (rates[1], 2)), rel=1e-6)
+    assert epsilon_of(second) > epsilon_of(first)
+
+
+def test_a_resume_with_cohorts_that_hide_something_else_is_refused(tmp_path):
+    first = fit(tmp_path / "first", PrivacyBudget(DELTA), noisy(4.0), participation=Uniform(size=30))
+    first.save_checkpoint(tmp_path / "last.ckpt")
+    options = {"participation": Full(), "rounds": 6, "ckpt_path": tmp_path / "last.ckpt"}
+    with pytest.raises(ValueError, match=r"4 releases were made with FixedSizeSampling.*EveryClient.*cannot stand for"):
+        fit(tmp_path / "second", PrivacyBudget(DELTA), noisy(4.0), **options)
+
+
+def test_releases_of_a_checkpoint_without_an_account_count_as_if_all_clients_took_part(tmp_path):
+    first = trainer(tmp_path / "first", max_steps=4)
+    data = ClientNumbers(N, local_steps=2, participation=Poisson(RATE))
+    first.fit(QuadraticSaddle(fl.FedAvg(0.05), num_clients=N, channel=noisy(4.0)), data)
+    first.save_checkpoint(tmp_path / "last.ckpt")
+    options = {"rounds": 6, "ckpt_path": tmp_path / "last.ckpt"}
+    second = fit(tmp_path / "second", PrivacyBudget(DELTA), noisy(4.0), **options)
+    assert epsilon_of(second) == pytest.approx(composed((1.0, 4), (RATE, 2)), rel=1e-6)
+
+
+@pytest.mark.parametrize("same_budget", [True, False])
+def test_another_fit_of_the_same_task_goes_on_counting(tmp_path, same_budget):
+    budget = PrivacyBudget(DELTA)
+    task = QuadraticSaddle(fl.FedAvg(0.05), num_clients=N, channel=noisy(4.0))
+    for participation in (Poisson(0.9), Poisson(RATE)):
+        run = trainer(tmp_path, callbacks=[budget if same_budget else PrivacyBudget(DELTA)], max_steps=4)
+        run.fit(task, ClientNumbers(N, local_steps=2, participation=participation))
+    assert epsilon_of(run) == pytest.approx(composed((0.9, 4), (RATE, 4)), rel=1e-6)
+    run.save_checkpoint(tmp_path / "last.ckpt")
+    third = fit(tmp_path / "third", PrivacyBudget(DELTA), noisy(4.0), rounds=6, ckpt_path=tmp_path / "last.ckpt")
+    assert epsilon_of(third) == pytest.approx(composed((0.9, 4), (RATE, 6)), rel=1e-6)
+
+
+def test_a_raised_number_of_rounds_goes_on_counting(tmp_path):
+    run = trainer(tmp_path, callbacks=[PrivacyBudget(DELTA)], max_steps=4)
+    task = QuadraticSaddle(fl.FedAvg(0.05), num_clients=N, channel=noisy(4.0))
+    data = ClientNumbers(N, local_steps=2, participation=Poisson(RATE))
+    run.fit(task, data)
+    run.fit_loop.epoch_loop.max_steps = 6
+    run.fit(task, data)
+    assert run.global_step == 6
+    assert epsilon_of(run) == pytest.approx(poisson((4.0, 6)), rel=1e-6)
+
+
+def test_a_fit_from_weights_alone_says_that_the_account_starts_at_zero(tmp_path, capfd, caplog):
+    caplog.set_level("INFO")
+    fit(tmp_path, PrivacyBudget(DELTA), noisy(4.0))
+    assert "starts at zero" in (said := caplog.text + capfd.readouterr().err)
+    assert "PrivacyBudget(earlier=...)" in said
+    caplog.clear()
+    fit(tmp_path, PrivacyBudget(DELTA, earlier=2), noisy(4.0))
+    assert "starts at zero" not in caplog.text + capfd.readouterr().err
+
+
+def test_the_last_rounds_are_accounted_for_whatever_the_interval(tmp_path):
+    run = fit(tmp_path, PrivacyBudget(DELTA, every_n_rounds=3), noisy(4.0), rounds=5)
+    assert epsilon_of(run) == pytest.approx(poisson((4.0, 5)), rel=1e-6)
+
+
+RARE = Poisson(0.19)  # of 60 clients none but one, with a probability of 4e-6
+
+
+def test_empty_cohorts_are_found_out_before_the_first_round(tmp_path):
+    message = (
+        r"Poisson\(rate=0\.19\) with 60 clients.*Over 1000 rounds.*\d+ rounds are possible.*Poisson\(rate=0\.\d+\)"
+    )
+    with pytest.raises(ValueError, match=message):
+        fit(tmp_path, PrivacyBudget(DELTA), noisy(60.0), participation=RARE, rounds=1000)
+
+
+def test_a_budget_ends_the_fit_where_empty_cohorts_have_used_up_delta(tmp_path, capfd, caplog):
+    caplog.set_level("INFO")
+    budget = PrivacyBudget(2e-4, stop_at_epsilon=100.0)
+    run = fit(tmp_path, budget, noisy(60.0), participation=RARE, rounds=1000)
+    assert 1 < run.global_step < 20
+    assert "cohorts that may be empty have used up delta" in caplog.text + capfd.readouterr().err
+    assert float(run.callback_metrics["epsilon"]) < 100.0
+
+
+def test_a_delta_that_allows_to_publish_a_client_is_warned_of(tmp_path):
+    with pytest.warns(UserWarning, match=r"delta=0\.02.*with 60 clients.*below 0\.0166667"):
+        fit(tmp_path, PrivacyBudget(0.02), noisy(4.0), rounds=1)
+
+
 def test_a_used_up_budget_stays_used_up_after_a_resume(tmp_path):
     spent = PrivacyBudget(DELTA, stop_at_epsilon=poisson((4.0, 3)) + 1e-6)
     first = fit(tmp_path / "first", spent, noisy(4.0), rounds=50)
@@ -146,7 +251,7 @@ def test_releases_that_no_checkpoint_knows_of_are_added(tmp_path):
 
 
 def test_a_small_cohort_stands_for_a_deployment(tmp_path):
-    run = fit(tmp_path, PrivacyBudget(DELTA, population=10_000), noisy(1.0, noise_cohort_size=500))
+    run = fit(tmp_path, PrivacyBudget(DELTA, population=900), noisy(1.0, noise_cohort_size=45))
     account = dp_accounting.rdp.RdpAccountant()
     account.compose(dp_accounting.PoissonSampledDpEvent(0.05, dp_accounting.GaussianDpEvent(1.0)), 4)
     assert epsilon_of(run) == pytest.approx(account.get_epsilon(DELTA), rel=1e-6)

@@ -110,6 +110,14 @@ def test_another_channel_than_the_checkpoints_is_refused():
     require_same(None, None)
 
 
+def test_a_refused_channel_says_what_weights_alone_have_cost_of_privacy():
+    algorithm = fl.FedAvg(0.1)
+    first = loop_for(quadratic(algorithm), channels=NOISE)
+    run(first, rounds_of(algorithm, 3))
+    with pytest.raises(ValueError, match=r"weights alone.*PrivacyBudget\(earlier=3\)"):
+        loop_for(quadratic(algorithm)).load_state_dict(first.state_dict())
+
+
 def test_a_channel_may_be_resumed_before_the_first_round():
     algorithm = fl.FedAvg(0.1)
     first, second = (loop_for(quadratic(algorithm), channels=NOISE) for _ in range(2))

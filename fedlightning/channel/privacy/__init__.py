@@ -8,10 +8,11 @@ from fedlightning.channel.privacy.gaussian import GaussianNoise
 from fedlightning.core.lazy import lazily
 
 if TYPE_CHECKING:
-    from fedlightning.channel.privacy.accountants import PLD, RDP, Accountant, Releases
+    from fedlightning.channel.privacy.accountants import PLD, RDP, Accountant, Part, Releases
     from fedlightning.channel.privacy.audit import correct_guesses, epsilon_at_least
     from fedlightning.channel.privacy.calibration import noise_multiplier, releases_within
     from fedlightning.channel.privacy.coverage import Noise, noises_of
+    from fedlightning.channel.privacy.ledger import Ledger
     from fedlightning.channel.privacy.sampling import (
         EveryClient,
         FixedSizeSampling,
@@ -29,7 +30,9 @@ __all__ = [
     "EveryClient",
     "FixedSizeSampling",
     "GaussianNoise",
+    "Ledger",
     "Noise",
+    "Part",
     "PoissonSampling",
     "Releases",
     "Sampling",
@@ -44,10 +47,11 @@ __all__ = [
 __getattr__, __dir__ = lazily(
     __name__,
     {
-        "accountants": "PLD RDP Accountant Releases",
+        "accountants": "PLD RDP Accountant Part Releases",
         "audit": "correct_guesses epsilon_at_least",
         "calibration": "noise_multiplier releases_within",
         "coverage": "Noise noises_of",
+        "ledger": "Ledger",
         "sampling": "EveryClient FixedSizeSampling PoissonSampling Sampling sampling_of",
     },
 )

@@ -23,15 +23,15 @@ from fedlightning.core.validation import require
 Releases = Mapping[float, int]
 """Number of releases by their noise multiplier."""
 
+Part = tuple[Sampling, Releases]
+"""Releases whose cohorts were chosen in one way."""
+
 
 class Accountant(ABC):
     """Bounds what releases tell; subclasses are frozen dataclasses."""
 
     def epsilon(self, sampling: Sampling, releases: Releases, delta: float) -> float:
         """Return the epsilon of all releases together; infinite where they hide nothing.
-
-        A round with an empty cohort releases nothing, which nobody has noised. If some data make this happen with
-        probability t, then epsilon holds for ``delta + (1 + e^epsilon) t``; so much less of ``delta`` is left.
 
         Args:
             sampling: How the cohort of each release is chosen.
@@ -41,14 +41,39 @@ class Accountant(ABC):
         Raises:
             ValueError: If cohorts are empty too often for this delta, or the accountant has no bounds for the sampling.
         """
-        if not sum(releases.values()):
+        return self.epsilon_of([(sampling, releases)], delta)
+
+    def epsilon_of(self, parts: Sequence[Part], delta: float) -> float:
+        """Return the epsilon of all parts together; infinite where they hide nothing.
+
+        A round with an empty cohort releases nothing, which nobody has noised. If some data make this happen with
+        probability t, then epsilon holds for ``delta + (1 + e^epsilon) t``; so much less of ``delta`` is left.
+
+        Args:
+            parts: The releases, by how their cohorts were chosen.
+            delta: Between 0 and 1.
+
+        Raises:
+            ValueError: If cohorts are empty too often for this delta, the accountant has no bounds for a sampling, or
+                the parts protect against different changes of the data.
+        """
+        made = [(sampling, {z: count for z, count in releases.items() if count}) for sampling, releases in parts]
+        parts = [(sampling, releases) for sampling, releases in made if releases]
+        if not parts:
             return 0.0
-        epsilon = self.curve(sampling, releases)
-        empty = sampling.empty * sum(releases.values())
+        if len({sampling.relation for sampling, _ in parts}) > 1:
+            shown = " and ".join(f"{sampling}, which hides {sampling.protects}" for sampling, _ in parts)
+            raise InvalidValueError(
+                f"{shown}: one epsilon cannot stand for both. Draw all cohorts with Poisson or Full, or all "
+                "with Uniform."
+            )
+        epsilon = self.curve(parts)
+        empty = chance_of_empty(parts)
         if empty:
-            if 4 * empty > delta:
+            if uses_up(parts, delta):
+                most = max((sampling for sampling, _ in parts), key=lambda sampling: sampling.empty)
                 raise InvalidValueError(
-                    f"{sampling}: a cohort is empty with a probability of {sampling.empty:.2g}, and its round is "
+                    f"{most}: a cohort is empty with a probability of {most.empty:.2g}, and its round is "
                     f"skipped, which tells more than delta={delta} allows. Choose a higher rate."
                 )
             charge = empty * (1 + math.exp(min(epsilon(delta / 2), 700.0)))
@@ -58,15 +83,14 @@ class Accountant(ABC):
         return epsilon(delta)
 
     @abstractmethod
-    def curve(self, sampling: Sampling, releases: Releases) -> Callable[[float], float]:
+    def curve(self, parts: Sequence[Part]) -> Callable[[float], float]:
         """Return epsilon as a function of delta, for releases none of which has an empty cohort.
 
         Args:
-            sampling: How the cohort of each release is chosen.
-            releases: The releases, at least one.
+            parts: The releases, at least one, by how their cohorts were chosen; all of one relation.
 
         Raises:
-            ValueError: If the accountant has no bounds for the sampling.
+            ValueError: If the accountant has no bounds for a sampling.
         """
 
 
@@ -87,12 +111,16 @@ class RDP(Accountant):
         if not self.orders or any(order <= 1 for order in self.orders):
             raise InvalidValueError(f"RDP(orders={self.orders!r}): expected numbers above 1.")
 
-    def curve(self, sampling: Sampling, releases: Releases) -> Callable[[float], float]:
+    def curve(self, parts: Sequence[Part]) -> Callable[[float], float]:
         """Return epsilon as a function of delta."""
-        parts = [(count, *_divergences(self, sampling, multiplier)) for multiplier, count in releases.items()]
-        total = sum(count * divergences for count, _, divergences in parts)
+        terms = [
+            (count, *_divergences(self, sampling, multiplier))
+            for sampling, releases in parts
+            for multiplier, count in releases.items()
+        ]
+        total = sum(count * divergences for count, _, divergences in terms)
         compute_epsilon = imported("dp_accounting").rdp.compute_epsilon
-        return lambda delta: float(compute_epsilon(parts[0][1], total, delta)[0])
+        return lambda delta: float(compute_epsilon(terms[0][1], total, delta)[0])
 
 
 @dataclass(frozen=True)
@@ -110,23 +138,36 @@ class PLD(Accountant):
     def __post_init__(self) -> None:
         require(self, "interval", above=0.0)
 
-    def curve(self, sampling: Sampling, releases: Releases) -> Callable[[float], float]:
+    def curve(self, parts: Sequence[Part]) -> Callable[[float], float]:
         """Return epsilon as a function of delta.
 
         Raises:
             ValueError: If cohorts are of a fixed size.
         """
-        if isinstance(sampling, FixedSizeSampling):
-            raise InvalidValueError(
-                f"PLD(): no bounds are known for cohorts of a fixed size ({sampling.size} of {sampling.num_clients} "
-                f"clients). Use RDP(), or Poisson(rate={sampling.size / sampling.num_clients:g})."
-            )
+        for sampling, _ in parts:
+            if isinstance(sampling, FixedSizeSampling):
+                raise InvalidValueError(
+                    f"PLD(): no bounds are known for cohorts of a fixed size ({sampling.size} of "
+                    f"{sampling.num_clients} clients). Use RDP(), or "
+                    f"Poisson(rate={sampling.size / sampling.num_clients:g})."
+                )
         events = imported("dp_accounting")
-        relation = events.NeighboringRelation[sampling.relation]
+        relation = events.NeighboringRelation[parts[0][0].relation]
         accountant = events.pld.PLDAccountant(relation, self.interval)
-        for multiplier, count in releases.items():
-            accountant.compose(sampling.event(multiplier), count)
+        for sampling, releases in parts:
+            for multiplier, count in releases.items():
+                accountant.compose(sampling.event(multiplier), count)
         return lambda delta: float(accountant.get_epsilon(delta))
+
+
+def chance_of_empty(parts: Sequence[Part]) -> float:
+    """Return a bound on the probability that any release has an empty cohort."""
+    return sum(sampling.empty * sum(releases.values()) for sampling, releases in parts)
+
+
+def uses_up(parts: Sequence[Part], delta: float) -> bool:
+    """Return whether cohorts are empty so often that nothing of delta is left, whatever the noise."""
+    return 4 * chance_of_empty(parts) > delta
 
 
 @lru_cache(maxsize=256)

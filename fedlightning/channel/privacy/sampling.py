@@ -102,6 +102,10 @@ class PoissonSampling(Sampling):
 
     rate: float
 
+    def __str__(self) -> str:
+        """Return the participation in a user's words."""
+        return f"Poisson(rate={self.rate:g}) with {self.num_clients} clients"
+
     @property
     def relation(self) -> str:
         """Return the relation of add and remove, under which one client moves the sum by C."""

@@ -132,9 +132,34 @@ def test_nothing_released_is_nothing_spent():
 
 
 @needs_dp_accounting
+@pytest.mark.parametrize("accountant", [RDP(), PLD()])
+def test_parts_with_cohorts_of_their_own_are_composed(accountant):
+    import dp_accounting
+
+    own = dp_accounting.pld.PLDAccountant() if isinstance(accountant, PLD) else dp_accounting.rdp.RdpAccountant()
+    for rate, count in ((0.9, 4), (0.05, 20)):
+        event = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(2.0))
+        own.compose(event, count)
+    own.compose(dp_accounting.GaussianDpEvent(3.0), 2)
+    parts = [
+        (PoissonSampling(10_000, 0.9), {2.0: 4}),
+        (PoissonSampling(10_000, 0.05), {2.0: 20}),
+        (EveryClient(10_000), {3.0: 2}),
+    ]
+    assert accountant.epsilon_of(parts, 1e-5) == pytest.approx(own.get_epsilon(1e-5), rel=1e-9)
+
+
+@needs_dp_accounting
+def test_parts_that_hide_different_changes_are_not_composed():
+    parts = [(FixedSizeSampling(100, 10), {2.0: 4}), (EveryClient(100), {2.0: 4})]
+    with pytest.raises(ValueError, match=r"FixedSizeSampling\(.*EveryClient\(.*one epsilon cannot stand for both"):
+        RDP().epsilon_of(parts, 1e-5)
+
+
+@needs_dp_accounting
 def test_empty_cohorts_are_charged_to_delta():
     sampling = PoissonSampling(80, 0.2)  # empty with a probability of 2e-8
-    whole = RDP().curve(sampling, {3.0: 10})
+    whole = RDP().curve([(sampling, {3.0: 10})])
     charge = 10 * 0.8**79 * (1 + math.exp(whole(1e-5 / 2)))
     assert 1e-7 < charge < 5e-6
     assert RDP().epsilon(sampling, {3.0: 10}, 1e-5) == whole(1e-5 - charge) > whole(1e-5)
@@ -142,7 +167,10 @@ def test_empty_cohorts_are_charged_to_delta():
 
 @needs_dp_accounting
 def test_cohorts_that_are_often_empty_are_refused():
-    with pytest.raises(ValueError, match=r"a cohort is empty with a probability of 0\.39.*higher rate"):
+    with pytest.raises(
+        ValueError,
+        match=r"Poisson\(rate=0\.1\) with 10 clients: a cohort is empty with a probability of 0\.39.*higher rate",
+    ):
         RDP().epsilon(PoissonSampling(10, 0.1), {5.0: 1}, 1e-5)
 
 
