@@ -48,6 +48,15 @@ def test_auto_decides_by_time(monkeypatch):
         assert type(loop.oracle).__name__ == expected
 
 
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize(("disturbed", "threads"), [(1, 2), (2, 1)])
 def test_a_trial_that_is_disturbed_once_does_not_decide(disturbed, threads, monkeypatch):
     trials = []
@@ -59,7 +68,6 @@ def test_a_trial_that_is_disturbed_once_does_not_decide(disturbed, threads, monk
         return 3.0 if oracle.threads == 1 else 8.0 if trials.count(2) <= disturbed else 2.0
 
     monkeypatch.setattr(Auto, "seconds", seconds)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     algorithm = FedAvg(0.05)
     loop = loop_for(quadratic(algorithm), Auto())
     run(loop, rounds_of(algorithm, 1))
