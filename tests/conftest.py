@@ -13,6 +13,7 @@ from lightning.fabric.utilities import registry
 matplotlib.use("Agg")
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)  # every core has a worker already
+    os.environ["OMP_NUM_THREADS"] = "1"  # for programs that tests start
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # so does a shell for what it runs in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
 gc.disable()  # until the tests are collected: modules and tests are no garbage, and to look through them takes seconds

@@ -20,8 +20,7 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
     [pytest.param(path, marks=NEEDS.get(path.stem, ())) for path in NOTEBOOKS],
     ids=lambda path: path.stem,
 )
-def test_notebook_runs(path, tmp_path, monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # every core has a worker already
+def test_notebook_runs(path, tmp_path):
     notebook = nbformat.read(path, as_version=4)
     NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
     assert sum(cell.cell_type == "code" for cell in notebook.cells) > 4
