@@ -1,4 +1,4 @@
-"""The figures of the how-tos are drawn from the numbers of their tables."""
+"""The figures of how-tos and benchmarks are drawn from the numbers of their tables."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ def rows_of(name):
     return list(csv.DictReader((DOCS / "figures" / name).read_text().splitlines()))
 
 
-def cells_of(page, first):
+def cells_of(page, first, folder="how-to"):
     """The lines of the tables of a page whose first heading is given, with their headings."""
     headings = None
-    for line in (DOCS / "how-to" / page).read_text().splitlines():
+    for line in (DOCS / folder / page).read_text().splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")] if line.startswith("|") else None
         if cells is None:
             headings = None
@@ -50,3 +50,14 @@ def test_private_mnist():
         for epsilon in ("8", "2", "1"):
             printed[line["model"], line["clipped"], epsilon] = line[f"epsilon {epsilon}"]
     assert {key: value.removesuffix(" %") for key, value in printed.items() if value != "not run"} == drawn
+
+
+def test_conformance():
+    printed = [
+        (line["framework"], job, cell)
+        for line in cells_of("benchmarks.md", "framework", folder="")
+        for job, cell in line.items()
+        if job != "framework"
+    ]
+    assert printed == [(row["framework"], row["job"], row["cell"]) for row in rows_of("conformance.csv")]
+    assert len(printed) == 9 * 9

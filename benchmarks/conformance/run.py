@@ -7,6 +7,7 @@ and how every framework is driven.
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import math
 import os
@@ -78,11 +79,21 @@ def verdict(answer):
     if answer is None:
         return "no answer"
     if answer["outcome"] != "ran":
-        return answer["outcome"]
+        return "-" if answer["outcome"] == "not offered" else f"**{answer['outcome']}**"
     distance = answer["distance"]
     if math.isfinite(distance) and distance <= REACHED:
-        return f"reached, {distance:.0e}"
-    return "diverges" if not distance <= 10 else f"**off, {distance:.2g}**"
+        return f"{distance:.0e}".replace("e-0", "e-")
+    return "**diverges**" if not distance <= 10 else f"**{distance:.2g} off**"
+
+
+def write(table, names, file):
+    """A line for every framework and job: what is in the table's cell."""
+    with file.open("w", newline="") as out:
+        lines = csv.writer(out, lineterminator="\n")
+        lines.writerow(["framework", "job", "cell"])
+        lines.writerows(
+            [framework, job, verdict(cells.get(job))] for framework, cells in table.items() for job in names
+        )
 
 
 def print_header(problem):
@@ -99,6 +110,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--frameworks", nargs="+", choices=list(FRAMEWORKS), default=list(FRAMEWORKS))
     parser.add_argument("--log", type=Path, default=Path(os.devnull), help="file for what the frameworks print")
+    parser.add_argument("--output", type=Path, help="file for the cells as CSV, from which figure.py draws")
     args = parser.parse_args()
     problem = drawn()
     names = list(jobs(problem))
@@ -110,6 +122,8 @@ def main():
                 continue
             versions[name], table[name] = answers(FRAMEWORKS[name], names, log)
             reasons += [f"{name}, {job}: {line['why']}" for job, line in table[name].items() if "why" in line]
+    if args.output:
+        write(table, names, args.output)
     print_header(problem)
     print("| framework |", " | ".join(names), "|")
     print("| --- |", " | ".join(["---"] * len(names)), "|")
