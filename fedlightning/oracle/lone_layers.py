@@ -83,10 +83,12 @@ def channels_last(x: Tensor) -> Tensor:
     """Return ``[batch, channels, height, width]`` with channels last in memory, even if there is only one channel.
 
     A tensor of one channel counts as contiguous in both layouts, and a convolution would take it for channels first.
+    The backward pass of ``as_strided`` copies the gradient, so strides that are right already stay.
     """
     x = x.contiguous(memory_format=torch.channels_last)
     _, channels, height, width = x.shape
-    return x.as_strided(x.shape, (channels * height * width, 1, channels * width, channels))
+    strides = (channels * height * width, 1, channels * width, channels)
+    return x if x.stride() == strides else x.as_strided(x.shape, strides)
 
 
 def laid_out(image: Tensor, weight: Tensor | None = None) -> Tensor:
