@@ -33,6 +33,7 @@ from fedlightning.compare.expected import ExpectedMetric
 from fedlightning.compare.goal import Goal
 from fedlightning.compare.loggers import Place, close, placed, remember
 from fedlightning.core.errors import InvalidValueError
+from fedlightning.data.partitioners import Partitioner
 from fedlightning.federation.server import RoundRejectedError
 
 ALGORITHM = "model.init_args.algorithm.init_args"
@@ -302,6 +303,9 @@ def _instantiate(run: Run, logs: bool = False) -> tuple[_RunCLI, str]:
     config.trainer.default_root_dir = None  # a moved folder holds the same results
     config.trainer.logger = False  # and so does one that is logged elsewhere
     identity = cli.parser.dump(config, skip_none=False, skip_validation=True)  # it has just been parsed
+    partitioner = getattr(cli.datamodule, "partitioner", None)
+    if isinstance(partitioner, Partitioner):
+        identity += partitioner.fingerprint()
     if run.budget_upload is not None:
         identity += f"budget_upload: {run.budget_upload}"
     if run.tests_best:

@@ -67,6 +67,14 @@ class FromFile(Partitioner):
     path: str
     digest: str | None = None
 
+    def fingerprint(self) -> str:
+        """Return the SHA-256 digest of the file, by which ``fedlightning compare`` notices another one.
+
+        Raises:
+            FileNotFoundError: If there is no file.
+        """
+        return hashlib.sha256(self._file().read_bytes()).hexdigest()
+
     def split(self, column: Tensor, seed: int) -> Partition:
         """Read the clients' samples; the seed has no effect.
 
@@ -114,12 +122,15 @@ class FromFile(Partitioner):
             )
         return Parts(**held)
 
-    def _content(self) -> dict[str, Any]:
-        """Return the content of the file, with an entry a client of lists by stage."""
+    def _file(self) -> Path:
         path = Path(self.path)
         if not path.is_file():
             raise MissingFileError(f"{self}: no such file. fedlightning data --save {self.path} writes one.")
-        text = path.read_text(encoding="utf-8", errors="replace")
+        return path
+
+    def _content(self) -> dict[str, Any]:
+        """Return the content of the file, with an entry a client of lists by stage."""
+        text = self._file().read_text(encoding="utf-8", errors="replace")
         try:
             content = json.loads(text, object_pairs_hook=self._once)
         except json.JSONDecodeError:

@@ -53,6 +53,10 @@ class Partitioner(ABC):
             ValueError: If there are too few samples.
         """
 
+    def fingerprint(self) -> str:
+        """Return what the partition depends on beside its arguments, such as a digest of a file; empty by default."""
+        return ""
+
     def parts(self, column: Tensor, seed: int) -> Parts:
         """Split the samples among the clients, and what is to train on from what is to validate and to test on.
 

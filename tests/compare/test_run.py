@@ -14,6 +14,7 @@ from fedlightning.cli import main
 from fedlightning.compare import command, compare
 from fedlightning.compare import run as runs
 from tests.support.comparisons import SADDLE, SMALL, WILD, arguments, command_line, table
+from tests.support.paths import CONFIGS
 
 
 def test_finished_runs_are_not_run_again(monkeypatch, capsys):
@@ -38,6 +39,34 @@ def test_another_configuration_is_run_anew():
     changed = [*SMALL, "model.init_args.algorithm.init_args.lr=0.001"]
     compare(**arguments(algorithms=[f"A={SADDLE / 'fed_avg.yaml'}"], set=changed))
     assert Path("out/results.csv").read_text() != before
+
+
+def test_another_partition_in_the_same_file_is_run_anew(monkeypatch, capsys):
+    """The configuration says the file's name alone."""
+    file = Path("split.json")
+    file.write_text(json.dumps([[0, 1, 2, 3], [4, 5, 6, 7]]))
+    shared = {
+        "base": [str(CONFIGS / "classification" / "base.yaml")],
+        "algorithms": [f"A={CONFIGS / 'classification' / 'fed_avg.yaml'}"],
+        "metric": "val_loss",
+        "mode": "min",
+        "set": [
+            "trainer.max_steps=1",
+            "data.init_args.local_epochs=1",
+            f"data.init_args.partitioner={{class_path: FromFile, init_args: {{path: {file}}}}}",
+        ],
+    }
+    compare(**arguments(**shared))
+    compare(**arguments(**shared))
+    assert "1 of 1 runs are already finished" in capsys.readouterr().out
+    before = table("out")
+    file.write_text(json.dumps([[8, 9, 10, 11], [12, 13, 14, 15]]))
+    compare(**arguments(**shared))
+    assert "already finished" not in capsys.readouterr().out
+    assert table("out")[-1]["val_loss"] != before[-1]["val_loss"]
+    file.unlink()
+    with pytest.raises(FileNotFoundError, match=r"split\.json"):
+        compare(**arguments(**shared))
 
 
 def test_an_interrupted_run_goes_on_from_its_checkpoint(monkeypatch):

@@ -53,6 +53,17 @@ def test_the_digest_is_that_of_the_numbers():
     assert digest_of(torch.tensor([1, 2], dtype=torch.int32)) == digest_of(torch.tensor([1, 2]))
 
 
+def test_the_fingerprint_is_that_of_the_file(path):
+    write_partition(path, Dirichlet(5, 0.5).parts(LABELS, seed=0), LABELS)
+    before = FromFile(path).fingerprint()
+    assert before == hashlib.sha256(Path(path).read_bytes()).hexdigest() == FromFile(path, digest=None).fingerprint()
+    write_partition(path, Dirichlet(5, 0.5).parts(LABELS, seed=1), LABELS)
+    assert FromFile(path).fingerprint() != before
+    assert Dirichlet(5, 0.5).fingerprint() == ""
+    with pytest.raises(FileNotFoundError, match="no such file"):
+        FromFile(f"{path}.not").fingerprint()
+
+
 def test_other_data_are_refused(path, tmp_path):
     write_partition(path, Parts(Dirichlet(3, alpha=1.0).split(LABELS, 0)), LABELS)
     with pytest.raises(ValueError, match=rf"it is of data with digest {digest_of(LABELS)}; these have .*, 600 sam"):
