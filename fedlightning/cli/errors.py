@@ -91,14 +91,6 @@ def is_users(frame: FrameType) -> bool:
     return not {"site-packages", "dist-packages"} & set(frame.f_code.co_filename.split(os.sep))
 
 
-def chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and those that led to it."""
-    link: BaseException | None = error
-    while link is not None:
-        yield link
-        link = link.__cause__ or link.__context__
-
-
 @dataclass(frozen=True)
 class _Misfit:
     """Describes where a batch does not fit a network.

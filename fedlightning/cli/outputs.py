@@ -12,8 +12,8 @@ from traceback import walk_tb
 from types import FrameType
 from typing import Any
 
-from fedlightning.cli.errors import chain, is_refusal, is_users
-from fedlightning.core.errors import OutputError
+from fedlightning.cli.errors import is_refusal, is_users
+from fedlightning.core.errors import OutputError, chain
 from fedlightning.federation.whole_files import FULL, why_unwritten
 
 _ONLY_WRITES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
@@ -75,7 +75,8 @@ def _has_files_of_its_own(frame: FrameType) -> bool:
 
 def _target(error: OSError, folders: list[Path]) -> Path | None:
     """Return the file or folder that could not be written; None if the error may be about something else."""
-    named = [Path(name).absolute() for name in (error.filename, error.filename2) if isinstance(name, str | os.PathLike)]
+    names = [name for name in (error.filename, error.filename2) if isinstance(name, str | bytes | os.PathLike)]
+    named = [Path(os.fsdecode(name)).absolute() for name in names]
     for name in named:
         if error.errno in _ONLY_WRITES or any(_belong_together(name, folder) for folder in folders):
             return name

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from fedlightning.cli.errors import chain
+from fedlightning.core.errors import chain
 
 
 @contextmanager

@@ -7,6 +7,8 @@ catching values out of range. Their messages are written for users: the command 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 
 class FedlightningError(Exception):
     """Base of all errors that fedlightning raises on purpose; their messages say what to change."""
@@ -42,3 +44,13 @@ class NoSuchClientError(FedlightningError, IndexError):
 
 class UsageError(FedlightningError, RuntimeError):
     """The call is not possible now, or not in this process."""
+
+
+def chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and those that led to it, each once: one that a thread has kept may lead to itself."""
+    link: BaseException | None = error
+    seen: set[int] = set()
+    while link is not None and id(link) not in seen:
+        yield link
+        seen.add(id(link))
+        link = link.__cause__ or link.__context__

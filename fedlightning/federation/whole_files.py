@@ -5,11 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from fedlightning.core.errors import chain
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """Errors of a disk, or of a user's share of it, that has no room left."""
@@ -29,7 +30,7 @@ def write_whole(value: Any, target: Path) -> None:
             os.fsync(file.fileno())
         partial.replace(target)
     except RuntimeError as error:  # torch still closes its archive, and this second error hides the first
-        for cause in _chain(error):
+        for cause in chain(error):
             if isinstance(cause, OSError) or not isinstance(cause, Exception):
                 raise cause from None
         raise
@@ -56,9 +57,3 @@ def why_unwritten(error: OSError, target: Path) -> str:
     folder = next(folder for folder in (target.absolute(), *target.absolute().parents) if folder.is_dir())
     free = shutil.disk_usage(folder).free
     return f"{target}: {reason} ({free / 2**20:.1f} MiB are free there)."
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__

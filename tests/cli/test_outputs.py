@@ -76,6 +76,7 @@ def test_the_environment_shows_everything(monkeypatch):
 
 OWN = """
 import errno
+import shutil
 from pathlib import Path
 from lightning.pytorch import Callback
 
@@ -83,20 +84,39 @@ class Full(Callback):
     def on_train_start(self, *args):
         raise OSError(errno.ENOSPC, "No space left on device")
 
+class Removes(Callback):
+    def on_train_batch_end(self, trainer, *args):
+        if trainer.global_step == 2:
+            trainer.logger.experiment.flush()
+            shutil.rmtree(trainer.logger.save_dir)
+
 class Taken(Callback):
     def on_train_start(self, *args):
         Path("runs").mkdir()
 """
 
 
-@pytest.mark.parametrize(("callback", "kind"), [("Full", OSError), ("Taken", FileExistsError)])
-def test_errors_of_the_user_s_own_code_keep_their_traceback(callback, kind, monkeypatch):
+@pytest.fixture
+def own_files(monkeypatch):
     Path("own_files.py").write_text(OWN)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delitem(sys.modules, "own_files", raising=False)
+
+
+@pytest.mark.parametrize(("callback", "kind"), [("Full", OSError), ("Taken", FileExistsError)])
+def test_errors_of_the_user_s_own_code_keep_their_traceback(callback, kind, own_files):
     with pytest.raises(kind) as error:
         main([*FIT, f"--trainer.callbacks=own_files.{callback}"])
     assert not isinstance(error.value, OutputError)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_folder_that_is_removed_ends_a_fit_with_a_line(own_files):
+    """TensorBoard's writer keeps its error, and raises it again while that is handled."""
+    said = said_by(
+        [*FIT, "--trainer.callbacks=own_files.Removes", "--trainer.max_steps=6", "--trainer.log_every_n_steps=1"]
+    )
+    assert said.endswith(f": No such file or directory. Give another folder ({SAVE_DIR}=...).")
 
 
 def through(folders, number, name=None, package="lightning.somewhere"):

@@ -13,7 +13,7 @@ import pytest
 import fedlightning
 from fedlightning import FedlightningError
 from fedlightning.algorithms import FedAvg
-from fedlightning.core.errors import InvalidTypeError, InvalidValueError
+from fedlightning.core.errors import InvalidTypeError, InvalidValueError, chain
 
 PACKAGE = Path(fedlightning.__file__).parent
 
@@ -97,3 +97,11 @@ def test_errors_travel_between_processes(kind):
     copy = pickle.loads(pickle.dumps(kind("lr=-1: expected > 0.")))
     assert type(copy) is kind
     assert str(copy) == "lr=-1: expected > 0."
+
+
+def test_a_chain_of_errors_ends_where_it_comes_back_to_itself():
+    first, second, third = ValueError("1"), OSError("2"), KeyError("3")
+    third.__cause__, second.__context__ = second, first
+    assert list(chain(third)) == [third, second, first]
+    first.__context__ = third
+    assert list(chain(third)) == [third, second, first]
