@@ -97,7 +97,7 @@ class StepsInPlace(Protocol):
     def step(
         self, w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks, randomness: Randomness | None, lr: float
     ) -> Evaluation | None:
-        """Change ``w`` into ``w - lr * operator``, with the bits of the two operations one after the other.
+        """Change ``w`` into ``w - lr * operator``, as the two operations would one after the other, up to rounding.
 
         The arguments are those of :class:`Evaluate`.
 

@@ -156,7 +156,8 @@ class GradientOracle:
     def step_in_place(self, w: Tensor, v: Tensor | None, batch: Minibatch, lr: float | Tensor) -> bool:
         """Change ``w`` into ``w - lr * operator`` without putting the operator together, if that can be done.
 
-        The bits are those of ``w.sub_(oracle.shared_gradient(w, v, batch), alpha=lr)``.
+        That is ``w.sub_(oracle.shared_gradient(w, v, batch), alpha=lr)``, less a rounding where a matrix product is
+        subtracted while it is computed.
 
         Args:
             w: Points, ``[S, d]``, in memory of their own.

@@ -4,25 +4,49 @@ A :class:`Program` holds what a recorder knows of a function: which operation ra
 becomes Python source with one line for each operation. Results that nobody reads are left out, and every tensor is
 released after its last use. What is joined into one large tensor, such as the gradients of all parameters, is copied to
 its place as soon as it is computed, while it lies in the caches, and released; or it is not joined at all, if the
-program is to take steps along it. Equal programs have equal sources, and each source is compiled once.
+program is to take steps along it: a large matrix product that is nothing else is then subtracted while it is computed.
+Equal programs have equal sources, and each source is compiled once.
 """
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import lru_cache, partial
-from math import isfinite
 from types import CodeType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+aten = torch.ops.aten
+
 Name = str
 """The name of a tensor in the program's source."""
 
 Steps = Generator[list[Tensor], Sequence[Tensor], None]
 """Takes a step for all the inputs that it is sent."""
+
+
+_Place = tuple[int, int] | None
+"""Address and size of what lies in memory in the usual order; None for other tensors."""
+
+
+class _Product(NamedTuple):
+    """Describes a matrix product, or one for each client.
+
+    Attributes:
+        factors: Names of the two factors.
+        shape: The result's shape.
+        place: Where the result lay when it was recorded.
+        add: Adds the product to a tensor, in place.
+    """
+
+    factors: tuple[Name, ...]
+    shape: tuple[int, ...]
+    place: _Place
+    add: Callable[..., Tensor]
 
 
 class _Line(NamedTuple):
@@ -35,6 +59,7 @@ class _Line(NamedTuple):
         reads: Names of the tensors in the expression.
         acts: Whether the operation must run even if nobody reads its results, because it writes or draws.
         is_view: Whether its results are places in what it reads, whatever numbers lie there.
+        product: What it is if it is a matrix product.
     """
 
     makes: tuple[Name | None, ...]
@@ -43,6 +68,7 @@ class _Line(NamedTuple):
     reads: tuple[Name, ...]
     acts: bool
     is_view: bool = False
+    product: _Product | None = None
 
 
 class _Join(NamedTuple):
@@ -56,6 +82,7 @@ class _Join(NamedTuple):
         cut: The expression that cuts a tensor of the result's shape, called ``{}``, into the parts' places.
         shape: The result's shape.
         dim: The dimension along which they are joined.
+        places: Where the parts lay when they were recorded.
     """
 
     whole: Name
@@ -65,10 +92,19 @@ class _Join(NamedTuple):
     cut: str
     shape: tuple[int, ...]
     dim: int
+    places: tuple[_Place, ...]
 
 
 LARGE_BYTES = 2**23
 """Joined tensors of this size are filled part by part; smaller ones lie in the caches anyway."""
+
+LARGE_MATRIX = 2**14
+"""Numbers in a matrix from which on a product is subtracted while it is computed, so that it is not written first."""
+
+FEW_ROWS = 64
+"""Rows that a matrix is summed from up to which its product takes less time than to write and read it."""
+
+_ADD_PRODUCT = {aten.mm.default: Tensor.addmm_, aten.bmm.default: Tensor.baddbmm_}
 
 
 class Program:
@@ -129,7 +165,10 @@ class Program:
         of_one = isinstance(output, Tensor)
         results = (output,) if of_one else output or ()
         makes = tuple(self._new() if isinstance(result, Tensor) else None for result in results)
-        self._lines.append(_Line(makes, of_one, call, tuple(reads), acts, is_view))
+        product = None
+        if function in _ADD_PRODUCT and args[0].shape[-1] <= FEW_ROWS and math.prod(output.shape[-2:]) >= LARGE_MATRIX:
+            product = _Product(tuple(reads), tuple(output.shape), _place(output), _ADD_PRODUCT[function])
+        self._lines.append(_Line(makes, of_one, call, tuple(reads), acts, is_view, product))
         return makes
 
     def join(self, parts: Sequence[Tensor], dim: int, name_of: Callable[[Tensor], Name], whole: Tensor) -> Name:
@@ -141,7 +180,8 @@ class Program:
         if whole.numel() * whole.element_size() >= LARGE_BYTES:
             room = f"{self.hold(partial(torch.empty, whole.shape, dtype=whole.dtype, device=whole.device))}()"
         cut = f"{self.hold(torch.split_with_sizes)}({{}}, {sizes}, {dim})"
-        self._lines.append(_Join(name, names, call, room, cut, tuple(whole.shape), dim))
+        places = tuple(map(_place, parts))
+        self._lines.append(_Join(name, names, call, room, cut, tuple(whole.shape), dim, places))
         return name
 
     def function(self, outputs: Sequence[Name]) -> Callable[..., list[Tensor]]:
@@ -156,16 +196,18 @@ class Program:
         head, last = f"def replay({', '.join(self._inputs)}, room=None):", f"    return [{', '.join(outputs)}]"
         return self._made([head, *body, last])
 
-    def steps(self, outputs: Sequence[Name]) -> Callable[..., Steps] | None:
+    def steps(self, outputs: Sequence[Name], in_products: bool = False) -> Callable[..., Steps] | None:
         """Return a function of the first input and of ``lr`` that begins steps along the first output.
 
         For every step, the coroutine that the function returns is sent the other inputs, subtracts lr times the first
-        output from the first input, and gives the other outputs. The bits are those of a subtraction after the program,
-        but the first output is never put together, and views of the first input are made once for all steps.
+        output from the first input, and gives the other outputs. The first output is never put together, and views of
+        the first input are made once for all steps. The bits are those of a subtraction after the program, unless
+        products are subtracted while they are computed, which leaves out a rounding.
 
         Args:
             outputs: Names of tensors, of which the first has as many numbers as the first input. None of them, and none
                 of the parts that were joined into the first, may share memory with the first input.
+            in_products: Whether large matrix products are subtracted while they are computed.
 
         Returns:
             None if the first output was not joined from parts side by side, or if anything reads it or is written into
@@ -179,11 +221,19 @@ class Program:
         assert isinstance(join, _Join)
         if join.dim != 1 or any(first in _reads(line) or (isinstance(line, _Line) and line.acts) for line in later):
             return None
-        views, subtract = [self._new() for _ in join.parts], self.hold(Tensor.sub_)
-        whole = f"{self.hold(Tensor.view)}({point}, {join.shape})"
+        views, view_as = [self._new() for _ in join.parts], self.hold(Tensor.view)
+        whole = f"{view_as}({point}, {join.shape})"
         lines = [_Line(tuple(views), False, join.cut.format(whole), (point,), False, True), *self._filled(rest)]
+        products = self._products(join, point) if in_products else {}
         for view, part in zip(views, join.parts, strict=True):
-            lines.append(_Line((), False, f"{subtract}({view}, {part}, alpha=lr)", (view, part), True))
+            if part in products:
+                factors, shape, _, add = products[part]
+                matrix = self._new()
+                lines.append(_Line((matrix,), True, f"{view_as}({view}, {shape})", (view,), False, True))
+                target, call = matrix, f"{self.hold(add)}({matrix}, {', '.join(factors)}, alpha=-lr)"
+            else:
+                target, factors, call = view, (part,), f"{self.hold(Tensor.sub_)}({view}, {part}, alpha=lr)"
+            lines.append(_Line((), False, call, (target, *factors), True))
         once, every_time = _without_views_of(point, lines)
         read = {name for line in every_time for name in line.reads}
         received = f"({''.join(f'{name}, ' for name in others)}) = yield"
@@ -197,6 +247,27 @@ class Program:
                 f"        {received} [{', '.join(rest)}]",
             ]
         )
+
+    def _products(self, join: _Join, point: Name) -> dict[Name, _Product]:
+        """Return the parts of a join that are a matrix product of which nothing else is made, by name.
+
+        The factors may be no views of the point, in which other parts are subtracted before.
+        """
+        readers = Counter(name for line in self._lines for name in _reads(line))
+        views, _ = _without_views_of(point, [line for line in self._lines if isinstance(line, _Line)])
+        in_point = {point, *_made_by(views)}
+        found: dict[Name, _Product] = {}
+        for line in self._lines:
+            if isinstance(line, _Line) and line.acts:  # it may change the factors
+                found.clear()
+            if isinstance(line, _Join) or not line.of_one:
+                continue
+            product = line.product or (found.get(line.reads[0]) if line.is_view else None)
+            (name,) = line.makes
+            if product is not None and name is not None and readers[name] == 1 and in_point.isdisjoint(product.factors):
+                found[name] = product
+        places = dict(zip(join.parts, join.places, strict=True))
+        return {name: product for name, product in found.items() if product.place and product.place == places.get(name)}
 
     def _made(self, source: Sequence[str]) -> Callable[..., Any]:
         """Return the function that the lines of source define, with all that the program holds."""
@@ -245,13 +316,18 @@ class Program:
             return reads[-1]
         if isinstance(value, list | tuple):
             return f"[{', '.join([self._written(item, name_of, reads) for item in value])}]"
-        if value is None or type(value) in (bool, int) or (type(value) is float and isfinite(value)):
+        if value is None or type(value) in (bool, int) or (type(value) is float and math.isfinite(value)):
             return repr(value)
         return self.hold(value)
 
     def _new(self) -> Name:
         self._count += 1
         return f"t{self._count}"
+
+
+def _place(tensor: Tensor) -> _Place:
+    usual = tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+    return (tensor.data_ptr(), tensor.numel()) if usual else None
 
 
 def _reads(line: _Line | _Join) -> tuple[Name, ...]:

@@ -79,9 +79,10 @@ class Recording:
     def steps(self, *inputs: Tensor, lr: float) -> tuple[Steps, Any] | None:
         """Begin steps along what would be the function's first result, in place.
 
-        Every step subtracts ``lr`` times that result from the first argument, with the bits of
+        Every step subtracts ``lr`` times that result from the first argument, as does
         ``point.sub_(result, alpha=lr)``. The result is the parts that the function joins into it, which are not put
-        together.
+        together. On one thread, large matrix products are subtracted while they are computed, which leaves out a
+        rounding; all other bits are the same.
 
         Args:
             inputs: Arguments of the first step.
@@ -154,7 +155,8 @@ class _Replay:
     def steps(self) -> Callable[..., Steps] | None:
         """Begins steps along the first output; None if there are none."""
         with _MAKING:
-            return self._program.steps(self._outputs) if self._is_apart else None
+            in_products = torch.get_num_threads() == 1  # several would wait for each other in every client's product
+            return self._program.steps(self._outputs, in_products) if self._is_apart else None
 
 
 class _Recorder(TorchDispatchMode):

@@ -1,15 +1,17 @@
-"""A step taken in place ends at the bits of a gradient and a subtraction."""
+"""A step taken in place ends where a gradient and a subtraction end, at the same bits unless a product is fused."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedlightning.algorithms import SCAFFOLD, FedAvg, FedAvgGDA
 from fedlightning.oracle import Sequential, Vectorized
 from fedlightning.oracle.gradient import GradientOracle
 from fedlightning.oracle.randomness import Randomness
-from tests.support.cohorts import NETS, Swapping, conv, logs_a_weight, setting
+from tests.support.cohorts import NETS, Swapping, classify, conv, logs_a_weight, setting
 from tests.support.small import Line, Normed, Personal, fitted, regression_data
 
 
@@ -24,6 +26,14 @@ WAYS = {
     "side by side": Vectorized(backward="each", threads=2),
     "one by one": Sequential(),
 }
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
 
 
 def wide(tensor):
@@ -91,10 +101,78 @@ def test_nothing_is_stepped_before_it_was_recorded():
     assert torch.equal(w, before)
 
 
+class Sandwiched(nn.Module):
+    """A large matrix between two others, each of which its gradient is made of."""
+
+    def __init__(self):
+        super().__init__()
+        self.before = nn.Parameter(torch.randn(150, 4) / 12)
+        self.weight = nn.Parameter(torch.randn(150, 120) / 12)
+        self.after = nn.Parameter(torch.randn(4, 120) / 12)
+
+    def forward(self, x):
+        return x.mean() * ((self.before.mT @ self.weight) * self.after).sum()
+
+
+class Products(TorchDispatchMode):
+    """Counts the products that are added to a matrix while they are computed."""
+
+    found = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.found += func in (torch.ops.aten.addmm_.default, torch.ops.aten.baddbmm_.default)
+        return func(*args, **(kwargs or {}))
+
+
+FUSED = {
+    "large": (lambda: nn.Sequential(nn.Linear(150, 120), nn.Tanh(), nn.Linear(120, 3)), (150,), classify, 1),
+    "no bias": (lambda: nn.Sequential(nn.Linear(150, 120, bias=False), nn.Linear(120, 3)), (150,), classify, 1),
+    "twice": (lambda: nn.Sequential(*[nn.Linear(130, 130)] * 2, nn.Linear(130, 3)), (130,), classify, 0),
+    "small": (lambda: nn.Sequential(nn.Linear(100, 120), nn.Linear(120, 3)), (100,), classify, 0),
+    "of other parameters": (Sandwiched, (2,), lambda net, batch: net(batch[0]), 0),
+}
+"""Networks, shapes of inputs, losses, and how many products are subtracted while they are computed."""
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", FUSED)
+def test_large_products_are_subtracted_while_they_are_computed(name, way):
+    """On one thread, and not if anything else is made of them, nor if they are products of other parameters."""
+    make, shape, loss, products = FUSED[name]
+    objective, w, v, b, data = setting(make(), shape, loss=loss)
+    objective.draws = False
+    w, v, b, data = wide(w), wide(v), wide(b), tuple(map(wide, data))
+    evaluate = WAYS[way].evaluator(objective, 100)
+    for _ in range(2):
+        expected = evaluate(w, v, b, data)
+    point = w.clone()
+    with Products() as counted:
+        result = evaluate.step(point, v, b, data, "both", None, 0.3)
+    torch.testing.assert_close(point, w - 0.3 * expected.g, rtol=1e-13, atol=1e-14)
+    assert torch.equal(result.loss, expected.loss)
+    if way == "together":
+        assert counted.found == products
+    elif way == "each":
+        assert counted.found == products * len(w)
+
+
+def test_products_are_not_fused_on_several_threads(two_threads):
+    make, shape, loss, _ = FUSED["large"]
+    objective, w, v, b, data = setting(make(), shape, loss=loss)
+    evaluate = Vectorized().evaluator(objective, 100)
+    for _ in range(2):
+        expected = evaluate(w, v, b, data)
+    point = w.clone()
+    with Products() as counted:
+        evaluate.step(point, v, b, data, "both", None, 0.3)
+    assert counted.found == 0
+    assert torch.equal(point, w.clone().sub_(expected.g, alpha=0.3))
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_nothing_of_16_bits_is_stepped_in_parts(dtype):
     """Torch subtracts the last numbers of a row with a step size of 16 bits, all others with one of 32."""
-    objective, w, v, b, data = setting(torch.nn.Sequential(torch.nn.Linear(6, 3)), (6,), dtype)
+    objective, w, v, b, data = setting(nn.Sequential(nn.Linear(6, 3)), (6,), dtype)
     objective.draws = False
     for way in ("together", "each", "one by one"):
         evaluate = WAYS[way].evaluator(objective, 100)
