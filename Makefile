@@ -19,8 +19,8 @@ $(VENV)/ready: pyproject.toml constraints.txt
 demo: $(VENV)/ready ## FedMM beside its baselines on embedded digits: table, figure, TensorBoard; about a minute
 	$(BIN)/fedlightning compare --config configs/demo.yaml
 
-test: $(VENV)/ready ## the test suite, on all cores; about ten minutes on two
-	$(BIN)/python -m pytest -n auto --dist worksteal
+test: $(VENV)/ready ## the test suite but for the site, on all cores; about ten minutes on two
+	$(BIN)/python -m pytest -n auto --dist worksteal --ignore=tests/website
 
 .venv-flower/ready: pyproject.toml constraints-flower.txt
 	$(PYTHON) -m venv .venv-flower
@@ -46,7 +46,7 @@ $(VENV)/docs-ready: $(VENV)/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	touch $@
 
-docs: $(VENV)/docs-ready ## the documentation site, in build/site, without a warning
+docs: $(VENV)/docs-ready ## the documentation site and its tests, in build/site, without a warning
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	$(BIN)/python -m website.links build/site
 	$(BIN)/python -m pytest -q tests/website
