@@ -98,9 +98,6 @@ class _Join(NamedTuple):
 LARGE_BYTES = 2**23
 """Joined tensors of this size are filled part by part; smaller ones lie in the caches anyway."""
 
-LARGE_MATRIX = 2**14
-"""Numbers in a matrix from which on a product is subtracted while it is computed, so that it is not written first."""
-
 FEW_ROWS = 64
 """Rows that a matrix is summed from up to which its product takes less time than to write and read it."""
 
@@ -166,7 +163,7 @@ class Program:
         results = (output,) if of_one else output or ()
         makes = tuple(self._new() if isinstance(result, Tensor) else None for result in results)
         product = None
-        if function in _ADD_PRODUCT and args[0].shape[-1] <= FEW_ROWS and math.prod(output.shape[-2:]) >= LARGE_MATRIX:
+        if function in _ADD_PRODUCT and args[0].shape[-1] <= FEW_ROWS:
             product = _Product(tuple(reads), tuple(output.shape), _place(output), _ADD_PRODUCT[function])
         self._lines.append(_Line(makes, of_one, call, tuple(reads), acts, is_view, product))
         return makes
@@ -196,7 +193,7 @@ class Program:
         head, last = f"def replay({', '.join(self._inputs)}, room=None):", f"    return [{', '.join(outputs)}]"
         return self._made([head, *body, last])
 
-    def steps(self, outputs: Sequence[Name], in_products: bool = False) -> Callable[..., Steps] | None:
+    def steps(self, outputs: Sequence[Name], fused_from: float = math.inf) -> Callable[..., Steps] | None:
         """Return a function of the first input and of ``lr`` that begins steps along the first output.
 
         For every step, the coroutine that the function returns is sent the other inputs, subtracts lr times the first
@@ -207,7 +204,7 @@ class Program:
         Args:
             outputs: Names of tensors, of which the first has as many numbers as the first input. None of them, and none
                 of the parts that were joined into the first, may share memory with the first input.
-            in_products: Whether large matrix products are subtracted while they are computed.
+            fused_from: Numbers in a matrix from which on a product is subtracted while it is computed.
 
         Returns:
             None if the first output was not joined from parts side by side, or if anything reads it or is written into
@@ -224,7 +221,7 @@ class Program:
         views, view_as = [self._new() for _ in join.parts], self.hold(Tensor.view)
         whole = f"{view_as}({point}, {join.shape})"
         lines = [_Line(tuple(views), False, join.cut.format(whole), (point,), False, True), *self._filled(rest)]
-        products = self._products(join, point) if in_products else {}
+        products = self._products(join, point, fused_from)
         for view, part in zip(views, join.parts, strict=True):
             if part in products:
                 factors, shape, _, add = products[part]
@@ -248,8 +245,8 @@ class Program:
             ]
         )
 
-    def _products(self, join: _Join, point: Name) -> dict[Name, _Product]:
-        """Return the parts of a join that are a matrix product of which nothing else is made, by name.
+    def _products(self, join: _Join, point: Name, smallest: float) -> dict[Name, _Product]:
+        """Return the parts of a join that are a large matrix product of which nothing else is made, by name.
 
         The factors may be no views of the point, in which other parts are subtracted before.
         """
@@ -267,7 +264,13 @@ class Program:
             if product is not None and name is not None and readers[name] == 1 and in_point.isdisjoint(product.factors):
                 found[name] = product
         places = dict(zip(join.parts, join.places, strict=True))
-        return {name: product for name, product in found.items() if product.place and product.place == places.get(name)}
+        return {
+            name: product
+            for name, product in found.items()
+            if product.place is not None
+            and product.place == places.get(name)
+            and math.prod(product.shape[-2:]) >= smallest
+        }
 
     def _made(self, source: Sequence[str]) -> Callable[..., Any]:
         """Return the function that the lines of source define, with all that the program holds."""

@@ -34,6 +34,13 @@ in all calls with the same shapes."""
 aten = torch.ops.aten
 
 
+LARGE = 2**14
+"""Numbers in a matrix from which on it pays to subtract a product from it while it is computed."""
+
+LARGE_FOR_THREADS = 2**18
+"""The same where several threads compute one client's product together, and wait for each other in smaller ones."""
+
+
 class Recording:
     """Calls a function of tensors, and replays the function from the second call with the same shapes on."""
 
@@ -81,8 +88,8 @@ class Recording:
 
         Every step subtracts ``lr`` times that result from the first argument, as does
         ``point.sub_(result, alpha=lr)``. The result is the parts that the function joins into it, which are not put
-        together. On one thread, large matrix products are subtracted while they are computed, which leaves out a
-        rounding; all other bits are the same.
+        together. Large matrix products are subtracted while they are computed, which leaves out a rounding; all other
+        bits are the same.
 
         Args:
             inputs: Arguments of the first step.
@@ -155,8 +162,8 @@ class _Replay:
     def steps(self) -> Callable[..., Steps] | None:
         """Begins steps along the first output; None if there are none."""
         with _MAKING:
-            in_products = torch.get_num_threads() == 1  # several would wait for each other in every client's product
-            return self._program.steps(self._outputs, in_products) if self._is_apart else None
+            fused_from = LARGE if torch.get_num_threads() == 1 else LARGE_FOR_THREADS
+            return self._program.steps(self._outputs, fused_from) if self._is_apart else None
 
 
 class _Recorder(TorchDispatchMode):

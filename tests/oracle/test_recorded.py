@@ -137,7 +137,7 @@ FUSED = {
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", FUSED)
 def test_large_products_are_subtracted_while_they_are_computed(name, way):
-    """On one thread, and not if anything else is made of them, nor if they are products of other parameters."""
+    """Not if anything else is made of them, nor if they are products of other parameters."""
     make, shape, loss, products = FUSED[name]
     objective, w, v, b, data = setting(make(), shape, loss=loss)
     objective.draws = False
@@ -156,17 +156,18 @@ def test_large_products_are_subtracted_while_they_are_computed(name, way):
         assert counted.found == products * len(w)
 
 
-def test_products_are_not_fused_on_several_threads(two_threads):
-    make, shape, loss, _ = FUSED["large"]
-    objective, w, v, b, data = setting(make(), shape, loss=loss)
+@pytest.mark.parametrize(("width", "products"), [(120, 0), (2000, 1)])
+def test_several_threads_wait_for_each_other_in_smaller_products(width, products, two_threads):
+    net = nn.Sequential(nn.Linear(150, width), nn.Linear(width, 3))
+    objective, w, v, b, data = setting(net, (150,))
     evaluate = Vectorized().evaluator(objective, 100)
     for _ in range(2):
         expected = evaluate(w, v, b, data)
     point = w.clone()
     with Products() as counted:
         evaluate.step(point, v, b, data, "both", None, 0.3)
-    assert counted.found == 0
-    assert torch.equal(point, w.clone().sub_(expected.g, alpha=0.3))
+    assert counted.found == products
+    torch.testing.assert_close(point, w - 0.3 * expected.g, rtol=1e-13, atol=1e-14)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
