@@ -26,6 +26,7 @@ from tests.support.objectives_in_python import (
 )
 
 
+@pytest.mark.measures
 def test_auto_takes_the_faster_one_and_says_so():
     algorithm = FedAvg(0.05)
     said = []
