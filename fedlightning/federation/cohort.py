@@ -131,6 +131,10 @@ class Cohort:
             for first, end in pairwise(cuts):
                 yield Chunk(self.members[first:end], self)
 
+    def alike(self) -> int:
+        """Return the number of the first clients that share a signature."""
+        return next(self._alike())[1]
+
     def _alike(self) -> Iterator[tuple[int, int]]:
         """Yield where clients that share a signature begin and end."""
         start = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -178,7 +179,8 @@ class OracleSelection:
         size = -self._processes.largest(-most)  # memory may differ between devices
         open_choice = isinstance(self.oracle, Auto)
         if open_choice:
-            size = min(size, self._processes.largest(len(cohort)))
+            clients = self._processes.largest(len(cohort))
+            size = math.ceil(clients / math.ceil(clients / size))  # the equal parts that a round will take
         fixed = replace(wanted, chunk_size=size)
         self._ladder = ladder(fixed, on_cpu)
         batched: ClientBatching = fixed

@@ -56,22 +56,30 @@ class FirstClients:
             report: Receives a line if fewer clients fit than ``batched`` computes at once.
         """
         wanted = batched
+        larger = [] if batched is None else batched.larger_chunks(self.cost, self.cohort.alike())
         while True:
             try:
-                trial = self._timed(auto, wanted, side_by_side)
+                trial = self._timed(auto, wanted, side_by_side, larger)
                 break
             except (RuntimeError, MemoryError) as error:
                 if isinstance(error, BatchedError) and not is_out_of_memory(error):  # plain evaluation names the client
                     return Trial(Sequential(), f"took Sequential: {str(error).splitlines()[0]}")
                 if wanted is None or not is_out_of_memory(error):
                     raise
-            wanted = _smaller(wanted)  # outside the handler, where the error would hold what fills the memory
+            # outside the handler, where the error would hold what fills the memory
+            wanted, larger = (wanted, []) if larger else (_smaller(wanted), larger)
         if batched is not None and wanted != batched:
             fewer = 1 if wanted is None else wanted.chunk_size
             report(f"oracle: took {in_chunks(fewer)}: {too_many(batched.chunk_size)}")
         return trial
 
-    def _timed(self, auto: Auto, batched: Vectorized | None, side_by_side: Callable[[], Vectorized | None]) -> Trial:
+    def _timed(
+        self,
+        auto: Auto,
+        batched: Vectorized | None,
+        side_by_side: Callable[[], Vectorized | None],
+        larger: Sequence[int],
+    ) -> Trial:
         group, request = self.group, self.request
 
         def arguments(num_clients: int) -> tuple[Tensor, Tensor, Tensor, Any]:
@@ -87,6 +95,7 @@ class FirstClients:
                 arguments,
                 batched,
                 side_by_side,
+                larger,
             )
 
     def side_by_side(self) -> Vectorized | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedlightning.core.validation import require
-from fedlightning.oracle.base import ClientBatching, Cost, Evaluate
+from fedlightning.oracle.base import ClientBatching, Cost, Evaluate, StepsInPlace
 from fedlightning.oracle.objective import Objective
 from fedlightning.oracle.randomness import Randomness
 from fedlightning.oracle.sequential import Sequential
@@ -24,6 +24,9 @@ WORTH_A_TRIAL = 0.9
 WORTH_A_CHANGE = 0.9
 """More threads or smaller chunks must save at least a tenth of the time: on a busy machine, threads that wait for each
 other cost far more."""
+
+WORTH_MORE_CLIENTS = 0.95
+"""Larger chunks must save at least a twentieth of the time, for the memory that they take."""
 
 SMALLEST_HALVED = 2
 """Chunks of two clients are not cut further; what is left is to replay them one by one."""
@@ -51,9 +54,9 @@ class Auto(ClientBatching):
     Each way computes a few gradients of the first round's first cohort. The choice is logged and stored in checkpoints,
     so that a resumed run goes on with the same way. The ways agree up to rounding, not in every bit: for runs that must
     repeat bit for bit from their start, name one way and its threads. Of the batched ways, only the fastest that agrees
-    with plain evaluation is timed, also with smaller chunks, while those are faster. Where it gains little, because a
-    single client keeps a processor busy, replays of one client's gradient (``Vectorized(backward="each")``) are tried
-    as well, side by side if there are several threads.
+    with plain evaluation is timed, also with larger chunks while those are faster, or else with smaller ones. Where it
+    gains little, because a single client keeps a processor busy, replays of one client's gradient
+    (``Vectorized(backward="each")``) are tried as well, side by side if there are several threads.
 
     Args:
         trials: Number of timed gradients for each way, at least 1.
@@ -79,6 +82,7 @@ class Auto(ClientBatching):
         load: Callable[[int], Arguments],
         batched: Vectorized | None,
         side_by_side: Callable[[], Vectorized | None],
+        larger: Sequence[int] = (),
     ) -> Trial:
         """Time clients one after the other and, if there is a batched way, many at once.
 
@@ -89,13 +93,14 @@ class Auto(ClientBatching):
             batched: The fastest batched way that is right, with a fixed chunk size; None if there is none.
             side_by_side: Returns a way that replays every client on a thread of its own, with a fixed chunk size and
                 its threads; None if that is wrong for this objective.
+            larger: Larger chunks that may be tried, the smallest first.
         """
         alone, alone_time = self._threaded(Sequential(), objective, calls(1), load(1), 1)
         found: list[tuple[ClientBatching, float]] = [(alone, alone_time)]
         times = f"{alone_time * 1e3:.3g} ms alone"
         if batched is not None:
             assert batched.chunk_size is not None
-            in_chunks, taken = self._in_chunks(batched, objective, calls, load)
+            in_chunks, taken = self._in_chunks(batched, objective, calls, load, larger)
             found.append((in_chunks, taken))
             size = in_chunks.chunk_size
             times = f"{taken * 1e3:.3g} ms a client's gradient in chunks of {size}, {times}"
@@ -125,18 +130,23 @@ class Auto(ClientBatching):
         objective: Objective,
         calls: Callable[[int], int],
         load: Callable[[int], Arguments],
+        larger: Sequence[int],
     ) -> tuple[Vectorized, float]:
         """Return a batched way with its best number of threads and chunk size, and the seconds for one client."""
         size = way.chunk_size
         assert size is not None
         chosen, best = self._threaded(way, objective, calls(size), load(size), size)
-        while size > SMALLEST_HALVED and objective.autocast.on_cpu:
-            size = (size + 1) // 2
-            candidate = replace(chosen, chunk_size=size)
-            taken = self._seconds_if_faster(candidate, best, objective, calls(size), load(size), size)
-            if taken is None:
+        if not objective.autocast.on_cpu:
+            return chosen, best
+        for sizes, worth in ((larger, WORTH_MORE_CLIENTS), (_halves(size), WORTH_A_CHANGE)):
+            for other in sizes:
+                candidate = replace(chosen, chunk_size=other)
+                taken = self._seconds_if_faster(candidate, best, objective, calls(other), load(other), other, worth)
+                if taken is None:
+                    break
+                chosen, best = candidate, taken
+            if chosen.chunk_size != size:
                 break
-            chosen, best = candidate, taken
         return chosen, best
 
     def _threaded(
@@ -173,6 +183,7 @@ class Auto(ClientBatching):
         calls: int,
         arguments: Arguments,
         num_clients: int,
+        worth: float = WORTH_A_CHANGE,
     ) -> float | None:
         """Return the seconds for one client's gradient where a change is worth it; None where it is not.
 
@@ -182,14 +193,16 @@ class Auto(ClientBatching):
         for _ in range(2):
             with limited(candidate.threads_inside(objective)):
                 taken = self.seconds(candidate, objective, calls, arguments) / num_clients
-            if taken <= WORTH_A_CHANGE * best:
+            if taken <= worth * best:
                 return taken
         return None
 
     def seconds(self, oracle: ClientBatching, objective: Objective, calls: int, arguments: Arguments) -> float:
         """Measures the time of one gradient of all clients with its step, as the rounds will run it, recorded or not.
 
-        A subclass may measure something else, such as energy: the way with the smallest number is taken.
+        Where a way can step in place, every other trial does, because some algorithms take plain steps and others need
+        the operator, and both times count alike. A subclass may measure something else, such as energy: the way with
+        the smallest number is taken.
 
         Args:
             oracle: The way that is tried.
@@ -198,21 +211,37 @@ class Auto(ClientBatching):
             arguments: Points, personal blocks, buffers and one minibatch of the clients.
 
         Returns:
-            The shortest time of the trials, in seconds; of a recorded oracle, with its share of the recording.
+            The shortest times of the trials, in seconds; of a recorded oracle, with its share of the recording.
         """
         evaluate = oracle.evaluator(objective, calls)
+        in_place = evaluate.step if isinstance(evaluate, StepsInPlace) else None
         w, v, b, data = arguments
-        times = []
+        times: list[float] = []
+        placed: list[float] = []
         for trial in range(self.trials + 1):
+            randomness = Randomness(range(len(w)), trial)
             _synchronize(w)
             start = time.perf_counter()
-            w.sub_(evaluate(w, v, b, data, "both", Randomness(range(len(w)), trial)).g, alpha=0.0)
+            stepped = None
+            if in_place is not None and trial % 2:
+                stepped = in_place(w, v, b, data, "both", randomness, 0.0)
+            if stepped is None:
+                w.sub_(evaluate(w, v, b, data, "both", randomness).g, alpha=0.0)
             _synchronize(w)
-            times.append(time.perf_counter() - start)
+            (times if stepped is None else placed).append(time.perf_counter() - start)
         if calls < MIN_CALLS_TO_RECORD:
             return min(times)
-        first, best = times[0], min(times[1:])  # a recorded oracle's first call records; a device's first call warms up
-        return best + (max(first - best, 0.0) / calls if objective.autocast.on_cpu else 0.0)
+        first, *joined = times  # a recorded oracle's first call records; a device's first call warms up
+        bests = [min(each) for each in (joined, placed) if each]
+        best = sum(bests) / len(bests)
+        return best + (max(first - bests[0], 0.0) / calls if objective.autocast.on_cpu else 0.0)
+
+
+def _halves(size: int) -> Iterator[int]:
+    """Yield half of a chunk, half of that, and so on."""
+    while size > SMALLEST_HALVED:
+        size = (size + 1) // 2
+        yield size
 
 
 def _doubling(most: int) -> Sequence[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -45,6 +46,9 @@ from fedlightning.oracle.recorded import Recorded
 
 CACHE_BYTES = 32 * 2**20
 """On a CPU a chunk's parameters, gradients and activations should stay near the caches."""
+
+GROWN_BYTES = 4 * CACHE_BYTES
+"""Larger chunks than fit the caches are tried up to this size: where operations are small, their number decides."""
 
 MIN_CALLS_TO_RECORD = 3
 """Recording costs less than two replays save."""
@@ -114,14 +118,32 @@ class Vectorized(ClientBatching):
         """Return how many clients fit, each with a point, an operator, a few temporaries and its activations."""
         if self.chunk_size is not None:
             return self.chunk_size
-        numbers = 8 * cost.dim * cost.itemsize
         if self.backward == "each":  # only as many clients as there are threads have activations at a time
             threads = self.threads or torch.get_num_threads()
-            return max(threads, CACHE_BYTES // numbers // threads * threads)
-        client = numbers + 2 * cost.activation_bytes
+            return max(threads, CACHE_BYTES // _numbers(cost) // threads * threads)
+        client = _numbers(cost) + 2 * cost.activation_bytes
         if cost.free_bytes is not None:
             return max(1, cost.free_bytes // (2 * client))
         return max(8 if client <= CACHE_BYTES else 4, CACHE_BYTES // client)
+
+    def larger_chunks(self, cost: Cost, num_clients: int) -> list[int]:
+        """Return sizes of chunks that are worth a trial beside that of :meth:`chunk`, which may be too careful.
+
+        Args:
+            cost: Cost of one client's gradient.
+            num_clients: Number of clients that go together, which are cut into equal parts.
+
+        Returns:
+            Numbers of clients, the smallest first; none on devices whose memory is the limit.
+        """
+        if cost.free_bytes is not None:
+            return []
+        most = GROWN_BYTES // (_numbers(cost) + 2 * cost.activation_bytes)
+        count, sizes = math.ceil(num_clients / self.chunk(cost)), []
+        while count > 1:
+            count = math.ceil(count / 2)
+            sizes.append(math.ceil(num_clients / count))
+        return [size for size in sizes if size <= most]
 
     def replays(self, on_cpu: bool) -> bool:
         """Return whether rounds of several steps are replayed."""
@@ -211,6 +233,11 @@ class _VectorizedEvaluate:
             return self._steps.step(w, v, b, data, blocks, randomness, lr)
         except Exception as error:
             raise _explain(error, self._objective.name, self._backward) from error
+
+
+def _numbers(cost: Cost) -> int:
+    """Return the bytes of a client's point, its operator and a few temporaries."""
+    return 8 * cost.dim * cost.itemsize
 
 
 def _batched(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -9,7 +11,7 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 from fedlightning import FederatedDataModule
-from fedlightning.oracle import Auto, ObjectiveError, Sequential
+from fedlightning.oracle import Auto, Cost, ObjectiveError, Sequential, Vectorized
 from tests.support.objectives_in_python import draws_from_its_own, trained
 from tests.support.small import Line, clients, trainer
 
@@ -142,6 +144,47 @@ def test_chunks_are_halved_while_that_is_faster(times, size, monkeypatch, one_th
         f"oracle: took Vectorized: {times[size]:.3g} ms a client's gradient in chunks of {size}, 5 ms alone"
     ]
     torch.testing.assert_close(found, trained(Sequential())[0], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("times", "size"),
+    [({3: 1.0, 6: 0.94, 2: 0.1}, 6), ({3: 1.0, 6: 0.96, 2: 0.95}, 3), ({3: 1.0, 6: 1.5, 2: 0.8}, 2)],
+    ids=["larger", "neither", "smaller"],
+)
+def test_larger_chunks_than_fit_the_caches_are_taken_where_they_are_faster(times, size, monkeypatch, one_thread):
+    def seconds(self, oracle, *arguments):
+        return 5e-3 if isinstance(oracle, Sequential) else times[oracle.chunk_size] * 1e-3 * oracle.chunk_size
+
+    monkeypatch.setattr(Auto, "seconds", seconds)
+    monkeypatch.setattr("fedlightning.oracle.vectorized.CACHE_BYTES", 1)  # 4 clients at once, which is 3 and 3 of 6
+    found, loop, said = trained(Auto())
+    assert loop.oracle.chunk_size == size
+    assert f"in chunks of {size}, 5 ms alone" in said[0]
+    torch.testing.assert_close(found, trained(Sequential())[0], rtol=1e-12, atol=1e-12)
+
+
+def test_a_larger_chunk_that_does_not_fit_is_not_taken(monkeypatch, one_thread):
+    def seconds(self, oracle, *arguments):
+        if isinstance(oracle, Sequential):
+            return 5e-3
+        if oracle.chunk_size == 6:
+            raise MemoryError
+        return 1e-3 * oracle.chunk_size
+
+    monkeypatch.setattr(Auto, "seconds", seconds)
+    monkeypatch.setattr("fedlightning.oracle.vectorized.CACHE_BYTES", 1)
+    _, loop, said = trained(Auto())
+    assert loop.oracle.chunk_size == 3
+    assert len(said) == 1
+
+
+def test_chunks_grow_by_equal_parts_up_to_four_times_the_caches():
+    a_quarter, many = Cost(dim=2**18, itemsize=4, activation_bytes=0), 100  # of the caches
+    assert Vectorized().chunk(a_quarter) == 8
+    assert Vectorized().larger_chunks(a_quarter, many) == [15]  # 13, 7, 4 parts
+    assert Vectorized().larger_chunks(a_quarter, 8) == []
+    assert Vectorized().larger_chunks(replace(a_quarter, dim=2**12), many) == []
+    assert Vectorized().larger_chunks(replace(a_quarter, free_bytes=2**28), many) == []
 
 
 @pytest.mark.parametrize("bad", [0, 1, 2, 3])

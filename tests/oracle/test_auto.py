@@ -25,6 +25,8 @@ from tests.support.objectives_in_python import (
     trained,
 )
 
+MEASURED = Auto.seconds
+
 
 @pytest.mark.measures
 def test_auto_takes_the_faster_one_and_says_so():
@@ -89,6 +91,31 @@ def test_one_client_at_a_time_is_tried_from_a_recording_where_chunks_gain_little
     run(loop, rounds_of(algorithm, 1))
     assert (loop.oracle.chunk_size == 1) == tried
     assert ("700 ms one by one from a recording" in said[0]) == tried
+
+
+class Timed:
+    """Takes one millisecond for an operator, and half of that for a step in place."""
+
+    def __init__(self, clock):
+        self.clock = clock
+
+    def __call__(self, w, *args):
+        self.clock.now += 1e-3
+        return SimpleNamespace(g=w)
+
+    def step(self, *args):
+        self.clock.now += 0.5e-3
+        return True
+
+
+@pytest.mark.parametrize(("calls", "trials", "expected"), [(10, 4, 0.75e-3), (10, 1, 0.55e-3), (1, 4, 1e-3)])
+def test_operators_and_steps_in_place_count_alike(calls, trials, expected, monkeypatch):
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr("fedlightning.oracle.auto.time.perf_counter", lambda: clock.now)
+    oracle = SimpleNamespace(evaluator=lambda objective, calls: Timed(clock))
+    objective = SimpleNamespace(autocast=SimpleNamespace(on_cpu=True))
+    found = MEASURED(Auto(trials), oracle, objective, calls, (torch.zeros(2, 3), None, None, None))
+    assert found == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("read", [lambda t: t.item(), lambda t: float(t.numpy())], ids=["item", "numpy"])
