@@ -19,7 +19,7 @@ Compute = Callable[[Tensor, Tensor, Tensor, Any, Blocks], Evaluation]
 """``(w [S, d], v [S, p], b [S, b], data, blocks)``: computes the operators of S clients, in operations on tensors."""
 
 
-LARGE_POINTS = 2**20
+LARGE_POINTS = 2**23
 """Bytes of a chunk's points from which on views of them are not kept from step to step, which would keep the points."""
 
 
