@@ -29,6 +29,14 @@ WAYS = {
 
 
 @pytest.fixture
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
 def two_threads():
     before = torch.get_num_threads()
     torch.set_num_threads(2)
@@ -134,6 +142,7 @@ FUSED = {
 """Networks, shapes of inputs, losses, and how many products are subtracted while they are computed."""
 
 
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", FUSED)
 def test_large_products_are_subtracted_while_they_are_computed(name, way):
