@@ -132,8 +132,8 @@ class Cohort:
                 yield Chunk(self.members[first:end], self)
 
     def alike(self) -> int:
-        """Return the number of the first clients that share a signature."""
-        return next(self._alike())[1]
+        """Return the largest number of clients that share a signature; 0 without clients."""
+        return max((stop - start for start, stop in self._alike()), default=0)
 
     def _alike(self) -> Iterator[tuple[int, int]]:
         """Yield where clients that share a signature begin and end."""

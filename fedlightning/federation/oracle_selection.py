@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -179,8 +178,10 @@ class OracleSelection:
         size = -self._processes.largest(-most)  # memory may differ between devices
         open_choice = isinstance(self.oracle, Auto)
         if open_choice:
-            clients = self._processes.largest(len(cohort))
-            size = math.ceil(clients / math.ceil(clients / size))  # the equal parts that a round will take
+            size = min(size, self._processes.largest(len(cohort)))
+        several = len({member.architecture for member in cohort.members}) > 1  # of which one may be much larger
+        larger = size if several else _NO_LIMIT if cost is None else wanted.most(cost)
+        larger = -self._processes.largest(-larger)
         fixed = replace(wanted, chunk_size=size)
         self._ladder = ladder(fixed, on_cpu)
         batched: ClientBatching = fixed
@@ -202,7 +203,8 @@ class OracleSelection:
         trial = None
         if group is not None:
             assert cost is not None
-            trial = FirstClients(group, cohort, cost, request).trial(self.oracle, together, side_by_side, self._report)
+            first = FirstClients(group, cohort, cost, request)
+            trial = first.trial(self.oracle, together, side_by_side, self._report, larger)
             if isinstance(batched, Vectorized) or isinstance(trial.oracle, Vectorized):  # else a report has said why
                 self._report(f"oracle: {trial.report}")
         chosen = self._processes.agree(None if trial is None else trial.oracle)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -46,6 +47,7 @@ class FirstClients:
         batched: Vectorized | None,
         side_by_side: Callable[[], Vectorized | None],
         report: Callable[[str], None],
+        most: int,
     ) -> Trial:
         """Time the oracles, with as many clients at once as fit into memory.
 
@@ -54,9 +56,9 @@ class FirstClients:
             batched: The fastest batched oracle that agrees with plain evaluation; None if there is none.
             side_by_side: Returns the oracle that replays one client's gradient for all; None if it is not to be taken.
             report: Receives a line if fewer clients fit than ``batched`` computes at once.
+            most: Largest number of clients that may be computed at once.
         """
-        wanted = batched
-        larger = [] if batched is None else batched.larger_chunks(self.cost, self.cohort.alike())
+        wanted, larger = batched, [] if batched is None else self._larger(batched, most)
         while True:
             try:
                 trial = self._timed(auto, wanted, side_by_side, larger)
@@ -73,6 +75,21 @@ class FirstClients:
             report(f"oracle: took {in_chunks(fewer)}: {too_many(batched.chunk_size)}")
         return trial
 
+    def _together(self, size: int) -> int:
+        """Return how many clients a round computes together in chunks of a size: it cuts them into equal parts."""
+        clients = self.cohort.alike()
+        return math.ceil(clients / math.ceil(clients / size))
+
+    def _larger(self, batched: Vectorized, most: int) -> list[int]:
+        """Return the sizes of chunks that are half as many, a quarter as many, and so on, up to ``most``."""
+        assert batched.chunk_size is not None
+        clients = self.cohort.alike()
+        count, sizes = math.ceil(clients / batched.chunk_size), []
+        while count > 1:
+            count = math.ceil(count / 2)
+            sizes.append(math.ceil(clients / count))
+        return [size for size in sizes if size <= most]
+
     def _timed(
         self,
         auto: Auto,
@@ -82,8 +99,9 @@ class FirstClients:
     ) -> Trial:
         group, request = self.group, self.request
 
-        def arguments(num_clients: int) -> tuple[Tensor, Tensor, Tensor, Any]:
-            chunk = self.cohort.preview(num_clients)  # its last client is repeated if too few share one architecture
+        def arguments(size: int) -> tuple[Tensor, Tensor, Tensor, Any]:
+            num_clients = self._together(size)
+            chunk = self.cohort.preview(num_clients)  # its last client is repeated if too few share one signature
             places = torch.arange(num_clients, device=request.point.device).clamp(max=len(chunk) - 1)
             data = map_tensors(lambda leaf: leaf[places], next(chunk.minibatches()).data)
             return *group.table.start(request.point, request.buffers, num_clients), data

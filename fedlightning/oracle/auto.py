@@ -25,6 +25,12 @@ WORTH_A_CHANGE = 0.9
 """More threads or smaller chunks must save at least a tenth of the time: on a busy machine, threads that wait for each
 other cost far more."""
 
+STEP = 1e-8
+"""Size of the steps that are timed: with 0, a product that is subtracted while it is computed would not be computed."""
+
+ENOUGH = 0.1
+"""Seconds after which short trials are not repeated."""
+
 WORTH_MORE_CLIENTS = 0.95
 """Larger chunks must save at least a twentieth of the time, for the memory that they take."""
 
@@ -59,7 +65,8 @@ class Auto(ClientBatching):
     (``Vectorized(backward="each")``) are tried as well, side by side if there are several threads.
 
     Args:
-        trials: Number of timed gradients for each way, at least 1.
+        trials: Number of timed gradients for each way, at least 1; up to twice as many where a way can step in place
+            and they take less than a tenth of a second.
     """
 
     trials: int = 4
@@ -89,13 +96,14 @@ class Auto(ClientBatching):
         Args:
             objective: The task's objective.
             calls: Maps a number of clients computed together to the number of their gradients in a round.
-            load: Maps a number of clients to an evaluator's arguments (w, v, buffers, data) for that many clients.
+            load: Maps the size of chunks to an evaluator's arguments (w, v, buffers, data) for as many clients as such
+                chunks of this cohort have.
             batched: The fastest batched way that is right, with a fixed chunk size; None if there is none.
             side_by_side: Returns a way that replays every client on a thread of its own, with a fixed chunk size and
                 its threads; None if that is wrong for this objective.
             larger: Larger chunks that may be tried, the smallest first.
         """
-        alone, alone_time = self._threaded(Sequential(), objective, calls(1), load(1), 1)
+        alone, alone_time = self._threaded(Sequential(), objective, calls(1), load(1))
         found: list[tuple[ClientBatching, float]] = [(alone, alone_time)]
         times = f"{alone_time * 1e3:.3g} ms alone"
         if batched is not None:
@@ -105,7 +113,7 @@ class Auto(ClientBatching):
             size = in_chunks.chunk_size
             times = f"{taken * 1e3:.3g} ms a client's gradient in chunks of {size}, {times}"
             if objective.autocast.on_cpu and size != 1 and taken > WORTH_A_TRIAL * alone_time:
-                found.append(self._threaded(replace(batched, chunk_size=1), objective, calls(1), load(1), 1))
+                found.append(self._threaded(replace(batched, chunk_size=1), objective, calls(1), load(1)))
                 times += f", {found[-1][1] * 1e3:.3g} ms one by one from a recording"
         else:
             times = times.replace("alone", "a client's gradient")
@@ -116,7 +124,7 @@ class Auto(ClientBatching):
                 assert each.chunk_size is not None
                 size = each.chunk_size
                 with limited(each.threads_inside(objective)):
-                    taken = self.seconds(each, objective, calls(size), load(size)) / size
+                    taken = self._for_one(each, objective, calls(size), load(size))
                 found.append((each, taken))
                 times += f", {taken * 1e3:.3g} ms {'replayed' if most == 1 else 'side by side'}"
         chosen, _ = min(found, key=lambda way: way[1])
@@ -135,13 +143,16 @@ class Auto(ClientBatching):
         """Return a batched way with its best number of threads and chunk size, and the seconds for one client."""
         size = way.chunk_size
         assert size is not None
-        chosen, best = self._threaded(way, objective, calls(size), load(size), size)
+        chosen, best = self._threaded(way, objective, calls(size), load(size))
         if not objective.autocast.on_cpu:
             return chosen, best
+        if larger:  # a disturbed trial, which all others are compared with, would let chunks grow
+            with limited(chosen.threads_inside(objective)):
+                best = min(best, self._for_one(chosen, objective, calls(size), load(size)))
         for sizes, worth in ((larger, WORTH_MORE_CLIENTS), (_halves(size), WORTH_A_CHANGE)):
             for other in sizes:
                 candidate = replace(chosen, chunk_size=other)
-                taken = self._seconds_if_faster(candidate, best, objective, calls(other), load(other), other, worth)
+                taken = self._seconds_if_faster(candidate, best, objective, calls(other), load(other), worth)
                 if taken is None:
                     break
                 chosen, best = candidate, taken
@@ -155,22 +166,21 @@ class Auto(ClientBatching):
         objective: Objective,
         calls: int,
         arguments: Arguments,
-        num_clients: int,
     ) -> tuple[Any, float]:
         """Return the way with its best number of threads, and the seconds for one client's gradient."""
         most = torch.get_num_threads()
         if most == 1 or not objective.autocast.on_cpu:
-            return way, self.seconds(way, objective, calls, arguments) / num_clients
+            return way, self._for_one(way, objective, calls, arguments)
         chosen, best = way, float("inf")
         for threads in _doubling(most):
             candidate = replace(way, threads=threads)
-            taken = self._seconds_if_faster(candidate, best, objective, calls, arguments, num_clients)
+            taken = self._seconds_if_faster(candidate, best, objective, calls, arguments)
             if taken is None:
                 break
             chosen, best = candidate, taken
         if isinstance(way, Vectorized) and way.can_be_divided(objective):
             candidate = replace(way, parts=most)
-            taken = self._seconds_if_faster(candidate, best, objective, calls, arguments, num_clients)
+            taken = self._seconds_if_faster(candidate, best, objective, calls, arguments)
             if taken is not None:
                 chosen, best = candidate, taken
         return chosen, best
@@ -182,7 +192,6 @@ class Auto(ClientBatching):
         objective: Objective,
         calls: int,
         arguments: Arguments,
-        num_clients: int,
         worth: float = WORTH_A_CHANGE,
     ) -> float | None:
         """Return the seconds for one client's gradient where a change is worth it; None where it is not.
@@ -192,17 +201,21 @@ class Auto(ClientBatching):
         """
         for _ in range(2):
             with limited(candidate.threads_inside(objective)):
-                taken = self.seconds(candidate, objective, calls, arguments) / num_clients
+                taken = self._for_one(candidate, objective, calls, arguments)
             if taken <= worth * best:
                 return taken
         return None
+
+    def _for_one(self, oracle: ClientBatching, objective: Objective, calls: int, arguments: Arguments) -> float:
+        """Return the seconds for one client's gradient."""
+        return self.seconds(oracle, objective, calls, arguments) / len(arguments[0])
 
     def seconds(self, oracle: ClientBatching, objective: Objective, calls: int, arguments: Arguments) -> float:
         """Measures the time of one gradient of all clients with its step, as the rounds will run it, recorded or not.
 
         Where a way can step in place, every other trial does, because some algorithms take plain steps and others need
-        the operator, and both times count alike. A subclass may measure something else, such as energy: the way with
-        the smallest number is taken.
+        the operator, and the two shortest times count alike. A subclass may measure something else, such as energy: the
+        way with the smallest number is taken.
 
         Args:
             oracle: The way that is tried.
@@ -211,28 +224,35 @@ class Auto(ClientBatching):
             arguments: Points, personal blocks, buffers and one minibatch of the clients.
 
         Returns:
-            The shortest times of the trials, in seconds; of a recorded oracle, with its share of the recording.
+            The time in seconds; of a recorded oracle, with its share of the recording.
         """
         evaluate = oracle.evaluator(objective, calls)
         in_place = evaluate.step if isinstance(evaluate, StepsInPlace) else None
         w, v, b, data = arguments
-        times: list[float] = []
+        first = 0.0  # a recorded oracle's first call records; a device's first call warms up
+        joined: list[float] = []
         placed: list[float] = []
-        for trial in range(self.trials + 1):
+        begin = time.perf_counter()
+        for trial in range(1 + self.trials * (1 if in_place is None else 2)):
+            if trial > self.trials and time.perf_counter() - begin > ENOUGH:
+                break
             randomness = Randomness(range(len(w)), trial)
             _synchronize(w)
             start = time.perf_counter()
             stepped = None
             if in_place is not None and trial % 2:
-                stepped = in_place(w, v, b, data, "both", randomness, 0.0)
+                stepped = in_place(w, v, b, data, "both", randomness, STEP)
             if stepped is None:
-                w.sub_(evaluate(w, v, b, data, "both", randomness).g, alpha=0.0)
+                w.sub_(evaluate(w, v, b, data, "both", randomness).g, alpha=STEP)
             _synchronize(w)
-            (times if stepped is None else placed).append(time.perf_counter() - start)
-        if calls < MIN_CALLS_TO_RECORD:
-            return min(times)
-        first, *joined = times  # a recorded oracle's first call records; a device's first call warms up
+            taken = time.perf_counter() - start
+            if trial == 0:
+                first = taken
+            else:
+                (joined if stepped is None else placed).append(taken)
         bests = [min(each) for each in (joined, placed) if each]
+        if calls < MIN_CALLS_TO_RECORD:
+            return min(first, *bests)
         best = sum(bests) / len(bests)
         return best + (max(first - bests[0], 0.0) / calls if objective.autocast.on_cpu else 0.0)
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
-from math import isfinite
+from dataclasses import dataclass, replace
+from math import ceil, inf, isfinite, log2
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedlightning.core.tree import map_tensors
-from fedlightning.oracle.base import ClientBatching, Evaluate, Evaluation
+from fedlightning.oracle.base import ROUNDED_ALIKE, ClientBatching, Evaluate, Evaluation, StepsInPlace
 from fedlightning.oracle.objective import Objective
 from fedlightning.oracle.randomness import Randomness, python_generators_restored
 from fedlightning.oracle.sequential import Sequential
@@ -20,7 +20,7 @@ from fedlightning.oracle.side_effects import undone
 from fedlightning.oracle.vectorized import MIN_CALLS_TO_RECORD
 
 STEPS = 3
-"""The second step is the first that is replayed; the third shows what a replay leaves behind."""
+"""The second step is the first that is replayed; the third shows what a replay leaves behind, and is taken in place."""
 
 MOST = 0.02
 """Largest relative difference that counts as rounding by itself, however coarse the numbers."""
@@ -127,10 +127,13 @@ class Comparison:
         with self._leaving_no_trace():
             evaluate = oracle.evaluator(self._objective, MIN_CALLS_TO_RECORD)  # so that what may be replayed is
             for step, (point, expected) in enumerate(zip(self._points(), self._expected, strict=True)):
-                found = _at(evaluate, point)
-                difference = self._first_difference(found, expected, tolerance)
-                if difference is not None:
-                    suspects.append((step, found, difference))
+                results = [_at(evaluate, point)]
+                if step == len(self._expected) - 1:
+                    results += _stepped(evaluate, point, results[0].g)
+                for found in results:
+                    difference = self._first_difference(found, expected, tolerance)
+                    if difference is not None:
+                        suspects.append((step, found, difference))
         for step, found, difference in suspects:
             if not self._is_rounding(step, found, tolerance):
                 return f"{difference} at step {step + 1}"
@@ -203,6 +206,22 @@ def _at(evaluate: Evaluate, point: _Point) -> Evaluation:
     """Evaluate on a copy of the batch, which the objective may write into."""
     w, v, b, data, randomness = point
     return evaluate(w, v, b, map_tensors(torch.clone, data), "both", randomness)
+
+
+def _stepped(evaluate: Evaluate, point: _Point, g: Tensor) -> Iterator[Evaluation]:
+    """Yield the evaluation of a step in place, with the operator read off the step, if the oracle takes such steps.
+
+    The step is so long that its start is lost in rounding, and not the operator ``g``.
+    """
+    w, v, b, data, randomness = point
+    if not isinstance(evaluate, StepsInPlace) or w.dtype not in ROUNDED_ALIKE or not w.numel():
+        return
+    times = float(w.abs().nan_to_num(0, 0, 0).amax() / g.abs().nan_to_num(0, 0, 0).amax())
+    lr = 2.0 ** (10 + (ceil(log2(times)) if 0 < times < inf else 0))
+    after = w.clone()
+    result = evaluate.step(after, v, b, map_tensors(torch.clone, data), "both", randomness, lr)
+    if result is not None:
+        yield replace(result, g=(w - after) / lr)
 
 
 def _moved(w: Tensor, g: Tensor) -> Tensor:

@@ -4,7 +4,8 @@ A :class:`Program` holds what a recorder knows of a function: which operation ra
 becomes Python source with one line for each operation. Results that nobody reads are left out, and every tensor is
 released after its last use. What is joined into one large tensor, such as the gradients of all parameters, is copied to
 its place as soon as it is computed, while it lies in the caches, and released; or it is not joined at all, if the
-program is to take steps along it: a large matrix product that is nothing else is then subtracted while it is computed.
+program is to take steps along it: a large matrix product that is a parameter's whole gradient, and that nothing else
+reads, is then subtracted while it is computed.
 Equal programs have equal sources, and each source is compiled once.
 """
 
@@ -99,7 +100,7 @@ LARGE_BYTES = 2**23
 """Joined tensors of this size are filled part by part; smaller ones lie in the caches anyway."""
 
 FEW_ROWS = 64
-"""Rows that a matrix is summed from up to which its product takes less time than to write and read it."""
+"""Inner dimension up to which computing a product takes less time than writing and reading it."""
 
 _ADD_PRODUCT = {aten.mm.default: Tensor.addmm_, aten.bmm.default: Tensor.baddbmm_}
 
@@ -246,7 +247,7 @@ class Program:
         )
 
     def _products(self, join: _Join, point: Name, smallest: float) -> dict[Name, _Product]:
-        """Return the parts of a join that are a large matrix product of which nothing else is made, by name.
+        """Return the parts of a join that are a client's large matrix product, which nothing else reads, by name.
 
         The factors may be no views of the point, in which other parts are subtracted before.
         """
@@ -269,6 +270,7 @@ class Program:
             for name, product in found.items()
             if product.place is not None
             and product.place == places.get(name)
+            and join.shape[0] in (1, product.shape[0])  # else one client has several matrices
             and math.prod(product.shape[-2:]) >= smallest
         }
 

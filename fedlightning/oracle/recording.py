@@ -4,8 +4,9 @@ Under ``vmap`` the K local steps of a round run the same tensor operations on ne
 time goes into finding out which operations these are: Python, functorch and autograd bookkeeping. A :class:`Recording`
 notes the operations that reach the device during the first step (forward and backward) as a
 :class:`~fedlightning.oracle.program.Program`, and runs the rest of the round from the program. The operations are the
-same, so the results are the same bit for bit; random operations draw anew. A recording lives for one phase of one
-round, so the next round sees whatever a task changes between rounds (a schedule, a mode).
+same, so the results are the same bit for bit (but see :meth:`Recording.steps`); random operations draw anew. A
+recording lives for one phase of one round, so the next round sees whatever a task changes between rounds (a schedule, a
+mode).
 
 A function is not recorded if it reads a tensor's value in Python, draws from a generator of its own, or writes into a
 tensor that existed before the call, because its next call may run other operations or find other numbers.

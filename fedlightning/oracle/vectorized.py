@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -72,8 +71,9 @@ class Vectorized(ClientBatching):
     Args:
         chunk_size: Clients computed together; by default as many as memory (on a CPU: the caches) suggests. It is
             halved, with a line, whenever a chunk does not fit into memory.
-        replay: Run the steps of a round from a recording of the first one (see :mod:`fedlightning.oracle.recording`):
-            the same bits, faster for small models. Null: on CPUs only.
+        replay: Run the steps of a round from a recording of the first one (see :mod:`fedlightning.oracle.recording`),
+            faster for small models. The gradients have the same bits; plain steps may lack a rounding. Null: on CPUs
+            only.
         compile: Compile the gradient with ``torch.compile`` (seconds to minutes once; needs a C++ compiler) and, for
             algorithms with plain local steps, five steps at a time with their samples; the first five are compared
             with the same steps uncompiled. Worth it for small models without convolutions. Not for objectives that draw
@@ -126,24 +126,11 @@ class Vectorized(ClientBatching):
             return max(1, cost.free_bytes // (2 * client))
         return max(8 if client <= CACHE_BYTES else 4, CACHE_BYTES // client)
 
-    def larger_chunks(self, cost: Cost, num_clients: int) -> list[int]:
-        """Return sizes of chunks that are worth a trial beside that of :meth:`chunk`, which may be too careful.
-
-        Args:
-            cost: Cost of one client's gradient.
-            num_clients: Number of clients that go together, which are cut into equal parts.
-
-        Returns:
-            Numbers of clients, the smallest first; none on devices whose memory is the limit.
-        """
-        if cost.free_bytes is not None:
-            return []
-        most = GROWN_BYTES // (_numbers(cost) + 2 * cost.activation_bytes)
-        count, sizes = math.ceil(num_clients / self.chunk(cost)), []
-        while count > 1:
-            count = math.ceil(count / 2)
-            sizes.append(math.ceil(num_clients / count))
-        return [size for size in sizes if size <= most]
+    def most(self, cost: Cost) -> int:
+        """Return how many clients a chunk may be tried with; :meth:`chunk` may be too careful on a CPU."""
+        if self.chunk_size is not None or cost.free_bytes is not None:
+            return self.chunk(cost)
+        return max(self.chunk(cost), GROWN_BYTES // (_numbers(cost) + 2 * cost.activation_bytes))
 
     def replays(self, on_cpu: bool) -> bool:
         """Return whether rounds of several steps are replayed."""

@@ -118,7 +118,9 @@ def test_a_folder_that_is_removed_ends_a_fit_with_a_line(own_files):
         [*FIT, "--trainer.callbacks=own_files.Removes", "--trainer.max_steps=6", "--trainer.log_every_n_steps=1"]
     )
     assert said.endswith(f": No such file or directory. Give another folder ({SAVE_DIR}=...).")
-    for thread in threading.enumerate():  # the writer's hands on its error before it ends, and a later test would fail
+    for (
+        thread
+    ) in threading.enumerate():  # the writer's hands on its error before it ends, which would be a later test's
         if getattr(thread, "exception", None) is not None:
             thread.join()
 

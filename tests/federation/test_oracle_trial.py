@@ -146,45 +146,44 @@ def test_chunks_are_halved_while_that_is_faster(times, size, monkeypatch, one_th
     torch.testing.assert_close(found, trained(Sequential())[0], rtol=1e-12, atol=1e-12)
 
 
+def timed(times):
+    """Auto measures so many milliseconds for a client's gradient, by size of chunks."""
+
+    def seconds(self, oracle, objective, calls, arguments):
+        each = 5.0 if isinstance(oracle, Sequential) else times[oracle.chunk_size]
+        if each is None:
+            raise MemoryError
+        return each * 1e-3 * len(arguments[0])
+
+    return seconds
+
+
 @pytest.mark.parametrize(
     ("times", "size"),
-    [({3: 1.0, 6: 0.94, 2: 0.1}, 6), ({3: 1.0, 6: 0.96, 2: 0.95}, 3), ({3: 1.0, 6: 1.5, 2: 0.8}, 2)],
-    ids=["larger", "neither", "smaller"],
+    [
+        ({4: 1.0, 6: 0.94}, 6),
+        ({4: 1.0, 6: 0.96, 2: 0.95}, 4),
+        ({4: 1.0, 6: 1.5, 2: 0.8}, 2),
+        ({4: 1.0, 6: None, 2: 1.0}, 4),
+    ],
+    ids=["larger", "neither", "smaller", "too large for the memory"],
 )
 def test_larger_chunks_than_fit_the_caches_are_taken_where_they_are_faster(times, size, monkeypatch, one_thread):
-    def seconds(self, oracle, *arguments):
-        return 5e-3 if isinstance(oracle, Sequential) else times[oracle.chunk_size] * 1e-3 * oracle.chunk_size
-
-    monkeypatch.setattr(Auto, "seconds", seconds)
+    monkeypatch.setattr(Auto, "seconds", timed(times))
     monkeypatch.setattr("fedlightning.oracle.vectorized.CACHE_BYTES", 1)  # 4 clients at once, which is 3 and 3 of 6
     found, loop, said = trained(Auto())
     assert loop.oracle.chunk_size == size
-    assert f"in chunks of {size}, 5 ms alone" in said[0]
+    assert said == [
+        f"oracle: took Vectorized: {times[size]:.3g} ms a client's gradient in chunks of {size}, 5 ms alone"
+    ]
     torch.testing.assert_close(found, trained(Sequential())[0], rtol=1e-12, atol=1e-12)
 
 
-def test_a_larger_chunk_that_does_not_fit_is_not_taken(monkeypatch, one_thread):
-    def seconds(self, oracle, *arguments):
-        if isinstance(oracle, Sequential):
-            return 5e-3
-        if oracle.chunk_size == 6:
-            raise MemoryError
-        return 1e-3 * oracle.chunk_size
-
-    monkeypatch.setattr(Auto, "seconds", seconds)
-    monkeypatch.setattr("fedlightning.oracle.vectorized.CACHE_BYTES", 1)
-    _, loop, said = trained(Auto())
-    assert loop.oracle.chunk_size == 3
-    assert len(said) == 1
-
-
-def test_chunks_grow_by_equal_parts_up_to_four_times_the_caches():
-    a_quarter, many = Cost(dim=2**18, itemsize=4, activation_bytes=0), 100  # of the caches
-    assert Vectorized().chunk(a_quarter) == 8
-    assert Vectorized().larger_chunks(a_quarter, many) == [15]  # 13, 7, 4 parts
-    assert Vectorized().larger_chunks(a_quarter, 8) == []
-    assert Vectorized().larger_chunks(replace(a_quarter, dim=2**12), many) == []
-    assert Vectorized().larger_chunks(replace(a_quarter, free_bytes=2**28), many) == []
+def test_chunks_grow_up_to_four_times_the_caches():
+    cost = Cost(dim=2**18, itemsize=4, activation_bytes=0)  # a quarter of the caches
+    assert (Vectorized().chunk(cost), Vectorized().most(cost)) == (8, 16)
+    assert Vectorized(chunk_size=3).most(cost) == 3
+    assert Vectorized().most(replace(cost, free_bytes=2**28)) == Vectorized().chunk(replace(cost, free_bytes=2**28))
 
 
 @pytest.mark.parametrize("bad", [0, 1, 2, 3])

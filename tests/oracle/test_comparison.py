@@ -51,6 +51,26 @@ def test_a_difference_names_quantity_client_and_step():
     assert "in client 9," in said
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("oracle", [Vectorized(), Vectorized(parts=2), Vectorized(backward="each", threads=1)])
+def test_a_step_in_place_along_something_else_is_named(oracle, dtype, monkeypatch):
+    torch.manual_seed(0)
+    objective, w, v, b, data = setting(nn.Linear(6, 3), (6,), dtype, classify)
+    objective.draws = False
+    found = Comparison(objective, Sample(w, v, b, [data] * 3, range(3)))
+    fine = Tolerance.of(torch.finfo(dtype).eps)
+    assert found.difference(oracle, fine) is None
+    taken = type(oracle.evaluator(objective, 3)).step
+
+    def moves_the_last_number_of_the_last_client(self, w, *arguments):
+        result = taken(self, w, *arguments)
+        w[-1, -1] *= 1.01
+        return result
+
+    monkeypatch.setattr(type(oracle.evaluator(objective, 3)), "step", moves_the_last_number_of_the_last_client)
+    assert found.difference(oracle, fine).endswith(" in client 2, at step 3")
+
+
 def test_a_difference_within_the_tolerance_is_rounding():
     found, _ = comparison()
     assert found.difference(Wrong(by=1e-12), FINE) is None
