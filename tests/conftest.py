@@ -57,6 +57,24 @@ def _alone():
             os.environ.pop(name, None)
 
 
+def _on(threads):
+    """Let operations use so many threads, whatever the machine and the other tests take."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def one_thread():
+    yield from _on(1)
+
+
+@pytest.fixture
+def two_threads():
+    yield from _on(2)
+
+
 @pytest.fixture(scope="session")
 def shared_data():
     """Folder with MNIST and photographs for tests of the real data; see CONTRIBUTING."""

@@ -27,23 +27,6 @@ class Labels(Line):
         return F.cross_entropy(self.head(self.body(batch[0])), batch[1])
 
 
-def limited_to(count):
-    present = torch.get_num_threads()
-    torch.set_num_threads(count)
-    yield
-    torch.set_num_threads(present)
-
-
-@pytest.fixture
-def one_thread():
-    yield from limited_to(1)
-
-
-@pytest.fixture
-def two_threads():
-    yield from limited_to(2)
-
-
 def with_times(monkeypatch, alone, batched, each):
     """Auto measures these milliseconds for a client's gradient, on any number of threads."""
 

@@ -51,14 +51,6 @@ def test_auto_decides_by_time(monkeypatch):
         assert type(loop.oracle).__name__ == expected
 
 
-@pytest.fixture
-def two_threads():
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize(("disturbed", "threads"), [(1, 2), (2, 1)])
 def test_a_trial_that_is_disturbed_once_does_not_decide(disturbed, threads, monkeypatch):

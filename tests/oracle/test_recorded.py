@@ -28,22 +28,6 @@ WAYS = {
 }
 
 
-@pytest.fixture
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture
-def two_threads():
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
-
-
 def wide(tensor):
     return tensor.repeat(2, *[1] * (tensor.dim() - 1))
 
