@@ -260,8 +260,10 @@ class Program:
                 found.clear()
             if isinstance(line, _Join) or not line.of_one:
                 continue
-            product = line.product or (found.get(line.reads[0]) if line.is_view else None)
             (name,) = line.makes
+            product = line.product
+            if line.is_view and line.reads:  # constants have views, too
+                product = found.get(line.reads[0])
             if product is not None and name is not None and readers[name] == 1 and in_point.isdisjoint(product.factors):
                 found[name] = product
         places = dict(zip(join.parts, join.places, strict=True))

@@ -118,6 +118,17 @@ class Heads(nn.Module):
         return self.last(torch.tanh(x @ self.weight).mean(0))
 
 
+class Turned(nn.Module):
+    """Its gradient reads a view of a constant."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(150, 120), nn.Linear(120, 3)
+
+    def forward(self, x):
+        return self.last((0.1j * self.first(x)).exp().real)
+
+
 class Products(TorchDispatchMode):
     """Counts the products that are added to a matrix while they are computed."""
 
@@ -133,6 +144,7 @@ FUSED = {
     "no bias": (lambda: nn.Sequential(nn.Linear(150, 120, bias=False), nn.Linear(120, 3)), (150,), classify, 1),
     "twice": (lambda: nn.Sequential(*[nn.Linear(130, 130)] * 2, nn.Linear(130, 3)), (130,), classify, 0),
     "small": (lambda: nn.Sequential(nn.Linear(100, 120), nn.Linear(120, 3)), (100,), classify, 0),
+    "view of a constant": (Turned, (150,), classify, 1),
     "heads": (Heads, (150,), classify, 0),
     "of other parameters": (Sandwiched, (2,), lambda net, batch: net(batch[0]), 0),
 }
