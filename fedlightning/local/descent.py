@@ -69,9 +69,8 @@ def descend(
         return _several_at_once(w, v, oracle, lr, direction), v
     step, personal_step = steps_of(optimizer, w, lr, personal_lr)
     size = _representable(lr, w.dtype)
-    for batch in oracle.batches():
-        if is_plain and direction is None and oracle.step_in_place(w, v, batch, size):
-            continue
+    in_place, batches = is_plain and direction is None, oracle.batches()
+    while batch := oracle.steps_in_place(w, v, batches, size) if in_place else next(batches, None):
         g, v = clipped_step(oracle, w, v, batch, personal_lr, clip, personal_step)
         w = step(w, g if direction is None else direction(w, g), batch.active)
     return w.detach(), v

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -227,29 +228,34 @@ class Auto(ClientBatching):
             The time in seconds; of a recorded oracle, with its share of the recording.
         """
         evaluate = oracle.evaluator(objective, calls)
-        in_place = evaluate.step if isinstance(evaluate, StepsInPlace) else None
         w, v, b, data = arguments
-        first = 0.0  # a recorded oracle's first call records; a device's first call warms up
-        joined: list[float] = []
-        placed: list[float] = []
-        begin = time.perf_counter()
-        for trial in range(1 + self.trials * (1 if in_place is None else 2)):
-            if trial > self.trials and time.perf_counter() - begin > ENOUGH:
-                break
-            randomness = Randomness(range(len(w)), trial)
-            _synchronize(w)
-            start = time.perf_counter()
-            stepped = None
-            if in_place is not None and trial % 2:
-                stepped = in_place(w, v, b, data, "both", randomness, STEP)
-            if stepped is None:
-                w.sub_(evaluate(w, v, b, data, "both", randomness).g, alpha=STEP)
-            _synchronize(w)
-            taken = time.perf_counter() - start
-            if trial == 0:
-                first = taken
-            else:
-                (joined if stepped is None else placed).append(taken)
+        begin, half = time.perf_counter(), (self.trials + 1) // 2
+        steps = evaluate.steps_in_place(w, v, "both", STEP) if isinstance(evaluate, StepsInPlace) else nullcontext()
+
+        def operator(randomness: Randomness) -> Tensor:
+            return w.sub_(evaluate(w, v, b, data, "both", randomness).g, alpha=STEP)
+
+        def timed(step: Callable[[Randomness], object], least: int, until: float) -> list[float]:
+            times: list[float] = []
+            while len(times) < self.trials and (len(times) < least or time.perf_counter() - begin < until):
+                randomness = Randomness(range(len(w)), len(times))
+                _synchronize(w)
+                start = time.perf_counter()
+                if step(randomness) is None:
+                    break
+                _synchronize(w)
+                times.append(time.perf_counter() - start)
+            return times
+
+        first = timed(operator, 1, 0.0)[0]  # a recorded oracle's first call records; a device's first call warms up
+        if isinstance(steps, nullcontext):
+            joined, placed = timed(operator, self.trials, ENOUGH), list[float]()
+        else:
+            joined = timed(operator, half, ENOUGH / 2)
+            with steps as step:
+                placed = timed(lambda randomness: step(b, data, randomness), max(1, self.trials - half), ENOUGH)
+            if not placed:
+                joined += timed(operator, self.trials - half, ENOUGH)
         bests = [min(each) for each in (joined, placed) if each]
         if calls < MIN_CALLS_TO_RECORD:
             return min(first, *bests)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -90,29 +91,27 @@ ROUNDED_ALIKE = (torch.float32, torch.float64)
 size where a row ends."""
 
 
+StepInPlace = Callable[[Tensor, Any, Randomness | None], Evaluation | None]
+"""``(b [S, b], data, randomness)``: takes a step, and returns the evaluation with the points in place of the operators;
+or returns None if the step cannot be taken in place, and then nothing has changed."""
+
+
 @runtime_checkable
 class StepsInPlace(Protocol):
     """Computes operators and steps along them, without putting together what is used up at once."""
 
-    def step(
-        self, w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks, randomness: Randomness | None, lr: float
-    ) -> Evaluation | None:
-        """Change ``w`` into ``w - lr * operator``, as the two operations would one after the other, up to rounding.
-
-        The arguments are those of :class:`Evaluate`.
+    def steps_in_place(self, w: Tensor, v: Tensor, blocks: Blocks, lr: float) -> AbstractContextManager[StepInPlace]:
+        """Begin steps ``w <- w - lr * operator``, which agree with the two operations in turn up to rounding.
 
         Args:
-            w: Points, ``[S, d]``, in memory of their own.
+            w: Points, ``[S, d]``, in memory of their own. They hold the new points once the context is left, and are
+                neither read nor changed by anybody else before.
             v: Personal blocks, ``[S, p]``, which stay where they are.
-            b: Buffers, ``[S, b]``.
-            data: One minibatch of every client, with leaves ``[S, ...]``.
             blocks: The gradients to compute.
-            randomness: Seeds of each client's random numbers.
             lr: Step size.
 
         Returns:
-            The evaluation, with the new points in place of the operators; None if it cannot be done at once, and then
-            nothing has changed.
+            A context with the function that takes each step.
         """
 
 

@@ -219,7 +219,8 @@ def _stepped(evaluate: Evaluate, point: _Point, g: Tensor) -> Iterator[Evaluatio
     times = float(w.abs().nan_to_num(0, 0, 0).amax() / g.abs().nan_to_num(0, 0, 0).amax())
     lr = 2.0 ** (10 + (ceil(log2(times)) if 0 < times < inf else 0))
     after = w.clone()
-    result = evaluate.step(after, v, b, map_tensors(torch.clone, data), "both", randomness, lr)
+    with evaluate.steps_in_place(after, v, "both", lr) as step:
+        result = step(b, map_tensors(torch.clone, data), randomness)
     if result is not None:
         yield replace(result, g=(w - after) / lr)
 

@@ -7,7 +7,8 @@ are recorded, and the gradients of all others are replays, on several threads si
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from fedlightning.core.errors import UsageError
 from fedlightning.core.tree import flatten, unflatten
-from fedlightning.oracle.base import Blocks, Evaluation
+from fedlightning.oracle.base import Blocks, Evaluation, StepInPlace
 from fedlightning.oracle.lone import of_one
 from fedlightning.oracle.objective import Objective
 from fedlightning.oracle.randomness import NoiseOfOne, Randomness, generator_state
@@ -55,18 +56,21 @@ class Each:
         self._run(one.compute, inputs, results, randomness)
         return Evaluation.of_parts(results, one.names)
 
-    def step(
-        self, w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks, randomness: Randomness | None, lr: float
-    ) -> Evaluation | None:
-        """Take a step in place; see :class:`~fedlightning.oracle.base.StepsInPlace`."""
-        leaves, structure = flatten(data)
-        inputs = [*zip(w, v, b, *leaves, strict=True)]
-        one = self._known.get(_key(inputs[0], structure, blocks))
-        if one is None or not one.can_step(inputs[0]):
-            return None
-        results = one.empty(len(w), without_operator=True)
-        self._run(partial(one.step, lr=lr), inputs, results, randomness)
-        return Evaluation.of_parts([w, *results], one.names)
+    @contextmanager
+    def steps_in_place(self, w: Tensor, v: Tensor, blocks: Blocks, lr: float) -> Iterator[StepInPlace]:
+        """Begin steps in place; see :class:`~fedlightning.oracle.base.StepsInPlace`."""
+
+        def step(b: Tensor, data: Any, randomness: Randomness | None) -> Evaluation | None:
+            leaves, structure = flatten(data)
+            inputs = [*zip(w, v, b, *leaves, strict=True)]
+            one = self._known.get(_key(inputs[0], structure, blocks))
+            if one is None or not one.can_step(inputs[0]):
+                return None
+            results = one.empty(len(w), without_operator=True)
+            self._run(partial(one.step, lr=lr), inputs, results, randomness)
+            return Evaluation.of_parts([w, *results], one.names)
+
+        yield step
 
     def _run(
         self,

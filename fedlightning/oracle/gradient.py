@@ -153,29 +153,34 @@ class GradientOracle:
         """
         return self._evaluated(w, _given(v, self._no_block), batch, self._shared_alone).g
 
-    def step_in_place(self, w: Tensor, v: Tensor | None, batch: Minibatch, lr: float | Tensor) -> bool:
-        """Change ``w`` into ``w - lr * operator`` without putting the operator together, if that can be done.
+    def steps_in_place(
+        self, w: Tensor, v: Tensor | None, batches: Iterator[Minibatch], lr: float | Tensor
+    ) -> Minibatch | None:
+        """Change ``w`` into ``w - lr * operator`` for as many minibatches as that can be done in place.
 
-        That is ``w.sub_(oracle.shared_gradient(w, v, batch), alpha=lr)``, less a rounding where a matrix product is
-        subtracted while it is computed.
+        For each of them that is ``w.sub_(oracle.shared_gradient(w, v, batch), alpha=lr)`` without putting the operator
+        together, less a rounding where a matrix product is subtracted while it is computed.
 
         Args:
             w: Points, ``[S, d]``, in memory of their own.
             v: Personal blocks, ``[S, p]``, which stay where they are; None if there are none.
-            batch: A minibatch of every client.
+            batches: Minibatches of every client.
             lr: Step size.
 
         Returns:
-            Whether the step was taken. If not, nothing has changed.
+            The first minibatch on which no step was taken; None if there are no more.
         """
-        if self._in_place is None or batch.active is not None or batch.computed is not None or isinstance(lr, Tensor):
-            return False
-        own, blocks = _given(v, self._no_block), self._shared_alone
-        result = self._in_place.step(w, own, self.buffers, batch.data, blocks, self._seeds.next(), lr)
-        if result is None:
-            return False
-        self._count(result, None)
-        return True
+        if self._in_place is None or isinstance(lr, Tensor):
+            return next(batches, None)
+        with self._in_place.steps_in_place(w, _given(v, self._no_block), self._shared_alone, lr) as step:
+            for batch in batches:
+                if batch.active is not None or batch.computed is not None:
+                    return batch
+                result = step(self.buffers, batch.data, self._seeds.next())
+                if result is None:
+                    return batch
+                self._count(result, None)
+        return None
 
     def take_steps(self, w: Tensor, v: Tensor | None, batches: Sequence[Minibatch], move: Move) -> Tensor:
         """Take one step on each of several minibatches in one compiled function; see :attr:`steps_together`.

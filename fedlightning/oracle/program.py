@@ -13,88 +13,31 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Sequence
-from functools import lru_cache, partial
-from types import CodeType
-from typing import Any, NamedTuple
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from fedlightning.oracle.lines import (
+    Join,
+    Line,
+    Name,
+    Product,
+    body_of,
+    compiled,
+    made_by,
+    place_of,
+    reads_of,
+    without_views_of,
+)
+from fedlightning.oracle.own_memory import in_own_memory
+
 aten = torch.ops.aten
 
-Name = str
-"""The name of a tensor in the program's source."""
-
 Steps = Generator[list[Tensor], Sequence[Tensor], None]
-"""Takes a step for all the inputs that it is sent."""
-
-
-_Place = tuple[int, int] | None
-"""Address and size of what lies in memory in the usual order; None for other tensors."""
-
-
-class _Product(NamedTuple):
-    """Describes a matrix product, or one for each client.
-
-    Attributes:
-        factors: Names of the two factors.
-        shape: The result's shape.
-        place: Where the result lay when it was recorded.
-        add: Adds the product to a tensor, in place.
-    """
-
-    factors: tuple[Name, ...]
-    shape: tuple[int, ...]
-    place: _Place
-    add: Callable[..., Tensor]
-
-
-class _Line(NamedTuple):
-    """Describes one operation.
-
-    Attributes:
-        makes: Names of its results, in order; None where a result is no tensor.
-        of_one: Whether the operation returns one tensor and no sequence.
-        call: The Python expression.
-        reads: Names of the tensors in the expression.
-        acts: Whether the operation must run even if nobody reads its results, because it writes or draws.
-        is_view: Whether its results are places in what it reads, whatever numbers lie there.
-        product: What it is if it is a matrix product.
-    """
-
-    makes: tuple[Name | None, ...]
-    of_one: bool
-    call: str
-    reads: tuple[Name, ...]
-    acts: bool
-    is_view: bool = False
-    product: _Product | None = None
-
-
-class _Join(NamedTuple):
-    """Describes tensors that are joined into one.
-
-    Attributes:
-        whole: Name of the result.
-        parts: Names of what is joined.
-        call: The expression that joins them.
-        room: The expression that makes room for the result; empty if the parts are better joined at once.
-        cut: The expression that cuts a tensor of the result's shape, called ``{}``, into the parts' places.
-        shape: The result's shape.
-        dim: The dimension along which they are joined.
-        places: Where the parts lay when they were recorded.
-    """
-
-    whole: Name
-    parts: tuple[Name, ...]
-    call: str
-    room: str
-    cut: str
-    shape: tuple[int, ...]
-    dim: int
-    places: tuple[_Place, ...]
-
+"""Takes a step for all inputs that it is sent. Once it is closed, the first input holds the point where they led."""
 
 LARGE_BYTES = 2**23
 """Joined tensors of this size are filled part by part; smaller ones lie in the caches anyway."""
@@ -115,7 +58,7 @@ class Program:
             inputs: Number of tensors that the program takes; :meth:`input` returns their names.
         """
         self._inputs = tuple(f"i{place}" for place in range(inputs))
-        self._lines: list[_Line | _Join] = []
+        self._lines: list[Line | Join] = []
         self._scope: dict[str, Any] = {}
         self._held: dict[int, str] = {}  # names in the scope, by identity
         self._count = 0
@@ -165,8 +108,8 @@ class Program:
         makes = tuple(self._new() if isinstance(result, Tensor) else None for result in results)
         product = None
         if function in _ADD_PRODUCT and args[0].shape[-1] <= FEW_ROWS:
-            product = _Product(tuple(reads), tuple(output.shape), _place(output), _ADD_PRODUCT[function])
-        self._lines.append(_Line(makes, of_one, call, tuple(reads), acts, is_view, product))
+            product = Product(tuple(reads), tuple(output.shape), place_of(output), _ADD_PRODUCT[function])
+        self._lines.append(Line(makes, of_one, call, tuple(reads), acts, is_view, product))
         return makes
 
     def join(self, parts: Sequence[Tensor], dim: int, name_of: Callable[[Tensor], Name], whole: Tensor) -> Name:
@@ -178,8 +121,8 @@ class Program:
         if whole.numel() * whole.element_size() >= LARGE_BYTES:
             room = f"{self.hold(partial(torch.empty, whole.shape, dtype=whole.dtype, device=whole.device))}()"
         cut = f"{self.hold(torch.split_with_sizes)}({{}}, {sizes}, {dim})"
-        places = tuple(map(_place, parts))
-        self._lines.append(_Join(name, names, call, room, cut, tuple(whole.shape), dim, places))
+        places = tuple(map(place_of, parts))
+        self._lines.append(Join(name, names, call, room, cut, tuple(whole.shape), dim, places))
         return name
 
     def function(self, outputs: Sequence[Name]) -> Callable[..., list[Tensor]]:
@@ -190,7 +133,7 @@ class Program:
         Args:
             outputs: Names of the tensors that the function returns.
         """
-        body = _body(self._filled(outputs, outputs[0]), outputs)
+        body = body_of(self._filled(outputs, outputs[0]), outputs)
         head, last = f"def replay({', '.join(self._inputs)}, room=None):", f"    return [{', '.join(outputs)}]"
         return self._made([head, *body, last])
 
@@ -200,7 +143,8 @@ class Program:
         For every step, the coroutine that the function returns is sent the other inputs, subtracts lr times the first
         output from the first input, and gives the other outputs. The first output is never put together, and views of
         the first input are made once for all steps. The bits are those of a subtraction after the program, unless
-        products are subtracted while they are computed, which leaves out a rounding.
+        products are subtracted while they are computed, which leaves out a rounding. The first input may lag behind
+        until the coroutine is closed; see :func:`in_own_memory`.
 
         Args:
             outputs: Names of tensors, of which the first has as many numbers as the first input. None of them, and none
@@ -212,53 +156,60 @@ class Program:
             afterwards.
         """
         (first, *rest), (point, *others) = outputs, self._inputs
-        place = next((k for k, line in enumerate(self._lines) if isinstance(line, _Join) and line.whole == first), None)
+        place = next((k for k, line in enumerate(self._lines) if isinstance(line, Join) and line.whole == first), None)
         if place is None or first in rest:
             return None
         join, later = self._lines[place], self._lines[place + 1 :]
-        assert isinstance(join, _Join)
-        if join.dim != 1 or any(first in _reads(line) or (isinstance(line, _Line) and line.acts) for line in later):
+        assert isinstance(join, Join)
+        if join.dim != 1 or any(first in reads_of(line) or (isinstance(line, Line) and line.acts) for line in later):
             return None
         views, view_as = [self._new() for _ in join.parts], self.hold(Tensor.view)
         whole = f"{view_as}({point}, {join.shape})"
-        lines = [_Line(tuple(views), False, join.cut.format(whole), (point,), False, True), *self._filled(rest)]
-        products = self._products(join, point, fused_from)
+        lines = [Line(tuple(views), False, join.cut.format(whole), (point,), False, True), *self._filled(rest)]
+        products, matrices = self._products(join, point, fused_from), []
         for view, part in zip(views, join.parts, strict=True):
             if part in products:
                 factors, shape, _, add = products[part]
-                matrix = self._new()
-                lines.append(_Line((matrix,), True, f"{view_as}({view}, {shape})", (view,), False, True))
-                target, call = matrix, f"{self.hold(add)}({matrix}, {', '.join(factors)}, alpha=-lr)"
+                target = self._new()
+                matrices.append(target)
+                lines.append(Line((target,), True, f"{view_as}({view}, {shape})", (view,), False, True))
+                call = f"{self.hold(add)}({target}, {', '.join(factors)}, alpha=-lr)"
             else:
                 target, factors, call = view, (part,), f"{self.hold(Tensor.sub_)}({view}, {part}, alpha=lr)"
-            lines.append(_Line((), False, call, (target, *factors), True))
-        once, every_time = _without_views_of(point, lines)
+            lines.append(Line((), False, call, (target, *factors), True))
+        once, every_time = without_views_of(point, lines)
         read = {name for line in every_time for name in line.reads}
         received = f"({''.join(f'{name}, ' for name in others)}) = yield"
+        moved = ", ".join([] if point in read else matrices)
+        fixed = "".join(f"{name}, " for name in made_by(once) if name in read)
         return self._made(
             [
                 f"def replay({point}, lr):",
-                *_body(once, read, kept=(point,)),
-                f"    {received}",
-                "    while True:",
-                *(f"    {statement}" for statement in _body(every_time, rest, kept=(point, *_made_by(once)))),
-                f"        {received} [{', '.join(rest)}]",
+                *body_of(once, read, kept=(point,)),
+                f"    ({fixed}), settle = {self.hold(in_own_memory)}({point}, [{moved}], [{fixed}])",
+                "    try:",
+                f"        {received}",
+                "        while True:",
+                *(f"        {statement}" for statement in body_of(every_time, rest, kept=(point, *made_by(once)))),
+                f"            {received} [{', '.join(rest)}]",
+                "    finally:",
+                "        settle()",
             ]
         )
 
-    def _products(self, join: _Join, point: Name, smallest: float) -> dict[Name, _Product]:
+    def _products(self, join: Join, point: Name, smallest: float) -> dict[Name, Product]:
         """Return the parts of a join that are a client's large matrix product, which nothing else reads, by name.
 
         The factors may be no views of the point, in which other parts are subtracted before.
         """
-        readers = Counter(name for line in self._lines for name in _reads(line))
-        views, _ = _without_views_of(point, [line for line in self._lines if isinstance(line, _Line)])
-        in_point = {point, *_made_by(views)}
-        found: dict[Name, _Product] = {}
+        readers = Counter(name for line in self._lines for name in reads_of(line))
+        views, _ = without_views_of(point, [line for line in self._lines if isinstance(line, Line)])
+        in_point = {point, *made_by(views)}
+        found: dict[Name, Product] = {}
         for line in self._lines:
-            if isinstance(line, _Line) and line.acts:  # it may change the factors
+            if isinstance(line, Line) and line.acts:  # it may change the factors
                 found.clear()
-            if isinstance(line, _Join) or not line.of_one:
+            if isinstance(line, Join) or not line.of_one:
                 continue
             (name,) = line.makes
             product = line.product
@@ -279,22 +230,22 @@ class Program:
     def _made(self, source: Sequence[str]) -> Callable[..., Any]:
         """Return the function that the lines of source define, with all that the program holds."""
         scope = dict(self._scope)
-        exec(_compiled("\n".join(source)), scope)
+        exec(compiled("\n".join(source)), scope)
         return scope.pop("replay")  # type: ignore[no-any-return]  # a function in its own globals would outlive its use
 
-    def _filled(self, outputs: Sequence[Name], in_room: Name | None = None) -> list[_Line]:
+    def _filled(self, outputs: Sequence[Name], in_room: Name | None = None) -> list[Line]:
         """Return the lines with large joins as copies, each behind the last operation that may change what is copied.
 
         Args:
             outputs: Names of the tensors that are returned.
             in_room: The one for which the caller may give room.
         """
-        read = {name for line in self._lines for name in _reads(line)}
-        after: list[list[_Line]] = [[] for _ in self._lines]
+        read = {name for line in self._lines for name in reads_of(line)}
+        after: list[list[Line]] = [[] for _ in self._lines]
         made: dict[Name, int] = {}
         last_write = 0
         for place, line in enumerate(self._lines):
-            if isinstance(line, _Line):
+            if isinstance(line, Line):
                 made.update((name, place) for name in line.makes if name is not None)
                 last_write = place if line.acts else last_write
                 continue
@@ -302,18 +253,18 @@ class Program:
                 continue
             made[line.whole] = place
             if not line.room:
-                after[place] += [_Line((line.whole,), True, line.call, line.parts, False)]
+                after[place] += [Line((line.whole,), True, line.call, line.parts, False)]
                 continue
             at = [max(made.get(part, 0), last_write) for part in line.parts]
             views = [self._new() for _ in line.parts]
             room = f"{line.room} if room is None else room" if line.whole == in_room else line.room
-            after[min(at)] += [_Line((line.whole,), True, room, (), False)]
-            after[min(at)] += [_Line(tuple(views), False, line.cut.format(line.whole), (line.whole,), False)]
+            after[min(at)] += [Line((line.whole,), True, room, (), False)]
+            after[min(at)] += [Line(tuple(views), False, line.cut.format(line.whole), (line.whole,), False)]
             for view, part, when in zip(views, line.parts, at, strict=True):
-                after[when] += [_Line((), False, f"{self.hold(Tensor.copy_)}({view}, {part})", (view, part), True)]
-        lines: list[_Line] = []
+                after[when] += [Line((), False, f"{self.hold(Tensor.copy_)}({view}, {part})", (view, part), True)]
+        lines: list[Line] = []
         for line, following in zip(self._lines, after, strict=True):
-            lines += [*([line] if isinstance(line, _Line) else []), *following]
+            lines += [*([line] if isinstance(line, Line) else []), *following]
         return lines
 
     def _written(self, value: Any, name_of: Callable[[Tensor], Name], reads: list[Name]) -> str:
@@ -330,66 +281,6 @@ class Program:
     def _new(self) -> Name:
         self._count += 1
         return f"t{self._count}"
-
-
-def _place(tensor: Tensor) -> _Place:
-    usual = tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
-    return (tensor.data_ptr(), tensor.numel()) if usual else None
-
-
-def _reads(line: _Line | _Join) -> tuple[Name, ...]:
-    return line.reads if isinstance(line, _Line) else line.parts
-
-
-def _made_by(lines: Iterable[_Line]) -> list[Name]:
-    return [name for line in lines for name in line.makes if name is not None]
-
-
-def _without_views_of(point: Name, lines: Sequence[_Line]) -> tuple[list[_Line], list[_Line]]:
-    """Return the lines that make views of a tensor, and views of these, and all other lines."""
-    views, others, fixed = [], [], {point}
-    for line in lines:
-        if line.is_view and fixed.issuperset(line.reads):
-            views.append(line)
-            fixed.update(_made_by([line]))
-        else:
-            others.append(line)
-    return views, others
-
-
-def _body(lines: Sequence[_Line], outputs: Iterable[Name], kept: Iterable[Name] = ()) -> list[str]:
-    """Return the statements of lines, without those whose results nobody reads.
-
-    Args:
-        lines: The lines.
-        outputs: Names of tensors that are read afterwards.
-        kept: Names of tensors that stay bound, whether they are read or not.
-    """
-    needed, body = {*outputs, *kept}, []
-    for line in reversed(lines):
-        if not (line.acts or needed.intersection(line.makes)):
-            continue
-        last = set(line.reads) - needed
-        unread = {name for name in line.makes if name is not None} - needed
-        needed.update(line.reads)
-        body.append(_statement(line, sorted(last | unread)))
-    return body[::-1]
-
-
-def _statement(line: _Line, done_with: Sequence[Name]) -> str:
-    """Return the source of one operation, and of the release of tensors that no later operation reads.
-
-    Names of values that the program keeps stay bound.
-    """
-    names = [name or "_" for name in line.makes]
-    target = "" if not names else f"{names[0]} = " if line.of_one else f"({', '.join(names)},) = "
-    freed = [name for name in done_with if not name.startswith("c")]
-    return f"    {target}{line.call}" + (f"; {' = '.join(freed)} = None" if freed else "")
-
-
-@lru_cache(maxsize=256)
-def _compiled(source: str) -> CodeType:
-    return compile(source, "<recorded operations>", "exec")
 
 
 def _without_wrapper(function: Any) -> Any:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedlightning.core.tree import flatten, unflatten
-from fedlightning.oracle.base import Blocks, Evaluation
+from fedlightning.oracle.base import Blocks, Evaluation, StepInPlace
 from fedlightning.oracle.program import Steps
 from fedlightning.oracle.randomness import ClientNoise, Randomness
 from fedlightning.oracle.recording import Recording, key_of
@@ -17,28 +18,6 @@ from fedlightning.oracle.side_by_side import replayed_in_parts, stepped_in_parts
 
 Compute = Callable[[Tensor, Tensor, Tensor, Any, Blocks], Evaluation]
 """``(w [S, d], v [S, p], b [S, b], data, blocks)``: computes the operators of S clients, in operations on tensors."""
-
-
-LARGE_POINTS = 2**23
-"""Bytes of a chunk's points from which on views of them are not kept from step to step, which would keep the points."""
-
-
-class _Course(NamedTuple):
-    """Holds steps that have begun.
-
-    Attributes:
-        point: Where the clients are, ``[S, d]``.
-        lr: Step size.
-        kind: What minibatches, and the point's place in memory, must agree in to go on with these steps.
-        steps: Takes the steps.
-        names: Of the scalars to log.
-    """
-
-    point: Tensor
-    lr: float
-    kind: Any
-    steps: Steps
-    names: list[str]
 
 
 class Recorded:
@@ -54,7 +33,6 @@ class Recorded:
         """
         self._compute, self._noise, self._threads = compute, noise, threads
         self._recordings: dict[Any, Recording] = {}
-        self._course: _Course | None = None
 
     def __call__(
         self, w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks = "both", randomness: Randomness | None = None
@@ -66,32 +44,64 @@ class Recorded:
         recording = self._recordings[structure, blocks]
         return Evaluation.of_parts(*replayed_in_parts(recording, (w, v, b, *leaves), self._threads))
 
-    def step(
-        self, w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks, randomness: Randomness | None, lr: float
-    ) -> Evaluation | None:
-        """Take a step in place; see :class:`~fedlightning.oracle.base.StepsInPlace`."""
-        leaves, structure = flatten(data)
-        recording = self._recordings.get((structure, blocks))
-        if recording is None:
-            return None
-        others = (v, b, *leaves)
-        if self._threads > 1 or w.numel() * w.element_size() > LARGE_POINTS:
-            found = stepped_in_parts(recording, (w, *others), self._threads, lr)
-            return None if found is None else Evaluation.of_parts([w, *found[0]], found[1])
-        course, kind = self._course, (structure, blocks, w.data_ptr(), key_of((w, *others)))
-        if course is None or course.point is not w or course.lr != lr or course.kind != kind:
-            begun = recording.steps(w, *others, lr=lr)
-            if begun is None:
+    @contextmanager
+    def steps_in_place(self, w: Tensor, v: Tensor, blocks: Blocks, lr: float) -> Iterator[StepInPlace]:
+        """Begin steps in place; see :class:`~fedlightning.oracle.base.StepsInPlace`."""
+        course = _Course(w, lr)
+
+        def step(b: Tensor, data: Any, randomness: Randomness | None) -> Evaluation | None:
+            leaves, structure = flatten(data)
+            recording, others = self._recordings.get((structure, blocks)), (v, b, *leaves)
+            if recording is None:
                 return None
-            course = _Course(w, lr, kind, *begun)
-        self._course = None  # a coroutine that raised cannot go on
-        with torch.no_grad():
-            rest = course.steps.send(others)
-        self._course = course
-        return Evaluation.of_parts([w, *rest], course.names)
+            if self._threads > 1:
+                found = stepped_in_parts(recording, (w, *others), self._threads, lr)
+            else:
+                found = course.step(recording, others)
+            return None if found is None else Evaluation.of_parts([w, *found[0]], found[1])
+
+        with closing(course):
+            yield step
 
     def _record(self, structure: Any, blocks: Blocks) -> Recording:
         def function(w: Tensor, v: Tensor, b: Tensor, *leaves: Tensor) -> tuple[list[Tensor], list[str]]:
             return self._compute(w, v, b, unflatten(list(leaves), structure), blocks).parts()
 
         return Recording(function, self._noise)
+
+
+class _Course:
+    """Takes steps from one point, and goes on with the same replay while minibatches are alike."""
+
+    def __init__(self, point: Tensor, lr: float) -> None:
+        """Begin at ``point``, ``[S, d]``, with steps of size ``lr``."""
+        self._point, self._lr = point, lr
+        self._steps: Steps | None = None
+        self._names: list[str] = []
+        self._kind: Any = None
+
+    def step(self, recording: Recording, others: tuple[Tensor, ...]) -> tuple[list[Tensor], list[str]] | None:
+        """Take a step.
+
+        Args:
+            recording: Of the operator.
+            others: Its arguments but the point.
+
+        Returns:
+            Its results but the first, and the names of scalars; None if it cannot be replayed.
+        """
+        kind = recording, key_of(others)
+        if self._steps is None or self._kind != kind:
+            self.close()
+            begun = recording.steps(self._point, *others, lr=self._lr)
+            if begun is None:
+                return None
+            (self._steps, self._names), self._kind = begun, kind
+        with torch.no_grad():
+            return self._steps.send(others), self._names
+
+    def close(self) -> None:
+        """Bring the point up to date."""
+        if self._steps is not None:
+            self._steps.close()
+        self._steps = None

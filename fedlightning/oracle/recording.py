@@ -15,6 +15,7 @@ tensor that existed before the call, because its next call may run other operati
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from functools import cache, cached_property
 from threading import Lock
 from typing import Any, NamedTuple
@@ -25,7 +26,9 @@ from torch._C import DispatchKey
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedlightning.oracle.base import ROUNDED_ALIKE
-from fedlightning.oracle.program import Name, Program, Steps
+from fedlightning.oracle.lines import Name
+from fedlightning.oracle.own_memory import LARGE_FOR_THREADS
+from fedlightning.oracle.program import Program, Steps
 from fedlightning.oracle.randomness import ClientNoise, Noise, PerClient, is_random
 
 Recordable = Callable[..., tuple[Sequence[Tensor], Any]]
@@ -37,9 +40,6 @@ aten = torch.ops.aten
 
 LARGE = 2**14
 """Numbers in a matrix from which on it pays to subtract a product from it while it is computed."""
-
-LARGE_FOR_THREADS = 2**18
-"""The same where several threads compute one client's product together, and wait for each other in smaller ones."""
 
 
 class Recording:
@@ -98,7 +98,8 @@ class Recording:
 
         Returns:
             What is sent, for every step, all arguments but the first, each as it is here but for the numbers, and gives
-            all results but the first; and the function's second result. None if :meth:`can_step` says so.
+            all results but the first; and the function's second result. The first argument holds what the steps made of
+            it once they are closed. None if :meth:`can_step` says so.
         """
         known = self._replays.get(key_of(inputs))
         if known is None or known.steps is None:
@@ -117,7 +118,7 @@ class Recording:
         begun = self.steps(*inputs, lr=lr)
         assert begun is not None
         steps, constant = begun
-        with torch.no_grad():
+        with torch.no_grad(), closing(steps):
             return steps.send(inputs[1:]), constant
 
     def _record(self, key: Any, inputs: Sequence[Tensor]) -> tuple[Sequence[Tensor], Any]:
@@ -139,7 +140,9 @@ class _Replay:
         constant: The second result of the recorded function.
     """
 
-    def __init__(self, program: Program, outputs: Sequence[Name], constant: Any, is_apart: bool) -> None:
+    def __init__(
+        self, program: Program, outputs: Sequence[Name], constant: Any, is_apart: bool, is_of_one: bool
+    ) -> None:
         """Keep the program.
 
         Args:
@@ -148,10 +151,11 @@ class _Replay:
             constant: Its second result.
             is_apart: Whether no output, nor any part of the first, shares memory with the first input, from which parts
                 can be subtracted with the bits of the whole.
+            is_of_one: Whether the first input has a single row, whose products all threads compute together.
         """
         self._program, self._outputs = program, outputs
         self.constant = constant
-        self._is_apart = is_apart
+        self._is_apart, self._is_of_one = is_apart, is_of_one
 
     @cached_property
     def run(self) -> Callable[..., list[Tensor]]:
@@ -163,7 +167,7 @@ class _Replay:
     def steps(self) -> Callable[..., Steps] | None:
         """Begins steps along the first output; None if there are none."""
         with _MAKING:
-            fused_from = LARGE if torch.get_num_threads() == 1 else LARGE_FOR_THREADS
+            fused_from = LARGE_FOR_THREADS if self._is_of_one and torch.get_num_threads() > 1 else LARGE
             return self._program.steps(self._outputs, fused_from) if self._is_apart else None
 
 
@@ -227,7 +231,8 @@ class _Recorder(TorchDispatchMode):
         is_apart = self._parts_are_apart and not any(map(self._is_in_point, outputs))
         is_apart = is_apart and outputs[0].numel() == self._alive[0].numel()
         is_apart = is_apart and self._alive[0].dtype in ROUNDED_ALIKE
-        return _Replay(self._program, [self._name_of(output) for output in outputs], constant, is_apart)
+        names = [self._name_of(output) for output in outputs]
+        return _Replay(self._program, names, constant, is_apart, len(self._alive[0]) == 1)
 
     def _made_in_python(self, func: Any, value: Tensor) -> Tensor:
         """Note ``torch.tensor(...)``, which every replay makes anew because the function may write into the tensor."""

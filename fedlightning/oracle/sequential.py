@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
@@ -21,6 +22,7 @@ from fedlightning.oracle.base import (
     Evaluate,
     Evaluation,
     Gradients,
+    StepInPlace,
     apart,
     gradients,
 )
@@ -66,20 +68,24 @@ class _OneByOne:
         found = self._gradients(w, v, b, data, blocks, randomness)
         return _stack([each.joined(self._objective, w) for each in found])
 
-    def step(
-        self, w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks, randomness: Randomness | None, lr: float
-    ) -> Evaluation | None:
-        """Take a step in place; see :class:`~fedlightning.oracle.base.StepsInPlace`."""
+    @contextmanager
+    def steps_in_place(self, w: Tensor, v: Tensor, blocks: Blocks, lr: float) -> Iterator[StepInPlace]:
+        """Begin steps in place; see :class:`~fedlightning.oracle.base.StepsInPlace`."""
         autocast = self._objective.autocast
-        if w.dtype not in ROUNDED_ALIKE or autocast.scale != 1 or not autocast.on_cpu:
-            return None
-        rows = []
-        for found in self._gradients(w, v, b, data, blocks, randomness):
-            rows.append(apart(replace(found, shared=()).joined(self._objective, w), w))
-            operator = self._objective.space.shared.to_operator(found.shared)
-            with torch.no_grad():
-                torch._foreach_sub_(found.points, [_outside(part, w) for part in operator], alpha=lr)
-        return replace(_stack(rows), g=w)
+        possible = w.dtype in ROUNDED_ALIKE and autocast.scale == 1 and autocast.on_cpu
+
+        def step(b: Tensor, data: Any, randomness: Randomness | None) -> Evaluation | None:
+            if not possible:
+                return None
+            rows = []
+            for found in self._gradients(w, v, b, data, blocks, randomness):
+                rows.append(apart(replace(found, shared=()).joined(self._objective, w), w))
+                operator = self._objective.space.shared.to_operator(found.shared)
+                with torch.no_grad():
+                    torch._foreach_sub_(found.points, [_outside(part, w) for part in operator], alpha=lr)
+            return replace(_stack(rows), g=w)
+
+        yield step
 
     def _gradients(
         self, w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks, randomness: Randomness | None

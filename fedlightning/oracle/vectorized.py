@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
@@ -24,6 +24,7 @@ from fedlightning.oracle.base import (
     Cost,
     Evaluate,
     Evaluation,
+    StepInPlace,
     StepsInPlace,
     collected,
     differentiate,
@@ -192,7 +193,6 @@ class _VectorizedEvaluate:
     def __init__(self, objective: Objective, backward: Backward | None, noise: ClientNoise, compute: Evaluate) -> None:
         self._objective, self._backward = objective, backward
         self._noise, self._compute = noise, compute
-        self._steps = compute if isinstance(compute, StepsInPlace) else None
 
     def __call__(
         self, w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks = "both", randomness: Randomness | None = None
@@ -210,16 +210,21 @@ class _VectorizedEvaluate:
             raise writes_into(objective.name, None)
         return result
 
-    def step(
-        self, w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks, randomness: Randomness | None, lr: float
-    ) -> Evaluation | None:
-        if self._steps is None:
-            return None
-        self._noise.begin(randomness)
-        try:
-            return self._steps.step(w, v, b, data, blocks, randomness, lr)
-        except Exception as error:
-            raise _explain(error, self._objective.name, self._backward) from error
+    @contextmanager
+    def steps_in_place(self, w: Tensor, v: Tensor, blocks: Blocks, lr: float) -> Iterator[StepInPlace]:
+        compute = self._compute
+        with compute.steps_in_place(w, v, blocks, lr) if isinstance(compute, StepsInPlace) else nullcontext() as take:
+
+            def step(b: Tensor, data: Any, randomness: Randomness | None) -> Evaluation | None:
+                if take is None:
+                    return None
+                self._noise.begin(randomness)
+                try:
+                    return take(b, data, randomness)
+                except Exception as error:
+                    raise _explain(error, self._objective.name, self._backward) from error
+
+            yield step
 
 
 def _numbers(cost: Cost) -> int:

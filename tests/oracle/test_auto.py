@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -95,10 +96,15 @@ class Timed:
         self.clock.now += 1e-3
         return SimpleNamespace(g=w)
 
-    def step(self, *args):
-        assert args[-1] != 0.0, "a product that is added zero times is not computed"
-        self.clock.now += 0.5e-3
-        return True
+    @contextmanager
+    def steps_in_place(self, w, v, blocks, lr):
+        assert lr != 0.0, "a product that is added zero times is not computed"
+
+        def step(*args):
+            self.clock.now += 0.5e-3
+            return True
+
+        yield step
 
 
 @pytest.mark.parametrize(("calls", "trials", "expected"), [(10, 4, 0.75e-3), (10, 1, 0.75e-3), (1, 4, 0.5e-3)])

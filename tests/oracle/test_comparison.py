@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 import pytest
 import torch
 from torch import nn
@@ -60,14 +62,17 @@ def test_a_step_in_place_along_something_else_is_named(oracle, dtype, monkeypatc
     found = Comparison(objective, Sample(w, v, b, [data] * 3, range(3)))
     fine = Tolerance.of(torch.finfo(dtype).eps)
     assert found.difference(oracle, fine) is None
-    taken = type(oracle.evaluator(objective, 3)).step
+    steps = type(oracle.evaluator(objective, 3)).steps_in_place
 
+    @contextmanager
     def moves_the_last_number_of_the_last_client(self, w, *arguments):
-        result = taken(self, w, *arguments)
+        with steps(self, w, *arguments) as step:
+            yield step
         w[-1, -1] *= 1.01
-        return result
 
-    monkeypatch.setattr(type(oracle.evaluator(objective, 3)), "step", moves_the_last_number_of_the_last_client)
+    monkeypatch.setattr(
+        type(oracle.evaluator(objective, 3)), "steps_in_place", moves_the_last_number_of_the_last_client
+    )
     assert found.difference(oracle, fine).endswith(" in client 2, at step 3")
 
 

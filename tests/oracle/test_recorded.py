@@ -11,7 +11,7 @@ from fedlightning.algorithms import SCAFFOLD, FedAvg, FedAvgGDA
 from fedlightning.oracle import Sequential, Vectorized
 from fedlightning.oracle.gradient import GradientOracle
 from fedlightning.oracle.randomness import Randomness
-from tests.support.cohorts import NETS, Swapping, classify, conv, logs_a_weight, setting
+from tests.support.cohorts import NETS, Swapping, classify, conv, logs_a_weight, setting, stepped
 from tests.support.small import Line, Normed, Personal, fitted, regression_data
 
 
@@ -46,7 +46,7 @@ def test_the_bits_are_those_of_gradient_and_subtraction(name, way, dtype):
         evaluate(w, v, b, data, "both", seeds)
     expected = evaluate(w, v, b, data, "both", seeds)
     point = w.clone()
-    result = evaluate.step(point, v, b, data, "both", seeds, 0.3)
+    result = stepped(evaluate, point, v, b, data, "both", seeds, 0.3)
     assert result.g is point
     assert torch.equal(point, w.clone().sub_(expected.g, alpha=0.3))
     assert not torch.equal(point, w)
@@ -67,9 +67,9 @@ def test_steps_go_on_whatever_changes_between_them():
     turns += [(other, 0.1, fewer), (one, 0.1, fewer), (other, 0.1, data), (other.clone(), 0.1, data)]
     for point, lr, batch in turns:
         expected = evaluate(point, v, b, batch)
-        stepped = point.clone().sub_(expected.g, alpha=lr)
-        result = evaluate.step(point, v, b, batch, "both", None, lr)
-        assert torch.equal(point, stepped)
+        expected_point = point.clone().sub_(expected.g, alpha=lr)
+        result = stepped(evaluate, point, v, b, batch, "both", None, lr)
+        assert torch.equal(point, expected_point)
         assert torch.equal(result.loss, expected.loss)
 
 
@@ -79,17 +79,17 @@ def test_steps_follow_a_point_to_other_memory():
     evaluate, point = Vectorized().evaluator(objective, 100), w.clone()
     for _ in range(2):
         evaluate(w, v, b, data)
-    evaluate.step(point, v, b, data, "both", None, 0.3)
+    stepped(evaluate, point, v, b, data, "both", None, 0.3)
     point.data = w + 0.1
-    stepped = point.clone().sub_(evaluate(point, v, b, data).g, alpha=0.3)
-    evaluate.step(point, v, b, data, "both", None, 0.3)
-    assert torch.equal(point, stepped)
+    expected_point = point.clone().sub_(evaluate(point, v, b, data).g, alpha=0.3)
+    stepped(evaluate, point, v, b, data, "both", None, 0.3)
+    assert torch.equal(point, expected_point)
 
 
 def test_nothing_is_stepped_before_it_was_recorded():
     objective, w, v, b, data = setting(conv(), (2, 8, 8))
     evaluate, before = Vectorized().evaluator(objective, 100), w.clone()
-    assert evaluate.step(w, v, b, data, "both", None, 0.3) is None
+    assert stepped(evaluate, w, v, b, data, "both", None, 0.3) is None
     assert torch.equal(w, before)
 
 
@@ -165,7 +165,7 @@ def test_large_products_are_subtracted_while_they_are_computed(name, way):
         expected = evaluate(w, v, b, data)
     point = w.clone()
     with Products() as counted:
-        result = evaluate.step(point, v, b, data, "both", None, 0.3)
+        result = stepped(evaluate, point, v, b, data, "both", None, 0.3)
     torch.testing.assert_close(point, w - 0.3 * expected.g, rtol=1e-13, atol=1e-14)
     assert torch.equal(result.loss, expected.loss)
     if way == "together":  # other threads' operations are not seen
@@ -174,18 +174,22 @@ def test_large_products_are_subtracted_while_they_are_computed(name, way):
         assert counted.found == (1 if name == "heads" else products) * len(w)
 
 
-@pytest.mark.parametrize(("width", "products"), [(120, 0), (2000, 1)])
-def test_several_threads_wait_for_each_other_in_smaller_products(width, products, two_threads):
-    net = nn.Sequential(nn.Linear(150, width), nn.Linear(width, 3))
+@pytest.mark.parametrize(("clients", "width", "products"), [(1, 120, 0), (1, 2000, 1), (2, 120, 1), (2, 2000, 1)])
+def test_several_threads_wait_for_each_other_in_smaller_products_of_one_client(clients, width, products, two_threads):
+    net = nn.Sequential(nn.Linear(150, width), nn.Tanh(), nn.Linear(width, 3))
     objective, w, v, b, data = setting(net, (150,))
+    objective.draws = False
+    w, v, b, data = w[:clients], v[:clients], b[:clients], tuple(leaf[:clients] for leaf in data)
     evaluate = Vectorized().evaluator(objective, 100)
-    for _ in range(2):
-        expected = evaluate(w, v, b, data)
+    plain = w.clone()
+    for _ in range(3):
+        plain -= 0.3 * evaluate(plain, v, b, data).g
     point = w.clone()
-    with Products() as counted:
-        evaluate.step(point, v, b, data, "both", None, 0.3)
-    assert counted.found == products
-    torch.testing.assert_close(point, w - 0.3 * expected.g, rtol=1e-13, atol=1e-14)
+    with Products() as counted, evaluate.steps_in_place(point, v, "both", 0.3) as step:
+        for _ in range(3):
+            step(b, data, None)
+    assert counted.found == 3 * products
+    torch.testing.assert_close(point, plain, rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -197,7 +201,7 @@ def test_nothing_of_16_bits_is_stepped_in_parts(dtype):
         evaluate = WAYS[way].evaluator(objective, 100)
         for _ in range(2):
             evaluate(w, v, b, data)
-        assert evaluate.step(w.clone(), v, b, data, "both", None, 0.3) is None
+        assert stepped(evaluate, w.clone(), v, b, data, "both", None, 0.3) is None
 
 
 def test_a_logged_value_that_lies_in_the_point_is_not_stepped_in_place():
@@ -207,7 +211,7 @@ def test_a_logged_value_that_lies_in_the_point_is_not_stepped_in_place():
         for _ in range(2):
             evaluate(w, v, b, data)
         point = w.clone()
-        assert evaluate.step(point, v, b, data, "both", None, 0.3) is None
+        assert stepped(evaluate, point, v, b, data, "both", None, 0.3) is None
         assert torch.equal(point, w)
 
 
@@ -219,7 +223,7 @@ def test_gradients_that_lie_in_the_point_are_not_stepped_in_place():
         g = evaluate(w, v, b, data).g
     assert torch.equal(g, w.flip(1)[:, [2, 1, 0, 5, 4, 3]])
     point = w.clone()
-    assert evaluate.step(point, v, b, data, "both", None, 0.3) is None
+    assert stepped(evaluate, point, v, b, data, "both", None, 0.3) is None
     assert torch.equal(point, w)
 
 
@@ -242,7 +246,7 @@ def test_a_fit_is_the_same_bit_for_bit(make, way, monkeypatch):
         torch.manual_seed(0)
         tasks.append(make(oracle=WAYS[way]))
         fitted(tasks[-1], regression_data(local_steps=25), limit_val_batches=0, max_steps=3)
-        monkeypatch.setattr(GradientOracle, "step_in_place", lambda *args: False)
+        monkeypatch.setattr(GradientOracle, "steps_in_place", lambda self, w, v, batches, lr: next(batches, None))
     for name, value in tasks[1].state_dict().items():
         assert torch.equal(value, tasks[0].state_dict()[name]), name
 
@@ -250,7 +254,16 @@ def test_a_fit_is_the_same_bit_for_bit(make, way, monkeypatch):
 @pytest.mark.parametrize("make", [Line, lambda **how: Saddle(FedAvgGDA(0.001), **how)], ids=["min", "minimax"])
 def test_plain_steps_are_taken_in_place_after_the_first(make, monkeypatch):
     taken = []
-    step = GradientOracle.step_in_place
-    monkeypatch.setattr(GradientOracle, "step_in_place", lambda *args: taken.append(step(*args)) or taken[-1])
+    evaluated, in_place = GradientOracle.shared_gradient, GradientOracle.steps_in_place
+
+    def steps_in_place(self, w, v, batches, lr):
+        return in_place(self, w, v, (taken.append("in place") or batch for batch in batches), lr)
+
+    def shared_gradient(self, *args):
+        taken[-1] = "plain"
+        return evaluated(self, *args)
+
+    monkeypatch.setattr(GradientOracle, "steps_in_place", steps_in_place)
+    monkeypatch.setattr(GradientOracle, "shared_gradient", shared_gradient)
     fitted(make(dropout=0.0, oracle=Vectorized()), regression_data(local_steps=5), max_steps=1, limit_val_batches=0)
-    assert taken == [False, True, True, True, True]
+    assert taken == ["plain"] + ["in place"] * 4

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedlightning.oracle import Auto, Autocast, ObjectiveError, Sequential, Vectorized
-from tests.support.cohorts import Swapping, conv, logs_a_weight, setting
+from tests.support.cohorts import Swapping, conv, logs_a_weight, setting, stepped
 from tests.support.objectives_in_python import STEPS, draws_in_python, trained
 
 
@@ -53,7 +53,7 @@ def test_a_logged_value_that_lies_in_the_point_is_that_from_before_the_step():
     objective, w, v, b, data = setting(conv(), (2, 8, 8), loss=logs_a_weight)
     evaluate, point = Sequential().evaluator(objective, 1), w.clone()
     expected = evaluate(w, v, b, data)
-    result = evaluate.step(point, v, b, data, "both", None, 0.3)
+    result = stepped(evaluate, point, v, b, data, "both", None, 0.3)
     assert torch.equal(point, w.clone().sub_(expected.g, alpha=0.3))
     assert torch.equal(result.scalars["first"], expected.scalars["first"])
     assert not torch.equal(evaluate(point, v, b, data).scalars["first"], expected.scalars["first"])
@@ -63,7 +63,7 @@ def test_gradients_that_lie_in_the_point_are_those_from_before_the_step():
     """Otherwise the second weight would move along the first one's new value."""
     objective, w, v, b, data = setting(Swapping(), (2,), loss=lambda net, batch: net(batch[0]))
     evaluate, point = Sequential().evaluator(objective, 1), w.clone()
-    evaluate.step(point, v, b, data, "both", None, 0.3)
+    stepped(evaluate, point, v, b, data, "both", None, 0.3)
     assert torch.equal(point, w.clone().sub_(evaluate(w, v, b, data).g, alpha=0.3))
 
 
@@ -71,5 +71,5 @@ def test_scaled_gradients_are_not_stepped_along():
     objective, w, v, b, data = setting(conv(), (2, 8, 8))
     objective.autocast = Autocast("cpu", scale=1024.0)
     evaluate, before = Sequential().evaluator(objective, 1), w.clone()
-    assert evaluate.step(w, v, b, data, "both", None, 0.3) is None
+    assert stepped(evaluate, w, v, b, data, "both", None, 0.3) is None
     assert torch.equal(w, before)

@@ -172,3 +172,9 @@ class Wrong(Vectorized):
             return Evaluation(**parts)
 
         return evaluate
+
+
+def stepped(evaluate, w, v, b, data, blocks, randomness, lr):
+    """Take a single step in place, and return what the oracle does."""
+    with evaluate.steps_in_place(w, v, blocks, lr) as step:
+        return step(b, data, randomness)
