@@ -90,9 +90,12 @@ def test_forks_of_a_killed_process_do_not_hold_the_folder(tmp_path):
 import os, signal, time
 from fedlightning.federation.remote.store import GenerationStore, StoreError
 store = GenerationStore({str(tmp_path)!r})
+has_begun, begins = os.pipe()
 fork = os.fork()
 if not fork:
+    os.write(begins, b"!")
     time.sleep(60)
+os.read(has_begun, 1)
 try:
     GenerationStore({str(tmp_path)!r})
 except StoreError:
