@@ -214,7 +214,7 @@ class Auto(ClientBatching):
     def seconds(self, oracle: ClientBatching, objective: Objective, calls: int, arguments: Arguments) -> float:
         """Measures the time of one gradient of all clients with its step, as the rounds will run it, recorded or not.
 
-        Where a way can step in place, every other trial does, because some algorithms take plain steps and others need
+        Where a way can step in place, the later trials do, because some algorithms take plain steps and others need
         the operator, and the two shortest times count alike. A subclass may measure something else, such as energy: the
         way with the smallest number is taken.
 
