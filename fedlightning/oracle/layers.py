@@ -3,7 +3,8 @@
 ``torch.func.vmap`` turns S convolutions into one grouped convolution, but lays its input out channel by channel and
 copies between layers. On CPUs a grouped convolution and, above all, max pooling are several times faster with channels
 last. A linear layer's weight gradient comes out in the weight's own layout if the product is written transposed. Cross
-entropy, which vmap takes apart into some thirty operations, can be computed on all S * B rows at once.
+entropy, which vmap takes apart into some thirty operations, can be computed on all S * B rows at once. An LSTM has no
+rule at all, and runs client by client (:mod:`fedlightning.oracle.recurrent`).
 :class:`CohortLayers` sees every call of these functions below a ``vmap`` and computes it in this way; gradients follow
 by ordinary autograd. All other calls go their usual way.
 
@@ -22,22 +23,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._functorch import (
-    _add_batch_dim,
-    get_unwrapped,
-    is_batchedtensor,
-    is_functorch_wrapped_tensor,
-    maybe_current_level,
-    maybe_get_bdim,
-    maybe_get_level,
-)
-from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
+from torch._C._functorch import get_unwrapped, is_batchedtensor, is_functorch_wrapped_tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from fedlightning.core.errors import UsageError
+from fedlightning.oracle.batched import are_batched, for_all
 from fedlightning.oracle.lone_layers import channels_last, compact, laid_out
+from fedlightning.oracle.recurrent import lstm
 
 
 class CohortLayers(TorchFunctionMode):
@@ -77,7 +71,7 @@ _OPEN_ATTENTION = FunctionType(
 
 
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
-    if not _are_batched(input, weight, *(() if bias is None else (bias,))) or input.dim() < 2:
+    if not are_batched(input, weight, *(() if bias is None else (bias,))) or input.dim() < 2:
         return None
     return _Linear.apply(input, weight, bias)
 
@@ -93,7 +87,7 @@ def _attention(
     enable_gqa: bool = False,
 ) -> Tensor | None:
     plain = attn_mask is None and dropout_p == 0.0 and not enable_gqa
-    if not plain or not _are_batched(query, key, value) or not query.dim() == key.dim() == value.dim() == 4:
+    if not plain or not are_batched(query, key, value) or not query.dim() == key.dim() == value.dim() == 4:
         return None
     return _Attention.apply(query, key, value, is_causal, scale)
 
@@ -107,7 +101,7 @@ def _conv2d(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Tensor | None:
-    if not _are_batched(input, weight, *(() if bias is None else (bias,))) or input.dim() != 4:
+    if not are_batched(input, weight, *(() if bias is None else (bias,))) or input.dim() != 4:
         return None
     return _Conv2d.apply(input, weight, bias, stride, padding, dilation, groups)
 
@@ -116,13 +110,13 @@ def _group_norm(
     input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
 ) -> Tensor | None:
     given = [tensor for tensor in (input, weight, bias) if tensor is not None]
-    if not _are_batched(*given) or input.dim() < 3:
+    if not are_batched(*given) or input.dim() < 3:
         return None
     return _GroupNorm.apply(input, num_groups, weight, bias, eps)
 
 
 def _max_pool2d(input: Tensor, *args: Any, return_indices: bool = False, **kwargs: Any) -> Tensor | None:
-    if return_indices or len(args) > 5 or not _are_batched(input) or input.dim() != 4:
+    if return_indices or len(args) > 5 or not are_batched(input) or input.dim() != 4:
         return None
     return _MaxPool2d.apply(input, args, kwargs)
 
@@ -139,7 +133,7 @@ def _cross_entropy(
 ) -> Tensor | None:
     usual = weight is None and size_average is None and reduce is None and label_smoothing == 0.0
     covered = usual and reduction in ("mean", "sum", "none")
-    if not covered or not _are_batched(input, target) or input.dim() != 2 or target.dim() != 1:
+    if not covered or not are_batched(input, target) or input.dim() != 2 or target.dim() != 1:
         return None
     return _CrossEntropy.apply(input, target, ignore_index, reduction)
 
@@ -198,6 +192,7 @@ RULES: dict[Callable[..., Any], Callable[..., Any]] = {
     F.group_norm: _group_norm,
     F.max_pool2d: _max_pool2d,
     F.cross_entropy: _cross_entropy,
+    torch.lstm: lstm,
 }
 """By function, how it is computed for a cohort of clients; a rule returns None where the usual way does."""
 
@@ -213,13 +208,8 @@ class _Rule:
     @classmethod
     def apply(cls, *args: Any) -> Tensor:
         """Compute the function below the innermost ``vmap``, over which all tensors in the arguments are batched."""
-        level = maybe_current_level()
-        assert level is not None
-        in_dims = [maybe_get_bdim(each) if isinstance(each, Tensor) else None for each in args]
-        plain = [get_unwrapped(each) if isinstance(each, Tensor) else each for each in args]
-        with retrieve_current_functorch_interpreter().lower():
-            result, out_dim = cls.vmap(in_dims, *plain)
-        return _add_batch_dim(result, out_dim, level)
+        (result,) = for_all(lambda in_dims, *plain: [cls.vmap(in_dims, *plain)], *args)
+        return result
 
 
 class _Linear(_Rule):
@@ -324,11 +314,3 @@ class _CrossEntropy(_Rule):
             return loss, 0
         total = loss.sum(1)
         return (total if reduction == "sum" else total / (target != ignore_index).sum(1)), 0
-
-
-def _are_batched(*tensors: Any) -> bool:
-    """Return whether the innermost transformation, the objective's own or ours, is a ``vmap`` over all tensors."""
-    if not all(isinstance(x, Tensor) and is_batchedtensor(x) for x in tensors):
-        return False
-    level = maybe_current_level()
-    return all(maybe_get_level(x) == level for x in tensors)
