@@ -6,7 +6,7 @@ notes the operations that reach the device during the first step (forward and ba
 :class:`~fedlightning.oracle.program.Program`, and runs the rest of the round from the program. The operations are the
 same, so the results are the same bit for bit (but see :meth:`Recording.steps`); random operations draw anew. A
 recording lives for one phase of one round, so the next round sees whatever a task changes between rounds (a schedule, a
-mode).
+mode). On a GPU, a replay is one CUDA graph (:mod:`fedlightning.oracle.graphs`).
 
 A function is not recorded if it reads a tensor's value in Python, draws from a generator of its own, or writes into a
 tensor that existed before the call, because its next call may run other operations or find other numbers.
@@ -26,6 +26,7 @@ from torch._C import DispatchKey
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedlightning.oracle.base import ROUNDED_ALIKE
+from fedlightning.oracle.graphs import Graphed
 from fedlightning.oracle.lines import Name
 from fedlightning.oracle.own_memory import LARGE_FOR_THREADS
 from fedlightning.oracle.program import Program, Steps
@@ -141,7 +142,13 @@ class _Replay:
     """
 
     def __init__(
-        self, program: Program, outputs: Sequence[Name], constant: Any, is_apart: bool, is_of_one: bool
+        self,
+        program: Program,
+        outputs: Sequence[Name],
+        constant: Any,
+        is_apart: bool,
+        is_of_one: bool,
+        is_of_gpu: bool,
     ) -> None:
         """Keep the program.
 
@@ -152,23 +159,33 @@ class _Replay:
             is_apart: Whether no output, nor any part of the first, shares memory with the first input, from which parts
                 can be subtracted with the bits of the whole.
             is_of_one: Whether the first input has a single row, whose products all threads compute together.
+            is_of_gpu: Whether all tensors lie on one GPU, and nothing is drawn, so that a graph can hold the program.
         """
         self._program, self._outputs = program, outputs
         self.constant = constant
-        self._is_apart, self._is_of_one = is_apart, is_of_one
+        self._is_apart, self._is_of_one, self._is_of_gpu = is_apart, is_of_one, is_of_gpu
 
     @cached_property
     def run(self) -> Callable[..., list[Tensor]]:
         """Returns the program's outputs."""
-        with _MAKING:
-            return self._program.function(self._outputs)
+        return self._graphed if self._is_of_gpu else self._function()
 
     @cached_property
     def steps(self) -> Callable[..., Steps] | None:
         """Begins steps along the first output; None if there are none."""
+        if self._is_of_gpu:
+            return self._graphed.steps if self._is_apart else None
         with _MAKING:
             fused_from = LARGE_FOR_THREADS if self._is_of_one and torch.get_num_threads() > 1 else LARGE
             return self._program.steps(self._outputs, fused_from) if self._is_apart else None
+
+    @cached_property
+    def _graphed(self) -> Graphed:
+        return Graphed(self._function())
+
+    def _function(self) -> Callable[..., list[Tensor]]:
+        with _MAKING:
+            return self._program.function(self._outputs)
 
 
 class _Recorder(TorchDispatchMode):
@@ -178,6 +195,7 @@ class _Recorder(TorchDispatchMode):
         super().__init__()
         self._noise = noise
         self._given_up = False
+        self._draws = False
         self._program = Program(len(inputs))
         self._held: set[Name] = set()  # tensors from before the call, and views of them
         self._names: dict[int, Name] = {}
@@ -200,6 +218,7 @@ class _Recorder(TorchDispatchMode):
         output = self._noise(func, *args, **kwargs) if random else func(*args, **kwargs)
         if self._given_up:
             return output
+        self._draws |= random
         if isinstance(output, (bool, int, float)):  # e.g. from torch.equal: what Python does next may depend on it
             self._given_up = True
             return output
@@ -232,7 +251,9 @@ class _Recorder(TorchDispatchMode):
         is_apart = is_apart and outputs[0].numel() == self._alive[0].numel()
         is_apart = is_apart and self._alive[0].dtype in ROUNDED_ALIKE
         names = [self._name_of(output) for output in outputs]
-        return _Replay(self._program, names, constant, is_apart, len(self._alive[0]) == 1)
+        device = self._alive[0].device
+        is_of_gpu = device.type == "cuda" and not self._draws and all(each.device == device for each in self._alive)
+        return _Replay(self._program, names, constant, is_apart, len(self._alive[0]) == 1, is_of_gpu)
 
     def _made_in_python(self, func: Any, value: Tensor) -> Tensor:
         """Note ``torch.tensor(...)``, which every replay makes anew because the function may write into the tensor."""

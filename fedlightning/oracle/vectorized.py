@@ -73,8 +73,8 @@ class Vectorized(ClientBatching):
         chunk_size: Clients computed together; by default as many as memory (on a CPU: the caches) suggests. It is
             halved, with a line, whenever a chunk does not fit into memory.
         replay: Run the steps of a round from a recording of the first one (see :mod:`fedlightning.oracle.recording`),
-            faster for small models. The gradients have the same bits; plain steps may lack a rounding. Null: on CPUs
-            only.
+            faster for small models. The gradients have the same bits; plain steps may lack a rounding. On a GPU every
+            replay is a CUDA graph, where nothing is drawn at random. Null: on CPUs only.
         compile: Compile the gradient with ``torch.compile`` (seconds to minutes once; needs a C++ compiler) and, for
             algorithms with plain local steps, five steps at a time with their samples; the first five are compared
             with the same steps uncompiled. Worth it for small models without convolutions. Not for objectives that draw
