@@ -3,7 +3,8 @@
 Every client holds random samples and takes 20 local steps of batch 10 (10 of batch 4 for the larger networks). A round
 of ours and a round of the loop run in turn, so whatever else the machine does meets both. Printed are the median
 seconds of a round, the way that was taken, how many times faster that is than the loop, and peak memory of ours in a
-process of its own. ``python benchmarks/networks.py --help`` lists the choices.
+process of its own. With ``--accelerator gpu``, both sides run there, memory is the GPU's, and its utilisation is
+printed, too. ``python benchmarks/networks.py --help`` lists the choices.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -22,7 +24,7 @@ from statistics import median
 import torch
 
 import fedlightning  # noqa: F401  # before lightning, which imports torchvision
-from lightning.pytorch import Trainer
+from lightning.pytorch import Callback, Trainer
 from torch import nn
 from torch.nn import functional as F
 
@@ -165,7 +167,14 @@ JOBS = {
     "ViT": classifier(vit, images(32, 3)),
     "DCGAN": Job(partial(GAN, FedAvg(LR)), images(28, 1), steps=10),
 }
-ORACLES = {"auto": Auto, "vectorized": Vectorized, "sequential": Sequential}
+ORACLES = {
+    "auto": Auto,
+    "vectorized": Vectorized,
+    "replayed": partial(Vectorized, replay=True),  # on a GPU: as CUDA graphs
+    "sequential": Sequential,
+}
+DEVICES = {"cpu": "cpu", "gpu": "cuda"}
+HALF = {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
 
 
 class Samples(FederatedDataModule):
@@ -186,9 +195,11 @@ class Samples(FederatedDataModule):
 class PlainLoop:
     """FedAvg as anyone would write it: one model, one optimizer, client after client; buffers are averaged, too."""
 
-    def __init__(self, task, data):
-        self.task, self.job = task, data.job
-        self.x, self.y = data.federation.train.tensors
+    def __init__(self, task, data, accelerator, precision):
+        self.device, self.half = DEVICES[accelerator], HALF.get(precision)
+        self.task, self.job = task.to(self.device), data.job
+        self.scaler = torch.amp.GradScaler(self.device, enabled=self.half == torch.float16)
+        self.x, self.y = (tensor.to(self.device) for tensor in data.federation.train.tensors)
         self.partition = data.federation.partition
         self.maximised = [name.startswith(tuple(task.max_parameters)) for name, _ in task.named_parameters()]
         self.params = list(task.parameters())
@@ -202,44 +213,79 @@ class PlainLoop:
             torch._foreach_copy_(self.moving, self.server)
             optimizer = torch.optim.SGD(self.params, lr=LR)
             for index in indices[torch.randperm(len(indices))].split(self.job.batch):
+                index = index.to(self.device)
                 with torch.enable_grad():
-                    loss = self.task.objective((self.x[index], self.y[index]))
+                    with torch.autocast(self.device, self.half, enabled=self.half is not None):
+                        loss = self.task.objective((self.x[index], self.y[index]))
                     loss = loss["loss"] if isinstance(loss, dict) else loss
                     optimizer.zero_grad()
-                    loss.backward()
+                    self.scaler.scale(loss).backward()
                 for parameter, maximised in zip(self.params, self.maximised, strict=True):
                     if maximised:
                         parameter.grad.neg_()
-                optimizer.step()
+                self.scaler.step(optimizer)
+                self.scaler.update()
             for sum_, value in zip(total, self.moving, strict=True):
                 sum_.add_(value, alpha=1 / len(self.partition))
         self.server = total
 
 
-def run(name, clients, oracle, rounds, warmup, with_loop=True):
+class Utilisation(Callback):
+    """How busy the GPU was in our rounds, in percent, as its driver says; nothing where that is not known."""
+
+    def __init__(self):
+        self.percent = []
+
+    def on_train_batch_end(self, *args):
+        with suppress(ModuleNotFoundError, RuntimeError):  # without nvidia-ml-py, or without a driver
+            self.percent.append(torch.cuda.utilization())
+
+
+def run(name, clients, args, rounds, warmup, with_loop=True, callbacks=()):
     """Seconds of our rounds and of the loop's without the warm-up, and the way that was taken."""
     job = JOBS[name]
     torch.manual_seed(0)
-    data, task = Samples(job, clients), job.task(oracle=ORACLES[oracle]())
-    loop = PlainLoop(job.task(), data) if with_loop else None
+    data, task = Samples(job, clients), job.task(oracle=ORACLES[args.oracle]())
+    loop = PlainLoop(job.task(), data, args.accelerator, args.precision) if with_loop else None
     turns = Alternate(loop)
     Trainer(
-        accelerator="cpu",
+        accelerator=args.accelerator,
+        devices=1,
+        precision=args.precision,
         max_steps=warmup + rounds,
         logger=False,
         enable_checkpointing=False,
         enable_model_summary=False,
         limit_val_batches=0,
-        callbacks=[turns, RoundProgressBar()],
+        callbacks=[turns, RoundProgressBar(), *callbacks],
     ).fit(task, data)
     return turns.ours[warmup:], turns.theirs[warmup:], task.run.simulation.runner.oracle_selection.oracle
 
 
-def peak_memory(name, clients, oracle):
-    """Peak resident memory of ours, in MiB."""
-    command = [sys.executable, __file__, "--memory-of", name, "--clients", str(clients), "--oracle", oracle]
+def alone(name, clients, args):
+    """Peak memory of ours without the loop in MiB, and the GPU's utilisation in percent."""
+    if args.accelerator == "cpu":
+        run(name, clients, args, rounds=1, warmup=1, with_loop=False)
+        return {"memory": f"{peak_resident():.0f}"}
+    busy = Utilisation()
+    run(name, clients, args, args.rounds, args.warmup, with_loop=False, callbacks=[busy])
+    percent = f"{median(busy.percent[args.warmup :]):.0f} %" if busy.percent else "utilisation unknown"
+    return {"memory": f"{torch.cuda.max_memory_allocated() / 2**20:.0f}, {percent}"}
+
+
+def measured_alone(name, clients, args):
+    """What :func:`alone` finds in a process of its own."""
+    command = [sys.executable, __file__, "--alone", name, "--clients", str(clients), "--oracle", args.oracle]
+    command += ["--accelerator", args.accelerator, "--precision", args.precision, "--threads", str(args.threads)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return json.loads(done.stdout.splitlines()[-1])["peak_mib"]
+    return json.loads(done.stdout.splitlines()[-1])["memory"]
+
+
+def machine(accelerator):
+    """The machine, and what it is doing."""
+    cpu = f"{torch.get_num_threads()} threads, {os.cpu_count()} cores, load {os.getloadavg()[0]:.2f}"
+    gpu = f", {torch.cuda.get_device_name()}" if accelerator == "gpu" else ""
+    return f"torch {torch.__version__}, {cpu}{gpu}"
 
 
 def main():
@@ -247,27 +293,30 @@ def main():
     parser.add_argument("--networks", nargs="+", choices=list(JOBS), default=list(JOBS))
     parser.add_argument("--clients", nargs="+", type=int, default=[10])
     parser.add_argument("--oracle", choices=list(ORACLES), default="auto")
+    parser.add_argument("--accelerator", choices=list(DEVICES), default="cpu")
+    parser.add_argument("--precision", choices=["32-true", *HALF], default="32-true")
     parser.add_argument("--threads", type=int, default=0, help="0 leaves torch's default")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--warmup", type=int, default=2)
     parser.add_argument("--no-memory", action="store_true", help="skip the memory measurement")
-    parser.add_argument("--memory-of", help=argparse.SUPPRESS)
+    parser.add_argument("--alone", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.accelerator == "gpu" and not torch.cuda.is_available():
+        print("GPU: there is none here, so nothing was measured.")
+        return
     if args.threads:
         torch.set_num_threads(args.threads)
     warnings.simplefilter("ignore")
-    if args.memory_of:
-        run(args.memory_of, args.clients[0], args.oracle, rounds=1, warmup=1, with_loop=False)
-        print(json.dumps({"peak_mib": peak_resident()}))
+    if args.alone:
+        print(json.dumps(alone(args.alone, args.clients[0], args)))
         return
-    load = os.getloadavg()[0]
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {os.cpu_count()} cores, load {load:.2f}")
+    print(machine(args.accelerator))
     print("| network | clients | way taken | ours s | loop s | times faster | peak MiB |")
     print("| --- | ---: | --- | ---: | ---: | ---: | ---: |")
     for name in args.networks:
         for clients in args.clients:
-            ours, theirs, way = run(name, clients, args.oracle, args.rounds, args.warmup)
-            memory = "" if args.no_memory else f"{peak_memory(name, clients, args.oracle):.0f}"
+            ours, theirs, way = run(name, clients, args, args.rounds, args.warmup)
+            memory = "" if args.no_memory else measured_alone(name, clients, args)
             mine, plain = median(ours), median(theirs)
             print(
                 f"| {name} | {clients} | {way} | {mine:.4f} | {plain:.4f} | {plain / mine:.2f} | {memory} |", flush=True
