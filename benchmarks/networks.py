@@ -212,8 +212,7 @@ class PlainLoop:
         for indices in self.partition:
             torch._foreach_copy_(self.moving, self.server)
             optimizer = torch.optim.SGD(self.params, lr=LR)
-            for index in indices[torch.randperm(len(indices))].split(self.job.batch):
-                index = index.to(self.device)
+            for index in indices[torch.randperm(len(indices))].to(self.device).split(self.job.batch):
                 with torch.enable_grad():
                     with torch.autocast(self.device, self.half, enabled=self.half is not None):
                         loss = self.task.objective((self.x[index], self.y[index]))
@@ -237,7 +236,7 @@ class Utilisation(Callback):
         self.percent = []
 
     def on_train_batch_end(self, *args):
-        with suppress(ModuleNotFoundError, RuntimeError):  # without nvidia-ml-py, or without a driver
+        with suppress(Exception):  # whatever NVML raises: it may be missing, or not allow it
             self.percent.append(torch.cuda.utilization())
 
 
@@ -270,13 +269,15 @@ def alone(name, clients, args):
     busy = Utilisation()
     run(name, clients, args, args.rounds, args.warmup, with_loop=False, callbacks=[busy])
     percent = f"{median(busy.percent[args.warmup :]):.0f} %" if busy.percent else "utilisation unknown"
-    return {"memory": f"{torch.cuda.max_memory_allocated() / 2**20:.0f}, {percent}"}
+    used, kept = (peak() / 2**20 for peak in (torch.cuda.max_memory_allocated, torch.cuda.max_memory_reserved))
+    return {"memory": f"{used:.0f} ({kept:.0f} reserved), {percent}"}
 
 
 def measured_alone(name, clients, args):
     """What :func:`alone` finds in a process of its own."""
     command = [sys.executable, __file__, "--alone", name, "--clients", str(clients), "--oracle", args.oracle]
     command += ["--accelerator", args.accelerator, "--precision", args.precision, "--threads", str(args.threads)]
+    command += ["--rounds", str(args.rounds), "--warmup", str(args.warmup)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])["memory"]
 
@@ -304,6 +305,8 @@ def main():
     if args.accelerator == "gpu" and not torch.cuda.is_available():
         print("GPU: there is none here, so nothing was measured.")
         return
+    if args.accelerator == "cpu" and args.precision == "16-mixed":
+        parser.error("--precision 16-mixed: Lightning has it on a GPU only; take bf16-mixed")
     if args.threads:
         torch.set_num_threads(args.threads)
     warnings.simplefilter("ignore")
@@ -315,8 +318,9 @@ def main():
     print("| --- | ---: | --- | ---: | ---: | ---: | ---: |")
     for name in args.networks:
         for clients in args.clients:
-            ours, theirs, way = run(name, clients, args, args.rounds, args.warmup)
             memory = "" if args.no_memory else measured_alone(name, clients, args)
+            ours, theirs, way = run(name, clients, args, args.rounds, args.warmup)
+            torch.cuda.empty_cache()  # for the next network's process
             mine, plain = median(ours), median(theirs)
             print(
                 f"| {name} | {clients} | {way} | {mine:.4f} | {plain:.4f} | {plain / mine:.2f} | {memory} |", flush=True

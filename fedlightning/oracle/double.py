@@ -96,6 +96,7 @@ class DoubleObjective(Objective):
         """
         super().__init__(objective.task, objective.space, Autocast(objective.autocast.device_type))
         self.dtype = torch.float64
+        self.is_for_comparison = True
         self.changes_batch = objective.changes_batch
         self.draws = objective.draws
         self._tied = True  # buffers may be tied, too

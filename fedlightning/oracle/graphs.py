@@ -1,27 +1,29 @@
 """Replays as CUDA graphs, which a GPU runs without waiting for Python between one operation and the next.
 
 A recorded program is a straight line of operations, which is what a graph can hold. A graph always reads and writes the
-same memory, so inputs are copied to their places before it runs, and results are copied away before it runs again.
+same memory, so inputs are copied to their places before it runs, and results are copied away before any other runs.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fedlightning.core.errors import FedlightningError
 from fedlightning.oracle.objective import is_out_of_memory
 
 Line = Callable[..., list[Tensor]]
 """Runs recorded operations on its inputs, and returns their results."""
 
-Capture = Callable[[Callable[[], list[Tensor]]], tuple[list[Tensor], Callable[[], None]]]
-"""Runs a function once, as a rehearsal, captures its operations, and returns where their results will lie and what runs
-the operations."""
+Capture = Callable[[Callable[[], list[Tensor]], torch.device], tuple[list[Tensor], Callable[[], None]] | None]
+"""Runs a function once, as a rehearsal, captures its operations on a device, and returns where their results will lie
+and what runs the operations; or None if they cannot be captured."""
 
 
 class Graphed:
@@ -31,7 +33,7 @@ class Graphed:
     """
 
     def __init__(self, line: Line, capture: Capture | None = None) -> None:
-        """Keep what is captured when it is first called.
+        """Keep the operations, which are captured at the first call.
 
         Args:
             line: Runs the operations, always on inputs of the same shapes, strides and dtypes on one device.
@@ -56,12 +58,12 @@ class Graphed:
             lr: Step size.
 
         Yields:
-            All results but the first, for the other inputs that are sent.
+            An empty list at first; then, for the other inputs that are sent, all results but the first.
         """
-        taken = self._free.pop(lr, None)
         others = yield []
+        taken = self._free.pop(lr, None)
         if taken is None:
-            taken = _Captured(self._step(lr), (point, *others), self._capture)
+            taken = _Captured(_step_along(self._line, lr), (point, *others), self._capture)
         taken.put(0, point)
         try:
             while True:
@@ -70,13 +72,14 @@ class Graphed:
             point.copy_(taken.inputs[0])
             self._free[lr] = taken
 
-    def _step(self, lr: float) -> Line:
-        def step(point: Tensor, *others: Tensor) -> list[Tensor]:
-            first, *rest = self._line(point, *others)
-            point.sub_(first, alpha=lr)
-            return rest
 
-        return step
+def _step_along(line: Line, lr: float) -> Line:
+    def step(point: Tensor, *others: Tensor) -> list[Tensor]:
+        first, *rest = line(point, *others)
+        point.sub_(first.view_as(point), alpha=lr)  # one client's result has a dimension more than its point
+        return rest
+
+    return step
 
 
 class _Captured:
@@ -89,17 +92,10 @@ class _Captured:
     def __init__(self, line: Line, inputs: Sequence[Tensor], capture: Capture) -> None:
         self._once = [tuple(slice(1) if stride == 0 else slice(None) for stride in t.stride()) for t in inputs]
         self.inputs = [_like(tensor, once) for tensor, once in zip(inputs, self._once, strict=True)]
-        self._replay: Callable[[], None] | None = None
-        self._line = line
+        self._line = line  # keeps what the operations read beside the inputs
         for k, tensor in enumerate(inputs):
             self.put(k, tensor)
-        try:
-            self._results, self._replay = capture(lambda: line(*self.inputs))
-        except RuntimeError as error:
-            if is_out_of_memory(error):
-                raise
-            reason = str(error).partition("\n")[0]
-            warnings.warn(f"A CUDA graph cannot hold these operations, which start one by one: {reason}", stacklevel=2)
+        self._found = capture(lambda: line(*self.inputs), inputs[0].device)
 
     def put(self, k: int, tensor: Tensor) -> None:
         """Copy an input to its place."""
@@ -111,44 +107,95 @@ class _Captured:
         for k, tensor in enumerate(inputs):
             if tensor is not None:
                 self.put(k, tensor)
-        if self._replay is None:
+        if self._found is None:
             return [result.clone() for result in self._line(*self.inputs)]
-        self._replay()
-        return [result.clone() for result in self._results]
+        results, replay = self._found
+        replay()
+        return [result.clone() for result in results]
 
 
 def _like(tensor: Tensor, once: tuple[slice, ...]) -> Tensor:
-    """Return memory with a tensor's shape and strides, of which ``once`` has every number a single time."""
+    """Return a tensor of the same shape and strides in memory of its own.
+
+    Where a stride is 0, the numbers are there once: ``once`` has every number a single time.
+    """
     shape, strides = tensor[once].shape, tensor.stride()
     numbers = torch.empty_strided(shape, strides, dtype=tensor.dtype, device=tensor.device)
     return numbers.as_strided(tensor.shape, strides)
 
 
-def _cuda_graph(function: Callable[[], list[Tensor]]) -> tuple[list[Tensor], Callable[[], None]]:
-    """Capture a function; its memory comes from one pool, which all graphs of a device use in turn."""
-    device = torch.cuda.current_device()
-    present, aside = torch.cuda.current_stream(device), _stream(device)
-    graph = torch.cuda.CUDAGraph()
-    aside.wait_stream(present)
-    with torch.cuda.stream(aside):
-        function()  # libraries choose algorithms and take memory of their own now, and not during the capture
-        pool: Any = _pool(device).id  # a tuple, as the handles of pools are
-        graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+def _cuda_graph(
+    function: Callable[[], list[Tensor]], device: torch.device
+) -> tuple[list[Tensor], Callable[[], None]] | None:
+    """Capture a function in a CUDA graph; None if that fails, or has failed before."""
+    with torch.cuda.device(device):
+        return _captures(torch.cuda.current_device()).capture(function)
+
+
+class _Captures:
+    """Captures graphs on one GPU.
+
+    All graphs take their memory from one pool, because their results are copied before another one runs. The pool is
+    kept between rounds, in each of which graphs are captured anew: PyTorch forgets a pool without graphs, so that a
+    small one stays.
+    """
+
+    def __init__(self, device: int) -> None:
+        self._device = device
+        self._aside = torch.cuda.Stream(device)  # one for all, because libraries keep memory for every stream
+        self._pool: Any = torch.cuda.graph_pool_handle()
+        self._has_failed = False
+        self._keeper = self.capture(lambda: [torch.zeros(1, device=device)])
+
+    def capture(self, function: Callable[[], list[Tensor]]) -> tuple[list[Tensor], Callable[[], None]] | None:
+        """Rehearse and capture a function.
+
+        Operations that cannot be captured leave the allocator as if a capture went on, so that none is tried again.
+        """
+        if self._has_failed:
+            return None
+        present = torch.cuda.current_stream(self._device)
+        self._aside.wait_stream(present)
         try:
-            results = function()
+            with torch.cuda.stream(self._aside):
+                function()  # libraries choose algorithms and take memory of their own now, and not during the capture
+            graph, results = self._captured(function)
+            return results, graph.replay
+        except _CaptureError as error:
+            self._has_failed = True
+            with suppress(Exception):
+                torch._C._cuda_endAllocateToPool(self._device, self._pool)
+            warnings.warn(
+                f"A CUDA graph cannot hold these operations, so all start one by one from now on: {error}", stacklevel=2
+            )
+            return None
+        except RuntimeError as error:
+            if is_out_of_memory(error):  # the pool keeps what the graph had taken already
+                _captures.cache_clear()
+            raise
         finally:
-            graph.capture_end()
-    present.wait_stream(aside)
-    return results, graph.replay
+            present.wait_stream(self._aside)
+
+    def _captured(self, function: Callable[[], list[Tensor]]) -> tuple[torch.cuda.CUDAGraph, list[Tensor]]:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.stream(self._aside):
+            try:
+                graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+                try:
+                    results = function()
+                finally:
+                    graph.capture_end()
+            except RuntimeError as error:
+                if is_out_of_memory(error):
+                    raise
+                raise _CaptureError(str(error).partition("\n")[0]) from error
+        return graph, results
+
+
+class _CaptureError(FedlightningError, RuntimeError):
+    """Operations cannot be captured."""
 
 
 @cache
-def _stream(device: int) -> torch.cuda.Stream:
-    """Return the stream on which graphs are captured: libraries keep memory for every stream that they meet."""
-    return torch.cuda.Stream(device)
-
-
-@cache
-def _pool(device: int) -> torch.cuda.MemPool:
-    """Return the pool of a device, which keeps its memory between rounds, in each of which graphs are captured anew."""
-    return torch.cuda.MemPool()
+def _captures(device: int) -> _Captures:
+    return _Captures(device)

@@ -18,6 +18,7 @@ because views into a flat vector may lie at odd places.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from types import FunctionType
 from typing import Any
 
@@ -37,14 +38,15 @@ from fedlightning.oracle.recurrent import lstm
 class CohortLayers(TorchFunctionMode):
     """Computes the functions above for all clients at once, below one ``vmap``, while active."""
 
-    def __init__(self, fast: bool = True) -> None:
+    def __init__(self, fast: bool = True, every_dtype: bool = False) -> None:
         """Choose the rules.
 
         Args:
             fast: Whether to use all rules, as suits CPUs; otherwise only the rules that correct wrong results.
+            every_dtype: Whether the rules must serve every dtype that they are right for, though it may be slow.
         """
         super().__init__()
-        self._rules = RULES if fast else _NEEDED
+        self._rules = _NEEDED if not fast else RULES | _EVERY_DTYPE if every_dtype else RULES
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -195,6 +197,8 @@ RULES: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.lstm: lstm,
 }
 """By function, how it is computed for a cohort of clients; a rule returns None where the usual way does."""
+
+_EVERY_DTYPE = {torch.lstm: partial(lstm, every_dtype=True)}
 
 
 class _Rule:

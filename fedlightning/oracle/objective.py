@@ -148,6 +148,7 @@ class Objective:
         autocast: Mixed precision of the evaluation.
         name: Class of the task, for messages.
         dtype: Dtype of the task's trainable parameters.
+        is_for_comparison: Whether evaluations are compared and thrown away, so that being right counts, not time.
         forward_only: Whether vmap can run the forward pass by itself; None until tried.
         compiled: What each function compiles to, kept here because it outlives rounds.
         agreed: Kinds of compiled steps that were seen to end where the same steps end uncompiled.
@@ -165,6 +166,7 @@ class Objective:
         self.space = space
         self.autocast = autocast
         self.name = type(task).__name__
+        self.is_for_comparison = False
         self.forward_only: bool | None = None
         self.compiled: dict[Any, Any] = {}
         self.agreed: set[Any] = set()

@@ -6,7 +6,7 @@ notes the operations that reach the device during the first step (forward and ba
 :class:`~fedlightning.oracle.program.Program`, and runs the rest of the round from the program. The operations are the
 same, so the results are the same bit for bit (but see :meth:`Recording.steps`); random operations draw anew. A
 recording lives for one phase of one round, so the next round sees whatever a task changes between rounds (a schedule, a
-mode). On a GPU, a replay is one CUDA graph (:mod:`fedlightning.oracle.graphs`).
+mode). On a GPU, a replay that draws no random numbers is one CUDA graph (:mod:`fedlightning.oracle.graphs`).
 
 A function is not recorded if it reads a tensor's value in Python, draws from a generator of its own, or writes into a
 tensor that existed before the call, because its next call may run other operations or find other numbers.
@@ -90,8 +90,8 @@ class Recording:
 
         Every step subtracts ``lr`` times that result from the first argument, as does
         ``point.sub_(result, alpha=lr)``. The result is the parts that the function joins into it, which are not put
-        together. Large matrix products are subtracted while they are computed, which leaves out a rounding; all other
-        bits are the same.
+        together. On a CPU, large matrix products are subtracted while they are computed, which leaves out a rounding;
+        all other bits are the same.
 
         Args:
             inputs: Arguments of the first step.

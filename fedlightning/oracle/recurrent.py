@@ -16,21 +16,27 @@ from torch import Tensor
 from fedlightning.oracle.batched import are_batched, for_all
 
 
-def lstm(input: Tensor, hx: Any, params: Any, *options: Any) -> tuple[Tensor, ...] | None:
-    """Return what ``torch.lstm`` does, for every client; None where the kernel does not serve or draws numbers."""
-    if isinstance(params, bool) or len(options) != len(_OPTIONS):  # a packed sequence, or arguments by name
+def lstm(*args: Any, every_dtype: bool = False, **kwargs: Any) -> tuple[Tensor, ...] | None:
+    """Return what ``torch.lstm`` returns, for every client; None where its kernel does not serve.
+
+    Args:
+        args: Arguments of ``torch.lstm``.
+        every_dtype: Whether to go client by client without the kernel, too, which is slow but right.
+        kwargs: Arguments by name, which go their usual way.
+    """
+    if kwargs or len(args) != _ARGUMENTS or isinstance(args[1], Tensor):  # a packed sequence has a tensor there
         return None
-    given = dict(zip(_OPTIONS, options, strict=True))
-    if not are_batched(input) or input.dim() != 3 or not _has_kernel(input, params, **given):
+    input, hx, params, *options = args
+    if not are_batched(input) or input.dim() != 3 or not _is_served(every_dtype, input, params, *options):
         return None
-    batch_first = given.pop("batch_first")
-    return tuple(for_all(partial(_client_by_client, given, batch_first), input, *hx, *params))
+    return tuple(for_all(partial(_client_by_client, options), input, *hx, *params))
 
 
-_OPTIONS = ("has_biases", "num_layers", "dropout", "train", "bidirectional", "batch_first")
+_ARGUMENTS = 9
 
 
-def _has_kernel(
+def _is_served(
+    every_dtype: bool,
     input: Tensor,
     params: Sequence[Tensor],
     has_biases: bool,
@@ -40,34 +46,35 @@ def _has_kernel(
     bidirectional: bool,
     batch_first: bool,
 ) -> bool:
-    """Return whether oneDNN computes the layer, without random numbers of its own."""
+    """Return whether oneDNN computes the layer, or need not, and no random numbers are drawn."""
     draws = train and dropout > 0 and num_layers > 1
+    if draws or torch.is_autocast_enabled(input.device.type):
+        return False
     is_projected = len(params) != num_layers * (2 if bidirectional else 1) * (4 if has_biases else 2)
     is_meant = torch.backends.mkldnn.is_available() and bool(torch.backends.mkldnn.enabled)
-    is_plain = input.device.type == "cpu" and input.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
-    return is_meant and is_plain and not draws and not is_projected
+    has_kernel = is_meant and input.device.type == "cpu" and input.dtype == torch.float32 and not is_projected
+    return has_kernel or every_dtype
 
 
 def _client_by_client(
-    options: dict[str, Any], batch_first: bool, in_dims: Sequence[int | None], *tensors: Tensor
+    options: Sequence[Any], in_dims: Sequence[int | None], *tensors: Tensor
 ) -> list[tuple[Tensor, int]]:
     """Call the kernel for each client, and stack the results.
 
     Args:
-        options: Arguments of ``torch.lstm`` behind the parameters.
-        batch_first: Whether a client's sequences are ``[batch, time, features]``.
+        options: Arguments of ``torch.lstm`` after the parameters; the last is whether a client's sequences are
+            ``[batch, time, features]``.
         in_dims: The place of the dimension S of each tensor; None for one that is the same for all clients.
         tensors: The sequences, the first hidden and cell states, and the parameters.
     """
+    *given, batch_first = options
     first = tensors[0].movedim(in_dims[0] or 0, 0)  # [S, ...]
     x = first.transpose(1, 2).contiguous() if batch_first else first
     others = [
         [tensor] * len(x) if dim is None else tensor.movedim(dim, 0).unbind()
         for tensor, dim in zip(tensors[1:], in_dims[1:], strict=True)
     ]
-    found = [
-        torch.lstm(own, (h, c), params, **options, batch_first=False)
-        for own, h, c, *params in zip(x.unbind(), *others, strict=True)
-    ]
+    layer: Any = torch.lstm  # whose overloads take unlike arguments
+    found = [layer(own, (h, c), params, *given, False) for own, h, c, *params in zip(x.unbind(), *others, strict=True)]
     y, h, c = map(torch.stack, zip(*found, strict=True))
     return [(y.transpose(1, 2) if batch_first else y, 0), (h, 0), (c, 0)]

@@ -73,8 +73,8 @@ class Vectorized(ClientBatching):
         chunk_size: Clients computed together; by default as many as memory (on a CPU: the caches) suggests. It is
             halved, with a line, whenever a chunk does not fit into memory.
         replay: Run the steps of a round from a recording of the first one (see :mod:`fedlightning.oracle.recording`),
-            faster for small models. The gradients have the same bits; plain steps may lack a rounding. On a GPU every
-            replay is a CUDA graph, where nothing is drawn at random. Null: on CPUs only.
+            faster for small models. The gradients have the same bits; plain steps may lack a rounding. On a GPU, every
+            replay of an objective that draws no random numbers is one CUDA graph. Null: on CPUs only.
         compile: Compile the gradient with ``torch.compile`` (seconds to minutes once; needs a C++ compiler) and, for
             algorithms with plain local steps, five steps at a time with their samples; the first five are compared
             with the same steps uncompiled. Worth it for small models without convolutions. Not for objectives that draw
@@ -250,7 +250,8 @@ def _forward_batched(
 ) -> Evaluation:
     """Batch the forward pass alone: autograd is ordinary then, and layers are laid out by our rules."""
     forward = vmap(objective, in_dims=0, randomness=_randomness(objective))
-    with BATCHABLE_ATTENTION(), CohortLayers(fast=objective.autocast.on_cpu):
+    layers = CohortLayers(fast=objective.autocast.on_cpu, every_dtype=objective.is_for_comparison)
+    with BATCHABLE_ATTENTION(), layers:
         return differentiate(objective, forward, w, v, b, data, blocks)
 
 

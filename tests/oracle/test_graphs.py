@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import subprocess
+import sys
+import weakref
 from contextlib import closing
 
 import pytest
@@ -90,24 +94,61 @@ def test_an_error_leaves_the_point_where_the_last_step_led():
     torch.testing.assert_close(point, expected)
 
 
-def test_what_cannot_be_captured_is_started_one_by_one_with_a_warning():
+def test_what_cannot_be_captured_is_started_one_by_one():
     given = arguments()
     graphed = Graphed(line, not_captured)
-    with pytest.warns(
-        UserWarning, match=r"CUDA graph cannot hold .* one by one: operation not permitted .* capturing$"
-    ):
+    for _ in range(2):
         equal(graphed(*given), line(*given))
-    equal(graphed(*given), line(*given))
     point = given[0].clone()
     with closing(graphed.steps(point, 0.1)) as steps:
         next(steps)
-        with pytest.warns(UserWarning, match="CUDA graph"):
-            steps.send(given[1:])
+        steps.send(given[1:])
     torch.testing.assert_close(point, given[0] - 0.1 * line(*given)[0])
 
 
+def test_steps_of_one_client_take_its_result_as_it_comes():
+    point, b, x = (tensor[0] for tensor in arguments())
+    expected = point - 0.1 * (point * x.sum(0) + b)
+    with closing(Graphed(lambda w, b, x: [line(w, b, x[None])[0]], captured).steps(point, 0.1)) as steps:
+        next(steps)
+        steps.send((b, x))
+    torch.testing.assert_close(point, expected)
+
+
+def test_a_round_leaves_nothing_for_the_collector():
+    graphed = Graphed(line, captured)
+    given = arguments()
+    graphed(*given)
+    with closing(graphed.steps(given[0], 0.1)) as steps:
+        next(steps)
+        steps.send(given[1:])
+    gone = weakref.ref(graphed)
+    gc.disable()
+    try:
+        del graphed, steps
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+def test_steps_that_nobody_takes_keep_what_was_captured():
+    count = []
+
+    def counting(function, device):
+        count.append(1)
+        return captured(function, device)
+
+    graphed, (point, *others) = Graphed(line, counting), arguments()
+    for begun in (True, False, True):
+        with closing(graphed.steps(point, 0.1)) as steps:
+            next(steps)
+            if begun:
+                steps.send(others)
+    assert len(count) == 1
+
+
 def test_where_memory_is_short_fewer_clients_may_do():
-    def full(function):
+    def full(function, device):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
 
     with pytest.raises(torch.OutOfMemoryError):
@@ -157,3 +198,42 @@ def test_on_a_gpu_rounds_end_where_they_end_without_graphs(algorithm, precision)
     ]
     one, other = (nn.utils.parameters_to_vector(task.parameters()).cpu() for task in ends)
     torch.testing.assert_close(one, other)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_graphs_are_captured_anew_in_every_round():
+    objective, *given = setting(NETS["conv"][0](), NETS["conv"][1])
+    objective.task.cuda()
+    w, v, b = (tensor.cuda() for tensor in given[:3])
+    data = tuple(leaf.cuda() for leaf in given[3])
+    expected = Sequential().evaluator(objective, 1)(w, v, b, data)
+    for _ in range(3):
+        evaluate = Vectorized(replay=True).evaluator(objective, 100)
+        for _ in range(3):
+            assert_equal_evaluations(evaluate(w, v, b, data), expected, 1e-9)
+        del evaluate
+        gc.collect()
+
+
+REFUSED = """
+import torch, warnings
+from fedlightning.oracle.graphs import Graphed
+
+def line(x):
+    torch.cuda.synchronize()
+    return [2 * x]
+
+x = torch.ones(3, device="cuda")
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    for graphed in (Graphed(line), Graphed(line)):
+        for _ in range(2):
+            assert graphed(x)[0].tolist() == [2.0] * 3
+assert [str(each.message)[:30] for each in caught] == ["A CUDA graph cannot hold these"]
+torch.randn(3, device="cuda").sum().item()
+"""
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_what_cannot_be_captured_is_said_once():
+    subprocess.run([sys.executable, "-c", REFUSED], check=True)  # afterwards, the process captures nothing any more

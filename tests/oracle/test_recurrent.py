@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from fedlightning.oracle import Sequential, Vectorized
+from fedlightning.oracle.layers import CohortLayers
 from fedlightning.oracle.objective import BatchedError
 from fedlightning.oracle.recurrent import lstm
 from tests.support.cohorts import assert_equal_evaluations, setting
@@ -111,8 +112,35 @@ def test_a_packed_sequence_and_plain_tensors_go_their_usual_way():
     layer = nn.LSTM(4, 6)
     packed = pack_padded_sequence(torch.randn(7, 2, 4), torch.tensor([7, 3]))
     start = torch.zeros(1, 2, 6), torch.zeros(1, 2, 6)
-    assert lstm(packed.data, packed.batch_sizes, start, layer._flat_weights, True, 1, 0.0, True, False) is None
+    own = []
+    arguments = packed.batch_sizes, start, layer._flat_weights, True, 1, 0.0, True, False
+    torch.func.vmap(lambda data: own.append(lstm(data[None], *arguments)) or data)(packed.data)
+    assert own == [None]
     assert _called(layer, torch.randn(2, 7, 4)) is None
+
+
+OPTIONS = {"has_biases": True, "num_layers": 1, "dropout": 0.0, "train": True, "bidirectional": False}
+
+
+@pytest.mark.parametrize("named", [OPTIONS | {"batch_first": True}, {"batch_first": True}], ids=["all", "the last"])
+def test_arguments_may_have_names(named):
+    layer, x = nn.LSTM(4, 6, batch_first=True), torch.randn(2, 7, 4)
+    start = torch.zeros(1, 2, 6), torch.zeros(1, 2, 6)
+    positions = [value for name, value in OPTIONS.items() if name not in named]
+    with CohortLayers():
+        y, *_ = torch.lstm(x, start, layer._flat_weights, *positions, **named)
+    torch.testing.assert_close(y, layer(x)[0])
+    with pytest.raises(RuntimeError, match="lstm"), CohortLayers():
+        torch.func.vmap(lambda own: torch.lstm(own, start, layer._flat_weights, *positions, **named)[0])(x[None])
+
+
+def test_the_comparison_in_float64_needs_no_kernel():
+    objective, *arguments = setting(Characters(batch_first=True), (7, 5), torch.float64, loss)
+    objective.is_for_comparison = True
+    plain, batched = (
+        way.evaluator(objective, 1)(*arguments) for way in (Sequential(), Vectorized(replay=False, backward="autograd"))
+    )
+    assert_equal_evaluations(batched, plain)
 
 
 def _called(layer, x):
