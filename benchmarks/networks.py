@@ -10,13 +10,12 @@ printed, too. ``python benchmarks/networks.py --help`` lists the choices.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -196,9 +195,10 @@ class PlainLoop:
     """FedAvg as anyone would write it: one model, one optimizer, client after client; buffers are averaged, too."""
 
     def __init__(self, task, data, accelerator, precision):
-        self.device, self.half = DEVICES[accelerator], HALF.get(precision)
+        self.device, half = DEVICES[accelerator], HALF.get(precision)
         self.task, self.job = task.to(self.device), data.job
-        self.scaler = torch.amp.GradScaler(self.device, enabled=self.half == torch.float16)
+        self.autocast = nullcontext() if half is None else torch.autocast(self.device, half)
+        self.scaler = torch.amp.GradScaler(self.device, enabled=half == torch.float16)
         self.x, self.y = (tensor.to(self.device) for tensor in data.federation.train.tensors)
         self.partition = data.federation.partition
         self.maximised = [name.startswith(tuple(task.max_parameters)) for name, _ in task.named_parameters()]
@@ -214,7 +214,7 @@ class PlainLoop:
             optimizer = torch.optim.SGD(self.params, lr=LR)
             for index in indices[torch.randperm(len(indices))].to(self.device).split(self.job.batch):
                 with torch.enable_grad():
-                    with torch.autocast(self.device, self.half, enabled=self.half is not None):
+                    with self.autocast:
                         loss = self.task.objective((self.x[index], self.y[index]))
                     loss = loss["loss"] if isinstance(loss, dict) else loss
                     optimizer.zero_grad()
@@ -265,12 +265,12 @@ def alone(name, clients, args):
     """Peak memory of ours without the loop in MiB, and the GPU's utilisation in percent."""
     if args.accelerator == "cpu":
         run(name, clients, args, rounds=1, warmup=1, with_loop=False)
-        return {"memory": f"{peak_resident():.0f}"}
+        return f"{peak_resident():.0f}"
     busy = Utilisation()
     run(name, clients, args, args.rounds, args.warmup, with_loop=False, callbacks=[busy])
     percent = f"{median(busy.percent[args.warmup :]):.0f} %" if busy.percent else "utilisation unknown"
     used, kept = (peak() / 2**20 for peak in (torch.cuda.max_memory_allocated, torch.cuda.max_memory_reserved))
-    return {"memory": f"{used:.0f} ({kept:.0f} reserved), {percent}"}
+    return f"{used:.0f} ({kept:.0f} reserved), {percent}"
 
 
 def measured_alone(name, clients, args):
@@ -279,7 +279,7 @@ def measured_alone(name, clients, args):
     command += ["--accelerator", args.accelerator, "--precision", args.precision, "--threads", str(args.threads)]
     command += ["--rounds", str(args.rounds), "--warmup", str(args.warmup)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return json.loads(done.stdout.splitlines()[-1])["memory"]
+    return done.stdout.splitlines()[-1]
 
 
 def machine(accelerator):
@@ -311,7 +311,7 @@ def main():
         torch.set_num_threads(args.threads)
     warnings.simplefilter("ignore")
     if args.alone:
-        print(json.dumps(alone(args.alone, args.clients[0], args)))
+        print(alone(args.alone, args.clients[0], args))
         return
     print(machine(args.accelerator))
     print("| network | clients | way taken | ours s | loop s | times faster | peak MiB |")

@@ -33,6 +33,7 @@ def lstm(*args: Any, every_dtype: bool = False, **kwargs: Any) -> tuple[Tensor, 
 
 
 _ARGUMENTS = 9
+"""Number of the arguments of ``torch.lstm``, as ``torch.nn.LSTM`` gives them, by position."""
 
 
 def _is_served(
