@@ -111,6 +111,24 @@ def test_a_small_term_that_vmap_drops_is_found(loss, ways, autocast):
     assert "differs from evaluation one by one, relatively by" in why
 
 
+def penalised_head(net):
+    return sum(Curved.apply(p).sum() - p.sum() for p in net.head.parameters())
+
+
+def test_it_is_found_beside_an_lstm_too_whose_kernel_is_for_single_precision():
+    class Characters(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lstm, self.head = nn.LSTM(5, 4, batch_first=True), nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.head(self.lstm(x)[0][:, -1])
+
+    check = checked(Characters(), lambda net, batch: classify(net, batch) + penalised_head(net), shape=(7, 5))
+    assert check(WAYS[0]).endswith("at step 1 (in float64)")
+    assert checked(Characters(), classify, shape=(7, 5))(WAYS[0]) is None
+
+
 def test_of_a_large_model_one_client_is_compared(monkeypatch):
     """It holds two points and a gradient in float64 then, not those of two clients and steps."""
     monkeypatch.setattr(double_module, "MOST_NUMBERS", 10)

@@ -39,6 +39,28 @@ def test_scores_are_each_clients_own():
         torch.testing.assert_close(predictions[i], expected, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_scores_of_recurrent_layers_are_each_clients_own(kind, dtype):
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn = kind(4, 3, batch_first=True)
+
+        def predictions(self, batch):
+            return self.rnn(batch[0])[0][:, -1]
+
+    task = Recurrent().to(dtype)
+    space = ParameterSpace(task)
+    w = read(space.shared, task) + torch.randn(S, space.shared.dim, dtype=dtype)
+    x = torch.randn(S, B, 6, 4, dtype=dtype)
+    found = ClientPredictions(task, space)(w, w.new_empty(S, 0), None, (x,))
+    for i in range(S):
+        own = {name: view[i] for name, view in space.shared.views(w).items()}
+        alone, _ = torch.func.functional_call(task.rnn, {k.removeprefix("rnn."): v for k, v in own.items()}, x[i])
+        torch.testing.assert_close(found[i], alone[:, -1])
+
+
 def centred(task, y):
     return y - y.mean(0)
 
