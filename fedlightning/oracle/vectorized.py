@@ -249,10 +249,16 @@ def _forward_batched(
     objective: Objective, w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks = "both"
 ) -> Evaluation:
     """Batch the forward pass alone: autograd is ordinary then, and layers are laid out by our rules."""
-    forward = vmap(objective, in_dims=0, randomness=_randomness(objective))
     layers = CohortLayers(fast=objective.autocast.on_cpu, every_dtype=objective.is_for_comparison)
-    with BATCHABLE_ATTENTION(), layers:
-        return differentiate(objective, forward, w, v, b, data, blocks)
+
+    def forward(*arguments: Any) -> Any:
+        with layers:
+            return objective(*arguments)
+
+    with BATCHABLE_ATTENTION():
+        return differentiate(
+            objective, vmap(forward, in_dims=0, randomness=_randomness(objective)), w, v, b, data, blocks
+        )
 
 
 def _gradient_batched(
