@@ -151,6 +151,7 @@ class Objective:
         is_for_comparison: Whether evaluations are compared and thrown away, so that being right counts, not time.
         forward_only: Whether vmap can run the forward pass by itself; None until tried.
         compiled: What each function compiles to, kept here because it outlives rounds.
+        recorded: What recordings of earlier rounds hold, kept here likewise.
         agreed: Kinds of compiled steps that were seen to end where the same steps end uncompiled.
         draws: Whether the objective draws random numbers; None if nobody has looked.
         draws_in_python: Whether the objective was seen to draw random numbers from ``random`` or NumPy.
@@ -169,6 +170,7 @@ class Objective:
         self.is_for_comparison = False
         self.forward_only: bool | None = None
         self.compiled: dict[Any, Any] = {}
+        self.recorded: dict[Any, Any] = {}
         self.agreed: set[Any] = set()
         self.draws: bool | None = None
         self.draws_in_python = False

@@ -13,7 +13,7 @@ from fedlightning.core.tree import flatten, unflatten
 from fedlightning.oracle.base import Blocks, Evaluation, StepInPlace
 from fedlightning.oracle.program import Steps
 from fedlightning.oracle.randomness import ClientNoise, Randomness
-from fedlightning.oracle.recording import Recording, key_of
+from fedlightning.oracle.recording import Memory, Recording, key_of
 from fedlightning.oracle.side_by_side import replayed_in_parts, stepped_in_parts
 
 Compute = Callable[[Tensor, Tensor, Tensor, Any, Blocks], Evaluation]
@@ -23,15 +23,20 @@ Compute = Callable[[Tensor, Tensor, Tensor, Any, Blocks], Evaluation]
 class Recorded:
     """Records the first evaluation of each kind, and replays it for those that follow."""
 
-    def __init__(self, compute: Compute, noise: ClientNoise, threads: int) -> None:
+    def __init__(
+        self, compute: Compute, noise: ClientNoise, threads: int, memory: Memory | None = None, kind: Any = None
+    ) -> None:
         """Start without recordings.
 
         Args:
             compute: Computes the operators of S clients.
             noise: The clients' random numbers.
             threads: Threads that divide the clients of a replay among themselves.
+            memory: Keeps recordings for other rounds; None to keep none.
+            kind: Tells ``compute`` from others in that memory.
         """
         self._compute, self._noise, self._threads = compute, noise, threads
+        self._memory, self._kind = memory, kind
         self._recordings: dict[Any, Recording] = {}
 
     def __call__(
@@ -67,7 +72,7 @@ class Recorded:
         def function(w: Tensor, v: Tensor, b: Tensor, *leaves: Tensor) -> tuple[list[Tensor], list[str]]:
             return self._compute(w, v, b, unflatten(list(leaves), structure), blocks).parts()
 
-        return Recording(function, self._noise)
+        return Recording(function, self._noise, self._memory, (self._kind, structure, blocks))
 
 
 class _Course:

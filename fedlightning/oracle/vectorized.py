@@ -181,7 +181,8 @@ class Vectorized(ClientBatching):
         if self.backward == "each":
             compute = Each(objective, (self.threads or torch.get_num_threads()) if on_cpu else 1)
         elif calls >= MIN_CALLS_TO_RECORD and self.replays(on_cpu):
-            compute = Recorded(partial(_batched, objective, self.backward), noise, self.divided_among(objective))
+            batched, threads = partial(_batched, objective, self.backward), self.divided_among(objective)
+            compute = Recorded(batched, noise, threads, objective.recorded, self.backward)
         else:
             compute = _eager(objective, self.backward, noise)
         return _VectorizedEvaluate(objective, self.backward, noise, compute)
