@@ -50,6 +50,8 @@ class Layout:
 
     def views(self, vectors: Tensor) -> dict[str, Tensor]:
         """Return views of ``vectors [..., d]`` as ``{name: [..., *shape]}``, without copying."""
+        if not self.names:
+            return {}
         lead = vectors.shape[:-1]
         pieces = vectors.split(self.sizes, dim=-1)
         return {

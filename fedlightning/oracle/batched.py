@@ -42,5 +42,10 @@ def for_all(compute: ForAll, *args: Any) -> list[Tensor]:
     return [_add_batch_dim(result, dim, level) for result, dim in results]
 
 
+def first(tensor: Tensor, dim: int) -> Tensor:
+    """Return the tensor with the dimension S, which is at ``dim``, in the first place; itself where it is there."""
+    return tensor.movedim(dim, 0) if dim else tensor
+
+
 def _is_of(value: Any, level: int) -> bool:
     return isinstance(value, Tensor) and is_batchedtensor(value) and maybe_get_level(value) == level

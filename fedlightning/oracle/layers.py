@@ -30,7 +30,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from fedlightning.core.errors import UsageError
-from fedlightning.oracle.batched import are_batched, for_all
+from fedlightning.oracle.batched import are_batched, first, for_all
 from fedlightning.oracle.lone_layers import channels_last, compact, laid_out
 from fedlightning.oracle.recurrent import lstm
 
@@ -219,8 +219,8 @@ class _Rule:
 class _Linear(_Rule):
     @staticmethod
     def vmap(in_dims: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, int]:
-        x, weight = x.movedim(in_dims[0], 0), weight.movedim(in_dims[1], 0)
-        bias = None if bias is None else bias.movedim(in_dims[2], 0)
+        x, weight = first(x, in_dims[0]), first(weight, in_dims[1])
+        bias = None if bias is None else first(bias, in_dims[2])
         y = _CohortLinear.apply(*_autocast(x.flatten(1, -2), weight, bias))  # [S, rows, out]
         return y.unflatten(1, x.shape[1:-1]), 0
 
@@ -258,7 +258,7 @@ class _Attention(_Rule):
     def vmap(
         in_dims: Any, query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float | None
     ) -> tuple[Tensor, int]:
-        q, k, v = (t.movedim(dim, 0).flatten(0, 1) for t, dim in zip((query, key, value), in_dims, strict=False))
+        q, k, v = (first(t, dim).flatten(0, 1) for t, dim in zip((query, key, value), in_dims, strict=False))
         with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):
             y = F.scaled_dot_product_attention(q, k, v, is_causal=is_causal, scale=scale)
         return y.unflatten(0, (query.shape[in_dims[0]], -1)), 0  # [S, batch, heads, length, width]
@@ -278,8 +278,8 @@ class _Conv2d(_Rule):
     ) -> tuple[Tensor, int]:
         x = x.movedim(in_dims[0], 1)  # [batch, S, channels, height, width]
         clients = x.shape[1]
-        weight = weight.movedim(in_dims[1], 0).flatten(0, 1)
-        bias = None if bias is None else bias.movedim(in_dims[2], 0).flatten()
+        weight = first(weight, in_dims[1]).flatten(0, 1)
+        bias = None if bias is None else first(bias, in_dims[2]).flatten()
         x = laid_out(x.flatten(1, 2), weight)
         y = F.conv2d(x, weight, bias, stride, padding, dilation, clients * groups)
         return y.unflatten(1, (clients, -1)), 1
@@ -293,7 +293,7 @@ class _GroupNorm(_Rule):
         x = x.movedim(in_dims[0], 1)  # [batch, S, channels, ...]
         clients = x.shape[1]
         scale, shift = (
-            None if t is None else t.movedim(dim, 0).flatten() for t, dim in ((weight, in_dims[2]), (bias, in_dims[3]))
+            None if t is None else first(t, dim).flatten() for t, dim in ((weight, in_dims[2]), (bias, in_dims[3]))
         )
         y = F.group_norm(x.flatten(1, 2), clients * groups, scale, shift, eps)
         return y.unflatten(1, (clients, -1)), 1
@@ -311,7 +311,7 @@ class _MaxPool2d(_Rule):
 class _CrossEntropy(_Rule):
     @staticmethod
     def vmap(in_dims: Any, x: Tensor, target: Tensor, ignore_index: int, reduction: str) -> tuple[Tensor, int]:
-        x, target = x.movedim(in_dims[0], 0), target.movedim(in_dims[1], 0)  # [S, batch, classes], [S, batch]
+        x, target = first(x, in_dims[0]), first(target, in_dims[1])  # [S, batch, classes], [S, batch]
         loss = F.cross_entropy(x.flatten(0, 1), target.flatten(), ignore_index=ignore_index, reduction="none")
         loss = loss.view(target.shape)
         if reduction == "none":
