@@ -352,6 +352,13 @@ def evaluate_minibatch(
     return part.among(places, len(w))
 
 
+def _rows(places: Tensor) -> Tensor | slice:
+    """Return places as a slice, for which nothing is copied, if they follow each other."""
+    listed = places.tolist()
+    whole = range(listed[0], listed[0] + len(listed))
+    return slice(whole.start, whole.stop) if listed == list(whole) else places
+
+
 def evaluate_all_data(
     evaluate: Evaluate, data: ClientData, w: Tensor, v: Tensor, buffers: Tensor, randomness: Randomness
 ) -> Evaluation:
@@ -372,9 +379,10 @@ def evaluate_all_data(
     g, g_v = torch.empty_like(w), torch.empty_like(v)
     values: dict[str, Tensor] = {}
     for places, group in data.full():
+        rows = _rows(places)
         with _places_of(places):
-            result = evaluate(w[places], v[places], buffers[places], group, "both", randomness.of(places))
-        g[places], g_v[places] = result.g, result.g_personal
+            result = evaluate(w[rows], v[rows], buffers[rows], group, "both", randomness.of(places))
+        g[rows], g_v[rows] = result.g, result.g_personal
         for name, value in {"loss": result.loss, **result.scalars}.items():
-            values.setdefault(name, value.new_empty(len(w)))[places] = value
+            values.setdefault(name, value.new_empty(len(w)))[rows] = value
     return Evaluation(g, g_v, buffers, values.pop("loss"), values)
