@@ -247,7 +247,7 @@ class Auto(ClientBatching):
                 times.append(time.perf_counter() - start)
             return times
 
-        first = timed(operator, 1, 0.0)[0]  # a recorded oracle's first call records; a device's first call warms up
+        first = timed(operator, 1, 0.0)[0]  # a recorded oracle's first call runs Python; a device's first call warms up
         if isinstance(steps, nullcontext):
             joined, placed = timed(operator, self.trials, ENOUGH), list[float]()
         else:

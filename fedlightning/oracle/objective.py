@@ -16,6 +16,7 @@ from torch.func import functional_call
 from fedlightning.core.errors import FedlightningError
 from fedlightning.core.parameter_space import ParameterSpace
 from fedlightning.core.tree import map_tensors
+from fedlightning.oracle.known import KnownRecordings
 from fedlightning.oracle.places import Place, places_outside
 
 Named = Mapping[str, Tensor]
@@ -151,7 +152,7 @@ class Objective:
         is_for_comparison: Whether evaluations are compared and thrown away, so that being right counts, not time.
         forward_only: Whether vmap can run the forward pass by itself; None until tried.
         compiled: What each function compiles to, kept here because it outlives rounds.
-        recorded: What recordings of earlier rounds hold, kept here likewise.
+        recorded: Recordings of earlier rounds, kept here likewise.
         agreed: Kinds of compiled steps that were seen to end where the same steps end uncompiled.
         draws: Whether the objective draws random numbers; None if nobody has looked.
         draws_in_python: Whether the objective was seen to draw random numbers from ``random`` or NumPy.
@@ -170,7 +171,7 @@ class Objective:
         self.is_for_comparison = False
         self.forward_only: bool | None = None
         self.compiled: dict[Any, Any] = {}
-        self.recorded: dict[Any, Any] = {}
+        self.recorded = KnownRecordings()
         self.agreed: set[Any] = set()
         self.draws: bool | None = None
         self.draws_in_python = False

@@ -1,8 +1,9 @@
-"""What a function did to tensors, written down so that two calls of it can be compared, and kept from round to round.
+"""What a function did to tensors, written down so that two calls of it can be compared.
 
 A recording lives for one phase of one round, because nobody knows what an objective will do in the next. The first call
-of the next round shows it. If that runs the same operations on the same results with the same numbers from Python, the
-program that a recorder would write is the one that is known, and need not be written again.
+of the next round shows it. If that runs the same operations on the same tensors and numbers, a recorder would write the
+program that is known already. For this, all that a recorder decides must follow from what an outline says; whoever lets
+it look at something else has to add that here.
 """
 
 from __future__ import annotations
@@ -12,10 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 _BY_TEXT = (bool, float, complex)
 """Numbers that are equal to others that they must not be taken for, as True and 1 are, or 0.0 and -0.0."""
+
+_BY_VALUE = (int, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
+"""Arguments that are compared as they are. All others are told by their identity."""
 
 
 @dataclass(frozen=True)
@@ -25,12 +29,12 @@ class Outline:
     Attributes:
         operations: Every operation with its arguments.
         results: Which tensors the function returned.
-        held: Tensors that existed before the call, which are told by their identity.
+        held: What existed before the call and is told by its identity: tensors, mostly.
     """
 
     operations: list[Any]
     results: list[Any]
-    held: list[Tensor] = field(compare=False)
+    held: list[Any] = field(compare=False)
 
 
 class Draft:
@@ -43,11 +47,11 @@ class Draft:
             inputs: Arguments of the function.
         """
         self._operations: list[Any] = []
-        self._held: list[Tensor] = []
+        self._held: list[Any] = []
         self._names: dict[int, Any] = {}
         self._alive: list[Tensor] = []  # because ids of freed tensors are used again
         for tensor in inputs:
-            self._call(tensor)
+            self._name(tensor)
 
     def note(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], output: Any) -> None:
         """Write down an operation that has run."""
@@ -55,7 +59,7 @@ class Draft:
         self._operations.append((func, [self._form(value) for value in args], named))
         for result in (output,) if isinstance(output, Tensor) else output if isinstance(output, list | tuple) else ():
             if isinstance(result, Tensor):
-                self._call(result)
+                self._name(result)
 
     def finished(self, results: Iterable[Tensor]) -> Outline:
         """Return the outline of a function that returned ``results``."""
@@ -64,18 +68,27 @@ class Draft:
     def _form(self, value: Any) -> Any:
         """Return what stands for an argument."""
         if isinstance(value, Tensor):
-            return self._names.get(id(value)) or self._hold(value)
+            return self._names.get(id(value)) or self._name_from_outside(value)
         if isinstance(value, list | tuple):
             return [self._form(item) for item in value]
-        return (type(value), repr(value)) if isinstance(value, _BY_TEXT) else value
+        if isinstance(value, _BY_TEXT):
+            return type(value), repr(value)
+        if isinstance(value, _BY_VALUE):
+            return value
+        self._held.append(value)
+        return object, id(value)
 
-    def _hold(self, tensor: Tensor) -> Any:
-        strides = tensor.stride() if tensor.layout == torch.strided else None
-        name = id(tensor), tensor.shape, strides, tensor.dtype, tensor.device
+    def _name_from_outside(self, tensor: Tensor) -> Any:
+        """Name a tensor from before the call, by what it is and how it lies in memory; of some not all is known."""
+        name: Any = object()  # equal to no other
+        if type(tensor) in (Tensor, nn.Parameter) and tensor.layout == torch.strided and not tensor.is_nested:
+            lies = tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.is_conj(), tensor.is_neg()
+            name = Tensor, id(tensor), *lies, tensor.dtype, tensor.device
         self._held.append(tensor)
         self._names[id(tensor)] = name
         return name
 
-    def _call(self, tensor: Tensor) -> None:
+    def _name(self, tensor: Tensor) -> None:
+        """Name an input or a result, by a number."""
         self._alive.append(tensor)
-        self._names[id(tensor)] = (len(self._alive),)
+        self._names[id(tensor)] = int, len(self._alive)

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from fedlightning.core.tree import flatten, unflatten
 from fedlightning.oracle.base import Blocks, Evaluation, StepInPlace
+from fedlightning.oracle.known import KnownRecordings
 from fedlightning.oracle.program import Steps
 from fedlightning.oracle.randomness import ClientNoise, Randomness
-from fedlightning.oracle.recording import Memory, Recording, key_of
+from fedlightning.oracle.recording import Recording, key_of
 from fedlightning.oracle.side_by_side import replayed_in_parts, stepped_in_parts
 
 Compute = Callable[[Tensor, Tensor, Tensor, Any, Blocks], Evaluation]
@@ -24,7 +25,7 @@ class Recorded:
     """Records the first evaluation of each kind, and replays it for those that follow."""
 
     def __init__(
-        self, compute: Compute, noise: ClientNoise, threads: int, memory: Memory | None = None, kind: Any = None
+        self, compute: Compute, noise: ClientNoise, threads: int, known: KnownRecordings | None = None, kind: Any = None
     ) -> None:
         """Start without recordings.
 
@@ -32,11 +33,13 @@ class Recorded:
             compute: Computes the operators of S clients.
             noise: The clients' random numbers.
             threads: Threads that divide the clients of a replay among themselves.
-            memory: Keeps recordings for other rounds; None to keep none.
-            kind: Tells ``compute`` from others in that memory.
+            known: Keeps recordings for other rounds; None to keep none.
+            kind: Tells ``compute`` from others of which recordings are kept.
         """
         self._compute, self._noise, self._threads = compute, noise, threads
-        self._memory, self._kind = memory, kind
+        self._known, self._kind = known, kind
+        if known is not None:
+            known.begin()
         self._recordings: dict[Any, Recording] = {}
 
     def __call__(
@@ -72,7 +75,7 @@ class Recorded:
         def function(w: Tensor, v: Tensor, b: Tensor, *leaves: Tensor) -> tuple[list[Tensor], list[str]]:
             return self._compute(w, v, b, unflatten(list(leaves), structure), blocks).parts()
 
-        return Recording(function, self._noise, self._memory, (self._kind, structure, blocks))
+        return Recording(function, self._noise, self._known, (self._kind, structure, blocks))
 
 
 class _Course:

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._C import DispatchKey
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -36,10 +36,12 @@ class Recorder(TorchDispatchMode):
         self._noise, self._draft = noise, draft
         self._given_up = False
         self._draws = False
-        self._makes_tensors = False  # of Python's numbers
+        self._makes_tensors = False  # of Python's numbers, which an outline cannot compare
         self._program = Program(len(inputs))
         self._held: set[Name] = set()  # tensors from before the call, and views of them
         self._names: dict[int, Name] = {}
+        self._storages: set[int] = set()  # of tensors that are not held, among the first so many that are alive
+        self._looked_at = 0
         self._alive: list[Tensor] = []  # because ids of freed tensors are used again
         self._empty: list[Tensor] = []  # used again by every replay
         self._point = inputs[0].untyped_storage().data_ptr() if inputs else 0
@@ -135,6 +137,22 @@ class Recorder(TorchDispatchMode):
             return False
         return tensor.layout != torch.strided or tensor.untyped_storage().data_ptr() == self._point
 
+    def _may_be_known(self, tensor: Tensor) -> bool:
+        """Return whether an unknown tensor may be an input or a result in another wrapper, of which no operation tells.
+
+        ``as_subclass`` makes such wrappers. A replay would take the tensor for a constant.
+        """
+        if type(tensor) not in (Tensor, nn.Parameter):
+            return True
+        if tensor.layout != torch.strided or tensor.is_nested:
+            return False
+        for known in self._alive[self._looked_at :]:
+            if known.layout == torch.strided and not known.is_nested and self._names.get(id(known)) not in self._held:
+                self._storages.add(known.untyped_storage().data_ptr())
+        self._looked_at = len(self._alive)
+        place = tensor.untyped_storage().data_ptr()
+        return place != 0 and place in self._storages
+
     def _call(self, tensor: Tensor, name: Name) -> None:
         self._names[id(tensor)] = name
         self._alive.append(tensor)
@@ -142,10 +160,34 @@ class Recorder(TorchDispatchMode):
     def _name_of(self, tensor: Tensor) -> Name:
         name = self._names.get(id(tensor))
         if name is None:  # held by the module, or from NumPy: a constant of the round
+            self._given_up = self._given_up or self._may_be_known(tensor)
             name = self._program.hold(tensor)
             self._held.add(name)
             self._call(tensor, name)
         return name
+
+
+class Follower(TorchDispatchMode):
+    """Drafts the outline of a function, and writes no program."""
+
+    def __init__(self, noise: Noise, draft: Draft) -> None:
+        """Begin before the first operation.
+
+        Args:
+            noise: Draws random numbers, should the function have begun to draw.
+            draft: Is told of every operation.
+        """
+        super().__init__()
+        self._noise, self._draft = noise, draft
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        random = _traits(func).may_draw and is_random(func, args, kwargs)
+        output = self._noise(func, *args, **kwargs) if random else func(*args, **kwargs)
+        self._draft.note(func, args, kwargs, output)
+        return output
 
 
 def _recurrent_layer(*args: Any, **kwargs: Any) -> Any:
@@ -216,29 +258,6 @@ class _Traits(NamedTuple):
     reads_values: bool
     indexes: bool
     is_made_in_python: bool
-
-
-class Follower(TorchDispatchMode):
-    """Drafts the outline of a function, and writes no program."""
-
-    def __init__(self, draft: Draft, noise: Noise) -> None:
-        """Begin before the first operation.
-
-        Args:
-            draft: Is told of every operation.
-            noise: Draws random numbers, should the function have begun to draw.
-        """
-        super().__init__()
-        self._draft, self._noise = draft, noise
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        random = _traits(func).may_draw and is_random(func, args, kwargs)
-        output = self._noise(func, *args, **kwargs) if random else func(*args, **kwargs)
-        self._draft.note(func, args, kwargs, output)
-        return output
 
 
 @cache

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedlightning.oracle.known import KnownRecordings
 from fedlightning.oracle.outline import Draft, Outline
 from fedlightning.oracle.program import Steps
 from fedlightning.oracle.randomness import ClientNoise, Noise, PerClient
@@ -33,29 +34,23 @@ Recordable = Callable[..., tuple[Sequence[Tensor], Any]]
 """A function of tensors without side effects. The first result is a sequence of tensors; the second result is the same
 in all calls with the same shapes."""
 
-Memory = dict[Any, "tuple[Outline, Replay] | None"]
-"""What was recorded in earlier rounds, by what it was recorded for; None where it was another thing in every round."""
-
-MOST_KNOWN = 256
-"""Recordings of that many kinds are kept: of different shapes, say."""
-
 
 class Recording:
     """Calls a function of tensors, and replays the function from the second call with the same shapes on."""
 
     def __init__(
-        self, function: Recordable, noise: Noise | None = None, memory: Memory | None = None, kind: Any = None
+        self, function: Recordable, noise: Noise | None = None, known: KnownRecordings | None = None, kind: Any = None
     ) -> None:
         """Wrap a function.
 
         Args:
             function: What is recorded.
             noise: Draws its random numbers.
-            memory: Keeps recordings for other rounds; None to keep none.
-            kind: Tells this function from others in that memory.
+            known: Keeps recordings for other rounds; None to keep none.
+            kind: Tells this function from others of which recordings are kept.
         """
         self._function = function
-        self._memory, self._kind = memory, kind
+        self._known, self._kind = known, kind
         self._noise: Noise = ClientNoise() if noise is None else noise
         self._replays: dict[Any, Replay | None] = {}
 
@@ -130,21 +125,17 @@ class Recording:
             return steps.send(inputs[1:]), constant
 
     def _record(self, key: Any, inputs: Sequence[Tensor]) -> tuple[Sequence[Tensor], Any]:
-        if self._memory is None:
+        if self._known is None:
             return self._record_anew(key, inputs, None)
-        place = self._kind, torch.get_num_threads(), key  # threads decide which products are subtracted at once
-        known = self._memory.get(place)
-        if known is not None:
-            return self._follow(key, inputs, self._memory, place, *known)
-        if place in self._memory:
+        kind = self._kind, torch.get_num_threads(), key  # threads decide which products are subtracted at once
+        earlier = self._known.of(kind)
+        if earlier is not None:
+            return self._follow(key, inputs, kind, *earlier)
+        if not self._known.is_of_use(kind):
             return self._record_anew(key, inputs, None)
-        if len(self._memory) >= MOST_KNOWN:
-            del self._memory[next(iter(self._memory))]
         draft = Draft(inputs)
         outputs, constant = self._record_anew(key, inputs, draft)
-        replay = self._replays[key]
-        lasting = replay if replay is not None and replay.is_lasting else None
-        self._memory[place] = None if lasting is None else (draft.finished(outputs), lasting)
+        self._known.keep(kind, draft.finished(outputs), self._replays[key])
         return outputs, constant
 
     def _record_anew(self, key: Any, inputs: Sequence[Tensor], draft: Draft | None) -> tuple[Sequence[Tensor], Any]:
@@ -155,19 +146,20 @@ class Recording:
         return outputs, constant
 
     def _follow(
-        self, key: Any, inputs: Sequence[Tensor], memory: Memory, place: Any, outline: Outline, replay: Replay
+        self, key: Any, inputs: Sequence[Tensor], kind: Any, outline: Outline, replay: Replay
     ) -> tuple[Sequence[Tensor], Any]:
         """Call the function, which is known already if it does what it did in another round.
 
         If it does something else, it counts as changing from round to round: its next call is recorded.
         """
+        assert self._known is not None
         draft = Draft(inputs)
-        with Follower(draft, self._noise):
+        with Follower(self._noise, draft):
             outputs, constant = self._function(*inputs)
         if draft.finished(outputs) == outline and constant == replay.constant:
             self._replays[key] = replay
         else:
-            memory[place] = None
+            self._known.give_up(kind)
         return outputs, constant
 
 

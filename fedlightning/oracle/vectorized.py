@@ -66,8 +66,9 @@ class Vectorized(ClientBatching):
     """Compute a chunk of clients as one batched operation.
 
     The objective runs under ``torch.func.vmap``: it must not read tensor values in Python (``.item()``, ``if`` on a
-    tensor, boolean masks). Python code in it runs once for all clients, and with ``replay`` once a round. The first
-    round of a fit compares it with evaluation client by client; see ``self_check`` of the task.
+    tensor, boolean masks). Python code in it runs once for all clients, and with ``replay`` once a round, or twice
+    where it does something else than in earlier rounds. The first round of a fit compares it with evaluation client by
+    client; see ``self_check`` of the task.
 
     Args:
         chunk_size: Clients computed together; by default as many as memory (on a CPU: the caches) suggests. It is

@@ -69,7 +69,7 @@ DIFFERENT = {
     "another number": (power(2.0), power(2.5)),
     "an integer for a float": (power(3), power(3.0)),
     "the sign of zero": (filled(0.0), filled(-0.0)),
-    "a truth for a number": (lambda x, y: [x.sum(1, keepdim=True)], lambda x, y: [x.sum(1)]),
+    "the sign of a complex zero": (filled(complex(0.0, 1.0)), filled(complex(-0.0, 1.0))),
     "another operation": (lambda x, y: [x + y], lambda x, y: [x - y]),
     "another order": (lambda x, y: [x - y], lambda x, y: [y - x]),
     "another keyword": (lambda x, y: [x.add(y, alpha=2)], lambda x, y: [x.add(y, alpha=3)]),
@@ -108,11 +108,56 @@ def test_a_result_written_into_is_another_tensor_from_then_on():
     assert outline(early, X, Y) == outline(early, Y, X)
 
 
-def test_a_held_tensor_that_has_changed_its_shape_is_another():
-    grown = nn.Parameter(torch.ones(3), requires_grad=False)
-    first = outline(held(grown), X, Y)
-    grown.data = torch.ones(2, 3)
-    assert outline(held(grown), X, Y) != first
+OTHERS = {
+    "shape": torch.ones(1, 9),
+    "strides": torch.ones(3, 3).t(),
+    "place": torch.ones(12)[3:].view(3, 3),
+    "dtype": torch.ones(3, 3, dtype=torch.float64),
+    "lazy conjugate": torch.complex(torch.ones(3, 3), torch.ones(3, 3)).conj(),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
+def test_a_held_tensor_that_lies_otherwise_is_another(other):
+    start = torch.ones(3, 3, dtype=other.dtype if other.is_complex() else None)
+    held = nn.Parameter(start, requires_grad=False)
+    draft, moved = Draft([]), Draft([])
+    draft.note("sum", [held], {}, X)
+    held.data = other
+    moved.note("sum", [held], {}, X)
+    assert draft.finished([]) != moved.finished([])
+
+
+class Opaque:
+    """Stands for an argument of a library's own, which cannot be compared."""
+
+    def __eq__(self, other):
+        raise NotImplementedError
+
+    __hash__ = None
+
+
+def noted(*args, **kwargs):
+    draft = Draft([])
+    draft.note("operation", args, kwargs, None)
+    return draft.finished([])
+
+
+def test_arguments_that_cannot_be_compared_are_told_by_their_identity():
+    one = Opaque()
+    assert noted(one) == noted(one)
+    assert noted(one) != noted(Opaque())
+    assert noted([1, one]) != noted([1, Opaque()])
+
+
+def test_a_truth_is_no_number():
+    assert noted(1) != noted(True)
+    assert noted(0) != noted(False)
+
+
+def test_names_of_arguments_count():
+    assert noted(dim=1) != noted(keepdim=1)
+    assert noted(dim=1) == noted(dim=1)
 
 
 def test_ids_of_freed_tensors_are_never_taken_for_held_ones():

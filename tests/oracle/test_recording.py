@@ -58,6 +58,33 @@ def converts_a_list(x):
     return [x * torch.as_tensor([1.0, 3.0]).mul_(0.3).sin_()]
 
 
+class Own(torch.Tensor):
+    """Its results are wrapped in its class, which no operation shows."""
+
+
+OWN = torch.tensor([2.0, 3.0]).as_subclass(Own)
+
+
+def has_a_class_of_its_own(x):
+    return [((x.sin() * OWN) * 2).as_subclass(torch.Tensor)]
+
+
+def wraps_and_unwraps(x):
+    return [x.as_subclass(Own).as_subclass(torch.Tensor) * 2]
+
+
+def wraps_and_unwraps_a_result(x):
+    return [x.sin().as_subclass(Own).as_subclass(torch.Tensor) * x]
+
+
+def takes_data_of_an_input(x):
+    return [x.data * 2]
+
+
+def takes_data_of_a_result(x):
+    return [(x.sin() + 1).data * x]
+
+
 def reads_a_value(x):
     return [x * float(torch.ones(()))]
 
@@ -80,6 +107,11 @@ FUNCTIONS = [
     adds_to_a_slice_of_a_new_tensor,
     writes_into_numpy,
     converts_a_list,
+    has_a_class_of_its_own,
+    wraps_and_unwraps,
+    wraps_and_unwraps_a_result,
+    takes_data_of_an_input,
+    takes_data_of_a_result,
     reads_a_value,
     reads_the_input,
 ]
@@ -94,6 +126,14 @@ def test_every_call_is_a_call(function):
     for found, expected in kept:  # later calls leave the results of earlier ones alone
         for one, other in zip(found, expected, strict=True):
             assert torch.equal(one, other)
+
+
+def test_views_of_held_tensors_are_constants():
+    held = torch.tensor([2.0, 3.0, 4.0])
+    recording = Recording(lambda x: [x * held[1:].data * held.data[:2]])
+    for k in (1.0, 5.0):
+        assert recording(torch.full((2,), k))[0].tolist() == [6 * k, 12 * k]
+    assert recording.replays
 
 
 def test_a_tensor_held_elsewhere_goes_on_changing():
