@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch._C import DispatchKey
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedlightning.oracle.base import ROUNDED_ALIKE
@@ -144,14 +145,11 @@ class Recorder(TorchDispatchMode):
         """
         if type(tensor) not in (Tensor, nn.Parameter):
             return True
-        if tensor.layout != torch.strided or tensor.is_nested:
-            return False
-        for known in self._alive[self._looked_at :]:
-            if known.layout == torch.strided and not known.is_nested and self._names.get(id(known)) not in self._held:
-                self._storages.add(known.untyped_storage().data_ptr())
+        known = (each for each in self._alive[self._looked_at :] if self._names.get(id(each)) not in self._held)
+        self._storages.update(map(_storage, known))
         self._looked_at = len(self._alive)
-        place = tensor.untyped_storage().data_ptr()
-        return place != 0 and place in self._storages
+        storage = _storage(tensor)
+        return storage != 0 and storage in self._storages
 
     def _call(self, tensor: Tensor, name: Name) -> None:
         self._names[id(tensor)] = name
@@ -230,6 +228,12 @@ def _changes_nothing(args: Sequence[Any], output: Any) -> bool:
 def _is_empty(tensor: Tensor) -> bool:
     """Return whether a tensor has no numbers, and no memory that it would keep, so that it may be used again."""
     return tensor.numel() == 0 and tensor.layout == torch.strided and tensor.untyped_storage().nbytes() == 0
+
+
+def _storage(tensor: Tensor) -> int:
+    """Return where a tensor's storage begins; 0 if it has none to show, as wrappers of ``torch.func`` have none."""
+    plain = tensor.layout == torch.strided and not tensor.is_nested and not is_functorch_wrapped_tensor(tensor)
+    return tensor.untyped_storage().data_ptr() if plain else 0
 
 
 def _by_mask(indices: Any) -> bool:

@@ -62,11 +62,16 @@ class Own(torch.Tensor):
     """Its results are wrapped in its class, which no operation shows."""
 
 
-OWN = torch.tensor([2.0, 3.0]).as_subclass(Own)
+HELD = torch.tensor([2.0, 3.0])
+OWN = HELD.as_subclass(Own)
 
 
 def has_a_class_of_its_own(x):
     return [((x.sin() * OWN) * 2).as_subclass(torch.Tensor)]
+
+
+def takes_a_hessian(x):
+    return [torch.func.hessian(lambda z: (z * HELD).sin().prod())(x)]
 
 
 def wraps_and_unwraps(x):
@@ -108,6 +113,7 @@ FUNCTIONS = [
     writes_into_numpy,
     converts_a_list,
     has_a_class_of_its_own,
+    takes_a_hessian,
     wraps_and_unwraps,
     wraps_and_unwraps_a_result,
     takes_data_of_an_input,
@@ -126,6 +132,12 @@ def test_every_call_is_a_call(function):
     for found, expected in kept:  # later calls leave the results of earlier ones alone
         for one, other in zip(found, expected, strict=True):
             assert torch.equal(one, other)
+
+
+def test_derivatives_inside_are_replayed():
+    recording = Recording(takes_a_hessian)
+    recording(torch.ones(2))
+    assert recording.replays
 
 
 def test_views_of_held_tensors_are_constants():
