@@ -17,10 +17,20 @@ PATIENCE = 8
 
 
 @dataclass
-class _Recorded:
+class KnownRecording:
+    """Holds a recording, and what tells whether it is right.
+
+    Attributes:
+        outline: What the function did.
+        replay: Replays it.
+        used: When it was used last.
+        state: State of the function; recordings in one state were all right in the same phase of a round.
+    """
+
     outline: Outline
     replay: Replay
     used: int
+    state: int
 
 
 class KnownRecordings:
@@ -28,43 +38,107 @@ class KnownRecordings:
 
     def __init__(self) -> None:
         """Start without recordings."""
-        self._kept: dict[Any, _Recorded | None] = {}  # the one used last stands last; None if it is no use
+        self._kept: dict[Any, KnownRecording | None] = {}  # the one used last stands last; None if it is no use
         self._begun = 0
+        self._states = 0
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def begin(self) -> None:
-        """Take note that another evaluator begins, and let go of tensors that none has used for long."""
+    def begin(self) -> KnownInRound:
+        """Return what is known where another evaluator begins, and let go of tensors that none has used for long."""
         self._begun += 1
         for kind, recorded in list(self._kept.items()):
             if recorded is not None and recorded.outline.held and self._begun - recorded.used > PATIENCE:
                 del self._kept[kind]
+        return KnownInRound(self)
 
-    def of(self, kind: Any) -> tuple[Outline, Replay] | None:
+    def of(self, kind: Any) -> KnownRecording | None:
         """Return what was recorded of a kind; None if nothing is kept."""
         recorded = self._kept.get(kind)
         if recorded is None:
             return None
         recorded.used = self._begun
         self._kept[kind] = self._kept.pop(kind)
-        return recorded.outline, recorded.replay
+        return recorded
 
     def is_of_use(self, kind: Any) -> bool:
         """Return whether a recording of this kind may serve another round, as far as is known."""
         return self._kept.get(kind, ...) is not None
 
-    def keep(self, kind: Any, outline: Outline, replay: Replay | None) -> None:
-        """Keep a recording if it may serve other rounds, and otherwise that it is no use."""
-        lasting = replay if replay is not None and replay.is_lasting else None
-        self._put(kind, None if lasting is None else _Recorded(outline, lasting, self._begun))
+    def keep(self, kind: Any, outline: Outline, replay: Replay | None, state: int | None) -> KnownRecording | None:
+        """Keep a recording if it may serve other rounds, and otherwise that it is no use.
+
+        Args:
+            kind: What it is of.
+            outline: What the function did.
+            replay: The recording; None if there is none.
+            state: State of the function; None for one that nothing else was recorded in.
+        """
+        if replay is None or not replay.is_lasting:
+            self.give_up(kind)
+            return None
+        self._states += 1
+        recorded = KnownRecording(outline, replay, self._begun, self._states if state is None else state)
+        self._put(kind, recorded)
+        return recorded
 
     def give_up(self, kind: Any) -> None:
         """Keep nothing of a kind, which is another thing in every round."""
         self._put(kind, None)
 
-    def _put(self, kind: Any, recorded: _Recorded | None) -> None:
+    def _put(self, kind: Any, recorded: KnownRecording | None) -> None:
         self._kept.pop(kind, None)
         if len(self._kept) >= MOST_KINDS:
             del self._kept[next(iter(self._kept))]
         self._kept[kind] = recorded
+
+
+class KnownInRound:
+    """Knows what was recorded in other rounds, and of what it has been seen to be right in this one.
+
+    A function of S clients below ``vmap`` computes each as if it were alone, and cannot see how many they are. Once
+    it has done for one number of clients what it did in an earlier round, it does so for every other number that was
+    recorded or compared beside that one.
+    """
+
+    def __init__(self, known: KnownRecordings) -> None:
+        """Begin a phase of a round, in which nothing has been seen."""
+        self._known = known
+        self._seen: dict[Any, int] = {}  # state, by what clients are like
+
+    def right(self, kind: Any, alike: Any) -> Replay | None:
+        """Return the recording of a kind if it is known to be right without a look; None if not.
+
+        Args:
+            kind: What the recording is of.
+            alike: What it has in common with recordings for other numbers of clients.
+        """
+        state = self._seen.get(alike)
+        recorded = None if state is None else self._known.of(kind)
+        return recorded.replay if recorded is not None and recorded.state == state else None
+
+    def earlier(self, kind: Any) -> tuple[Outline, Replay] | None:
+        """Return what was recorded of a kind in another round; None if nothing is kept."""
+        recorded = self._known.of(kind)
+        return None if recorded is None else (recorded.outline, recorded.replay)
+
+    def is_of_use(self, kind: Any) -> bool:
+        """Return whether a recording of this kind may serve another round, as far as is known."""
+        return self._known.is_of_use(kind)
+
+    def agrees(self, kind: Any, alike: Any) -> None:
+        """Take note that the function does in this round what was recorded of a kind."""
+        recorded = self._known.of(kind)
+        if recorded is not None:
+            recorded.state = self._seen.setdefault(alike, recorded.state)
+
+    def keep(self, kind: Any, alike: Any, outline: Outline, replay: Replay | None) -> None:
+        """Keep a recording of this round if it may serve others, and otherwise that it is no use."""
+        recorded = self._known.keep(kind, outline, replay, self._seen.get(alike))
+        if recorded is not None:
+            self._seen[alike] = recorded.state
+
+    def give_up(self, kind: Any) -> None:
+        """Keep nothing of a kind, which is another thing in every round."""
+        self._known.give_up(kind)

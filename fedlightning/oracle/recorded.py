@@ -37,9 +37,7 @@ class Recorded:
             kind: Tells ``compute`` from others of which recordings are kept.
         """
         self._compute, self._noise, self._threads = compute, noise, threads
-        self._known, self._kind = known, kind
-        if known is not None:
-            known.begin()
+        self._known, self._kind = None if known is None else known.begin(), kind
         self._recordings: dict[Any, Recording] = {}
 
     def __call__(

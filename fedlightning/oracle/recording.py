@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedlightning.oracle.known import KnownRecordings
+from fedlightning.oracle.known import KnownInRound
 from fedlightning.oracle.outline import Draft, Outline
 from fedlightning.oracle.program import Steps
 from fedlightning.oracle.randomness import ClientNoise, Noise, PerClient
@@ -39,7 +39,7 @@ class Recording:
     """Calls a function of tensors, and replays the function from the second call with the same shapes on."""
 
     def __init__(
-        self, function: Recordable, noise: Noise | None = None, known: KnownRecordings | None = None, kind: Any = None
+        self, function: Recordable, noise: Noise | None = None, known: KnownInRound | None = None, kind: Any = None
     ) -> None:
         """Wrap a function.
 
@@ -62,7 +62,7 @@ class Recording:
     def is_replayed(self, *inputs: Tensor) -> bool | None:
         """Return whether a call with such arguments would be replayed; None if it would be the first."""
         key = key_of(inputs)
-        return None if key not in self._replays else self._replays[key] is not None
+        return self._replays[key] is not None if self._has_met(key) else None
 
     def __call__(self, *inputs: Tensor, room: Tensor | None = None) -> tuple[Sequence[Tensor], Any]:
         """Return what the function returns.
@@ -73,7 +73,7 @@ class Recording:
                 result then, or has not been used.
         """
         key = key_of(inputs)
-        if key not in self._replays:
+        if not self._has_met(key):
             return self._record(key, inputs)
         known = self._replays[key]
         if known is None:
@@ -84,7 +84,7 @@ class Recording:
 
     def can_step(self, *inputs: Tensor) -> bool:
         """Return whether :meth:`steps` can replay a call with such arguments."""
-        known = self._replays.get(key_of(inputs))
+        known = self._replay_of(key_of(inputs))
         return known is not None and known.steps is not None
 
     def steps(self, *inputs: Tensor, lr: float) -> tuple[Steps, Any] | None:
@@ -104,7 +104,7 @@ class Recording:
             all results but the first; and the function's second result. The first argument holds what the steps made of
             it once they are closed. None if :meth:`can_step` says so.
         """
-        known = self._replays.get(key_of(inputs))
+        known = self._replay_of(key_of(inputs))
         if known is None or known.steps is None:
             return None
         with torch.no_grad():
@@ -124,18 +124,38 @@ class Recording:
         with torch.no_grad(), closing(steps):
             return steps.send(inputs[1:]), constant
 
+    def _has_met(self, key: Any) -> bool:
+        """Return whether a call is no first one, or need not be looked at because the like of it was."""
+        if key not in self._replays and self._known is not None:
+            replay = self._known.right(self._kind_of(key), self._alike(key))
+            if replay is not None:
+                self._replays[key] = replay
+        return key in self._replays
+
+    def _replay_of(self, key: Any) -> Replay | None:
+        """Return what replays calls of a kind; None if nothing does so far."""
+        return self._replays[key] if self._has_met(key) else None
+
+    def _kind_of(self, key: Any) -> Any:
+        """Return what tells recordings apart; threads decide which products are subtracted at once."""
+        return self._kind, torch.get_num_threads(), key
+
+    def _alike(self, key: Any) -> Any:
+        """Return what recordings for other numbers of clients have in common with that of a kind."""
+        return self._kind_of(tuple([(shape[1:], dtype) for shape, _, dtype in key]))
+
     def _record(self, key: Any, inputs: Sequence[Tensor]) -> tuple[Sequence[Tensor], Any]:
         if self._known is None:
             return self._record_anew(key, inputs, None)
-        kind = self._kind, torch.get_num_threads(), key  # threads decide which products are subtracted at once
-        earlier = self._known.of(kind)
+        kind = self._kind_of(key)
+        earlier = self._known.earlier(kind)
         if earlier is not None:
-            return self._follow(key, inputs, kind, *earlier)
+            return self._follow(key, inputs, *earlier)
         if not self._known.is_of_use(kind):
             return self._record_anew(key, inputs, None)
         draft = Draft(inputs)
         outputs, constant = self._record_anew(key, inputs, draft)
-        self._known.keep(kind, draft.finished(outputs), self._replays[key])
+        self._known.keep(kind, self._alike(key), draft.finished(outputs), self._replays[key])
         return outputs, constant
 
     def _record_anew(self, key: Any, inputs: Sequence[Tensor], draft: Draft | None) -> tuple[Sequence[Tensor], Any]:
@@ -146,18 +166,19 @@ class Recording:
         return outputs, constant
 
     def _follow(
-        self, key: Any, inputs: Sequence[Tensor], kind: Any, outline: Outline, replay: Replay
+        self, key: Any, inputs: Sequence[Tensor], outline: Outline, replay: Replay
     ) -> tuple[Sequence[Tensor], Any]:
         """Call the function, which is known already if it does what it did in another round.
 
         If it does something else, it counts as changing from round to round: its next call is recorded.
         """
         assert self._known is not None
-        draft = Draft(inputs)
+        draft, kind = Draft(inputs), self._kind_of(key)
         with Follower(self._noise, draft):
             outputs, constant = self._function(*inputs)
         if draft.finished(outputs) == outline and constant == replay.constant:
             self._replays[key] = replay
+            self._known.agrees(kind, self._alike(key))
         else:
             self._known.give_up(kind)
         return outputs, constant

@@ -23,7 +23,7 @@ X = torch.ones(2)
 def test_functions_of_two_kinds_are_kept_apart():
     known = KnownRecordings()
     for kind, function in {"a": lambda x: ([x + 1], None), "b": lambda x: ([x - 1], None)}.items():
-        Recording(function, known=known, kind=kind)(X)
+        Recording(function, known=known.begin(), kind=kind)(X)
     assert len(known) == 2
     assert known.of(kind_of(X, "a")) != known.of(kind_of(X, "b"))
 
@@ -32,7 +32,7 @@ def test_the_kinds_used_last_are_kept():
     known, first = KnownRecordings(), torch.ones(1)
     for n in range(1, MOST_KINDS + 20):
         for each in (torch.ones(n), first):
-            Recording(lambda x: ([x + 1], None), known=known)(each)
+            Recording(lambda x: ([x + 1], None), known=known.begin())(each)
     assert len(known) == MOST_KINDS
     assert known.of(kind_of(first)) is not None
     assert known.of(kind_of(torch.ones(2))) is None
@@ -65,7 +65,89 @@ def test_tensors_of_the_users_are_not_kept_for_long():
 
 def test_recordings_without_tensors_of_the_users_wait():
     known = KnownRecordings()
-    Recording(lambda x: ([x + 1], None), known=known)(X)
+    Recording(lambda x: ([x + 1], None), known=known.begin())(X)
     for _ in range(3 * PATIENCE):
         known.begin()
     assert known.of(kind_of(X)) is not None
+
+
+class Scaled:
+    """Multiplies by a number of Python's, which may change, and counts its calls by number of clients."""
+
+    def __init__(self):
+        self.factor, self.calls = 2.0, []
+
+    def __call__(self, x):
+        self.calls.append(len(x))
+        return [x * self.factor + x.square()], None
+
+    def round(self, known, *sizes, dim=3):
+        """Call it for numbers of clients, twice each, as a round does; returns those for which it was called."""
+        recording, begun = Recording(self, known=known.begin()), len(self.calls)
+        for size in sizes:
+            for _ in range(2):
+                x = torch.randn(size, dim)
+                torch.testing.assert_close(recording(x)[0][0], x * self.factor + x.square())
+        return self.calls[begun:]
+
+
+def test_one_number_of_clients_speaks_for_those_recorded_beside_it():
+    known, function = KnownRecordings(), Scaled()
+    assert function.round(known, 4, 2, 3) == [4, 2, 3]
+    assert function.round(known, 4, 2, 3) == [4]
+    assert function.round(known, 3, 2, 1) == [3, 1]
+    assert function.round(known, 1, 4) == [1]
+
+
+def test_a_function_that_has_changed_is_looked_at_for_every_number_of_clients():
+    known, function = KnownRecordings(), Scaled()
+    function.round(known, 4, 2)
+    function.factor = 3.0
+    assert function.round(known, 4, 2) == [4, 4, 2, 2]  # compared, and recorded then
+    assert function.round(known, 4, 2) == [4, 2]
+
+
+def test_what_was_recorded_in_another_state_is_looked_at():
+    known, function = KnownRecordings(), Scaled()
+    function.round(known, 4)
+    function.factor = 3.0
+    function.round(known, 2)
+    function.factor = 2.0
+    assert function.round(known, 4, 2) == [4, 2, 2]
+
+
+def test_what_agrees_beside_another_number_of_clients_is_known_from_then_on():
+    known, function = KnownRecordings(), Scaled()
+    function.round(known, 4)
+    function.round(known, 2)
+    assert function.round(known, 4, 2) == [4, 2]
+    assert function.round(known, 4, 2) == [4]
+
+
+def test_clients_of_other_shapes_speak_for_themselves():
+    known, function = KnownRecordings(), Scaled()
+    function.round(known, 4)
+    function.round(known, 2, dim=5)
+    assert function.round(known, 4) + function.round(known, 2, dim=5) == [4, 2]
+    recording, begun = Recording(function, known=known.begin()), len(function.calls)
+    for x in (torch.ones(4, 3), torch.ones(2, 5)):
+        recording(x)
+    assert function.calls[begun:] == [4, 2]
+
+
+def test_a_known_number_of_clients_steps_in_place_at_once():
+    known = KnownRecordings()
+
+    def function(x):
+        return [torch.cat([x[:, :2] * 2, x[:, 2:] * 3], 1)], None
+
+    for first in (True, False):
+        recording = Recording(function, known=known.begin())
+        recording(torch.ones(4, 3))
+        assert recording.can_step(torch.ones(2, 3)) == (not first)
+        assert recording.is_replayed(torch.ones(2, 3)) is (None if first else True)
+        if first:
+            recording(torch.ones(2, 3))
+    x = torch.ones(2, 3)
+    recording.step(x, lr=0.1)
+    torch.testing.assert_close(x, torch.tensor([[0.8, 0.8, 0.7]]).expand(2, 3))

@@ -35,7 +35,7 @@ def rounds(function, count, known, change=lambda k: None):
     replayed = []
     for k in range(count):
         change(k)
-        recording = Recording(function, known=known)
+        recording = Recording(function, known=known.begin())
         for _ in range(3):
             x = torch.randn(2)
             assert torch.equal(recording(x)[0][0], function(x)[0][0])
@@ -54,9 +54,9 @@ X = torch.ones(2)
 def test_a_function_that_does_the_same_is_known_from_round_to_round():
     known = KnownRecordings()
     assert rounds(Changing(), 1, known) == [True] * 3
-    _, replay = known.of(kind_of(X))
+    replay = known.of(kind_of(X)).replay
     assert rounds(Changing(), 2, known) == [True] * 6
-    assert known.of(kind_of(X))[1] is replay
+    assert known.of(kind_of(X)).replay is replay
 
 
 CHANGES = {
@@ -87,7 +87,7 @@ def test_what_draws_or_makes_tensors_of_pythons_numbers_is_recorded_in_every_rou
     for function in (lambda x: ([x + torch.rand(2)], None), lambda x: ([x + torch.tensor([1.0, 2.0])], None)):
         known = KnownRecordings()
         for _ in range(2):
-            recording = Recording(function, known=known)
+            recording = Recording(function, known=known.begin())
             recording(X)
             assert recording.replays
             assert not known.is_of_use(kind_of(X))
@@ -100,9 +100,9 @@ def test_a_function_that_begins_to_draw_draws_each_clients_numbers():
         return [x + torch.rand(2, 3) if draws else x + 1], None
 
     x, found = torch.zeros(2, 3), []
-    Recording(function, noise, known)(x)
+    Recording(function, noise, known.begin())(x)
     draws.append(1)
-    for kept in (known, None):
+    for kept in (known.begin(), None):
         recording = Recording(function, noise, kept)
         for step in range(3):
             noise.begin(Randomness((5, 7), step))
@@ -118,7 +118,7 @@ def test_other_threads_have_other_recordings():
     try:
         for count in (1, 2):
             torch.set_num_threads(count)
-            Recording(lambda x: ([x + 1], None), known=known)(X)
+            Recording(lambda x: ([x + 1], None), known=known.begin())(X)
     finally:
         torch.set_num_threads(threads)
     assert len(known) == 2
@@ -162,9 +162,9 @@ def test_other_second_results_are_not_known():
     def function(x):
         return [x + 1], list(names)
 
-    Recording(function, known=known)(torch.ones(2))
+    Recording(function, known=known.begin())(torch.ones(2))
     names.append("accuracy")
-    recording = Recording(function, known=known)
+    recording = Recording(function, known=known.begin())
     assert [recording(torch.ones(2))[1] for _ in range(2)] == [["loss", "accuracy"]] * 2
 
 
