@@ -30,7 +30,7 @@ from torch.nn import functional as F
 from fedlightning import FederatedLightningModule
 from fedlightning.algorithms import FedAvg
 from fedlightning.callbacks import RoundProgressBar
-from fedlightning.data import IID, FederatedDataModule, Federation, TensorData
+from fedlightning.data import IID, DirichletSizes, FederatedDataModule, Federation, TensorData
 from fedlightning.models import CNN, MLP, LeNet5, LogisticRegression, ResNet18
 from fedlightning.oracle import Auto, Sequential, Vectorized
 from fedlightning.participation import Uniform
@@ -177,18 +177,17 @@ HALF = {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
 
 
 class Samples(FederatedDataModule):
-    """Random samples, as many a client as a round takes."""
+    """Random samples, as many as a round takes."""
 
-    def __init__(self, job, clients):
-        super().__init__(
-            batch_size=job.batch, local_steps=job.steps, participation=Uniform(clients), rounds_per_epoch=1000
-        )
+    def __init__(self, job, clients, unequal):
+        super().__init__(batch_size=job.batch, local_epochs=1, participation=Uniform(clients), rounds_per_epoch=1000)
         self.job, self.clients = job, clients
+        self.split = DirichletSizes(clients, alpha=0.5, min_size=1) if unequal else IID(clients)
 
     def build(self):
         draw, n = torch.Generator().manual_seed(0), self.clients * self.job.batch * self.job.steps
         labels = torch.randint(0, self.job.labels, (n,), generator=draw)
-        return Federation(TensorData((self.job.inputs(n, draw), labels)), IID(self.clients).split(labels, seed=0))
+        return Federation(TensorData((self.job.inputs(n, draw), labels)), self.split.split(labels, seed=0))
 
 
 class PlainLoop:
@@ -244,7 +243,7 @@ def run(name, clients, args, rounds, warmup, with_loop=True, callbacks=()):
     """Seconds of our rounds and of the loop's without the warm-up, and the way that was taken."""
     job = JOBS[name]
     torch.manual_seed(0)
-    data, task = Samples(job, clients), job.task(oracle=ORACLES[args.oracle]())
+    data, task = Samples(job, clients, args.unequal), job.task(oracle=ORACLES[args.oracle]())
     loop = PlainLoop(job.task(), data, args.accelerator, args.precision) if with_loop else None
     turns = Alternate(loop)
     Trainer(
@@ -277,7 +276,7 @@ def measured_alone(name, clients, args):
     """What :func:`alone` finds in a process of its own."""
     command = [sys.executable, __file__, "--alone", name, "--clients", str(clients), "--oracle", args.oracle]
     command += ["--accelerator", args.accelerator, "--precision", args.precision, "--threads", str(args.threads)]
-    command += ["--rounds", str(args.rounds), "--warmup", str(args.warmup)]
+    command += ["--rounds", str(args.rounds), "--warmup", str(args.warmup), *(["--unequal"] if args.unequal else [])]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return done.stdout.splitlines()[-1]
 
@@ -299,6 +298,7 @@ def main():
     parser.add_argument("--threads", type=int, default=0, help="0 leaves torch's default")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--warmup", type=int, default=2)
+    parser.add_argument("--unequal", action="store_true", help="clients hold different numbers of samples")
     parser.add_argument("--no-memory", action="store_true", help="skip the memory measurement")
     parser.add_argument("--alone", help=argparse.SUPPRESS)
     args = parser.parse_args()

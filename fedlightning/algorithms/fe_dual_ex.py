@@ -33,7 +33,8 @@ from torch import Tensor
 from fedlightning.algorithms.base import Phase, Reply, relative_to
 from fedlightning.algorithms.fed_dual_avg import Change, Dual, FedDualAvg
 from fedlightning.core.errors import InvalidValueError
-from fedlightning.oracle.gradient import GradientOracle, Minibatch
+from fedlightning.oracle.gradient import GradientOracle
+from fedlightning.oracle.minibatch import Minibatch
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -15,13 +14,10 @@ from fedlightning.core.arrivals import Arrivals
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.federation.minibatches import repeat_last
 from fedlightning.federation.sources import PartSource, Source, WholeData
-from fedlightning.oracle.gradient import Minibatch
+from fedlightning.oracle.minibatch import Minibatch
 
 if TYPE_CHECKING:
     from fedlightning.federation.protocol import Invitation
-
-WORTH_A_SIZE = 32
-"""Steps after which a recording for fewer clients has paid."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +168,6 @@ class Chunk:
         self.steps = torch.tensor(counts, dtype=cohort.dtype, device=cohort.device)
         self.sizes = torch.tensor([member.size for member in members], dtype=cohort.dtype, device=cohort.device)
         self._longest = max(counts)
-        self._ragged = min(counts) < self._longest
         self._index = torch.stack([repeat_last(member.index, self._longest) for member in members]).to(cohort.device)
         whole = [member.whole.to(cohort.device) for member in members if member.whole is not None]
         self._whole: WholeData | None = None
@@ -196,20 +191,11 @@ class Chunk:
 
     def minibatches(self) -> Iterator[Minibatch]:
         """Give as many minibatches as the longest client has; clients with fewer are inactive in the last ones."""
-        computed = self._computed()
+        active, ends = None, {*self._counts}
         for k in range(self._longest):
-            yield Minibatch(self._at_step(k), self.steps > k if self._ragged else None, computed[k])
-
-    def _computed(self) -> list[Tensor | None]:
-        """Return, for each step, the places of the clients that are computed; None for all."""
-        sizes = computed_together(self._counts)
-        longest_first = sorted(range(len(self)), key=self._counts.__getitem__, reverse=True)
-        places = {
-            size: torch.tensor(sorted(longest_first[:size]), device=self.steps.device)
-            for size in set(sizes)
-            if size < len(self)
-        }
-        return [places.get(size) for size in sizes]
+            if k in ends:
+                active = self.steps > k
+            yield Minibatch(self._at_step(k), active)
 
     def full(self) -> Iterator[tuple[Tensor, Any]]:
         """Give all data of the clients, in groups of clients that have equally many samples.
@@ -233,24 +219,6 @@ class Chunk:
                 "Declare the phase with data='full' or 'both', or set batch_size to null."
             )
         yield torch.arange(len(self), device=self.steps.device), self._at_step(0)()
-
-
-def computed_together(counts: Sequence[int]) -> list[int]:
-    """Return how many clients are computed at each step: all that are active, and a few more to repeat few sizes.
-
-    A size is at most halved where that lasts long enough to pay for a recording of the smaller one.
-
-    Args:
-        counts: Number of steps of each client.
-    """
-    ascending, sizes, size = sorted(counts), [], len(counts)
-    for k in range(ascending[-1]):
-        if ascending[-1] - k >= WORTH_A_SIZE:
-            active = len(counts) - bisect_right(ascending, k)
-            while (size + 1) // 2 >= active and size > 1:
-                size = (size + 1) // 2
-        sizes.append(size)
-    return sizes
 
 
 class RoundBatch:

@@ -13,12 +13,13 @@ from torch import Tensor
 
 from fedlightning.core.tree import flatten, map_tensors, unflatten
 from fedlightning.federation.minibatches import repeat_last
+from fedlightning.oracle.minibatch import Gather, Rows
 
 Transform = Callable[[Any], Any]
 """Maps a gathered batch (leaves ``[..., B, ...]``) to the batch the objective sees, on the device."""
 
-AtStep = Callable[[int], Callable[[], Any]]
-"""Maps a step k to a function that gathers the minibatches of C clients at this step, leaves ``[C, B, ...]``."""
+AtStep = Callable[[int], Gather]
+"""Maps a step k to a function that gathers the minibatches of C clients, or of some, at this step."""
 
 WholeData = Callable[[Sequence[int]], Any]
 """Maps places of clients that have n samples each to all of these samples, leaves ``[places, n, ...]``."""
@@ -87,9 +88,8 @@ class TensorSource(Source):
 
     def minibatches(self, index: Tensor, keep: bool = False) -> AtStep:
         """Gather step by step, so that the samples of a step stay in the processor's caches until they are used."""
-        clients, steps, batch = index.shape
-        rows = index.transpose(0, 1).reshape(steps, -1).unbind()
-        return lambda k: partial(self._rows, rows[k], (clients, batch))
+        at_step = index.transpose(0, 1).contiguous().unbind()
+        return lambda k: partial(self._minibatch, at_step[k])
 
     def minibatches_and_all(
         self, index: Tensor, whole: Sequence[Tensor], keep: bool = False
@@ -99,13 +99,14 @@ class TensorSource(Source):
 
     def gather(self, index: Tensor) -> Any:
         """Return the samples at ``index [...]``, leaves ``[..., *sample]``."""
-        return self._rows(index.reshape(-1), index.shape)
-
-    def _rows(self, rows: Tensor, shape: Sequence[int]) -> Any:
-        """Return the samples in ``rows [n]``, leaves ``[*shape, *sample]`` where the shape has n elements."""
-        batch = [leaf.index_select(0, rows).unflatten(0, shape) for leaf in self._leaves]
+        rows = index.reshape(-1)
+        batch = [leaf.index_select(0, rows).view(*index.shape, *leaf.shape[1:]) for leaf in self._leaves]
         samples = unflatten(batch, self._structure)
         return samples if self.transform is None else self.transform(samples)
+
+    def _minibatch(self, index: Tensor, rows: Rows | None = None) -> Any:
+        """Return the samples of some clients, of all if None, at ``index [C, B]``."""
+        return self.gather(index if rows is None else index[rows.index])
 
 
 class MixedSource(Source):
@@ -191,7 +192,7 @@ class LoadedSource(Source):
             ascending, order = positions.cpu().sort()
             local.append(order[torch.searchsorted(ascending, minibatches)])
 
-        def step(k: int) -> Callable[[], Any]:
+        def step(k: int) -> Gather:
             def pick(*leaves: Tensor) -> Tensor:
                 return self._move(torch.stack([leaf[own[k]] for leaf, own in zip(leaves, local, strict=True)]))
 
@@ -251,10 +252,10 @@ class PartSource(Source):
         assert everything is not None
         return self.minibatches(index), lambda places: everything([self._places.start + place for place in places])
 
-    def _part_of(self, gather: Callable[[], Any]) -> Any:
-        return map_tensors(lambda leaf: leaf[self._places], gather())
+    def _part_of(self, gather: Gather, rows: Rows | None = None) -> Any:
+        return _given(map_tensors(lambda leaf: leaf[self._places], gather()), rows)
 
 
-def _given(samples: Any) -> Any:
-    """Return samples that are at hand already."""
-    return samples
+def _given(samples: Any, rows: Rows | None = None) -> Any:
+    """Return samples that are at hand already, those of some clients or of all."""
+    return samples if rows is None else rows.of(samples)

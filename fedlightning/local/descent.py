@@ -18,7 +18,8 @@ from fedlightning.local.clipping import Clip, clipped
 from fedlightning.local.optimizers import LocalOptimizer, OptimizerSteps
 
 if TYPE_CHECKING:
-    from fedlightning.oracle.gradient import GradientOracle, Minibatch
+    from fedlightning.oracle.gradient import GradientOracle
+    from fedlightning.oracle.minibatch import Minibatch
 
 Direction = Callable[[Tensor, Tensor], Tensor]
 """``(w [S, d], g [S, d]) -> [S, d]``: maps clients' points and operators to the directions that are subtracted."""

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from fedlightning.core.seeding import derive_seed
 from fedlightning.core.tree import map_tensors
-from fedlightning.oracle.gradient import GradientOracle, Minibatch
+from fedlightning.oracle.gradient import GradientOracle
+from fedlightning.oracle.minibatch import Minibatch
 
 
 def steps_until_heads(p: float, seed: int, t: int) -> int:

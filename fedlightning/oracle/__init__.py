@@ -2,7 +2,8 @@
 
 from fedlightning.oracle.auto import Auto
 from fedlightning.oracle.base import ClientBatching, Cost, Evaluate, Evaluation
-from fedlightning.oracle.gradient import GradientOracle, Minibatch
+from fedlightning.oracle.gradient import GradientOracle
+from fedlightning.oracle.minibatch import Minibatch
 from fedlightning.oracle.objective import Autocast, BatchedError, Objective, ObjectiveError
 from fedlightning.oracle.sequential import Sequential
 from fedlightning.oracle.vectorized import Vectorized

@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from fedlightning.oracle.minibatch import Rows
 from fedlightning.oracle.objective import Objective
 from fedlightning.oracle.randomness import Randomness
 
@@ -43,16 +44,19 @@ class Evaluation:
         """Return all tensors, the operator first, and the names of the scalars, which come last."""
         return [self.g, self.g_personal, self.buffers, self.loss, *self.scalars.values()], [*self.scalars]
 
-    def among(self, places: Tensor, num_clients: int) -> Evaluation:
+    def among(self, rows: Rows, num_clients: int) -> Evaluation:
         """Return the evaluation as that of some among S clients; the others have zeros.
 
         Args:
-            places: ``[R]``, places of the evaluated clients.
+            rows: The evaluated clients.
             num_clients: S.
         """
 
         def wide(values: Tensor) -> Tensor:
-            return values.new_zeros((num_clients, *values.shape[1:])).index_copy_(0, places, values)
+            whole = values.new_zeros((num_clients, *values.shape[1:]))
+            if values.numel():
+                whole[rows.index] = values
+            return whole
 
         scalars = {name: wide(values) for name, values in self.scalars.items()}
         return Evaluation(wide(self.g), wide(self.g_personal), wide(self.buffers), wide(self.loss), scalars)
@@ -113,6 +117,15 @@ class StepsInPlace(Protocol):
         Returns:
             A context with the function that takes each step.
         """
+
+
+@runtime_checkable
+class PrefersFewNumbers(Protocol):
+    """Computes operators at a cost for every number of clients, such as a recording."""
+
+    @property
+    def steps_a_number(self) -> int:
+        """Return after how many steps it has paid to compute another number of clients than before."""
 
 
 Move = Callable[[Tensor, Tensor], Tensor]

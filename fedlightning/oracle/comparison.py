@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedlightning.core.tree import map_tensors
 from fedlightning.oracle.base import ROUNDED_ALIKE, ClientBatching, Evaluate, Evaluation, StepsInPlace
+from fedlightning.oracle.minibatch import Rows
 from fedlightning.oracle.objective import Objective
 from fedlightning.oracle.randomness import Randomness, python_generators_restored
 from fedlightning.oracle.sequential import Sequential
@@ -112,10 +113,9 @@ class Comparison:
     def watch(self, context: AbstractContextManager[Any]) -> None:
         """Evaluate the first step of the first client plainly once more, in a context that sees its operations."""
         w, v, b, data, randomness = next(self._points(1))
-        first = torch.zeros(1, dtype=torch.long, device=self._device)
-        own = map_tensors(lambda leaf: leaf[:1], data)
+        first = Rows.at([0], self._device)
         with self._leaving_no_trace(), context:
-            _at(Sequential().evaluator(self._objective, 1), (w[:1], v[:1], b[:1], own, randomness.of(first)))
+            _at(Sequential().evaluator(self._objective, 1), (*first.of((w, v, b, data)), randomness.of([0])))
 
     def difference(self, oracle: ClientBatching, tolerance: Tolerance) -> str | None:
         """Describe in one line what differs between an oracle and plain evaluation, beyond rounding; None if nothing.

@@ -25,7 +25,12 @@ class CompiledEvaluate:
     """Computes the operators of S clients by a compiled function, alone or within several local steps.
 
     Functions are compiled once an objective: they outlive chunks and rounds.
+
+    Attributes:
+        steps_a_number: Steps after which it has paid to compile them for another number of clients.
     """
+
+    steps_a_number = 32
 
     def __init__(self, objective: Objective, gradient: Gradient, explain: Callable[[Exception], Exception]) -> None:
         """Prepare to compile at the first call.

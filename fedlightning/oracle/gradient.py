@@ -2,51 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, Protocol, overload
 
 import torch
 from torch import Tensor
 
-from fedlightning.core.tree import map_tensors
-from fedlightning.oracle.base import Blocks, Evaluate, Evaluation, Move, StepsInPlace, apart
+from fedlightning.oracle.base import Blocks, Evaluate, Evaluation, Move, PrefersFewNumbers, StepsInPlace, apart
 from fedlightning.oracle.compiled import STEPS_TOGETHER, CompiledEvaluate
+from fedlightning.oracle.minibatch import Minibatch, Rows, with_fewer_computed
 from fedlightning.oracle.objective import ObjectiveError
 from fedlightning.oracle.randomness import EvaluationSeeds, Randomness
 from fedlightning.oracle.tally import Tally
-
-
-@dataclass(frozen=True)
-class Minibatch:
-    """Holds one minibatch of every client of a chunk, whose samples are gathered when they are first asked for.
-
-    Attributes:
-        gather: Gathers the samples.
-        active: ``[S]`` bool, False for a client that has no more minibatches; None if all have.
-        computed: ``[R]``, places of the clients whose gradients are computed: all that are active, and perhaps others;
-            None for all. The gradients of the rest are zero.
-    """
-
-    gather: Callable[[], Any]
-    active: Tensor | None = None
-    computed: Tensor | None = None
-
-    @classmethod
-    def of(cls, data: Any) -> Minibatch:
-        """Return a minibatch of every client, with samples that are at hand."""
-        return cls(lambda: data)
-
-    @cached_property
-    def data(self) -> Any:
-        """Return the samples in the data set's structure, leaves ``[S, B, ...]``."""
-        return self.gather()
-
-    def keep(self, new: Tensor, old: Tensor) -> Tensor:
-        """Return ``new [S, ...]``, but ``old`` for clients that have no more minibatches."""
-        return new if self.active is None else torch.where(self.active[:, None], new, old)
 
 
 class ClientData(Protocol):
@@ -112,6 +80,7 @@ class GradientOracle:
         self.full_calls = 0
         self.steps_together = STEPS_TOGETHER if isinstance(evaluate, CompiledEvaluate) else 0
         self._in_place = evaluate if isinstance(evaluate, StepsInPlace) else None
+        self._steps_a_number = evaluate.steps_a_number if isinstance(evaluate, PrefersFewNumbers) else 1
         self._averaged = averaged
         self._no_block = buffers.new_empty((len(data), 0))  # made once: it takes as long as a product
         self._shared_alone: Blocks = "both" if personal is None else "shared"  # one block cannot be left out
@@ -125,7 +94,7 @@ class GradientOracle:
 
     def batches(self) -> Iterator[Minibatch]:
         """Yield K minibatches of every client, from the first one again at every call."""
-        return self._data.minibatches()
+        return with_fewer_computed(self._data.minibatches(), self.steps, self._steps_a_number)
 
     def pairs(self) -> Iterator[tuple[Minibatch, Minibatch]]:
         """Yield two minibatches for each local step, for phases with ``draws=2``."""
@@ -170,17 +139,25 @@ class GradientOracle:
         Returns:
             The first minibatch on which no step was taken; None if there are no more.
         """
-        if self._in_place is None or isinstance(lr, Tensor):
-            return next(batches, None)
-        with self._in_place.steps_in_place(w, _given(v, self._no_block), self._shared_alone, lr) as step:
-            for batch in batches:
-                if batch.active is not None or batch.computed is not None:
-                    return batch
-                result = step(self.buffers, batch.data, self._seeds.next())
-                if result is None:
-                    return batch
-                self._count(result, None)
-        return None
+        in_place, own, batch = self._in_place, _given(v, self._no_block), next(batches, None)
+        if in_place is None or isinstance(lr, Tensor):
+            return batch
+        while batch is not None and not batch.computes_idle:
+            rows = batch.computed
+            point = _some(w, rows)
+            with (
+                _places_of(rows),
+                _written_back(point, w, rows),
+                in_place.steps_in_place(point, _some(own, rows), self._shared_alone, lr) as step,
+            ):
+                while batch is not None and batch.computed is rows and not batch.computes_idle:
+                    drawn = _drawn_by(rows, self._seeds.next())
+                    result = step(_some(self.buffers, rows), batch.computed_data, drawn)
+                    if result is None:
+                        return batch
+                    self._count(result, batch, rows)
+                    batch = next(batches, None)
+        return batch
 
     def take_steps(self, w: Tensor, v: Tensor | None, batches: Sequence[Minibatch], move: Move) -> Tensor:
         """Take one step on each of several minibatches in one compiled function; see :attr:`steps_together`.
@@ -197,8 +174,8 @@ class GradientOracle:
         assert isinstance(self._evaluate, CompiledEvaluate)
         own, gathers = _given(v, self._no_block), [batch.gather for batch in batches]
         results = self._evaluate.steps(w, own, self.buffers, gathers, self._shared_alone, move, self._seeds.next())
-        for result in results:
-            self._count(result, None)
+        for result, batch in zip(results, batches, strict=True):
+            self._count(result, batch)
         return results[-1].g
 
     def personal_gradient(self, w: Tensor, v: Tensor, batch: Minibatch) -> Tensor:
@@ -291,15 +268,22 @@ class GradientOracle:
 
     def _evaluated(self, w: Tensor, v: Tensor, batch: Minibatch, blocks: Blocks) -> Evaluation:
         found = evaluate_minibatch(self._evaluate, batch, w, v, self.buffers, blocks, self._seeds.next())
-        result = replace(apart(found, w, v), buffers=batch.keep(found.buffers, self.buffers))
-        self._count(result, batch.active)
+        result = apart(found, w, v)
+        self._count(result, batch)
         return result
 
-    def _count(self, result: Evaluation, active: Tensor | None) -> None:
-        """Take note of an evaluation of the clients ``active [S]``, all if None."""
-        self._seeds.advance(active)
-        self.buffers = result.buffers
-        self.tally.add({"loss": result.loss, **result.scalars}, active)
+    def _count(self, result: Evaluation, batch: Minibatch, rows: Rows | None = None) -> None:
+        """Take note of an evaluation on a minibatch, of all clients or of active ones alone."""
+        self._seeds.advance(batch.active)
+        values = {"loss": result.loss, **result.scalars}
+        if rows is None:
+            self.buffers = batch.keep(result.buffers, self.buffers)
+            self.tally.add(values, batch.active)
+            return
+        if self.buffers.shape[1]:
+            self.buffers = self.buffers.clone()
+            self.buffers[rows.index] = result.buffers
+        self.tally.add(values, rows=rows)
 
     def _on_all_data(self, w: Tensor, v: Tensor | None) -> Evaluation:
         self.full_calls += 1
@@ -308,14 +292,34 @@ class GradientOracle:
 
 
 @contextmanager
-def _places_of(places: Tensor) -> Iterator[None]:
+def _written_back(point: Tensor, w: Tensor, rows: Rows | None) -> Iterator[None]:
+    """Bring rows of ``w [S, d]`` up to date with ``point`` in the end, should that be a copy of them."""
+    try:
+        yield
+    finally:
+        if rows is not None and isinstance(rows.index, Tensor):
+            w[rows.index] = point
+
+
+@contextmanager
+def _places_of(rows: Rows | None) -> Iterator[None]:
     """Let an error that is about one of some clients tell the client's place in the chunk."""
     try:
         yield
     except ObjectiveError as error:
-        if error.place is not None:
-            error.place = int(places[error.place])
+        if error.place is not None and rows is not None:
+            error.place = rows.places[error.place]
         raise
+
+
+def _some(values: Tensor, rows: Rows | None) -> Tensor:
+    """Return some rows of a tensor, all if None."""
+    return values if rows is None else values[rows.index]
+
+
+def _drawn_by(rows: Rows | None, randomness: Randomness) -> Randomness:
+    """Return the random numbers of some clients, of all if None."""
+    return randomness if rows is None else randomness.of(rows.places)
 
 
 def _given(*blocks: Tensor | None) -> Tensor:
@@ -343,20 +347,11 @@ def evaluate_minibatch(
         blocks: The gradients to compute.
         randomness: Each client's random numbers.
     """
-    places = batch.computed
-    if places is None:
-        return evaluate(w, v, buffers, batch.data, blocks, randomness)
-    data = map_tensors(lambda leaf: leaf[places], batch.data)
-    with _places_of(places):
-        part = evaluate(w[places], v[places], buffers[places], data, blocks, randomness.of(places))
-    return part.among(places, len(w))
-
-
-def _rows(places: Tensor) -> Tensor | slice:
-    """Return places as a slice, for which nothing is copied, if they follow each other."""
-    listed = places.tolist()
-    whole = range(listed[0], listed[0] + len(listed))
-    return slice(whole.start, whole.stop) if listed == list(whole) else places
+    rows = batch.computed
+    with _places_of(rows):
+        own = _some(w, rows), _some(v, rows), _some(buffers, rows)
+        part = evaluate(*own, batch.computed_data, blocks, _drawn_by(rows, randomness))
+    return part if rows is None else part.among(rows, len(w))
 
 
 def evaluate_all_data(
@@ -379,10 +374,11 @@ def evaluate_all_data(
     g, g_v = torch.empty_like(w), torch.empty_like(v)
     values: dict[str, Tensor] = {}
     for places, group in data.full():
-        rows = _rows(places)
-        with _places_of(places):
-            result = evaluate(w[rows], v[rows], buffers[rows], group, "both", randomness.of(places))
-        g[rows], g_v[rows] = result.g, result.g_personal
+        rows = Rows.at(places.tolist(), w.device)
+        own = _some(w, rows), _some(v, rows), _some(buffers, rows)
+        with _places_of(rows):
+            result = evaluate(*own, group, "both", randomness.of(rows.places))
+        g[rows.index], g_v[rows.index] = result.g, result.g_personal
         for name, value in {"loss": result.loss, **result.scalars}.items():
-            values.setdefault(name, value.new_empty(len(w)))[rows] = value
+            values.setdefault(name, value.new_empty(len(w)))[rows.index] = value
     return Evaluation(g, g_v, buffers, values.pop("loss"), values)

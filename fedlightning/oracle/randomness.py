@@ -42,7 +42,13 @@ class LateDrawError(FedlightningError, RuntimeError):
 class Randomness:
     """Gives the seeds of the random numbers of S clients in one evaluation."""
 
-    def __init__(self, client_seeds: Sequence[int], steps: int, missed: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        client_seeds: Sequence[int],
+        steps: int,
+        missed: Tensor | None = None,
+        places: Sequence[int] | None = None,
+    ) -> None:
         """Identify the evaluation.
 
         Args:
@@ -50,23 +56,21 @@ class Randomness:
             steps: Number of earlier evaluations of this chunk.
             missed: How many of the earlier evaluations each client took no part in, ``[S]``; None if no client missed
                 any.
+            places: Places of the clients whose numbers are drawn; None for all.
         """
         self._clients = client_seeds
         self._steps = steps
         self._missed = missed
+        self._places = range(len(client_seeds)) if places is None else places
 
     def seeds(self) -> list[int]:
         """Return one seed for each client."""
         missed = [0] * len(self._clients) if self._missed is None else self._missed.tolist()
-        return [
-            derive_seed(client, self._steps - int(absent)) for client, absent in zip(self._clients, missed, strict=True)
-        ]
+        return [derive_seed(self._clients[place], self._steps - int(missed[place])) for place in self._places]
 
-    def of(self, rows: Tensor) -> Randomness:
-        """Return the randomness of some of the clients, given their places in the chunk."""
-        places = rows.tolist()
-        missed = None if self._missed is None else self._missed[rows]
-        return Randomness([self._clients[place] for place in places], self._steps, missed)
+    def of(self, places: Sequence[int]) -> Randomness:
+        """Return the randomness of some of the clients, given their places among these."""
+        return Randomness(self._clients, self._steps, self._missed, [self._places[place] for place in places])
 
 
 class EvaluationSeeds:
@@ -85,6 +89,8 @@ class EvaluationSeeds:
         self._client_seeds = client_seeds
         self._evaluations = 0
         self._missed: Tensor | None = None  # [S], None while every client took part in all evaluations
+        self._active: Tensor | None = None  # in the last evaluation
+        self._absent: Tensor | None = None  # 1 for the others
 
     def next(self) -> Randomness:
         """Return the random numbers of the next evaluation, the same ones until :meth:`advance` is called."""
@@ -97,9 +103,11 @@ class EvaluationSeeds:
             active: ``[S]`` bool, the clients that took part; None if all did.
         """
         self._evaluations += 1
-        if active is not None:
-            absent = active.logical_not().long()
-            self._missed = absent if self._missed is None else self._missed + absent
+        if active is None:
+            return
+        if self._absent is None or self._active is not active:
+            self._active, self._absent = active, active.logical_not().long()
+        self._missed = self._absent if self._missed is None else self._missed + self._absent
 
     def generators(self) -> list[torch.Generator]:
         """Return new generators on the CPU, one a client, that do not depend on the evaluations so far."""
@@ -210,7 +218,7 @@ class NoiseOfOne(threading.local):
         if self._generator is None or self._generator.device != device:
             self._generator, self._seeded = torch.Generator(device), False
         if not self._seeded:
-            (seed,) = self._randomness.of(torch.tensor([self._place])).seeds()
+            (seed,) = self._randomness.of([self._place]).seeds()
             self._generator.manual_seed(seed)
             self._seeded = True
         return _drawing(func)(args, kwargs, self._generator)

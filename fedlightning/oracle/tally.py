@@ -3,11 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from fedlightning.oracle.minibatch import Rows
 from fedlightning.oracle.objective import ObjectiveError
+
+
+@dataclass
+class _Evaluations:
+    """Holds what the objective returned in evaluations that follow each other, of the same clients.
+
+    Attributes:
+        rows: The clients; None for all.
+        values: By name, ``[R]`` an evaluation.
+        active: ``[R]`` bool an evaluation, for whom it counts.
+    """
+
+    rows: Rows | None
+    values: dict[str, list[Tensor]] = field(default_factory=dict)
+    active: list[Tensor] = field(default_factory=list)
 
 
 class Tally:
@@ -22,20 +39,26 @@ class Tally:
         Args:
             like: ``[S]``, of the device and the dtype in which evaluations are counted.
         """
-        self._values: dict[str, list[Tensor]] = {}
-        self._active: list[Tensor] = []
-        self._everyone = torch.ones_like(like)
+        self._like = like
+        self._everyone = torch.ones_like(like, dtype=torch.bool)
+        self._parts: list[_Evaluations] = []
 
-    def add(self, values: Mapping[str, Tensor], active: Tensor | None = None) -> None:
+    def add(self, values: Mapping[str, Tensor], active: Tensor | None = None, rows: Rows | None = None) -> None:
         """Count one evaluation.
 
         Args:
-            values: Loss and scalars by name, ``[S]`` each.
-            active: ``[S]`` bool, the clients for whom the evaluation counts; None for all.
+            values: Loss and scalars by name, ``[R]`` each.
+            active: ``[R]`` bool, the clients for whom the evaluation counts; None for all that were evaluated.
+            rows: The R clients that were evaluated; None for all.
         """
+        if not self._parts or self._parts[-1].rows is not rows:
+            self._parts.append(_Evaluations(rows))
+        part = self._parts[-1]
         for name, value in values.items():
-            self._values.setdefault(name, []).append(value)
-        self._active.append(self._everyone if active is None else active.to(self._everyone))
+            part.values.setdefault(name, []).append(value)
+        if active is None:
+            active = self._everyone if rows is None else self._everyone[: len(rows)]
+        part.active.append(active)
 
     def means(self) -> dict[str, Tensor]:
         """Return each client's mean values by name, ``[S]`` each; NaN for clients without an evaluation.
@@ -43,23 +66,30 @@ class Tally:
         Raises:
             ObjectiveError: If the objective returned a value in some evaluations only.
         """
-        if not self._active:
-            return {}
-        active = torch.stack(self._active)
-        count = active.sum(0)
-        for name, values in self._values.items():
-            if len(values) != len(active):
-                raise ObjectiveError(
-                    f"objective returned '{name}' in {len(values)} of {len(active)} evaluations of a round. Return the "
-                    "same keys every time, e.g. with the value 0."
-                )
-        return {
-            name: torch.where(active > 0, torch.stack(values), 0.0).sum(0) / count
-            for name, values in self._values.items()
-        }
+        self._require_all_names()
+        count, sums = torch.zeros_like(self._like), dict[str, Tensor]()
+        for part in self._parts:
+            active = torch.stack(part.active)
+            place = slice(None) if part.rows is None else part.rows.index
+            count[place] += active.sum(0, dtype=count.dtype)
+            for name, values in part.values.items():
+                added = torch.where(active, torch.stack(values), 0.0).sum(0)
+                sums.setdefault(name, added.new_zeros(len(count)))[place] += added
+        return {name: total / count for name, total in sums.items()}
 
     def counted(self) -> Tensor:
         """Return which clients have an evaluation that counts, ``[S]`` bool."""
-        if self._active and self._active[0] is self._everyone:
-            return self._everyone > 0
-        return torch.stack([torch.zeros_like(self._everyone), *self._active]).sum(0) > 0
+        counted = torch.zeros_like(self._everyone)
+        for part in self._parts:
+            counted[slice(None) if part.rows is None else part.rows.index] |= torch.stack(part.active).any(0)
+        return counted
+
+    def _require_all_names(self) -> None:
+        evaluations = sum(len(part.active) for part in self._parts)
+        for name in dict.fromkeys(name for part in self._parts for name in part.values):
+            found = sum(len(part.values.get(name, ())) for part in self._parts)
+            if found != evaluations:
+                raise ObjectiveError(
+                    f"objective returned '{name}' in {found} of {evaluations} evaluations of a round. Return the "
+                    "same keys every time, e.g. with the value 0."
+                )

@@ -53,6 +53,12 @@ GROWN_BYTES = 4 * CACHE_BYTES
 MIN_CALLS_TO_RECORD = 3
 """Recording costs less than two replays save."""
 
+STEPS_A_RECORDING = 32
+"""Steps after which a recording that serves one round has paid, where a client's step takes little time."""
+
+LARGE_BYTES = 2**18
+"""Points from which on it always pays to leave out a client."""
+
 BATCHABLE_ATTENTION = partial(sdpa_kernel, SDPBackend.MATH)
 """The fused attention kernels have no batching rule: vmap would run them client by client."""
 
@@ -190,11 +196,18 @@ class Vectorized(ClientBatching):
 
 
 class _VectorizedEvaluate:
-    """Computes operators in one of the ways, and says in the user's words what is wrong if that fails."""
+    """Computes operators in one of the ways, and says in the user's words what is wrong if that fails.
+
+    Attributes:
+        steps_a_number: See :class:`~fedlightning.oracle.base.PrefersFewNumbers`.
+    """
 
     def __init__(self, objective: Objective, backward: Backward | None, noise: ClientNoise, compute: Evaluate) -> None:
         self._objective, self._backward = objective, backward
         self._noise, self._compute = noise, compute
+        is_kept = objective.draws is False and objective.autocast.on_cpu
+        is_dear = isinstance(compute, Recorded) and not is_kept and objective.point_bytes < LARGE_BYTES
+        self.steps_a_number = STEPS_A_RECORDING if is_dear else 1
 
     def __call__(
         self, w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks = "both", randomness: Randomness | None = None

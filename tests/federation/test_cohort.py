@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch.utils.data import TensorDataset
 
-from fedlightning import FederatedDataModule
-from fedlightning.algorithms import SCAFFOLD, FedAvg, Phase
+from fedlightning.algorithms import FedAvg, Phase
 from fedlightning.data import RoundLoader
-from fedlightning.federation.cohort import Cohort, computed_together
-from fedlightning.oracle import Sequential, Vectorized
+from fedlightning.federation.cohort import Cohort
 from tests.support.federations import rounds_of
 from tests.support.four_clients import CPU, SIZES, everything_dealt, federation
-from tests.support.small import Line, trainer
 
 
 def test_chunks_deal_the_same_minibatches():
@@ -122,38 +118,3 @@ def test_chunks_are_about_equal(size, sizes):
     chunks = list(batch.cohorts[0].chunks(size))
     assert [len(chunk) for chunk in chunks] == sizes
     assert [client for chunk in chunks for client in chunk.ids] == list(range(10))
-
-
-@pytest.mark.parametrize(
-    ("counts", "expected"),
-    [
-        ([3, 3], [2] * 3),
-        ([40, 1, 1, 1], [4] + [1] * 39),
-        ([31, 1, 1, 1], [4] * 31),  # ends too soon to pay
-        ([60, 30, 20, 2, 2, 2], [6] * 2 + [3] * 18 + [2] * 40),
-        ([50, 44, 2, 2], [4] * 2 + [2] * 48),
-        ([1], [1]),
-    ],
-)
-def test_as_few_clients_are_computed_as_pays(counts, expected):
-    found = computed_together(counts)
-    assert found == expected
-    assert all(size >= sum(count > k for count in counts) for k, size in enumerate(found))
-
-
-def test_clients_without_further_minibatches_are_not_computed():
-    """Four clients, of which one has many more samples: the same points and losses as one by one, dropout included."""
-    sizes, draw = [4, 120, 8, 3], torch.Generator().manual_seed(0)
-    sets = [TensorDataset(torch.randn(n, 6, generator=draw), torch.randn(n, generator=draw)) for n in sizes]
-    ends = []
-    for oracle in (Sequential(), Vectorized(chunk_size=4), Vectorized(chunk_size=4, replay=False)):
-        torch.manual_seed(0)
-        task = Line(SCAFFOLD(0.05), oracle=oracle).double()
-        data = FederatedDataModule.from_datasets(sets, batch_size=4, local_epochs=1, rounds_per_epoch=2)
-        trained = trainer(max_steps=2, precision="64-true")
-        trained.fit(task, data)
-        ends.append(
-            (torch.nn.utils.parameters_to_vector(task.parameters()).detach(), trained.callback_metrics["train_loss"])
-        )
-    for end in ends[1:]:
-        torch.testing.assert_close(end, ends[0])

@@ -9,7 +9,8 @@ from torch import nn
 from fedlightning.algorithms import FedAvg
 from fedlightning.federation.cohort import RoundBatch
 from fedlightning.oracle import ObjectiveError, Sequential, Vectorized
-from fedlightning.oracle.gradient import GradientOracle, Minibatch
+from fedlightning.oracle.gradient import GradientOracle
+from fedlightning.oracle.minibatch import Minibatch, Rows
 from tests.support.cohorts import NETS, S, classify, setting
 from tests.support.federations import loop_for, quadratic, rounds_of
 from tests.support.finite_sums import Samples, evaluate, finite_sum
@@ -126,7 +127,7 @@ def test_an_error_of_one_client_names_its_place_in_the_chunk(full):
     samples = Some(finite_sum(), 1)
     oracle = GradientOracle(samples, fails, torch.empty(len(samples), 0))
     w = torch.zeros(len(samples), 1)
-    batch = Minibatch(lambda: torch.zeros(len(samples), 1), computed=torch.tensor([0, 2]))
+    batch = Minibatch(lambda rows: torch.zeros(len(rows), 1), computed=Rows.at([0, 2], torch.device("cpu")))
     with pytest.raises(ObjectiveError) as caught:
         _ = oracle.full(w) if full else oracle(w, batch)
     assert caught.value.place == 2

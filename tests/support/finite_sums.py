@@ -6,7 +6,8 @@ import torch
 
 from fedlightning.local import Subproblem
 from fedlightning.oracle.base import Evaluation
-from fedlightning.oracle.gradient import GradientOracle, Minibatch
+from fedlightning.oracle.gradient import GradientOracle
+from fedlightning.oracle.minibatch import Minibatch
 
 DIM, CLIENTS, SAMPLES = 4, 3, 8
 

@@ -19,7 +19,7 @@ from fedlightning.federation.protocol import Answer, Request
 from fedlightning.federation.validation import tensors_of
 from fedlightning.oracle import GradientOracle
 from fedlightning.oracle.base import Blocks, Evaluation
-from fedlightning.oracle.gradient import Minibatch
+from fedlightning.oracle.minibatch import Minibatch
 from fedlightning.oracle.randomness import Randomness
 
 

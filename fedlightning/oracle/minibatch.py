@@ -1,0 +1,131 @@
+"""Minibatches of a chunk of clients, and for which of the clients they are computed."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from fedlightning.core.tree import map_tensors
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Tells which rows of tensors ``[S, ...]`` are meant.
+
+    Attributes:
+        places: The rows, ascending.
+        index: The same as a slice, for which nothing is copied, if they follow each other; else as a tensor.
+    """
+
+    places: Sequence[int]
+    index: slice | Tensor
+
+    @classmethod
+    def at(cls, places: Sequence[int], device: torch.device) -> Rows:
+        """Return the rows at ascending places, for tensors on ``device``."""
+        whole = range(places[0], places[0] + len(places))
+        follow = list(places) == list(whole)
+        return cls(places, slice(whole.start, whole.stop) if follow else torch.tensor(places, device=device))
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def of(self, samples: Any) -> Any:
+        """Return these rows of tensors in any structure, leaves ``[R, ...]``."""
+        return map_tensors(lambda leaf: leaf[self.index], samples)
+
+
+class Gather(Protocol):
+    """The signature of functions that gather one minibatch of every client."""
+
+    def __call__(self, rows: Rows | None = None) -> Any:
+        """Return the samples of some clients, leaves ``[R, B, ...]``; of all, ``[S, B, ...]``, if ``rows`` is None."""
+
+
+@dataclass(frozen=True)
+class Minibatch:
+    """Holds one minibatch of every client of a chunk, whose samples are gathered when they are first asked for.
+
+    Attributes:
+        gather: Gathers the samples.
+        active: ``[S]`` bool, False for a client that has no more minibatches; None if all have.
+        computed: The clients whose gradients are computed: all that are active, and perhaps others; None for all. The
+            gradients of the rest are zero.
+        computes_idle: Whether others are among them.
+    """
+
+    gather: Gather
+    active: Tensor | None = None
+    computed: Rows | None = None
+    computes_idle: bool = False
+
+    @classmethod
+    def of(cls, data: Any) -> Minibatch:
+        """Return a minibatch of every client, with samples that are at hand."""
+        return cls(lambda rows=None: data if rows is None else rows.of(data))
+
+    @cached_property
+    def data(self) -> Any:
+        """Return the samples of all clients in the data set's structure, leaves ``[S, B, ...]``."""
+        return self.gather()
+
+    @cached_property
+    def computed_data(self) -> Any:
+        """Return the samples of the clients that are computed, leaves ``[R, B, ...]``."""
+        return self.data if self.computed is None else self.gather(self.computed)
+
+    def keep(self, new: Tensor, old: Tensor) -> Tensor:
+        """Return ``new [S, ...]``, but ``old`` for clients that have no more minibatches."""
+        return new if self.active is None else torch.where(self.active[:, None], new, old)
+
+
+def with_fewer_computed(batches: Iterable[Minibatch], steps: Tensor, steps_a_number: int) -> Iterator[Minibatch]:
+    """Yield minibatches that are computed for few clients beside the active ones.
+
+    Args:
+        batches: The clients' minibatches.
+        steps: ``[S]``, how many minibatches each client has.
+        steps_a_number: As for :func:`computed_together`.
+    """
+    at_step: list[tuple[Rows | None, bool]] = []
+    for k, batch in enumerate(batches):
+        if batch.active is None:
+            yield batch
+            continue
+        at_step = at_step or _computed([int(count) for count in steps.tolist()], steps_a_number, steps.device)
+        rows, with_idle = at_step[k]
+        yield Minibatch(batch.gather, batch.active, rows, with_idle)
+
+
+def _computed(counts: Sequence[int], steps_a_number: int, device: torch.device) -> list[tuple[Rows | None, bool]]:
+    """Return for each step which clients are computed, None for all, and whether idle ones are among them."""
+    longest_first = sorted(range(len(counts)), key=counts.__getitem__, reverse=True)
+    numbers, active = (computed_together(counts, steps) for steps in (steps_a_number, 1))
+    rows = {number: Rows.at(sorted(longest_first[:number]), device) for number in set(numbers) if number < len(counts)}
+    return [(rows.get(number), number > least) for number, least in zip(numbers, active, strict=True)]
+
+
+def computed_together(counts: Sequence[int], steps_a_number: int) -> list[int]:
+    """Return how many clients are computed at each step: those that are active, and a few more to repeat few numbers.
+
+    Args:
+        counts: Number of steps of each client.
+        steps_a_number: Steps after which it has paid to compute another number of clients than before. If that is more
+            than one, a number is at most halved, and only where as many steps are left.
+    """
+    ascending, numbers, number = sorted(counts), [], len(counts)
+    for k in range(ascending[-1]):
+        active = len(counts) - bisect_right(ascending, k)
+        if steps_a_number == 1:
+            number = active
+        elif ascending[-1] - k >= steps_a_number:
+            while (number + 1) // 2 >= active and number > 1:
+                number = (number + 1) // 2
+        numbers.append(number)
+    return numbers
