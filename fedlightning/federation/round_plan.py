@@ -160,7 +160,7 @@ class RoundPlan:
     def members(self, round_index: int, phase: int) -> tuple[ClientBatches, ...]:
         """Return this process's clients in a phase, with their samples; none once too few have answered.
 
-        Clients that can be computed together stand next to each other.
+        See :meth:`members_of` for their order.
         """
         ids = self._answering(round_index, phase)
         if ids:
@@ -168,11 +168,17 @@ class RoundPlan:
         return self.members_of(self._share.of(ids, self._num_clients), round_index, phase)
 
     def members_of(self, client_ids: Sequence[int], round_index: int, phase: int) -> tuple[ClientBatches, ...]:
-        """Return the given clients with their samples in a phase; clients that go together stand next to each other."""
+        """Return the given clients with their samples in a phase.
+
+        Clients that go together stand next to each other, those with the most minibatches first: so chunks have
+        clients that go on about equally long.
+        """
         members = [self._batches(client, round_index, phase) for client in client_ids]
-        return tuple(
-            sorted(members, key=lambda member: (*member.signature, 0 if member.whole is None else member.size))
-        )
+
+        def place(member: ClientBatches) -> tuple[Any, ...]:
+            return *member.signature, -len(member.index), 0 if member.whole is None else member.size
+
+        return tuple(sorted(members, key=place))
 
     @cached_property
     def _expected(self) -> float:

@@ -7,8 +7,9 @@ notes the operations that reach the device during the first step (forward and ba
 same, so the results are the same bit for bit (but see :meth:`Recording.steps`); random operations draw anew. A
 recording lives for one phase of one round, so the next round sees whatever a task changes between rounds (a schedule, a
 mode). Its first call runs as it stands, too; if it does what the same call did in an earlier round
-(:mod:`fedlightning.oracle.outline`), that round's program is used again. On a GPU, a replay that draws no random
-numbers is one CUDA graph (:mod:`fedlightning.oracle.graphs`).
+(:mod:`fedlightning.oracle.outline`), that round's program is used again, and so are those for other numbers of clients
+(:mod:`fedlightning.oracle.known`). On a GPU, a replay that draws no random numbers is one CUDA graph
+(:mod:`fedlightning.oracle.graphs`).
 
 A function is not recorded if it reads a tensor's value in Python, draws from a generator of its own, or writes into a
 tensor that existed before the call, because its next call may run other operations or find other numbers.
