@@ -73,7 +73,14 @@ def test_a_phase_may_ask_for_all_data():
 
 def test_clients_of_one_architecture_stand_together():
     members = plan(federation(), architecture=lambda client: "ab"[client % 2]).members(0, 0)
-    assert [(member.id, member.architecture) for member in members] == [(0, "a"), (2, "a"), (1, "b"), (3, "b")]
+    assert [(member.id, member.architecture) for member in members] == [(0, "a"), (2, "a"), (3, "b"), (1, "b")]
+
+
+def test_clients_with_the_most_minibatches_come_first():
+    members = plan(federation()).members(0, 0)
+    counts = [len(member.index) for member in members]
+    assert counts == sorted(counts, reverse=True)
+    assert len(set(counts)) > 1
 
 
 def test_phases_have_cohorts_of_their_own():
