@@ -139,20 +139,16 @@ class GradientOracle:
         Returns:
             The first minibatch on which no step was taken; None if there are no more.
         """
-        in_place, own, batch = self._in_place, _given(v, self._no_block), next(batches, None)
+        in_place, own, blocks = self._in_place, _given(v, self._no_block), self._shared_alone
+        batch = next(batches, None)
         if in_place is None or isinstance(lr, Tensor):
             return batch
         while batch is not None and not batch.computes_idle:
             rows = batch.computed
-            point = _some(w, rows)
-            with (
-                _places_of(rows),
-                _written_back(point, w, rows),
-                in_place.steps_in_place(point, _some(own, rows), self._shared_alone, lr) as step,
-            ):
+            with _rows_of(w, rows) as point, in_place.steps_in_place(point, _some(own, rows), blocks, lr) as step:
                 while batch is not None and batch.computed is rows and not batch.computes_idle:
-                    drawn = _drawn_by(rows, self._seeds.next())
-                    result = step(_some(self.buffers, rows), batch.computed_data, drawn)
+                    buffers, drawn = _some(self.buffers, rows), _drawn_by(rows, self._seeds.next())
+                    result = step(buffers, batch.computed_data, drawn)
                     if result is None:
                         return batch
                     self._count(result, batch, rows)
@@ -267,23 +263,19 @@ class GradientOracle:
         return torch.stack(drawn).to(self.buffers.device)
 
     def _evaluated(self, w: Tensor, v: Tensor, batch: Minibatch, blocks: Blocks) -> Evaluation:
-        found = evaluate_minibatch(self._evaluate, batch, w, v, self.buffers, blocks, self._seeds.next())
-        result = apart(found, w, v)
-        self._count(result, batch)
+        result = evaluate_minibatch(self._evaluate, batch, w, v, self.buffers, blocks, self._seeds.next())
+        self._count(result := apart(result, w, v), batch)
         return result
 
     def _count(self, result: Evaluation, batch: Minibatch, rows: Rows | None = None) -> None:
         """Take note of an evaluation on a minibatch, of all clients or of active ones alone."""
         self._seeds.advance(batch.active)
-        values = {"loss": result.loss, **result.scalars}
+        self.tally.add({"loss": result.loss, **result.scalars}, batch.active if rows is None else None, rows)
         if rows is None:
             self.buffers = batch.keep(result.buffers, self.buffers)
-            self.tally.add(values, batch.active)
-            return
-        if self.buffers.shape[1]:
+        elif self.buffers.shape[1]:
             self.buffers = self.buffers.clone()
             self.buffers[rows.index] = result.buffers
-        self.tally.add(values, rows=rows)
 
     def _on_all_data(self, w: Tensor, v: Tensor | None) -> Evaluation:
         self.full_calls += 1
@@ -292,10 +284,12 @@ class GradientOracle:
 
 
 @contextmanager
-def _written_back(point: Tensor, w: Tensor, rows: Rows | None) -> Iterator[None]:
-    """Bring rows of ``w [S, d]`` up to date with ``point`` in the end, should that be a copy of them."""
+def _rows_of(w: Tensor, rows: Rows | None) -> Iterator[Tensor]:
+    """Yield rows of points ``[S, d]``, all if None, and bring the points up to date should these be copies."""
+    point = _some(w, rows)
     try:
-        yield
+        with _places_of(rows):
+            yield point
     finally:
         if rows is not None and isinstance(rows.index, Tensor):
             w[rows.index] = point
