@@ -1,14 +1,16 @@
 """Replays side by side on threads, one processor each.
 
 Several threads inside one operation on small tensors wait for each other most of the time. Replays share nothing that
-they write, so that a thread can run all operations of its own clients. Only replays go side by side: what records, or
-is called anew, changes the attributes of the task while it runs.
+they write, so that a thread can run all operations of its own clients. Clients that are too few to be divided have all
+threads. Only replays go side by side: what records, or is called anew, changes the attributes of the task while it
+runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
@@ -17,17 +19,21 @@ import torch
 from torch import Tensor
 
 from fedlightning.oracle.recording import Recording
-from fedlightning.oracle.threads import limited
+from fedlightning.oracle.threads import exactly, limited
 
 SMALLEST_PART = 2
 """Clients that a thread computes at least, so that the check of an oracle on two clients finds what mixes them."""
 
 
 def run(compute: Callable[[int], None], count: int, threads: int) -> None:
-    """Call ``compute`` with 0, ..., count - 1, on threads with one processor each."""
+    """Call ``compute`` with 0, ..., count - 1, on threads with one processor each; a single call has all of them."""
     if threads == 1:
         for i in range(count):
             compute(i)
+        return
+    if count == 1:
+        with exactly(threads):
+            compute(0)
         return
     with limited(1):
         for _ in _pool(threads).map(compute, range(count)):
@@ -51,7 +57,8 @@ def replayed_in_parts(recording: Recording, inputs: Sequence[Tensor], threads: i
     parts = _parts(len(inputs[0]), threads)
     count = len(parts)
     if count < 2 or any(recording.is_replayed(*(tensor[part] for tensor in inputs)) is False for part in parts):
-        return recording(*inputs)
+        with exactly(threads) if threads > 1 else nullcontext():
+            return recording(*inputs)
     room = torch.empty_like(inputs[0])
     found: list[Any] = [None] * count
 
@@ -83,7 +90,8 @@ def stepped_in_parts(
     """
     each = [tuple(tensor[part] for tensor in inputs) for part in _parts(len(inputs[0]), threads)]
     if len(each) < 2:
-        return recording.step(*inputs, lr=lr) if recording.can_step(*inputs) else None
+        with exactly(threads):
+            return recording.step(*inputs, lr=lr) if recording.can_step(*inputs) else None
     if not all(recording.can_step(*own) for own in each):
         return None
     found: list[Any] = [None] * len(each)

@@ -8,7 +8,7 @@ import torch
 from fedlightning.oracle import Sequential, Vectorized, side_by_side
 from fedlightning.oracle.program import LARGE_BYTES
 from fedlightning.oracle.recording import Recording
-from fedlightning.oracle.side_by_side import replayed_in_parts, run
+from fedlightning.oracle.side_by_side import replayed_in_parts, run, stepped_in_parts
 from tests.support.cohorts import NETS, assert_equal_evaluations, conv, setting
 
 LARGE = LARGE_BYTES // 4
@@ -114,3 +114,40 @@ def test_all_slower_ways_of_a_divided_one_can_be_made():
         ("vmap", None, 2),
         ("vmap", False, 1),
     ]
+
+
+@pytest.fixture
+def one_thread():
+    """The oracles' own threads leave one to every operation."""
+    present = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(present)
+
+
+@pytest.mark.parametrize(("clients", "threads", "inside"), [(1, 2, 2), (3, 2, 2), (4, 2, 1), (3, 1, 1), (5, 3, 1)])
+def test_clients_that_are_too_few_to_be_divided_have_all_threads(clients, threads, inside, one_thread):
+    seen = []
+
+    class Watched(Recording):
+        def __call__(self, *inputs, **options):
+            seen.append(torch.get_num_threads())
+            return super().__call__(*inputs, **options)
+
+        def step(self, *inputs, **options):
+            seen.append(torch.get_num_threads())
+            return super().step(*inputs, **options)
+
+    recording, x = Watched(lambda x: ([torch.cat([x[:, 1:] + 1, x[:, :1]], 1)], None)), torch.randn(clients, 3)
+    for _ in range(3):
+        replayed_in_parts(recording, [x], threads)
+    stepped_in_parts(recording, (x,), threads, lr=0.1)
+    assert set(seen) == {inside}
+    assert torch.get_num_threads() == 1
+
+
+@pytest.mark.parametrize(("count", "threads", "inside"), [(1, 2, 2), (2, 2, 1), (1, 1, 1), (3, 1, 1)])
+def test_a_single_call_has_all_threads(count, threads, inside, one_thread):
+    seen = []
+    run(lambda i: seen.append((i, torch.get_num_threads())), count, threads)
+    assert sorted(seen) == [(i, inside) for i in range(count)]

@@ -1,11 +1,11 @@
-"""PyTorch computes on fewer threads for a while, never on more."""
+"""PyTorch computes on other numbers of threads for a while."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from fedlightning.oracle.threads import limited
+from fedlightning.oracle.threads import exactly, limited
 
 
 @pytest.mark.parametrize(("threads", "expected"), [(1, 1), (2, 2), (9, 3), (None, 3)])
@@ -16,5 +16,17 @@ def test_threads_are_limited_and_given_back(threads, expected):
         with limited(threads):
             assert torch.get_num_threads() == expected
         assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(present)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_a_number_of_threads_is_set_and_the_former_given_back(threads):
+    present = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with exactly(threads):
+            assert torch.get_num_threads() == threads
+        assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(present)
