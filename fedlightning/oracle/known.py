@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -94,18 +94,28 @@ class KnownRecordings:
         self._kept[kind] = recorded
 
 
+@dataclass
+class _Seen:
+    """Holds what has been seen of a function in this round: its state, and by id what existed before its calls."""
+
+    state: int
+    held: dict[int, Any] = field(default_factory=dict)
+
+
 class KnownInRound:
     """Knows what was recorded in other rounds, and of what it has been seen to be right in this one.
 
     A function of S clients below ``vmap`` computes each as if it were alone, and cannot see how many they are. Once
     it has done for one number of clients what it did in an earlier round, it does so for every other number that was
-    recorded or compared beside that one.
+    recorded or compared beside that one. Calls for that other number were later ones, though, which may have found what
+    an earlier call had made, such as a tensor that is kept until something changes. So they must hold no tensors but
+    those that were held in what has been seen.
     """
 
     def __init__(self, known: KnownRecordings) -> None:
         """Begin a phase of a round, in which nothing has been seen."""
         self._known = known
-        self._seen: dict[Any, int] = {}  # state, by what clients are like
+        self._seen: dict[Any, _Seen] = {}  # by what clients are like
 
     def right(self, kind: Any, alike: Any) -> Replay | None:
         """Return the recording of a kind if it is known to be right without a look; None if not.
@@ -114,9 +124,11 @@ class KnownInRound:
             kind: What the recording is of.
             alike: What it has in common with recordings for other numbers of clients.
         """
-        state = self._seen.get(alike)
-        recorded = None if state is None else self._known.of(kind)
-        return recorded.replay if recorded is not None and recorded.state == state else None
+        seen = self._seen.get(alike)
+        recorded = None if seen is None else self._known.of(kind)
+        if seen is None or recorded is None or recorded.state != seen.state:
+            return None
+        return recorded.replay if all(id(each) in seen.held for each in recorded.outline.held) else None
 
     def earlier(self, kind: Any) -> tuple[Outline, Replay] | None:
         """Return what was recorded of a kind in another round; None if nothing is kept."""
@@ -131,13 +143,19 @@ class KnownInRound:
         """Take note that the function does in this round what was recorded of a kind."""
         recorded = self._known.of(kind)
         if recorded is not None:
-            recorded.state = self._seen.setdefault(alike, recorded.state)
+            self._see(recorded, alike)
 
     def keep(self, kind: Any, alike: Any, outline: Outline, replay: Replay | None) -> None:
         """Keep a recording of this round if it may serve others, and otherwise that it is no use."""
-        recorded = self._known.keep(kind, outline, replay, self._seen.get(alike))
+        seen = self._seen.get(alike)
+        recorded = self._known.keep(kind, outline, replay, None if seen is None else seen.state)
         if recorded is not None:
-            self._seen[alike] = recorded.state
+            self._see(recorded, alike)
+
+    def _see(self, recorded: KnownRecording, alike: Any) -> None:
+        seen = self._seen.setdefault(alike, _Seen(recorded.state))
+        recorded.state = seen.state
+        seen.held.update({id(each): each for each in recorded.outline.held})
 
     def give_up(self, kind: Any) -> None:
         """Keep nothing of a kind, which is another thing in every round."""

@@ -117,7 +117,7 @@ def computed_together(counts: Sequence[int], steps_a_number: int) -> list[int]:
     Args:
         counts: Number of steps of each client.
         steps_a_number: Steps after which it has paid to compute another number of clients than before. If that is more
-            than one, a number is at most halved, and only where as many steps are left.
+            than one, numbers come from halving the number of clients, and change only while as many steps are left.
     """
     ascending, numbers, number = sorted(counts), [], len(counts)
     for k in range(ascending[-1]):

@@ -56,9 +56,11 @@ def replayed_in_parts(recording: Recording, inputs: Sequence[Tensor], threads: i
     """
     parts = _parts(len(inputs[0]), threads)
     count = len(parts)
-    if count < 2 or any(recording.is_replayed(*(tensor[part] for tensor in inputs)) is False for part in parts):
+    if count < 2:
         with exactly(threads) if threads > 1 else nullcontext():
             return recording(*inputs)
+    if any(recording.is_replayed(*(tensor[part] for tensor in inputs)) is False for part in parts):
+        return recording(*inputs)
     room = torch.empty_like(inputs[0])
     found: list[Any] = [None] * count
 

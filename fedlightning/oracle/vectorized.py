@@ -93,8 +93,9 @@ class Vectorized(ClientBatching):
             keep a processor busy with one client. Null tries the first, which is fastest for small networks.
         threads: Threads that compute; null for as many as PyTorch takes.
         parts: Threads that divide the replays of a chunk among themselves, one processor and clients of its own each,
-            in place of ``threads`` inside every operation. This suits large operations, and processors that other jobs
-            use as well. For CPUs and objectives without random numbers; all others are not divided.
+            in place of ``threads`` inside every operation; clients too few to be divided have all of them. This suits
+            large operations, and processors that other jobs use as well. For CPUs and objectives without random
+            numbers; all others are not divided.
     """
 
     chunk_size: int | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 
+import pytest
 import torch
 
 from fedlightning.oracle import Vectorized
@@ -151,3 +152,43 @@ def test_a_known_number_of_clients_steps_in_place_at_once():
     x = torch.ones(2, 3)
     recording.step(x, lr=0.1)
     torch.testing.assert_close(x, torch.tensor([[0.8, 0.8, 0.7]]).expand(2, 3))
+
+
+class Cached:
+    """Multiplies by a tensor that is made anew when another one has changed, which the first call of a round sees."""
+
+    def __init__(self, *also):
+        self.base, self.also = torch.ones(3), also
+        self.version, self.cache = None, None
+
+    def __call__(self, x):
+        if self.version != self.base._version:
+            self.cache, self.version = self.base * 2, self.base._version
+        return [x * self.cache + sum(self.also)], None
+
+
+@pytest.mark.parametrize("also", [(), (torch.ones(3),)], ids=["", "with another tensor"])
+@pytest.mark.parametrize("others", [[2], [2, 3, 1]])
+def test_what_an_earlier_call_of_the_round_has_made_is_found_by_those_after_it(also, others):
+    known, function = KnownRecordings(), Cached(*also)
+    for _ in range(4):
+        recording = Recording(function, known=known.begin())
+        for size in [4, *others]:
+            for _ in range(2):
+                x = torch.randn(size, 3)
+                torch.testing.assert_close(recording(x)[0][0], x * function.base * 2 + sum(also))
+        function.base.mul_(3)
+
+
+def test_tensors_that_all_numbers_of_clients_hold_speak_for_them():
+    known, held, calls = KnownRecordings(), torch.ones(3), []
+
+    def function(x):
+        calls.append(len(x))
+        return [x * held], None
+
+    for _ in range(3):
+        recording = Recording(function, known=known.begin())
+        for size in (4, 2):
+            recording(torch.ones(size, 3))
+    assert calls == [4, 2, 4, 4]
