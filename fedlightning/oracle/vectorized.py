@@ -54,7 +54,7 @@ MIN_CALLS_TO_RECORD = 3
 """Recording costs less than two replays save."""
 
 STEPS_A_RECORDING = 32
-"""Steps after which a recording that serves one round has paid, where a client's step takes little time."""
+"""Steps after which a recording that serves one round has paid, where a client more takes little time."""
 
 LARGE_BYTES = 2**18
 """Points from which on it always pays to leave out a client."""
@@ -206,9 +206,9 @@ class _VectorizedEvaluate:
     def __init__(self, objective: Objective, backward: Backward | None, noise: ClientNoise, compute: Evaluate) -> None:
         self._objective, self._backward = objective, backward
         self._noise, self._compute = noise, compute
-        is_kept = objective.draws is False and objective.autocast.on_cpu
-        is_dear = isinstance(compute, Recorded) and not is_kept and objective.point_bytes < LARGE_BYTES
-        self.steps_a_number = STEPS_A_RECORDING if is_dear else 1
+        is_kept = objective.draws is False  # from round to round
+        pays = objective.autocast.on_cpu and (is_kept or objective.point_bytes >= LARGE_BYTES)
+        self.steps_a_number = STEPS_A_RECORDING if isinstance(compute, Recorded) and not pays else 1
 
     def __call__(
         self, w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks = "both", randomness: Randomness | None = None

@@ -11,7 +11,8 @@ from torch.nn import functional as F
 from torch.nn.utils import parameters_to_vector
 
 from fedlightning.algorithms import FedAvg
-from fedlightning.oracle import Sequential, Vectorized
+from fedlightning.oracle import Autocast, Sequential, Vectorized
+from fedlightning.oracle.base import PrefersFewNumbers
 from tests.support.cohorts import NETS, assert_equal_evaluations, conv, setting
 from tests.support.federations import loop_for, quadratic, rounds_of, run
 from tests.support.objectives_in_python import trained
@@ -135,3 +136,25 @@ def test_three_evaluations_are_worth_a_recording(calls, expected):
     for _ in range(3):
         evaluate(*arguments)
     assert len(ran) == expected
+
+
+@pytest.mark.parametrize(
+    ("draws", "device", "network", "options", "dear"),
+    [
+        (False, "cpu", nn.Linear(6, 3), {}, False),  # its recordings serve other rounds
+        (True, "cpu", nn.Linear(6, 3), {}, True),
+        (True, "cpu", nn.Linear(6, 100_000), {}, False),
+        (True, "cpu", nn.Linear(6, 3), {"replay": False}, False),
+        (True, "cpu", nn.Linear(6, 3), {"backward": "each"}, False),
+        (False, "cuda", nn.Linear(6, 100_000), {"replay": True}, True),  # a graph for every number
+        (False, "cpu", nn.Linear(6, 3), {"compile": True}, True),
+    ],
+    ids=str,
+)
+def test_numbers_of_clients_are_few_where_each_is_recorded_anew(draws, device, network, options, dear):
+    objective, *_ = setting(network, (6,), dtype=torch.float32)
+    objective.draws, objective.autocast = draws, Autocast(device)
+    evaluate = Vectorized(**options).evaluator(objective, 100)
+    steps_a_number = evaluate.steps_a_number if isinstance(evaluate, PrefersFewNumbers) else 1
+    assert (steps_a_number == 32) == dear
+    assert steps_a_number in (1, 32)
