@@ -62,7 +62,7 @@ def _faulty_tasks(_elsewhere, monkeypatch):
          "Linear(in_features=10, out_features=10, bias=True). The batch has shapes [256, 1, 8, 8], [256]. Choose a "
          "network that fits the data"),
         ([f"{NETWORK}.init_args.in_features=10", NO_SANITY_CHECK],
-         "Classification.objective failed for client 0: RuntimeError: mat1 and mat2 shapes cannot be multiplied "
+         "Classification.objective failed for client 16: RuntimeError: mat1 and mat2 shapes cannot be multiplied "
          "(10x64 and 10x10) in network.1 = Linear(in_features=10"),
         ([f"{NETWORK}.init_args.in_features=10", NO_SANITY_CHECK, "--model.init_args.oracle=null"],
          "The batch has shapes [10, 1, 8, 8], [10]."),
@@ -141,8 +141,8 @@ def test_an_objective_that_cannot_be_batched_trains_with_a_line(caplog):
 @pytest.mark.parametrize(
     ("task", "said"),
     [
-        ("Key", "Key.objective failed for client 0: KeyError: 'mine'\nIn objective ("),
-        ("Product", "Product.objective failed for client 0: RuntimeError: inconsistent tensor size"),
+        ("Key", "Key.objective failed for client 16: KeyError: 'mine'\nIn objective ("),
+        ("Product", "Product.objective failed for client 16: RuntimeError: inconsistent tensor size"),
     ],
 )
 def test_faults_of_the_user_s_own_objective_name_client_and_line(task, said):
