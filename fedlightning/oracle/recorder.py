@@ -231,8 +231,12 @@ def _is_empty(tensor: Tensor) -> bool:
 
 
 def _storage(tensor: Tensor) -> int:
-    """Return where a tensor's storage begins; 0 if it has none to show, as wrappers of ``torch.func`` have none."""
-    plain = tensor.layout == torch.strided and not tensor.is_nested and not is_functorch_wrapped_tensor(tensor)
+    """Return where a tensor's storage begins; 0 if it has none to show.
+
+    Wrappers of ``torch.func`` have none, nor the zeros that forward-mode derivatives begin with.
+    """
+    has_none = is_functorch_wrapped_tensor(tensor) or tensor._is_zerotensor()
+    plain = tensor.layout == torch.strided and not tensor.is_nested and not has_none
     return tensor.untyped_storage().data_ptr() if plain else 0
 
 

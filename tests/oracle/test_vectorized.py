@@ -158,3 +158,24 @@ def test_numbers_of_clients_are_few_where_each_is_recorded_anew(draws, device, n
     steps_a_number = evaluate.steps_a_number if isinstance(evaluate, PrefersFewNumbers) else 1
     assert (steps_a_number == 32) == dear
     assert steps_a_number in (1, 32)
+
+
+def test_a_hessian_inside_the_objective_is_replayed():
+    """Forward-mode derivatives begin with zeros that have no memory."""
+    calls = []
+
+    def loss(net, batch):
+        calls.append(1)
+        x, y = batch
+        hessian = torch.func.hessian(lambda a: net(a).pow(3).sum())(x[0])
+        return F.cross_entropy(net(x), y) + hessian.square().mean()
+
+    objective, w, v, b, data = setting(nn.Linear(6, 3), (6,), loss=loss)
+    objective.draws, objective.forward_only = False, True
+    replayed, plain = Vectorized(replay=True).evaluator(objective, 100), Sequential().evaluator(objective, 1)
+    for _ in range(3):
+        before = len(calls)
+        found, ran = replayed(w, v, b, data), len(calls) - before
+        assert_equal_evaluations(found, plain(w, v, b, data))
+        w = w + 0.1 * torch.randn_like(w)
+    assert ran == 0
