@@ -54,6 +54,7 @@ docs: $(VENV)/docs-ready ## the documentation site and its tests, in build/site,
 bench: $(VENV)/ready ## speed and memory beside a plain PyTorch loop: the standard job, eleven networks, short rounds
 	$(BIN)/python benchmarks/standard_job.py
 	$(BIN)/python benchmarks/networks.py
+	$(BIN)/python benchmarks/networks.py --unequal
 	$(BIN)/python benchmarks/networks.py --accelerator gpu --clients 10 100
 	$(BIN)/python benchmarks/overhead.py
 

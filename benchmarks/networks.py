@@ -3,8 +3,9 @@
 Every client holds random samples and takes 20 local steps of batch 10 (10 of batch 4 for the larger networks). A round
 of ours and a round of the loop run in turn, so whatever else the machine does meets both. Printed are the median
 seconds of a round, the way that was taken, how many times faster that is than the loop, and peak memory of ours in a
-process of its own. With ``--accelerator gpu``, both sides run there, memory is the GPU's, and its utilisation is
-printed, too. ``python benchmarks/networks.py --help`` lists the choices.
+process of its own. With ``--unequal``, clients hold shares of the same samples that are drawn from Dir(0.5), and pass
+over them once. With ``--accelerator gpu``, both sides run there, memory is the GPU's, and its utilisation is printed,
+too. ``python benchmarks/networks.py --help`` lists the choices.
 """
 
 from __future__ import annotations
