@@ -54,8 +54,7 @@ class Evaluation:
 
         def wide(values: Tensor) -> Tensor:
             whole = values.new_zeros((num_clients, *values.shape[1:]))
-            if values.numel():
-                whole[rows.index] = values
+            whole[rows.index] = values
             return whole
 
         scalars = {name: wide(values) for name, values in self.scalars.items()}

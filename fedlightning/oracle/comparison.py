@@ -115,7 +115,7 @@ class Comparison:
         w, v, b, data, randomness = next(self._points(1))
         first = Rows.at([0], self._device)
         with self._leaving_no_trace(), context:
-            _at(Sequential().evaluator(self._objective, 1), (*first.of((w, v, b, data)), randomness.of([0])))
+            _at(Sequential().evaluator(self._objective, 1), (*first.of((w, v, b, data)), randomness.of(first.places)))
 
     def difference(self, oracle: ClientBatching, tolerance: Tolerance) -> str | None:
         """Describe in one line what differs between an oracle and plain evaluation, beyond rounding; None if nothing.

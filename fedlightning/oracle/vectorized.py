@@ -56,8 +56,8 @@ MIN_CALLS_TO_RECORD = 3
 STEPS_A_RECORDING = 32
 """Steps after which a recording that serves one round has paid, where a client more takes little time."""
 
-LARGE_BYTES = 2**18
-"""Points from which on it always pays to leave out a client."""
+LARGE_POINT_BYTES = 2**18
+"""A client's point from which on it always pays to leave out a client who is done."""
 
 BATCHABLE_ATTENTION = partial(sdpa_kernel, SDPBackend.MATH)
 """The fused attention kernels have no batching rule: vmap would run them client by client."""
@@ -207,7 +207,7 @@ class _VectorizedEvaluate:
         self._objective, self._backward = objective, backward
         self._noise, self._compute = noise, compute
         is_kept = objective.draws is False  # from round to round
-        pays = objective.autocast.on_cpu and (is_kept or objective.point_bytes >= LARGE_BYTES)
+        pays = objective.autocast.on_cpu and (is_kept or objective.point_bytes >= LARGE_POINT_BYTES)
         self.steps_a_number = STEPS_A_RECORDING if isinstance(compute, Recorded) and not pays else 1
 
     def __call__(
