@@ -342,7 +342,8 @@ class _Evaluators:
         """
         if self._guard is None or not batched:
             self._guard = Guard(self._objective, rewritten)
-        self._guard.begin()
+        else:
+            self._guard.begin()
         return self._guard
 
 

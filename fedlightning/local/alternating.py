@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -75,7 +74,7 @@ def descend_until(
         going = going if batch.active is None else going & batch.active
         if not bool(going.any()):
             break
-        step = direction(w, oracle.shared_gradient(w, v, replace(batch, active=going)))
+        step = direction(w, oracle.shared_gradient(w, v, oracle.for_those(going, batch)))
         going = going & (step.square().sum(1) > tolerance)
         w = torch.where(going[:, None], w - lr * step, w)
     return w

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
@@ -176,8 +176,7 @@ class LocalSteps(LocalSolver):
         step, personal_step = steps_of(self.optimizer, w, lr, self.personal_lr)
         run = _Run(w, stop, problem, step, oracle.personal)
         for batch in oracle.batches():
-            going = run.going if batch.active is None else run.going & batch.active
-            batch = replace(batch, active=None if bool(going.all()) else going)
+            batch = oracle.for_those(run.going, batch)
             g, run.v = clipped_step(oracle, run.w, run.v, batch, self.personal_lr, self.clip, personal_step)
             if not run.step(problem.operator(run.w, g), batch.active):
                 break
@@ -261,7 +260,7 @@ class SVRG(LocalSolver):
         batches = oracle.batches()
         run = _Run(snapshot, stop, problem, lambda _, new, active: new, oracle.personal)
         for epoch in range(self.epochs):
-            full, full_v = oracle.full_blocks(run.w, run.v)
+            full, full_v = oracle.full_blocks(run.w, run.v, run.going, counts=False)
             run.test(problem.operator(run.w, full))
             if not bool(run.going.any()):
                 break
@@ -270,7 +269,7 @@ class SVRG(LocalSolver):
                 active = run.going & (k < length[:, epoch])
                 if not bool(active.any()):
                     continue  # skip to the next epoch's minibatches
-                batch = replace(batch, active=active)
+                batch = oracle.for_those(active, batch)
                 correction = full - oracle.at_reference(snapshot, batch, run.v)
                 g = oracle.shared_gradient(w, run.v, batch) + correction
                 w = batch.keep(w - lr * problem.operator(w, g), w)

@@ -126,6 +126,10 @@ class PrefersFewNumbers(Protocol):
     def steps_a_number(self) -> int:
         """Return after how many steps it has paid to compute another number of clients than before."""
 
+    @property
+    def leaves_out_done(self) -> bool:
+        """Return whether leaving out clients pays where nobody knows before which will be done, and after what step."""
+
 
 Move = Callable[[Tensor, Tensor], Tensor]
 """``(w [S, d], g [S, d]) -> [S, d]``: maps clients' points and operators to new points; w stays as it is."""

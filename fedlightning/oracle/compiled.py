@@ -28,9 +28,11 @@ class CompiledEvaluate:
 
     Attributes:
         steps_a_number: Steps after which it has paid to compile them for another number of clients.
+        leaves_out_done: Whether they are compiled for any number of clients that turns up.
     """
 
     steps_a_number = 32
+    leaves_out_done = False
 
     def __init__(self, objective: Objective, gradient: Gradient, explain: Callable[[Exception], Exception]) -> None:
         """Prepare to compile at the first call.

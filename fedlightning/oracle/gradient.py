@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedlightning.oracle.base import Blocks, Evaluate, Evaluation, Move, PrefersFewNumbers, StepsInPlace, apart
 from fedlightning.oracle.compiled import STEPS_TOGETHER, CompiledEvaluate
-from fedlightning.oracle.minibatch import Minibatch, Rows, with_fewer_computed
+from fedlightning.oracle.minibatch import Minibatch, Narrowing, Rows, with_fewer_computed
 from fedlightning.oracle.objective import ObjectiveError
 from fedlightning.oracle.randomness import EvaluationSeeds, Randomness
 from fedlightning.oracle.tally import Tally
@@ -81,6 +81,7 @@ class GradientOracle:
         self.steps_together = STEPS_TOGETHER if isinstance(evaluate, CompiledEvaluate) else 0
         self._in_place = evaluate if isinstance(evaluate, StepsInPlace) else None
         self._steps_a_number = evaluate.steps_a_number if isinstance(evaluate, PrefersFewNumbers) else 1
+        self._narrowing = Narrowing(_leaves_out_done(evaluate))
         self._averaged = averaged
         self._no_block = buffers.new_empty((len(data), 0))  # made once: it takes as long as a product
         self._shared_alone: Blocks = "both" if personal is None else "shared"  # one block cannot be left out
@@ -95,6 +96,15 @@ class GradientOracle:
     def batches(self) -> Iterator[Minibatch]:
         """Yield K minibatches of every client, from the first one again at every call."""
         return with_fewer_computed(self._data.minibatches(), self.steps, self._steps_a_number)
+
+    def for_those(self, going: Tensor, batch: Minibatch) -> Minibatch:
+        """Return a minibatch on which clients that are done are not active, and may have operators of zeros.
+
+        Args:
+            going: ``[S]`` bool, the clients that are not done.
+            batch: A minibatch of every client.
+        """
+        return self._narrowing.of(batch, going)
 
     def pairs(self) -> Iterator[tuple[Minibatch, Minibatch]]:
         """Yield two minibatches for each local step, for phases with ``draws=2``."""
@@ -223,23 +233,27 @@ class GradientOracle:
 
         Args:
             w: Points, ``[S, d]``.
-            active: ``[S]`` bool, the clients whose losses count for logging; None if no loss counts.
+            active: As for :meth:`full_blocks`.
         """
         return self.full_blocks(w, active=active)[0]
 
-    def full_blocks(self, w: Tensor, v: Tensor | None = None, active: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def full_blocks(
+        self, w: Tensor, v: Tensor | None = None, active: Tensor | None = None, counts: bool = True
+    ) -> tuple[Tensor, Tensor]:
         """Compute the operator of f_i over all data of each client in both blocks.
 
         Args:
             w: Points, ``[S, d]``.
             v: Personal blocks, ``[S, p]``; None for those of the start of the round.
-            active: ``[S]`` bool, the clients whose losses count for logging; None if no loss counts.
+            active: ``[S]`` bool, the clients that need it; the others may get zeros. None for all, whose losses do not
+                count for logging.
+            counts: Whether losses of active clients count for logging.
 
         Returns:
             The operator in the shared block ``[S, d]`` and in the personal block ``[S, p]`` (p may be 0).
         """
-        result = self._on_all_data(w, v)
-        if active is not None:
+        result = self._on_all_data(w, v, active)
+        if active is not None and counts:
             self.tally.add({"loss": result.loss, **result.scalars}, active)
         self._seeds.advance(active)
         return result.g, result.g_personal
@@ -277,10 +291,10 @@ class GradientOracle:
             self.buffers = self.buffers.clone()
             self.buffers[rows.index] = result.buffers
 
-    def _on_all_data(self, w: Tensor, v: Tensor | None) -> Evaluation:
+    def _on_all_data(self, w: Tensor, v: Tensor | None, active: Tensor | None = None) -> Evaluation:
         self.full_calls += 1
-        own = _given(v, self.personal, self._no_block)
-        return evaluate_all_data(self._evaluate_full, self._data, w, own, self.buffers, self._seeds.next())
+        own, randomness = _given(v, self.personal, self._no_block), self._seeds.next()
+        return evaluate_all_data(self._evaluate_full, self._data, w, own, self.buffers, randomness, active)
 
 
 @contextmanager
@@ -316,6 +330,11 @@ def _drawn_by(rows: Rows | None, randomness: Randomness) -> Randomness:
     return randomness if rows is None else randomness.of(rows.places)
 
 
+def _leaves_out_done(evaluate: Evaluate) -> bool:
+    """Return whether it pays to leave out clients that are done early."""
+    return evaluate.leaves_out_done if isinstance(evaluate, PrefersFewNumbers) else True
+
+
 def _given(*blocks: Tensor | None) -> Tensor:
     """Return the first of personal blocks that is given."""
     return next(block for block in blocks if block is not None)
@@ -349,9 +368,15 @@ def evaluate_minibatch(
 
 
 def evaluate_all_data(
-    evaluate: Evaluate, data: ClientData, w: Tensor, v: Tensor, buffers: Tensor, randomness: Randomness
+    evaluate: Evaluate,
+    data: ClientData,
+    w: Tensor,
+    v: Tensor,
+    buffers: Tensor,
+    randomness: Randomness,
+    active: Tensor | None = None,
 ) -> Evaluation:
-    """Evaluate every client on all of its data, in groups of clients of equal size.
+    """Evaluate clients on all of their data, in groups of clients of equal size.
 
     Args:
         evaluate: Computes operators.
@@ -360,19 +385,27 @@ def evaluate_all_data(
         v: Personal blocks, ``[S, p]``.
         buffers: Buffers, ``[S, b]``.
         randomness: Each client's random numbers.
+        active: ``[S]`` bool, the clients that are evaluated, and perhaps others; None for all.
 
     Returns:
-        Operators in both blocks and the values of f_i. The buffers are those given: an evaluation on all data is no
-        training step, so that running statistics stay as they are.
+        Operators in both blocks and the values of f_i, zeros for clients that were left out. The buffers are those
+        given: an evaluation on all data is no training step, so that running statistics stay as they are.
     """
-    g, g_v = torch.empty_like(w), torch.empty_like(v)
-    values: dict[str, Tensor] = {}
-    for places, group in data.full():
-        rows = Rows.at(places.tolist(), w.device)
+    g, g_v = torch.zeros_like(w), torch.zeros_like(v)
+    values = {"loss": w.new_zeros(len(w))}
+    going = [True] * len(w) if active is None else active.tolist()
+    narrowing = Narrowing(_leaves_out_done(evaluate))
+    for where, group in data.full():
+        members = where.tolist()
+        chosen = narrowing.among([going[place] for place in members])
+        if not chosen:
+            continue
+        part = Rows.at(chosen, w.device)
+        rows = Rows.at([members[place] for place in chosen], w.device)
         own = _some(w, rows), _some(v, rows), _some(buffers, rows)
         with _places_of(rows):
-            result = evaluate(*own, group, "both", randomness.of(rows.places))
+            result = evaluate(*own, part.of(group), "both", randomness.of(rows.places))
         g[rows.index], g_v[rows.index] = result.g, result.g_personal
         for name, value in {"loss": result.loss, **result.scalars}.items():
-            values.setdefault(name, value.new_empty(len(w)))[rows.index] = value
+            values.setdefault(name, value.new_zeros(len(w)))[rows.index] = value
     return Evaluation(g, g_v, buffers, values.pop("loss"), values)

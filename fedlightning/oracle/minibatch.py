@@ -85,6 +85,54 @@ class Minibatch:
         return new if self.active is None else torch.where(self.active[:, None], new, old)
 
 
+class Narrowing:
+    """Leaves clients that are done out of what is computed for a chunk, before their minibatches are used up.
+
+    Rows of points are copied for that, so that it begins to pay once a quarter of the clients is done. From then on the
+    same rows are computed until another quarter of them is.
+    """
+
+    def __init__(self, leaves_out: bool) -> None:
+        """Begin with all clients.
+
+        Args:
+            leaves_out: Whether that pays at all; else clients are left out only where a whole group of them is done.
+        """
+        self._leaves_out = leaves_out
+        self._rows: Rows | None = None
+
+    def of(self, batch: Minibatch, going: Tensor) -> Minibatch:
+        """Return a minibatch for those of its clients that go on.
+
+        Args:
+            batch: A minibatch of every client.
+            going: ``[S]`` bool, the clients that are not done.
+        """
+        active = going if batch.active is None else going & batch.active
+        places = [place for place, goes_on in enumerate(active.tolist()) if goes_on]
+        if len(places) == len(active):
+            return batch
+        rows = batch.computed
+        if self._pays(places, len(active) if rows is None else len(rows)):
+            rows = self._rows
+            if rows is None or self._pays(places, len(rows)) or not {*places} <= {*rows.places}:
+                rows = self._rows = Rows.at(places, active.device)
+        return Minibatch(batch.gather, active, rows, len(places) < (len(active) if rows is None else len(rows)))
+
+    def among(self, going: Sequence[bool]) -> list[int]:
+        """Return the places of the clients of a group that are computed, of nobody if all of them are done.
+
+        Args:
+            going: For every client of the group, whether it is not done.
+        """
+        places = [place for place, goes_on in enumerate(going) if goes_on]
+        return places if not places or self._pays(places, len(going)) else list(range(len(going)))
+
+    def _pays(self, places: Sequence[int], computed: int) -> bool:
+        """Return whether to leave out all clients but those at ``places``, of so many that would be computed."""
+        return self._leaves_out and 0 < len(places) <= 0.75 * computed
+
+
 def with_fewer_computed(batches: Iterable[Minibatch], steps: Tensor, steps_a_number: int) -> Iterator[Minibatch]:
     """Yield minibatches that are computed for few clients beside the active ones.
 

@@ -56,7 +56,7 @@ MIN_CALLS_TO_RECORD = 3
 STEPS_A_RECORDING = 32
 """Steps after which a recording that serves one round has paid, where a client more takes little time."""
 
-LARGE_POINT_BYTES = 2**18
+LARGE_POINT_BYTES = 2**17
 """A client's point from which on it always pays to leave out a client who is done."""
 
 BATCHABLE_ATTENTION = partial(sdpa_kernel, SDPBackend.MATH)
@@ -201,14 +201,17 @@ class _VectorizedEvaluate:
 
     Attributes:
         steps_a_number: See :class:`~fedlightning.oracle.base.PrefersFewNumbers`.
+        leaves_out_done: Likewise.
     """
 
     def __init__(self, objective: Objective, backward: Backward | None, noise: ClientNoise, compute: Evaluate) -> None:
         self._objective, self._backward = objective, backward
         self._noise, self._compute = noise, compute
         is_kept = objective.draws is False  # from round to round
-        pays = objective.autocast.on_cpu and (is_kept or objective.point_bytes >= LARGE_POINT_BYTES)
+        on_cpu, is_large = objective.autocast.on_cpu, objective.point_bytes >= LARGE_POINT_BYTES
+        pays = on_cpu and (is_kept or is_large)
         self.steps_a_number = STEPS_A_RECORDING if isinstance(compute, Recorded) and not pays else 1
+        self.leaves_out_done = isinstance(compute, Each) or (on_cpu and is_large)
 
     def __call__(
         self, w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks = "both", randomness: Randomness | None = None

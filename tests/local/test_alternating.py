@@ -18,10 +18,10 @@ def bowl(w, v, buffers, a, blocks="both", randomness=None):
     return Evaluation(w, v - 1, buffers, (w.square().sum(1) + (v - 1).square().sum(1)) / 2)
 
 
-def oracle(personal=2):
+def oracle(personal=2, evaluate=bowl):
     v = torch.zeros(CLIENTS, personal, dtype=torch.float64) if personal else None
     none = torch.empty(CLIENTS, 0, dtype=torch.float64)
-    return GradientOracle(Samples(finite_sum(), STEPS), bowl, none, personal=v)
+    return GradientOracle(Samples(finite_sum(), STEPS), evaluate, none, personal=v)
 
 
 def test_a_personal_block_takes_every_minibatch_of_every_pass():
@@ -46,7 +46,9 @@ def test_clients_stop_where_their_own_squared_direction_is_small():
     w = torch.zeros(CLIENTS, DIM, dtype=torch.float64)
     w[:, 0] = 2.0
     tolerance = torch.tensor([0.0, 1.0, 100.0], dtype=torch.float64)
-    problem = oracle()
+    computed = []
+    problem = oracle(evaluate=lambda w, *arguments: computed.append(len(w)) or bowl(w, *arguments))
     ends = descend_until(w, problem.personal, problem, 0.5, lambda _, g: g, tolerance)
     close(ends[:, 0], torch.tensor([2 * 0.5**STEPS, 1.0, 2.0], dtype=torch.float64))
     assert torch.equal(w[:, 0], torch.full((CLIENTS,), 2.0, dtype=torch.float64))
+    assert sum(computed) == STEPS + 2 + 1

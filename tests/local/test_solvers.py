@@ -127,6 +127,53 @@ def test_solutions_say_who_was_solved():
     assert solved(GradientDescent(max_steps=2), GradientTolerance(1e-6))["solved"].tolist() == [0.0] * CLIENTS
 
 
+def counted(data):
+    """An oracle, and the numbers of clients of all its evaluations, on minibatches and on all data."""
+    minibatches, full = [], []
+
+    def counting(numbers):
+        return lambda w, *arguments: numbers.append(len(w)) or evaluate(w, *arguments)
+
+    none = torch.empty(CLIENTS, 0, dtype=torch.float64)
+    return GradientOracle(data, counting(minibatches), none, evaluate_full=counting(full)), minibatches, full
+
+
+def test_svrg_computes_nothing_beyond_the_point_that_was_drawn():
+    solver, start = SVRG(lr=0.02, inner_steps=30, epochs=4), torch.zeros(DIM, dtype=torch.float64)
+    oracle, minibatches, full = counted(Samples(finite_sum(), solver.steps))
+    result = solver.solve(start, oracle, subproblem(), FixedSteps())
+    assert sum(minibatches) == 2 * result.steps.sum() < 2 * CLIENTS * solver.steps
+    assert full == [CLIENTS] * solver.epochs
+    assert oracle.tally.counted().all()
+
+
+@pytest.mark.parametrize("solver", [GradientDescent(lr=0.05, max_steps=300), LocalSteps(lr=0.02)], ids=type)
+def test_nothing_is_computed_for_clients_that_are_done(solver):
+    """Each has one evaluation a step, and the last one, after which it takes none."""
+    a, start = finite_sum(), torch.zeros(DIM, dtype=torch.float64)
+    a[0] *= 0.1
+    oracle, minibatches, full = counted(Samples(a, 300))
+    rule = GradientTolerance(3.0 if isinstance(solver, LocalSteps) else 1e-4)
+    result = solver.solve(start, oracle, subproblem(weight=2.0), rule)
+    assert len(set(result.steps.tolist())) > 1
+    assert result.solved.tolist() == [1.0] * CLIENTS
+    assert sum(minibatches) + sum(full) == result.steps.sum() + CLIENTS
+
+
+def test_on_all_data_only_active_clients_are_computed_and_counted():
+    oracle, _, full = counted(Samples(finite_sum(), 1))
+    w, active = torch.ones(CLIENTS, DIM, dtype=torch.float64), torch.tensor([True, False, True])
+    everyone = oracle.full(w)
+    assert not oracle.tally.counted().any()
+    g, _ = oracle.full_blocks(w, active=active)
+    assert torch.equal(g[active], everyone[active])
+    assert not g[1].any()
+    assert oracle.tally.counted().tolist() == active.tolist()
+    nothing, _ = oracle.full_blocks(w, active=torch.zeros(CLIENTS, dtype=torch.bool))
+    assert not nothing.any()
+    assert full == [3, 2]
+
+
 @pytest.mark.parametrize(
     "solver", [GradientDescent(max_steps=300), SVRG(inner_steps=50, epochs=20), LocalSteps(lr=0.02)], ids=type
 )

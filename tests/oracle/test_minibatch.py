@@ -14,7 +14,7 @@ from fedlightning import FederatedDataModule
 from fedlightning.algorithms import SCAFFOLD, FedAvg
 from fedlightning.local.descent import descend
 from fedlightning.oracle import Auto, GradientOracle, Sequential, Vectorized
-from fedlightning.oracle.minibatch import Minibatch, Rows, computed_together, with_fewer_computed
+from fedlightning.oracle.minibatch import Minibatch, Narrowing, Rows, computed_together, with_fewer_computed
 from fedlightning.oracle.objective import ObjectiveError
 from tests.support.finite_sums import Samples, evaluate, finite_sum
 from tests.support.small import Line, Normed, Personal, trainer
@@ -82,6 +82,46 @@ def test_the_computed_clients_are_those_with_the_most_steps(steps_a_number):
     assert found[2].computed is found[3].computed  # by which those that go on are told
 
 
+def test_clients_that_are_done_are_left_out_a_quarter_at_a_time():
+    narrowing, every = Narrowing(leaves_out=True), Minibatch.of(torch.zeros(8, 1))
+
+    def at(batch, *going):
+        found = narrowing.of(batch, torch.tensor([place in going for place in range(8)]))
+        assert found is batch or found.active.nonzero().flatten().tolist() == list(going)
+        return found
+
+    assert at(every, *range(8)) is every
+    seven, six, five = at(every, *range(7)), at(every, 0, 1, 2, 3, 5, 7), at(every, 0, 1, 3, 5, 7)
+    assert (seven.computed, seven.computes_idle) == (None, True)
+    assert (six.computed.places, six.computes_idle) == ([0, 1, 2, 3, 5, 7], False)
+    assert five.computed is six.computed
+    assert five.computes_idle
+    assert at(every, 0, 5).computed.places == [0, 5]
+    assert at(every, 0, 1).computed.places == [0, 1]  # others go on
+    assert at(every).computed is None  # nobody: there is nothing to compute
+
+    few = Minibatch(every.gather, torch.arange(8) < 4, Rows.at([0, 1, 2, 3], CPU))
+    assert at(few, 0, 1, 2, 3).computed is few.computed
+    assert at(few, 1, 3).computed.places == [1, 3]
+    assert narrowing.of(few, torch.arange(8) > 2).active.tolist() == [False] * 3 + [True] + [False] * 4
+
+
+def test_nobody_is_left_out_where_that_does_not_pay():
+    kept, few = Narrowing(leaves_out=False), Minibatch(Minibatch.of(None).gather, None, Rows.at([0, 2], CPU))
+    found = kept.of(few, torch.tensor([False, False, True]))
+    assert found.computed is few.computed
+    assert (found.active.tolist(), found.computes_idle) == ([False, False, True], True)
+    assert kept.among([True, False, False, False]) == [0, 1, 2, 3]
+    assert kept.among([False, False]) == []
+
+
+def test_groups_are_computed_for_those_who_need_it():
+    narrowing = Narrowing(leaves_out=True)
+    assert narrowing.among([True, False, True, True]) == [0, 2, 3]
+    assert narrowing.among([True] * 4 + [False]) == [0, 1, 2, 3, 4]
+    assert narrowing.among([False] * 3) == []
+
+
 SIZES = [4, 60, 8, 3, 60, 21]
 WAYS = [
     Vectorized(chunk_size=6),
@@ -137,6 +177,8 @@ class Uneven(Samples):
 
 class InPlace:
     """Least squares, stepped along without a word of where the operator was."""
+
+    leaves_out_done = True
 
     def __init__(self, steps_a_number=1):
         self.evaluated, self.stepped, self.steps_a_number = [], [], steps_a_number

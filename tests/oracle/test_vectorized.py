@@ -160,6 +160,23 @@ def test_numbers_of_clients_are_few_where_each_is_recorded_anew(draws, device, n
     assert steps_a_number in (1, 32)
 
 
+@pytest.mark.parametrize(
+    ("device", "network", "options", "pays"),
+    [
+        ("cpu", nn.Linear(6, 3), {}, False),  # copying rows takes longer
+        ("cpu", nn.Linear(6, 100_000), {}, True),
+        ("cuda", nn.Linear(6, 100_000), {}, False),
+        ("cpu", nn.Linear(6, 3), {"backward": "each"}, True),
+        ("cpu", nn.Linear(6, 100_000), {"compile": True}, False),
+    ],
+    ids=str,
+)
+def test_clients_that_are_done_are_left_out_where_each_costs_much(device, network, options, pays):
+    objective, *_ = setting(network, (6,), dtype=torch.float32)
+    objective.autocast = Autocast(device)
+    assert Vectorized(**options).evaluator(objective, 100).leaves_out_done == pays
+
+
 def test_a_hessian_inside_the_objective_is_replayed():
     """Forward-mode derivatives begin with zeros that have no memory."""
     calls = []
