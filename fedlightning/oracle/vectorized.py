@@ -56,7 +56,7 @@ MIN_CALLS_TO_RECORD = 3
 STEPS_A_RECORDING = 32
 """Steps after which a recording that serves one round has paid, where a client more takes little time."""
 
-LARGE_POINT_BYTES = 2**17
+LARGE_POINT_BYTES = 200 * 2**10
 """A client's point from which on it always pays to leave out a client who is done."""
 
 BATCHABLE_ATTENTION = partial(sdpa_kernel, SDPBackend.MATH)
