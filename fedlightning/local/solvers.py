@@ -297,20 +297,21 @@ class _Run:
         solved = (~self.going).to(self.w.dtype) if self._stop.needs_norms else None
         return Solution(self.w.detach(), self.steps, solved, self.v)
 
-    def test(self, operator: Tensor) -> None:
-        """Apply the stopping rule to the operator ``[S, d]`` at the present points."""
+    def test(self, operator: Tensor, active: Tensor | None = None) -> None:
+        """Apply the stopping rule to the operator ``[S, d]`` at the present points, for clients ``active [S]`` only."""
         if not self._stop.needs_norms:
             return
         squared_norm = operator.square().sum(1)
         self._first = squared_norm if self._first is None else self._first
-        self.going = self.going & ~self._stop.done(self._problem, squared_norm, self._first)
+        done = self._stop.done(self._problem, squared_norm, self._first)
+        self.going = self.going & ~(done if active is None else done & active)
 
     def step(self, operator: Tensor, active: Tensor | None) -> bool:
-        """Test, then step; return False if all clients are done."""
-        self.test(operator)
+        """Test, then step; return False if nobody goes on."""
+        self.test(operator, active)
         if self._stop.needs_norms:
             active = self.going if active is None else active & self.going
-            if not bool(self.going.any()):
+            if not bool(active.any()):
                 return False
         self.w = self._step(self.w, operator, active)
         self.steps = self.steps + (1 if active is None else active)

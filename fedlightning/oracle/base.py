@@ -120,7 +120,7 @@ class StepsInPlace(Protocol):
 
 @runtime_checkable
 class PrefersFewNumbers(Protocol):
-    """Computes operators at a cost for every number of clients, such as a recording."""
+    """Computes operators at a cost for another number of clients than before, such as a recording or a copy of rows."""
 
     @property
     def steps_a_number(self) -> int:
@@ -128,7 +128,7 @@ class PrefersFewNumbers(Protocol):
 
     @property
     def leaves_out_done(self) -> bool:
-        """Return whether leaving out clients pays where nobody knows before which will be done, and after what step."""
+        """Return whether it pays to leave out clients that are done, where nobody knew which would be, and when."""
 
 
 Move = Callable[[Tensor, Tensor], Tensor]

@@ -28,7 +28,7 @@ class CompiledEvaluate:
 
     Attributes:
         steps_a_number: Steps after which it has paid to compile them for another number of clients.
-        leaves_out_done: Whether they are compiled for any number of clients that turns up.
+        leaves_out_done: See :class:`~fedlightning.oracle.base.PrefersFewNumbers`.
     """
 
     steps_a_number = 32

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedlightning.oracle.base import Blocks, Evaluate, Evaluation, Move, PrefersFewNumbers, StepsInPlace, apart
 from fedlightning.oracle.compiled import STEPS_TOGETHER, CompiledEvaluate
-from fedlightning.oracle.minibatch import Minibatch, Narrowing, Rows, with_fewer_computed
+from fedlightning.oracle.minibatch import Minibatch, Rows, few_places, of_those, with_fewer_computed
 from fedlightning.oracle.objective import ObjectiveError
 from fedlightning.oracle.randomness import EvaluationSeeds, Randomness
 from fedlightning.oracle.tally import Tally
@@ -81,7 +81,7 @@ class GradientOracle:
         self.steps_together = STEPS_TOGETHER if isinstance(evaluate, CompiledEvaluate) else 0
         self._in_place = evaluate if isinstance(evaluate, StepsInPlace) else None
         self._steps_a_number = evaluate.steps_a_number if isinstance(evaluate, PrefersFewNumbers) else 1
-        self._narrowing = Narrowing(_leaves_out_done(evaluate))
+        self._leaves_out_done = _leaves_out_done(evaluate)
         self._averaged = averaged
         self._no_block = buffers.new_empty((len(data), 0))  # made once: it takes as long as a product
         self._shared_alone: Blocks = "both" if personal is None else "shared"  # one block cannot be left out
@@ -104,7 +104,7 @@ class GradientOracle:
             going: ``[S]`` bool, the clients that are not done.
             batch: A minibatch of every client.
         """
-        return self._narrowing.of(batch, going)
+        return of_those(going, batch, self._leaves_out_done)
 
     def pairs(self) -> Iterator[tuple[Minibatch, Minibatch]]:
         """Yield two minibatches for each local step, for phases with ``draws=2``."""
@@ -238,7 +238,7 @@ class GradientOracle:
         return self.full_blocks(w, active=active)[0]
 
     def full_blocks(
-        self, w: Tensor, v: Tensor | None = None, active: Tensor | None = None, counts: bool = True
+        self, w: Tensor, v: Tensor | None = None, active: Tensor | None = None, *, counts: bool = True
     ) -> tuple[Tensor, Tensor]:
         """Compute the operator of f_i over all data of each client in both blocks.
 
@@ -392,14 +392,15 @@ def evaluate_all_data(
         given: an evaluation on all data is no training step, so that running statistics stay as they are.
     """
     g, g_v = torch.zeros_like(w), torch.zeros_like(v)
-    values = {"loss": w.new_zeros(len(w))}
+    values: dict[str, Tensor] = {}
     going = [True] * len(w) if active is None else active.tolist()
-    narrowing = Narrowing(_leaves_out_done(evaluate))
+    leaves_out = _leaves_out_done(evaluate)
     for where, group in data.full():
         members = where.tolist()
-        chosen = narrowing.among([going[place] for place in members])
-        if not chosen:
+        needed = [going[place] for place in members]
+        if not any(needed):
             continue
+        chosen = few_places(needed, range(len(members))) if leaves_out else [*range(len(members))]
         part = Rows.at(chosen, w.device)
         rows = Rows.at([members[place] for place in chosen], w.device)
         own = _some(w, rows), _some(v, rows), _some(buffers, rows)
@@ -408,4 +409,5 @@ def evaluate_all_data(
         g[rows.index], g_v[rows.index] = result.g, result.g_personal
         for name, value in {"loss": result.loss, **result.scalars}.items():
             values.setdefault(name, value.new_zeros(len(w)))[rows.index] = value
-    return Evaluation(g, g_v, buffers, values.pop("loss"), values)
+    loss = values.pop("loss") if values else w.new_zeros(len(w))
+    return Evaluation(g, g_v, buffers, loss, values)

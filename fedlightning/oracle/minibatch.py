@@ -85,52 +85,46 @@ class Minibatch:
         return new if self.active is None else torch.where(self.active[:, None], new, old)
 
 
-class Narrowing:
-    """Leaves clients that are done out of what is computed for a chunk, before their minibatches are used up.
+def of_those(going: Tensor, batch: Minibatch, leaves_out: bool) -> Minibatch:
+    """Return a minibatch for those of its clients that are not done, before their minibatches are used up.
 
-    Rows of points are copied for that, so that it begins to pay once a quarter of the clients is done. From then on the
-    same rows are computed until another quarter of them is.
+    Args:
+        going: ``[S]`` bool, the clients that are not done.
+        batch: A minibatch of every client.
+        leaves_out: Whether others are left out, as :func:`few_places` says; else all are computed that were before.
     """
+    active = going if batch.active is None else going & batch.active
+    goes_on = active.tolist()
+    if all(goes_on):
+        return batch
+    rows, before = batch.computed, len(goes_on) if batch.computed is None else len(batch.computed)
+    places = few_places(goes_on, range(before) if rows is None else rows.places) if leaves_out and any(goes_on) else []
+    if 0 < len(places) < before:
+        rows = Rows.at(places, active.device)
+    return Minibatch(batch.gather, active, rows, sum(goes_on) < (before if rows is None else len(rows)))
 
-    def __init__(self, leaves_out: bool) -> None:
-        """Begin with all clients.
 
-        Args:
-            leaves_out: Whether that pays at all; else clients are left out only where a whole group of them is done.
-        """
-        self._leaves_out = leaves_out
-        self._rows: Rows | None = None
+def few_places(needed: Sequence[bool], places: Sequence[int]) -> list[int]:
+    """Return for which of S clients to compute something that not all need.
 
-    def of(self, batch: Minibatch, going: Tensor) -> Minibatch:
-        """Return a minibatch for those of its clients that go on.
+    Their number is S, or three quarters of that, or three quarters of those, and so on, filled up with clients that do
+    not need it: whatever is made for every number of clients is made for few of them, and rows are not copied to leave
+    out a client or two.
 
-        Args:
-            batch: A minibatch of every client.
-            going: ``[S]`` bool, the clients that are not done.
-        """
-        active = going if batch.active is None else going & batch.active
-        places = [place for place, goes_on in enumerate(active.tolist()) if goes_on]
-        if len(places) == len(active):
-            return batch
-        rows = batch.computed
-        if self._pays(places, len(active) if rows is None else len(rows)):
-            rows = self._rows
-            if rows is None or self._pays(places, len(rows)) or not {*places} <= {*rows.places}:
-                rows = self._rows = Rows.at(places, active.device)
-        return Minibatch(batch.gather, active, rows, len(places) < (len(active) if rows is None else len(rows)))
-
-    def among(self, going: Sequence[bool]) -> list[int]:
-        """Return the places of the clients of a group that are computed, of nobody if all of them are done.
-
-        Args:
-            going: For every client of the group, whether it is not done.
-        """
-        places = [place for place, goes_on in enumerate(going) if goes_on]
-        return places if not places or self._pays(places, len(going)) else list(range(len(going)))
-
-    def _pays(self, places: Sequence[int], computed: int) -> bool:
-        """Return whether to leave out all clients but those at ``places``, of so many that would be computed."""
-        return self._leaves_out and 0 < len(places) <= 0.75 * computed
+    Args:
+        needed: For every client, whether it needs it; at least one does.
+        places: The clients to choose from, ascending, among them all that need it.
+    """
+    least, number = sum(needed), len(needed)
+    while number * 3 // 4 >= least:
+        number = number * 3 // 4
+    spare = min(number, len(places)) - least
+    chosen = []
+    for place in places:
+        if needed[place] or spare > 0:
+            spare -= not needed[place]
+            chosen.append(place)
+    return chosen
 
 
 def with_fewer_computed(batches: Iterable[Minibatch], steps: Tensor, steps_a_number: int) -> Iterator[Minibatch]:

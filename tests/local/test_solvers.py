@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -144,7 +145,6 @@ def test_svrg_computes_nothing_beyond_the_point_that_was_drawn():
     result = solver.solve(start, oracle, subproblem(), FixedSteps())
     assert sum(minibatches) == 2 * result.steps.sum() < 2 * CLIENTS * solver.steps
     assert full == [CLIENTS] * solver.epochs
-    assert oracle.tally.counted().all()
 
 
 @pytest.mark.parametrize("solver", [GradientDescent(lr=0.05, max_steps=300), LocalSteps(lr=0.02)], ids=type)
@@ -172,6 +172,42 @@ def test_on_all_data_only_active_clients_are_computed_and_counted():
     nothing, _ = oracle.full_blocks(w, active=torch.zeros(CLIENTS, dtype=torch.bool))
     assert not nothing.any()
     assert full == [3, 2]
+
+
+def test_losses_on_all_data_count_if_asked_for():
+    oracle, *_ = counted(Samples(finite_sum(), 1))
+    w = torch.ones(CLIENTS, DIM, dtype=torch.float64)
+    oracle.full_blocks(w, active=torch.ones(CLIENTS, dtype=torch.bool), counts=False)
+    assert not oracle.tally.counted().any()
+
+
+def test_svrg_logs_the_losses_of_its_steps_alone():
+    solver = SVRG(lr=0.02, inner_steps=30, epochs=4)
+
+    def evaluating(loss):
+        return lambda w, v, b, a, *_: replace(evaluate(w, v, b, a), loss=w.new_full((len(w),), loss))
+
+    none = torch.empty(CLIENTS, 0, dtype=torch.float64)
+    oracle = GradientOracle(Samples(finite_sum(), solver.steps), evaluating(1.0), none, evaluate_full=evaluating(7.0))
+    solver.solve(torch.zeros(DIM, dtype=torch.float64), oracle, subproblem(), FixedSteps())
+    assert oracle.tally.means()["loss"].tolist() == [1.0] * CLIENTS
+
+
+@pytest.mark.parametrize("places", [[[0, 2], [1]], [[0, 1], [2]]])
+def test_losses_on_all_data_keep_their_precision(places):
+    class Groups(Samples):
+        def full(self):
+            yield from ((torch.tensor(each), self.a[each]) for each in places)
+
+    def in_double(w, v, buffers, a, *_):
+        found = evaluate(w.double(), v, buffers, a)
+        return replace(found, g=found.g.to(w), loss=found.loss * 1e39)
+
+    w = torch.ones(CLIENTS, DIM)
+    oracle = GradientOracle(Groups(finite_sum(), 1), in_double, torch.empty(CLIENTS, 0))
+    oracle.full(w, active=torch.ones(CLIENTS, dtype=torch.bool))
+    loss = oracle.tally.means()["loss"]
+    torch.testing.assert_close(loss, evaluate(w.double(), None, None, finite_sum()).loss * 1e39)
 
 
 @pytest.mark.parametrize(

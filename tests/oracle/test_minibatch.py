@@ -11,10 +11,18 @@ import torch
 from torch.utils.data import TensorDataset
 
 from fedlightning import FederatedDataModule
-from fedlightning.algorithms import SCAFFOLD, FedAvg
+from fedlightning.algorithms import FIAELT, SCAFFOLD, FedADMM, FedAvg
+from fedlightning.local import SGD, SVRG, GradientDescent, GradientTolerance, LocalSteps
 from fedlightning.local.descent import descend
 from fedlightning.oracle import Auto, GradientOracle, Sequential, Vectorized
-from fedlightning.oracle.minibatch import Minibatch, Narrowing, Rows, computed_together, with_fewer_computed
+from fedlightning.oracle.minibatch import (
+    Minibatch,
+    Rows,
+    computed_together,
+    few_places,
+    of_those,
+    with_fewer_computed,
+)
 from fedlightning.oracle.objective import ObjectiveError
 from tests.support.finite_sums import Samples, evaluate, finite_sum
 from tests.support.small import Line, Normed, Personal, trainer
@@ -82,44 +90,43 @@ def test_the_computed_clients_are_those_with_the_most_steps(steps_a_number):
     assert found[2].computed is found[3].computed  # by which those that go on are told
 
 
-def test_clients_that_are_done_are_left_out_a_quarter_at_a_time():
-    narrowing, every = Narrowing(leaves_out=True), Minibatch.of(torch.zeros(8, 1))
+@pytest.mark.parametrize(
+    ("needed", "places", "expected"),
+    [
+        ([1, 1, 1, 0, 1, 1, 1, 1], range(8), [0, 1, 2, 3, 4, 5, 6, 7]),  # 8, 6, 4, 3, 2 or 1
+        ([1, 1, 1, 0, 0, 1, 1, 1], range(8), [0, 1, 2, 5, 6, 7]),
+        ([0, 0, 1, 0, 1, 1, 1, 1], range(8), [0, 2, 4, 5, 6, 7]),
+        ([0, 0, 0, 0, 0, 0, 1, 1], range(8), [6, 7]),
+        ([0, 1, 0, 1, 0, 1, 1, 1], [1, 3, 5, 6, 7], [1, 3, 5, 6, 7]),
+        ([0, 0, 0, 1, 0, 0, 0, 1], [1, 3, 5, 6, 7], [3, 7]),
+        ([1], range(1), [0]),
+    ],
+)
+def test_few_numbers_of_clients_are_computed(needed, places, expected):
+    assert few_places([bool(each) for each in needed], places) == expected
 
-    def at(batch, *going):
-        found = narrowing.of(batch, torch.tensor([place in going for place in range(8)]))
+
+def test_clients_that_are_done_are_left_out():
+    every = Minibatch.of(torch.zeros(8, 1))
+
+    def at(batch, *going, leaves_out=True):
+        found = of_those(torch.tensor([place in going for place in range(8)]), batch, leaves_out)
         assert found is batch or found.active.nonzero().flatten().tolist() == list(going)
         return found
 
     assert at(every, *range(8)) is every
-    seven, six, five = at(every, *range(7)), at(every, 0, 1, 2, 3, 5, 7), at(every, 0, 1, 3, 5, 7)
+    seven, six, five = at(every, *range(7)), at(every, 0, 1, 2, 3, 5, 7), at(every, 1, 2, 3, 5, 7)
     assert (seven.computed, seven.computes_idle) == (None, True)
     assert (six.computed.places, six.computes_idle) == ([0, 1, 2, 3, 5, 7], False)
-    assert five.computed is six.computed
-    assert five.computes_idle
-    assert at(every, 0, 5).computed.places == [0, 5]
-    assert at(every, 0, 1).computed.places == [0, 1]  # others go on
+    assert (five.computed.places, five.computes_idle) == ([0, 1, 2, 3, 5, 7], True)
     assert at(every).computed is None  # nobody: there is nothing to compute
+    kept = at(every, 0, leaves_out=False)
+    assert (kept.computed, kept.computes_idle) == (None, True)
 
     few = Minibatch(every.gather, torch.arange(8) < 4, Rows.at([0, 1, 2, 3], CPU))
-    assert at(few, 0, 1, 2, 3).computed is few.computed
+    assert at(few, 0, 1, 2, 3).computed is at(few, 0, 1, leaves_out=False).computed is few.computed
     assert at(few, 1, 3).computed.places == [1, 3]
-    assert narrowing.of(few, torch.arange(8) > 2).active.tolist() == [False] * 3 + [True] + [False] * 4
-
-
-def test_nobody_is_left_out_where_that_does_not_pay():
-    kept, few = Narrowing(leaves_out=False), Minibatch(Minibatch.of(None).gather, None, Rows.at([0, 2], CPU))
-    found = kept.of(few, torch.tensor([False, False, True]))
-    assert found.computed is few.computed
-    assert (found.active.tolist(), found.computes_idle) == ([False, False, True], True)
-    assert kept.among([True, False, False, False]) == [0, 1, 2, 3]
-    assert kept.among([False, False]) == []
-
-
-def test_groups_are_computed_for_those_who_need_it():
-    narrowing = Narrowing(leaves_out=True)
-    assert narrowing.among([True, False, True, True]) == [0, 2, 3]
-    assert narrowing.among([True] * 4 + [False]) == [0, 1, 2, 3, 4]
-    assert narrowing.among([False] * 3) == []
+    assert of_those(torch.arange(8) > 2, few, True).active.tolist() == [False] * 3 + [True] + [False] * 4
 
 
 SIZES = [4, 60, 8, 3, 60, 21]
@@ -161,6 +168,31 @@ def test_unequal_clients_end_where_they_end_one_by_one(oracle, task):
         trained.fit(module, unequal(SIZES))
         ends.append((module.state_dict(), trained.callback_metrics["train_loss"]))
     torch.testing.assert_close(*ends, rtol=1e-9, atol=1e-9)
+
+
+def solved_by(algorithm, oracle):
+    torch.manual_seed(0)
+    module = Line(algorithm, 0.3, oracle=oracle).double()
+    trained = trainer(max_steps=3, precision="64-true")
+    trained.fit(module, unequal(SIZES))
+    names = "train_loss", "inner_steps", "solved"
+    return module.state_dict(), {name: trained.callback_metrics[name] for name in names}
+
+
+EARLY_ENDS = {
+    "drawn points": FIAELT(beta=1.0, solver=SVRG(lr=0.05, inner_steps=8, epochs=3)),
+    "steps on all data": FedADMM(2.0, solver=GradientDescent(lr=0.05, max_steps=20), stop=GradientTolerance(0.5)),
+    "steps on minibatches": FedADMM(2.0, solver=LocalSteps(lr=0.05), stop=GradientTolerance(2.0)),
+    "an optimizer": FedADMM(2.0, solver=LocalSteps(lr=0.05, optimizer=SGD(momentum=0.5)), stop=GradientTolerance(2.0)),
+}
+
+
+@pytest.mark.parametrize("algorithm", EARLY_ENDS.values(), ids=EARLY_ENDS)
+@pytest.mark.parametrize("oracle", WAYS[:6], ids=str)
+def test_clients_that_are_done_end_where_they_end_one_by_one(oracle, algorithm, monkeypatch):
+    """They are left out from a size on, here from none."""
+    monkeypatch.setattr("fedlightning.oracle.vectorized.LARGE_POINT_BYTES", 0)
+    torch.testing.assert_close(solved_by(algorithm, oracle), solved_by(algorithm, Sequential()), rtol=1e-9, atol=1e-9)
 
 
 class Uneven(Samples):
