@@ -4,34 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol, overload
+from typing import Any, overload
 
 import torch
 from torch import Tensor
 
 from fedlightning.oracle.base import Blocks, Evaluate, Evaluation, Move, PrefersFewNumbers, StepsInPlace, apart
 from fedlightning.oracle.compiled import STEPS_TOGETHER, CompiledEvaluate
-from fedlightning.oracle.minibatch import Minibatch, Rows, few_places, of_those, with_fewer_computed
-from fedlightning.oracle.objective import ObjectiveError
-from fedlightning.oracle.randomness import EvaluationSeeds, Randomness
+from fedlightning.oracle.evaluations import (
+    ClientData,
+    drawn_by,
+    evaluate_all_data,
+    evaluate_minibatch,
+    leaves_out_done,
+    places_named,
+    some,
+)
+from fedlightning.oracle.minibatch import Minibatch, Rows, of_those, with_fewer_computed
+from fedlightning.oracle.randomness import EvaluationSeeds
 from fedlightning.oracle.tally import Tally
-
-
-class ClientData(Protocol):
-    """Provides the data of S clients in one round; see :class:`fedlightning.federation.cohort.Chunk`."""
-
-    @property
-    def steps(self) -> Tensor:
-        """Return the number of minibatches of each client, ``[S]``, in the parameters' dtype."""
-
-    def __len__(self) -> int:
-        """Return the number S of clients."""
-
-    def minibatches(self) -> Iterator[Minibatch]:
-        """Yield K minibatches; clients with fewer are marked inactive at the end."""
-
-    def full(self) -> Iterator[tuple[Tensor, Any]]:
-        """Yield all data of every client in groups of clients of equal size, as (positions in the chunk, data)."""
 
 
 class GradientOracle:
@@ -81,7 +72,7 @@ class GradientOracle:
         self.steps_together = STEPS_TOGETHER if isinstance(evaluate, CompiledEvaluate) else 0
         self._in_place = evaluate if isinstance(evaluate, StepsInPlace) else None
         self._steps_a_number = evaluate.steps_a_number if isinstance(evaluate, PrefersFewNumbers) else 1
-        self._leaves_out_done = _leaves_out_done(evaluate)
+        self._leaves_out_done = leaves_out_done(evaluate)
         self._averaged = averaged
         self._no_block = buffers.new_empty((len(data), 0))  # made once: it takes as long as a product
         self._shared_alone: Blocks = "both" if personal is None else "shared"  # one block cannot be left out
@@ -98,12 +89,7 @@ class GradientOracle:
         return with_fewer_computed(self._data.minibatches(), self.steps, self._steps_a_number)
 
     def for_those(self, going: Tensor, batch: Minibatch) -> Minibatch:
-        """Return a minibatch on which clients that are done are not active, and may have operators of zeros.
-
-        Args:
-            going: ``[S]`` bool, the clients that are not done.
-            batch: A minibatch of every client.
-        """
+        """Return a minibatch for clients that are not done, ``going [S]``; the others' operators may be zeros."""
         return of_those(going, batch, self._leaves_out_done)
 
     def pairs(self) -> Iterator[tuple[Minibatch, Minibatch]]:
@@ -155,9 +141,9 @@ class GradientOracle:
             return batch
         while batch is not None and not batch.computes_idle:
             rows = batch.computed
-            with _rows_of(w, rows) as point, in_place.steps_in_place(point, _some(own, rows), blocks, lr) as step:
+            with _rows_of(w, rows) as point, in_place.steps_in_place(point, some(own, rows), blocks, lr) as step:
                 while batch is not None and batch.computed is rows and not batch.computes_idle:
-                    buffers, drawn = _some(self.buffers, rows), _drawn_by(rows, self._seeds.next())
+                    buffers, drawn = some(self.buffers, rows), drawn_by(rows, self._seeds.next())
                     result = step(buffers, batch.computed_data, drawn)
                     if result is None:
                         return batch
@@ -222,20 +208,16 @@ class GradientOracle:
             batch: A minibatch of every client; None for all data of each client.
             v: Personal blocks, ``[S, p]``; None for those of the start of the round.
         """
+        own, randomness = _given(v, self.personal, self._no_block), self._seeds.next()
         with torch.random.fork_rng(devices=[w.device] if w.device.type == "cuda" else []):
             if batch is None:
-                return self._on_all_data(w, v).g
-            own, randomness = _given(v, self.personal, self._no_block), self._seeds.next()
+                self.full_calls += 1
+                return evaluate_all_data(self._evaluate_full, self._data, w, own, self.buffers, randomness).g
             return evaluate_minibatch(self._evaluate, batch, w, own, self.buffers, self._shared_alone, randomness).g
 
-    def full(self, w: Tensor, active: Tensor | None = None) -> Tensor:
-        """Compute the operator of f_i over all data of each client, ``[S, d]``.
-
-        Args:
-            w: Points, ``[S, d]``.
-            active: As for :meth:`full_blocks`.
-        """
-        return self.full_blocks(w, active=active)[0]
+    def full(self, w: Tensor) -> Tensor:
+        """Compute the operator of f_i over all data of each client at ``w [S, d]``, ``[S, d]``; no loss is logged."""
+        return self.full_blocks(w)[0]
 
     def full_blocks(
         self, w: Tensor, v: Tensor | None = None, active: Tensor | None = None, *, counts: bool = True
@@ -252,7 +234,9 @@ class GradientOracle:
         Returns:
             The operator in the shared block ``[S, d]`` and in the personal block ``[S, p]`` (p may be 0).
         """
-        result = self._on_all_data(w, v, active)
+        self.full_calls += 1
+        own, randomness = _given(v, self.personal, self._no_block), self._seeds.next()
+        result = evaluate_all_data(self._evaluate_full, self._data, w, own, self.buffers, randomness, active)
         if active is not None and counts:
             self.tally.add({"loss": result.loss, **result.scalars}, active)
         self._seeds.advance(active)
@@ -291,123 +275,19 @@ class GradientOracle:
             self.buffers = self.buffers.clone()
             self.buffers[rows.index] = result.buffers
 
-    def _on_all_data(self, w: Tensor, v: Tensor | None, active: Tensor | None = None) -> Evaluation:
-        self.full_calls += 1
-        own, randomness = _given(v, self.personal, self._no_block), self._seeds.next()
-        return evaluate_all_data(self._evaluate_full, self._data, w, own, self.buffers, randomness, active)
-
 
 @contextmanager
 def _rows_of(w: Tensor, rows: Rows | None) -> Iterator[Tensor]:
     """Yield rows of points ``[S, d]``, all if None, and bring the points up to date should these be copies."""
-    point = _some(w, rows)
+    point = some(w, rows)
     try:
-        with _places_of(rows):
+        with places_named(rows):
             yield point
     finally:
         if rows is not None and isinstance(rows.index, Tensor):
             w[rows.index] = point
 
 
-@contextmanager
-def _places_of(rows: Rows | None) -> Iterator[None]:
-    """Let an error that is about one of some clients tell the client's place in the chunk."""
-    try:
-        yield
-    except ObjectiveError as error:
-        if error.place is not None and rows is not None:
-            error.place = rows.places[error.place]
-        raise
-
-
-def _some(values: Tensor, rows: Rows | None) -> Tensor:
-    """Return some rows of a tensor, all if None."""
-    return values if rows is None else values[rows.index]
-
-
-def _drawn_by(rows: Rows | None, randomness: Randomness) -> Randomness:
-    """Return the random numbers of some clients, of all if None."""
-    return randomness if rows is None else randomness.of(rows.places)
-
-
-def _leaves_out_done(evaluate: Evaluate) -> bool:
-    """Return whether it pays to leave out clients that are done early."""
-    return evaluate.leaves_out_done if isinstance(evaluate, PrefersFewNumbers) else True
-
-
 def _given(*blocks: Tensor | None) -> Tensor:
     """Return the first of personal blocks that is given."""
     return next(block for block in blocks if block is not None)
-
-
-def evaluate_minibatch(
-    evaluate: Evaluate,
-    batch: Minibatch,
-    w: Tensor,
-    v: Tensor,
-    buffers: Tensor,
-    blocks: Blocks,
-    randomness: Randomness,
-) -> Evaluation:
-    """Evaluate the clients that a minibatch is computed for; all others get zeros.
-
-    Args:
-        evaluate: Computes operators.
-        batch: A minibatch of S clients.
-        w: Points, ``[S, d]``.
-        v: Personal blocks, ``[S, p]``.
-        buffers: Buffers, ``[S, b]``.
-        blocks: The gradients to compute.
-        randomness: Each client's random numbers.
-    """
-    rows = batch.computed
-    with _places_of(rows):
-        own = _some(w, rows), _some(v, rows), _some(buffers, rows)
-        part = evaluate(*own, batch.computed_data, blocks, _drawn_by(rows, randomness))
-    return part if rows is None else part.among(rows, len(w))
-
-
-def evaluate_all_data(
-    evaluate: Evaluate,
-    data: ClientData,
-    w: Tensor,
-    v: Tensor,
-    buffers: Tensor,
-    randomness: Randomness,
-    active: Tensor | None = None,
-) -> Evaluation:
-    """Evaluate clients on all of their data, in groups of clients of equal size.
-
-    Args:
-        evaluate: Computes operators.
-        data: The data of S clients.
-        w: Points, ``[S, d]``.
-        v: Personal blocks, ``[S, p]``.
-        buffers: Buffers, ``[S, b]``.
-        randomness: Each client's random numbers.
-        active: ``[S]`` bool, the clients that are evaluated, and perhaps others; None for all.
-
-    Returns:
-        Operators in both blocks and the values of f_i, zeros for clients that were left out. The buffers are those
-        given: an evaluation on all data is no training step, so that running statistics stay as they are.
-    """
-    g, g_v = torch.zeros_like(w), torch.zeros_like(v)
-    values: dict[str, Tensor] = {}
-    going = [True] * len(w) if active is None else active.tolist()
-    leaves_out = _leaves_out_done(evaluate)
-    for where, group in data.full():
-        members = where.tolist()
-        needed = [going[place] for place in members]
-        if not any(needed):
-            continue
-        chosen = few_places(needed, range(len(members))) if leaves_out else [*range(len(members))]
-        part = Rows.at(chosen, w.device)
-        rows = Rows.at([members[place] for place in chosen], w.device)
-        own = _some(w, rows), _some(v, rows), _some(buffers, rows)
-        with _places_of(rows):
-            result = evaluate(*own, part.of(group), "both", randomness.of(rows.places))
-        g[rows.index], g_v[rows.index] = result.g, result.g_personal
-        for name, value in {"loss": result.loss, **result.scalars}.items():
-            values.setdefault(name, value.new_zeros(len(w)))[rows.index] = value
-    loss = values.pop("loss") if values else w.new_zeros(len(w))
-    return Evaluation(g, g_v, buffers, loss, values)

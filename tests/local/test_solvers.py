@@ -205,7 +205,7 @@ def test_losses_on_all_data_keep_their_precision(places):
 
     w = torch.ones(CLIENTS, DIM)
     oracle = GradientOracle(Groups(finite_sum(), 1), in_double, torch.empty(CLIENTS, 0))
-    oracle.full(w, active=torch.ones(CLIENTS, dtype=torch.bool))
+    oracle.full_blocks(w, active=torch.ones(CLIENTS, dtype=torch.bool))
     loss = oracle.tally.means()["loss"]
     torch.testing.assert_close(loss, evaluate(w.double(), None, None, finite_sum()).loss * 1e39)
 
