@@ -120,7 +120,7 @@ class StepsInPlace(Protocol):
 
 @runtime_checkable
 class PrefersFewNumbers(Protocol):
-    """Computes operators at a cost for another number of clients than before, such as a recording or a copy of rows."""
+    """Computes operators, and has to pay for another number of clients than before: by a recording, or copied rows."""
 
     @property
     def steps_a_number(self) -> int:
@@ -128,7 +128,7 @@ class PrefersFewNumbers(Protocol):
 
     @property
     def leaves_out_done(self) -> bool:
-        """Return whether it pays to leave out clients that are done, where nobody knew which would be, and when."""
+        """Return whether it pays to leave out clients once they are done, at steps that nobody can foresee."""
 
 
 Move = Callable[[Tensor, Tensor], Tensor]

@@ -86,7 +86,7 @@ class Minibatch:
 
 
 def of_those(going: Tensor, batch: Minibatch, leaves_out: bool) -> Minibatch:
-    """Return a minibatch for those of its clients that are not done, before their minibatches are used up.
+    """Return a minibatch for those of its clients that are not done.
 
     Args:
         going: ``[S]`` bool, the clients that are not done.
@@ -107,9 +107,8 @@ def of_those(going: Tensor, batch: Minibatch, leaves_out: bool) -> Minibatch:
 def few_places(needed: Sequence[bool], places: Sequence[int]) -> list[int]:
     """Return for which of S clients to compute something that not all need.
 
-    Their number is S, or three quarters of that, or three quarters of those, and so on, filled up with clients that do
-    not need it: whatever is made for every number of clients is made for few of them, and rows are not copied to leave
-    out a client or two.
+    Their number is S, or three quarters of that, or three quarters of those, and so on; clients that do not need it
+    fill it up. So few numbers occur, each of which may cost a recording, and rows are not copied for one client less.
 
     Args:
         needed: For every client, whether it needs it; at least one does.

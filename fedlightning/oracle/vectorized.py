@@ -57,7 +57,7 @@ STEPS_A_RECORDING = 32
 """Steps after which a recording that serves one round has paid, where a client more takes little time."""
 
 LARGE_POINT_BYTES = 200 * 2**10
-"""A client's point from which on it always pays to leave out clients whose minibatches are used up, or who are done."""
+"""A client's point from which on clients are left out as soon as their minibatches are used up, or a solver is done."""
 
 BATCHABLE_ATTENTION = partial(sdpa_kernel, SDPBackend.MATH)
 """The fused attention kernels have no batching rule: vmap would run them client by client."""

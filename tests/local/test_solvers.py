@@ -174,7 +174,7 @@ def test_on_all_data_only_active_clients_are_computed_and_counted():
     assert full == [3, 2]
 
 
-def test_losses_on_all_data_count_if_asked_for():
+def test_losses_on_all_data_can_be_kept_out_of_the_log():
     oracle, *_ = counted(Samples(finite_sum(), 1))
     w = torch.ones(CLIENTS, DIM, dtype=torch.float64)
     oracle.full_blocks(w, active=torch.ones(CLIENTS, dtype=torch.bool), counts=False)
