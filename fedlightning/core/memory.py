@@ -38,6 +38,13 @@ def give_back_freed_memory() -> None:
     library.malloc_trim(0)
 
 
+def give_back_what_is_free() -> None:
+    """Give the memory that is free now back to the system, whether or not freed memory is kept from here on."""
+    library = _glibc()
+    if library is not None and not _chosen_by_the_user():
+        library.malloc_trim(0)
+
+
 def _glibc() -> Any:
     """Return the C library if it is glibc, else None."""
     names = getattr(os, "confstr_names", {})

@@ -8,6 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Literal
 
 from fedlightning.core.errors import InvalidValueError
+from fedlightning.core.memory import give_back_what_is_free
 from fedlightning.federation.cohort import Chunk, Cohort
 from fedlightning.federation.oracle_trial import FirstClients, half, in_chunks, sample_of, too_many
 from fedlightning.federation.processes import Processes
@@ -78,6 +79,7 @@ class OracleSelection:
         _require_one_choice(self.oracle, self._processes)
         if isinstance(self.oracle, Auto | Vectorized):
             self.oracle = self._chosen(group, cost, cohort, request)
+            give_back_what_is_free()  # checks and trials take more than the way that was chosen
         self._cost = self._processes.agree(cost)
         self._ladder = ladder(self.oracle, request.point.device.type == "cpu")
 

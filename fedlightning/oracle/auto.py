@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedlightning.core.memory import give_back_what_is_free
 from fedlightning.core.validation import require
 from fedlightning.oracle.base import ClientBatching, Cost, Evaluate, StepsInPlace
 from fedlightning.oracle.objective import Objective
@@ -208,7 +209,8 @@ class Auto(ClientBatching):
         return None
 
     def _for_one(self, oracle: ClientBatching, objective: Objective, calls: int, arguments: Arguments) -> float:
-        """Return the seconds for one client's gradient."""
+        """Return the seconds for one client's gradient, tried in memory that other ways have left to the system."""
+        give_back_what_is_free()
         return self.seconds(oracle, objective, calls, arguments) / len(arguments[0])
 
     def seconds(self, oracle: ClientBatching, objective: Objective, calls: int, arguments: Arguments) -> float:

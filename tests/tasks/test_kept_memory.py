@@ -8,6 +8,7 @@ from lightning.pytorch.utilities.exceptions import _TunerExitException as EndsAT
 
 from fedlightning import federate
 from fedlightning.algorithms import FedAvg, FedMM
+from fedlightning.oracle import Auto, Sequential, Vectorized
 from fedlightning.tasks.kept_memory import KeptMemory
 from tests.support.lit import Lit, made
 from tests.support.small import Line, regression_data, trainer
@@ -20,6 +21,34 @@ def memory(monkeypatch):
     monkeypatch.setattr("fedlightning.tasks.kept_memory.keep_freed_memory", lambda: asked.append("keep"))
     monkeypatch.setattr("fedlightning.tasks.kept_memory.give_back_freed_memory", lambda: asked.append("give back"))
     return asked
+
+
+@pytest.fixture
+def trims(memory, monkeypatch):
+    """What was asked of the allocator, with what checks and trials of oracles ask."""
+    for module in ("federation.oracle_selection", "oracle.auto"):
+        monkeypatch.setattr(f"fedlightning.{module}.give_back_what_is_free", lambda: memory.append("trim"))
+    return memory
+
+
+@pytest.mark.parametrize(("oracle", "times"), [(Sequential(), 0), (Vectorized(), 1)], ids=["sequential", "vectorized"])
+def test_what_a_check_took_is_given_back_once(trims, oracle, times):
+    trainer(max_steps=3).fit(Line(oracle=oracle), regression_data())
+    assert trims == ["keep", *["trim"] * times, "give back"]
+
+
+def test_every_trial_begins_without_what_the_others_took(trims, monkeypatch):
+    def seconds(self, oracle, *rest):
+        assert trims[-1] == "trim"
+        trims.append("trial")
+        return measured(self, oracle, *rest)
+
+    measured = Auto.seconds
+    monkeypatch.setattr(Auto, "seconds", seconds)
+    trainer(max_steps=3).fit(Line(oracle=Auto()), regression_data())
+    trials = trims.count("trial")
+    assert trials > 1
+    assert trims == ["keep", *["trim", "trial"] * trials, "trim", "give back"]
 
 
 class OwnEnd(Line):
