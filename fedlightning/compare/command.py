@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
@@ -33,6 +33,9 @@ from fedlightning.compare.run import Prepared, Run, execute, hyper_parameters, p
 from fedlightning.core.errors import InvalidValueError, UsageError
 from fedlightning.core.requirements import imported
 from fedlightning.plotting.comparison import comparison_figure
+
+_SHOWN_WARNINGS = 3
+"""Warnings of a run that are printed; its ``done.json`` has them all."""
 
 
 def compare(
@@ -145,6 +148,8 @@ def compare(
                     markup=False,
                     soft_wrap=True,
                 )
+        for run in runs:
+            console.print(*_warnings_of(run), sep="", end="", markup=False, highlight=False, soft_wrap=True)
         lines = [f"\nFigure: {folder / 'figure.png'}", *where(loggers, folder)]
         console.print("\n".join(lines), markup=False, soft_wrap=True)
     return folder
@@ -222,6 +227,15 @@ def _require_clocks(prepared: Sequence[Prepared]) -> None:
             f"--axes {VIRTUAL}: {', '.join(without)} has no virtual clock. Give every run one: "
             "data.participation=Timed for synchronous rounds, Asynchronous for FedBuff, with the same durations."
         )
+
+
+def _warnings_of(run: Run) -> Iterator[str]:
+    """Yield a line on what a finished run warned of; of many warnings, the first ones and their number."""
+    found = run.summary.get("warnings", [])
+    for message in found[:_SHOWN_WARNINGS]:
+        yield f"{run}: {message}\n"
+    if len(found) > _SHOWN_WARNINGS:
+        yield f"{run}: {len(found) - _SHOWN_WARNINGS} more warnings, see {run.folder / 'done.json'}\n"
 
 
 def _tell(run: Run, progress: Progress) -> None:

@@ -196,7 +196,7 @@ def execute(run: Run, report: ReportProgress, stopped: Callable[[], bool] = lamb
     validates_on_test = cli.datamodule.federation.validates_on_test
     require_choice(run.report, validates_on_test)
     diverged = False
-    with quiet(), _interrupts_as_such(), _logged(trainer, run.folder):
+    with quiet() as warned, _interrupts_as_such(), _logged(trainer, run.folder):
         try:
             trainer.fit(cli.model, cli.datamodule, ckpt_path=str(last) if last.is_file() else None)
             if not history.rows or history.rows[-1]["round"] < trainer.global_step:
@@ -212,6 +212,7 @@ def execute(run: Run, report: ReportProgress, stopped: Callable[[], bool] = lamb
         "diverged": diverged,
         "test": dict(tested[0]) if tested else {},
         "validates_on_test": validates_on_test,
+        "warnings": [str(each.message) for each in warned],
     }
     partial = run.folder / "done.json.partial"
     partial.write_text(json.dumps(summary, indent=1))
@@ -240,16 +241,21 @@ def _interrupts_as_such() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Keep Lightning's notices out of the progress bar, and let errors pass."""
+def quiet() -> Iterator[list[warnings.WarningMessage]]:
+    """Keep notices out of the progress bar, and let errors pass.
+
+    Yields:
+        What this package warns of meanwhile: skipped rounds, clients that are left out, ...
+    """
     loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.ERROR)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("ignore")
-            yield
+            warnings.filterwarnings("always", category=RuntimeWarning, module=r"fedlightning\.")
+            yield caught
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)

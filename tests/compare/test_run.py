@@ -53,7 +53,7 @@ def test_another_partition_in_the_same_file_is_run_anew(monkeypatch, capsys):
         "set": [
             "trainer.max_steps=1",
             "data.init_args.local_epochs=1",
-            f"data.init_args.partitioner={{class_path: FromFile, init_args: {{path: {file}}}}}",
+            f"data.init_args.partitioner={{class_path: fedlightning.data.FromFile, init_args: {{path: {file}}}}}",
         ],
     }
     compare(**arguments(**shared))
@@ -124,6 +124,27 @@ def test_a_finished_run_can_still_be_tested(monkeypatch):
 def test_a_diverging_run_does_not_end_the_others():
     compare(**arguments(set=[*SMALL, f"model.init_args.algorithm.init_args.lr={WILD}"]))
     assert "| FedAvg | diverged |" in Path("out/table.md").read_text()
+
+
+def test_what_a_run_warns_of_is_told_below_the_table(capsys):
+    """A share of 60 % of eight clients are five, where six are needed: every round is skipped."""
+    few = "responses: {class_path: fedlightning.participation.ResponseShare, init_args: {low: 0.6, high: 0.6}}"
+    values = f"size: 8, at_least: 6, retries: 0, {few}"
+    asked = f"{{class_path: fedlightning.participation.FirstResponders, init_args: {{{values}}}}}"
+    for _ in range(2):  # a comparison that is finished says so again
+        compare(**arguments(set=[*SMALL, f"data.participation={asked}"]))
+        said = capsys.readouterr().out
+        for name in ("FedMM", "FedAvg"):
+            assert f"{name}, seed 0: Round 1 was skipped: of 8 clients invited, too few answered." in said
+            assert f"{name}, seed 0: Round 3 was skipped" in said
+            assert f"{name}, seed 0: 3 more warnings, see out/{name}/seed-0/done.json" in said
+    assert len(json.loads(Path("out/FedMM/seed-0/done.json").read_text())["warnings"]) == 6
+
+
+def test_a_run_without_warnings_is_told_of_without_any(capsys):
+    compare(**arguments())
+    assert "warning" not in capsys.readouterr().out
+    assert json.loads(Path("out/FedMM/seed-0/done.json").read_text())["warnings"] == []
 
 
 @pytest.mark.parametrize("stop", [1, 2, 3, 5])
