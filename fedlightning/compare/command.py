@@ -35,7 +35,7 @@ from fedlightning.core.requirements import imported
 from fedlightning.plotting.comparison import comparison_figure
 
 _SHOWN_WARNINGS = 3
-"""Warnings of a run that are printed; its ``done.json`` has them all."""
+"""Warnings of a run that are printed; its ``warnings.json`` has them all."""
 
 
 def compare(
@@ -231,11 +231,11 @@ def _require_clocks(prepared: Sequence[Prepared]) -> None:
 
 def _warnings_of(run: Run) -> Iterator[str]:
     """Yield a line on what a finished run warned of; of many warnings, the first ones and their number."""
-    found = run.summary.get("warnings", [])
+    found = run.warnings
     for message in found[:_SHOWN_WARNINGS]:
         yield f"{run}: {message}\n"
     if len(found) > _SHOWN_WARNINGS:
-        yield f"{run}: {len(found) - _SHOWN_WARNINGS} more warnings, see {run.folder / 'done.json'}\n"
+        yield f"{run}: {len(found) - _SHOWN_WARNINGS} more warnings, see {run.warnings_file}\n"
 
 
 def _tell(run: Run, progress: Progress) -> None:

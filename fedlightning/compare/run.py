@@ -13,7 +13,7 @@ import os
 import shutil
 import signal
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
@@ -94,6 +94,16 @@ class Run:
     def summary(self) -> dict[str, Any]:
         """Return the content of a finished run's ``done.json``."""
         return dict(json.loads((self.folder / "done.json").read_text()))
+
+    @property
+    def warnings_file(self) -> Path:
+        """Where the run keeps what it has warned of."""
+        return self.folder / "warnings.json"
+
+    @property
+    def warnings(self) -> list[str]:
+        """Return what the run has warned of so far, each message once."""
+        return list(json.loads(self.warnings_file.read_text())) if self.warnings_file.is_file() else []
 
     def __str__(self) -> str:
         """Return name, seed and values of the run."""
@@ -196,7 +206,7 @@ def execute(run: Run, report: ReportProgress, stopped: Callable[[], bool] = lamb
     validates_on_test = cli.datamodule.federation.validates_on_test
     require_choice(run.report, validates_on_test)
     diverged = False
-    with quiet() as warned, _interrupts_as_such(), _logged(trainer, run.folder):
+    with quiet() as caught, _kept(caught, run, last.is_file()), _interrupts_as_such(), _logged(trainer, run.folder):
         try:
             trainer.fit(cli.model, cli.datamodule, ckpt_path=str(last) if last.is_file() else None)
             if not history.rows or history.rows[-1]["round"] < trainer.global_step:
@@ -212,7 +222,6 @@ def execute(run: Run, report: ReportProgress, stopped: Callable[[], bool] = lamb
         "diverged": diverged,
         "test": dict(tested[0]) if tested else {},
         "validates_on_test": validates_on_test,
-        "warnings": [str(each.message) for each in warned],
     }
     partial = run.folder / "done.json.partial"
     partial.write_text(json.dumps(summary, indent=1))
@@ -227,6 +236,17 @@ def _logged(trainer: Trainer, folder: Path) -> Iterator[None]:
         yield
     finally:
         close(trainer.loggers)
+
+
+@contextlib.contextmanager
+def _kept(caught: Sequence[warnings.WarningMessage], run: Run, goes_on: bool) -> Iterator[None]:
+    """Keep what a run warns of, however it ends, beside that of the time before an interruption."""
+    earlier = run.warnings if goes_on else []
+    try:
+        yield
+    finally:
+        messages = dict.fromkeys([*earlier, *(str(each.message) for each in caught)])
+        run.warnings_file.write_text(json.dumps(list(messages), indent=1))
 
 
 @contextlib.contextmanager
@@ -245,7 +265,7 @@ def quiet() -> Iterator[list[warnings.WarningMessage]]:
     """Keep notices out of the progress bar, and let errors pass.
 
     Yields:
-        What this package warns of meanwhile: skipped rounds, clients that are left out, ...
+        What this package warns of meanwhile: a loss that explodes, skipped rounds, clients that are left out, ...
     """
     loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
     levels = [logger.level for logger in loggers]
@@ -254,7 +274,8 @@ def quiet() -> Iterator[list[warnings.WarningMessage]]:
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("ignore")
-            warnings.filterwarnings("always", category=RuntimeWarning, module=r"fedlightning\.")
+            for category in (UserWarning, RuntimeWarning):
+                warnings.filterwarnings("always", category=category, module=r"fedlightning\.")
             yield caught
     finally:
         for logger, level in zip(loggers, levels, strict=True):

@@ -126,25 +126,45 @@ def test_a_diverging_run_does_not_end_the_others():
     assert "| FedAvg | diverged |" in Path("out/table.md").read_text()
 
 
+FEW = "responses: {class_path: fedlightning.participation.ResponseShare, init_args: {low: 0.6, high: 0.6}}"
+TOO_FEW = (
+    "data.participation={class_path: fedlightning.participation.FirstResponders, "
+    f"init_args: {{size: 8, at_least: 6, retries: 0, {FEW}}}}}"
+)
+"""A share of 60 % of eight clients are five, where six are needed: every round is skipped."""
+
+
 def test_what_a_run_warns_of_is_told_below_the_table(capsys):
-    """A share of 60 % of eight clients are five, where six are needed: every round is skipped."""
-    few = "responses: {class_path: fedlightning.participation.ResponseShare, init_args: {low: 0.6, high: 0.6}}"
-    values = f"size: 8, at_least: 6, retries: 0, {few}"
-    asked = f"{{class_path: fedlightning.participation.FirstResponders, init_args: {{{values}}}}}"
     for _ in range(2):  # a comparison that is finished says so again
-        compare(**arguments(set=[*SMALL, f"data.participation={asked}"]))
+        compare(**arguments(set=[*SMALL, TOO_FEW]))
         said = capsys.readouterr().out
         for name in ("FedMM", "FedAvg"):
             assert f"{name}, seed 0: Round 1 was skipped: of 8 clients invited, too few answered." in said
             assert f"{name}, seed 0: Round 3 was skipped" in said
-            assert f"{name}, seed 0: 3 more warnings, see out/{name}/seed-0/done.json" in said
-    assert len(json.loads(Path("out/FedMM/seed-0/done.json").read_text())["warnings"]) == 6
+            assert f"{name}, seed 0: 3 more warnings, see out/{name}/seed-0/warnings.json" in said
+    assert len(json.loads(Path("out/FedMM/seed-0/warnings.json").read_text())) == 6
+
+
+def test_what_a_run_warned_of_before_an_interruption_is_kept():
+    configs = (SADDLE / "base.yaml", SADDLE / "fed_mm.yaml")
+    values = (*(f"--config={file}" for file in configs), *(f"--{value}" for value in [*SMALL, TOO_FEW]))
+    run, rounds = runs.Run("A", 0, values, Path("stopped"), metric="distance"), [0]
+    with pytest.raises(KeyboardInterrupt):
+        runs.execute(run, rounds.append, lambda: rounds[-1] >= 2)
+    assert [message.partition(" was")[0] for message in run.warnings] == ["Round 1", "Round 2"]
+    runs.execute(run, rounds.append)
+    assert [message.partition(" was")[0] for message in run.warnings] == [f"Round {k}" for k in range(1, 7)]
 
 
 def test_a_run_without_warnings_is_told_of_without_any(capsys):
     compare(**arguments())
     assert "warning" not in capsys.readouterr().out
-    assert json.loads(Path("out/FedMM/seed-0/done.json").read_text())["warnings"] == []
+    assert json.loads(Path("out/FedMM/seed-0/warnings.json").read_text()) == []
+
+
+def test_a_run_that_explodes_says_so(capsys):
+    compare(**arguments(set=[*SMALL, "model.init_args.algorithm.init_args.lr=1e3"]))
+    assert "FedAvg, seed 0: train_loss has grown more than a million-fold" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("stop", [1, 2, 3, 5])
