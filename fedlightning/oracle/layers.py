@@ -31,7 +31,7 @@ from torch.overrides import TorchFunctionMode
 
 from fedlightning.core.errors import UsageError
 from fedlightning.oracle.batched import are_batched, first, for_all
-from fedlightning.oracle.lone_layers import channels_last, compact, laid_out
+from fedlightning.oracle.lone_layers import compact, laid_out, max_pool2d
 from fedlightning.oracle.recurrent import lstm
 
 
@@ -304,7 +304,7 @@ class _MaxPool2d(_Rule):
     def vmap(in_dims: Any, x: Tensor, args: Any, kwargs: Any) -> tuple[Tensor, int]:
         x = x.movedim(in_dims[0], 1)
         clients = x.shape[1]
-        y = F.max_pool2d(channels_last(x.flatten(1, 2)), *args, **kwargs)
+        y = max_pool2d(x.flatten(1, 2), *args, **kwargs)
         return y.unflatten(1, (clients, -1)), 1
 
 

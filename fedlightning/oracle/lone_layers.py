@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -32,7 +32,9 @@ class LoneLayers(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in _IMAGE_FUNCTIONS:
             if self._channels_last and args and _is_plain_image(args[0]):
-                args = (laid_out(*args[:2]) if func is torch.conv2d else channels_last(args[0]), *args[1:])
+                if func is F.max_pool2d:
+                    return max_pool2d(*args, **kwargs)
+                args = (laid_out(*args[:2]), *args[1:])
         elif func in _DRAW_LIKE_INPUT:
             if args and isinstance(args[0], Tensor):
                 args = (args[0].contiguous(), *args[1:])
@@ -99,6 +101,22 @@ def laid_out(image: Tensor, weight: Tensor | None = None) -> Tensor:
     """
     heavy = isinstance(weight, Tensor) and weight.numel() > image.numel() and weight.shape[2:] != (1, 1)
     return image.contiguous() if heavy else channels_last(image)
+
+
+def max_pool2d(image: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """Return ``F.max_pool2d`` of images, computed channels last, forwards and backwards.
+
+    Where the gradient comes in the other layout, as it does from a linear layer, PyTorch would pool it backwards in
+    that layout and copy the whole result, which takes five times as long as copying the gradient first.
+    """
+    y: Tensor = F.max_pool2d(channels_last(image), *args, **kwargs)
+    if y.grad_fn is not None and not is_functorch_wrapped_tensor(y):
+        y.grad_fn.register_prehook(_all_channels_last)
+    return y
+
+
+def _all_channels_last(gradients: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
+    return tuple(None if each is None else each.contiguous(memory_format=torch.channels_last) for each in gradients)
 
 
 def compact(x: Tensor) -> Tensor:

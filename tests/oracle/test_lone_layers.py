@@ -8,8 +8,10 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from fedlightning.oracle.lone_layers import LoneLayers, channels_last, laid_out
+from fedlightning.oracle.layers import CohortLayers
+from fedlightning.oracle.lone_layers import LoneLayers, channels_last, laid_out, max_pool2d
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -51,3 +53,49 @@ def test_random_numbers_do_not_depend_on_the_layout():
         with LoneLayers():
             drawn.append((F.dropout(image, 0.5), torch.empty_like(image).uniform_(), torch.rand_like(image)))
     torch.testing.assert_close(drawn[0], drawn[1], rtol=0, atol=0)
+
+
+class PooledBackwards(TorchDispatchMode):
+    """Collects what max pooling is given to pool backwards, and its own input."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten.max_pool2d_with_indices_backward.default:
+            self.seen += args[:2]
+        return func(*args, **(kwargs or {}))
+
+
+def lone(pool, x):
+    with LoneLayers():
+        return pool(x)
+
+
+def cohort(pool, x):
+    with CohortLayers():
+        return torch.func.vmap(pool)(x[None])[0]
+
+
+@pytest.mark.parametrize("compute", [lone, cohort])
+def test_a_gradient_is_pooled_backwards_in_the_layout_of_the_image(compute):
+    """Otherwise PyTorch copies all that it has pooled; a linear layer gives its gradient channels first."""
+
+    def pool(image):
+        return F.max_pool2d(image, 3, 2, padding=1)
+
+    x, weight = torch.randn(2, 3, 6, 6, requires_grad=True), torch.arange(54.0).view(2, 27)
+    expected = torch.autograd.grad((pool(x).flatten(1) * weight).sum(), x)
+    with PooledBackwards() as backwards:
+        found = torch.autograd.grad((compute(pool, x).flatten(1) * weight).sum(), x)
+    assert torch.equal(found[0], expected[0])
+    assert [each.is_contiguous(memory_format=torch.channels_last) for each in backwards.seen] == [True, True]
+
+
+def test_pooling_can_be_differentiated_twice_and_without_gradients():
+    x = torch.randn(1, 2, 4, 4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradgradcheck(lambda x: max_pool2d(x, 2).square().flatten(1), x)
+    assert max_pool2d(x.detach(), 2).grad_fn is None
+    _, tangent = torch.func.jvp(lambda x: max_pool2d(x, 2), (x.detach(),), (torch.ones_like(x),))
+    assert torch.equal(tangent, torch.ones(1, 2, 2, 2, dtype=torch.float64))
