@@ -182,13 +182,17 @@ def _search(
             values: plan.run(name, seed, values, _searched(folder, name, values), searching=True)
             for values in grid_points(grid, known[name])
         }
-    _carry_out([run for points in searched.values() for run in points.values()], console, jobs, axes)
+    runs = [run for points in searched.values() for run in points.values()]
+    _carry_out(runs, console, jobs, axes)
     chosen = best_points(searched, goal)
     (folder / "grid.md").write_text(grid_table(searched, chosen, goal) + "\n", encoding="utf-8")
     if not chosen:
         raise InvalidValueError(f"--grid: every run diverged, see {folder / 'grid.md'}. Add smaller step sizes.")
     for name in searched:
         console.print(f"{name}: {label(chosen[name]) if name in chosen else 'every run diverged'}", markup=False)
+    if warned := [run for run in runs if run.warnings]:
+        told = f"{len(warned)} of {len(runs)} runs of the grid warned: {folder / 'grid.md'} says which, and"
+        console.print(f"{told} {warned[0].warnings_file} what.", markup=False, soft_wrap=True)
     return chosen
 
 

@@ -90,13 +90,14 @@ def best_points(searched: Mapping[str, Mapping[Values, Run]], goal: Goal) -> dic
 
 
 def grid_table(searched: Mapping[str, Mapping[Values, Run]], chosen: Mapping[str, Values], goal: Goal) -> str:
-    """Return a table of all grid points and their reported values, with the chosen points marked."""
-    lines = [f"| algorithm | values | {goal.heading(goal.metric)} | |", "| --- | --- | ---: | --- |"]
+    """Return a table of all grid points, their reported values and numbers of warnings, the chosen points marked."""
+    lines = [f"| algorithm | values | {goal.heading(goal.metric)} | warnings | |", "| --- | --- | ---: | ---: | --- |"]
     for name, points in searched.items():
         for point, run in points.items():
             value = final_value(run, goal)
             shown = f"{value:.4g}" if math.isfinite(value) else "diverged"
-            lines.append(f"| {name} | {label(point)} | {shown} | {'chosen' if chosen.get(name) == point else ''} |")
+            mark = "chosen" if chosen.get(name) == point else ""
+            lines.append(f"| {name} | {label(point)} | {shown} | {len(run.warnings)} | {mark} |")
     return "\n".join(lines)
 
 

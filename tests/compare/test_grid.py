@@ -12,7 +12,7 @@ from fedlightning.compare import command, compare
 from fedlightning.compare import run as runs
 from fedlightning.compare.grid import parse_grid
 from fedlightning.compare.run import ALGORITHM
-from tests.support.comparisons import SADDLE, SMALL, WILD, arguments, table
+from tests.support.comparisons import SADDLE, SMALL, TOO_FEW, WILD, arguments, table
 from tests.support.paths import ROOT
 
 
@@ -57,8 +57,17 @@ def test_an_algorithm_whose_grid_diverges_does_not_end_the_others(capsys):
     assert "| Wild | diverged | - |" in written
     assert "| FedMM | diverged" not in written
     assert "Wild: every run diverged" in capsys.readouterr().out
-    assert "| Wild |  | diverged |  |" in Path("out/grid.md").read_text()
+    assert "| Wild |  | diverged | 1 |  |" in Path("out/grid.md").read_text()
     assert not Path("out/Wild").exists()
+
+
+def test_runs_of_a_grid_that_warn_are_counted_and_told_of(capsys):
+    both = [f"{name}={SADDLE / file}" for name, file in (("FedMM", "fed_mm.yaml"), ("FedAvg", "fed_avg.yaml"))]
+    compare(**arguments(algorithms=both, set=[*SMALL, TOO_FEW], grid=["mu=1.0,2.0"]))
+    counts = [line.split("|")[4].strip() for line in Path("out/grid.md").read_text().splitlines()[2:]]
+    assert counts == ["6", "6", "6"]
+    first = "out/grid/FedMM_mu_1.0/seed-0/warnings.json"
+    assert f"3 of 3 runs of the grid warned: out/grid.md says which, and {first} what." in capsys.readouterr().out
 
 
 def test_the_chosen_grid_point_is_not_run_again(monkeypatch):

@@ -13,7 +13,7 @@ from fedlightning.callbacks import LastCheckpoint
 from fedlightning.cli import main
 from fedlightning.compare import command, compare
 from fedlightning.compare import run as runs
-from tests.support.comparisons import SADDLE, SMALL, WILD, arguments, command_line, table
+from tests.support.comparisons import SADDLE, SMALL, TOO_FEW, WILD, arguments, command_line, table
 from tests.support.paths import CONFIGS
 
 
@@ -124,14 +124,6 @@ def test_a_finished_run_can_still_be_tested(monkeypatch):
 def test_a_diverging_run_does_not_end_the_others():
     compare(**arguments(set=[*SMALL, f"model.init_args.algorithm.init_args.lr={WILD}"]))
     assert "| FedAvg | diverged |" in Path("out/table.md").read_text()
-
-
-FEW = "responses: {class_path: fedlightning.participation.ResponseShare, init_args: {low: 0.6, high: 0.6}}"
-TOO_FEW = (
-    "data.participation={class_path: fedlightning.participation.FirstResponders, "
-    f"init_args: {{size: 8, at_least: 6, retries: 0, {FEW}}}}}"
-)
-"""A share of 60 % of eight clients are five, where six are needed: every round is skipped."""
 
 
 def test_what_a_run_warns_of_is_told_below_the_table(capsys):

@@ -18,6 +18,13 @@ SMALL = [
 WILD = "1e60"
 """A step size that ends every run in its first rounds."""
 
+FEW = "responses: {class_path: fedlightning.participation.ResponseShare, init_args: {low: 0.6, high: 0.6}}"
+TOO_FEW = (
+    "data.participation={class_path: fedlightning.participation.FirstResponders, "
+    f"init_args: {{size: 8, at_least: 6, retries: 0, {FEW}}}}}"
+)
+"""A share of 60 % of eight clients are five, where six are needed: every round is skipped."""
+
 
 def table(folder):
     with (Path(folder) / "results.csv").open() as file:
