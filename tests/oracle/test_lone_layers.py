@@ -99,3 +99,12 @@ def test_pooling_can_be_differentiated_twice_and_without_gradients():
     assert max_pool2d(x.detach(), 2).grad_fn is None
     _, tangent = torch.func.jvp(lambda x: max_pool2d(x, 2), (x.detach(),), (torch.ones_like(x),))
     assert torch.equal(tangent, torch.ones(1, 2, 2, 2, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("vectorize", [False, True])
+def test_gradients_of_pooling_may_be_batched(vectorize):
+    x, found = torch.arange(32.0).view(1, 2, 4, 4), []
+    for context in (nullcontext(), LoneLayers()):
+        with context:
+            found.append(torch.autograd.functional.jacobian(lambda x: F.max_pool2d(x, 2), x, vectorize=vectorize))
+    assert torch.equal(*found)
