@@ -60,8 +60,8 @@ def test_a_client_without_minibatches_rests():
         members = tuple(replace(d, index=d.index[:n]) for d, n in zip(cohort.members, steps, strict=True))
         run(loop, [RoundBatch(0, (replace(cohort, members=members),), batch.samples)])
         ends.append(loop.clients.all("state.theta")[[d.id for d in members]])
-    assert torch.equal(ends[0][0], ends[1][0])
-    assert not torch.equal(ends[0][1], ends[1][1])
+    torch.testing.assert_close(ends[0][0], ends[1][0], rtol=1e-13, atol=0.0)  # products of one client round otherwise
+    assert (ends[0][1] - ends[1][1]).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize(
