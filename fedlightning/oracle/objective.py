@@ -213,9 +213,22 @@ class Objective:
         if self.changes_batch:
             data = map_tensors(torch.clone, data)
         state = self._state(shared, personal, buffers)
-        result = functional_call(self._call, state, (data,), tie_weights=self._tied)  # a search for ties takes time
+        own = self._replaced()
+        try:
+            result = functional_call(self._call, state, (data,), tie_weights=self._tied)  # a search for ties takes time
+        except BaseException:  # an interrupt may have kept PyTorch from putting the task's own tensors back
+            for name, tensor in own:
+                module, _, leaf = name.rpartition(".")
+                setattr(self.task.get_submodule(module), leaf, tensor)
+            raise
         loss, scalars = _split(result, self.name)
         return loss, scalars, [state[f"task.{name}"] for name in self.space.buffers.names]
+
+    def _replaced(self) -> list[tuple[str, Tensor]]:
+        """Return the task's own tensors that an evaluation replaces, by name; tied ones under all their names."""
+        buffers = self.task.named_buffers() if self.space.buffers.names else ()
+        changed = [(name, buffer) for name, buffer in buffers if name in self.space.buffers.names]
+        return [*self.task.named_parameters(remove_duplicate=False), *changed]
 
     def _state(self, shared: Named, personal: Named, buffers: Named) -> dict[str, Tensor]:
         """Return the tensors that replace the task's own during an evaluation."""

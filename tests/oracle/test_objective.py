@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils._named_member_accessor import NamedMemberAccessor
 
 from fedlightning.oracle import Autocast, ObjectiveError, Sequential, Vectorized
 from tests.support.cohorts import S, assert_equal_evaluations, setting
@@ -61,3 +62,26 @@ def test_unused_parameters_have_zero_gradients():
         g = oracle.evaluator(objective, 1)(*arguments).g
         assert g[:, :21].abs().sum() > 0
         assert not g[:, 21:].any()
+
+
+@pytest.mark.parametrize("oracle", [Vectorized(), Sequential()])
+@pytest.mark.parametrize("swap", [1, 2])
+def test_an_interrupt_while_tensors_are_swapped_leaves_the_task_its_own(monkeypatch, oracle, swap):
+    """PyTorch swaps a task's tensors for the client's and back; a checkpoint of others could not be written."""
+    net = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+    objective, *arguments = setting(net, (4,))
+    before = {name: id(tensor) for name, tensor in (*net.named_parameters(), *net.named_buffers())}
+    whole, calls = NamedMemberAccessor.swap_tensors_dict, []
+
+    def interrupted(self, tensors, allow_missing=False):
+        calls.append(tensors)
+        if len(calls) == swap:
+            if swap == 1:
+                whole(self, dict(list(tensors.items())[:1]), allow_missing=True)
+            raise KeyboardInterrupt
+        return whole(self, tensors, allow_missing)
+
+    monkeypatch.setattr(NamedMemberAccessor, "swap_tensors_dict", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        oracle.evaluator(objective, 1)(*arguments)
+    assert {name: id(tensor) for name, tensor in (*net.named_parameters(), *net.named_buffers())} == before
