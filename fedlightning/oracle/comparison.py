@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedlightning.core.memory import give_back_what_is_free
 from fedlightning.core.tree import map_tensors
 from fedlightning.oracle.base import ROUNDED_ALIKE, ClientBatching, Evaluate, Evaluation, StepsInPlace
 from fedlightning.oracle.minibatch import Rows
@@ -134,6 +135,7 @@ class Comparison:
                     difference = self._first_difference(found, expected, tolerance)
                     if difference is not None:
                         suspects.append((step, found, difference))
+                del results, found  # before the next step takes as much memory again
         for step, found, difference in suspects:
             if not self._is_rounding(step, found, tolerance):
                 return f"{difference} at step {step + 1}"
@@ -196,7 +198,8 @@ class Comparison:
 
     @contextmanager
     def _leaving_no_trace(self) -> Iterator[None]:
-        """Put attributes and random generators back when the context ends."""
+        """Put attributes and random generators back when the context ends; begin without what others have freed."""
+        give_back_what_is_free()
         generators = torch.random.fork_rng(devices=[self._device] if self._device.type == "cuda" else [])
         with undone(self._objective.task), python_generators_restored(), generators:
             yield

@@ -9,6 +9,7 @@ from lightning.pytorch.utilities.exceptions import _TunerExitException as EndsAT
 from fedlightning import federate
 from fedlightning.algorithms import FedAvg, FedMM
 from fedlightning.oracle import Auto, Sequential, Vectorized
+from fedlightning.oracle.comparison import Comparison
 from fedlightning.tasks.kept_memory import KeptMemory
 from tests.support.lit import Lit, made
 from tests.support.small import Line, regression_data, trainer
@@ -35,6 +36,26 @@ def trims(memory, monkeypatch):
 def test_what_a_check_took_is_given_back_once(trims, oracle, times):
     trainer(max_steps=3).fit(Line(oracle=oracle), regression_data())
     assert trims == ["keep", *["trim"] * times, "give back"]
+
+
+def test_every_comparison_of_a_check_begins_without_what_the_others_took(monkeypatch):
+    seen = []
+
+    def begins(self, *args, plain=Comparison.__init__):
+        seen.append("comparison")
+        plain(self, *args)
+
+    def compares(self, *args, plain=Comparison.difference):
+        seen.append("comparison")
+        return plain(self, *args)
+
+    monkeypatch.setattr("fedlightning.oracle.comparison.give_back_what_is_free", lambda: seen.append("trim"))
+    monkeypatch.setattr(Comparison, "__init__", begins)
+    monkeypatch.setattr(Comparison, "difference", compares)
+    trainer(max_steps=1).fit(Line(oracle=Vectorized()), regression_data())
+    places = [place for place, each in enumerate(seen) if each == "comparison"]
+    assert len(places) >= 4  # in single and in double precision, plain and batched
+    assert all(seen[place + 1] == "trim" for place in places)
 
 
 def test_every_trial_begins_without_what_the_others_took(trims, monkeypatch):
