@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
@@ -33,8 +34,12 @@ STEP = 1e-8
 ENOUGH = 0.1
 """Seconds after which short trials are not repeated."""
 
-WORTH_MORE_CLIENTS = 0.95
-"""Larger chunks must save at least a twentieth of the time, for the memory that they take."""
+TOO_SHORT, MORE_OFTEN = 0.01, 8
+"""Trials of one kind that take fewer seconds in sum are repeated up to that many times as often: the first few steps of
+a way are slower than the rest of a round, and a machine is seldom quiet for less."""
+
+WORTH_MORE_CLIENTS = 0.98
+"""Larger chunks must save a little of the time, for the memory that they take; fewer chunks also cost less to begin."""
 
 SMALLEST_HALVED = 2
 """Chunks of two clients are not cut further; what is left is to replay them one by one."""
@@ -67,8 +72,8 @@ class Auto(ClientBatching):
     (``Vectorized(backward="each")``) are tried as well, side by side if there are several threads.
 
     Args:
-        trials: Number of timed gradients for each way, at least 1; up to twice as many where a way can step in place
-            and they take less than a tenth of a second.
+        trials: Number of timed gradients for each way, at least 1; fewer where they take more than a tenth of a second,
+            and up to eight times as many where they take less than a hundredth.
     """
 
     trials: int = 4
@@ -217,8 +222,9 @@ class Auto(ClientBatching):
         """Measures the time of one gradient of all clients with its step, as the rounds will run it, recorded or not.
 
         Where a way can step in place, the later trials do, because some algorithms take plain steps and others need
-        the operator, and the two shortest times count alike. A subclass may measure something else, such as energy: the
-        way with the smallest number is taken.
+        the operator. The two shortest times count alike, by their geometric mean: what makes one of them shorter by a
+        tenth weighs as much as what makes the other one longer by as much. A subclass may measure something else, such
+        as energy: the way with the smallest number is taken.
 
         Args:
             oracle: The way that is tried.
@@ -232,14 +238,16 @@ class Auto(ClientBatching):
         evaluate = oracle.evaluator(objective, calls)
         w, v, b, data = arguments
         begin, half = time.perf_counter(), (self.trials + 1) // 2
-        steps = evaluate.steps_in_place(w, v, "both", STEP) if isinstance(evaluate, StepsInPlace) else nullcontext()
 
         def operator(randomness: Randomness) -> Tensor:
             return w.sub_(evaluate(w, v, b, data, "both", randomness).g, alpha=STEP)
 
         def timed(step: Callable[[Randomness], object], least: int, until: float) -> list[float]:
             times: list[float] = []
-            while len(times) < self.trials and (len(times) < least or time.perf_counter() - begin < until):
+            while not times or (
+                len(times) < (least if sum(times) >= TOO_SHORT else MORE_OFTEN * least)
+                and time.perf_counter() - begin < until
+            ):
                 randomness = Randomness(range(len(w)), len(times))
                 _synchronize(w)
                 start = time.perf_counter()
@@ -250,18 +258,22 @@ class Auto(ClientBatching):
             return times
 
         first = timed(operator, 1, 0.0)[0]  # a recorded oracle's first call runs Python; a device's first call warms up
+        if first < ENOUGH:  # a later round's first call is compared with what is kept of the recording
+            evaluate = oracle.evaluator(objective, calls)
+            first = timed(operator, 1, 0.0)[0]
+        steps = evaluate.steps_in_place(w, v, "both", STEP) if isinstance(evaluate, StepsInPlace) else nullcontext()
         if isinstance(steps, nullcontext):
             joined, placed = timed(operator, self.trials, ENOUGH), list[float]()
         else:
             joined = timed(operator, half, ENOUGH / 2)
             with steps as step:
-                placed = timed(lambda randomness: step(b, data, randomness), max(1, self.trials - half), ENOUGH)
+                placed = timed(lambda randomness: step(b, data, randomness), self.trials - half, ENOUGH)
             if not placed:
                 joined += timed(operator, self.trials - half, ENOUGH)
         bests = [min(each) for each in (joined, placed) if each]
         if calls < MIN_CALLS_TO_RECORD:
             return min(first, *bests)
-        best = sum(bests) / len(bests)
+        best = math.prod(bests) ** (1 / len(bests))
         return best + (max(first - bests[0], 0.0) / calls if objective.autocast.on_cpu else 0.0)
 
 

@@ -107,7 +107,9 @@ class Timed:
         yield step
 
 
-@pytest.mark.parametrize(("calls", "trials", "expected"), [(10, 4, 0.75e-3), (10, 1, 0.75e-3), (1, 4, 0.5e-3)])
+@pytest.mark.parametrize(
+    ("calls", "trials", "expected"), [(10, 4, 0.5**0.5 * 1e-3), (10, 1, 0.5**0.5 * 1e-3), (1, 4, 0.5e-3)]
+)
 def test_operators_and_steps_in_place_count_alike(calls, trials, expected, monkeypatch):
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr("fedlightning.oracle.auto.time.perf_counter", lambda: clock.now)
@@ -115,6 +117,44 @@ def test_operators_and_steps_in_place_count_alike(calls, trials, expected, monke
     objective = SimpleNamespace(autocast=SimpleNamespace(on_cpu=True))
     found = MEASURED(Auto(trials), oracle, objective, calls, (torch.zeros(2, 3), None, None, None))
     assert found == pytest.approx(expected)
+
+
+def seconds_of(evaluators, clock, calls, monkeypatch):
+    """What Auto measures of a way whose evaluators are given, in the order in which they are made."""
+    monkeypatch.setattr("fedlightning.oracle.auto.time.perf_counter", lambda: clock.now)
+    made = iter(evaluators)
+    oracle = SimpleNamespace(evaluator=lambda objective, calls: next(made))
+    objective = SimpleNamespace(autocast=SimpleNamespace(on_cpu=True))
+    return MEASURED(Auto(), oracle, objective, calls, (torch.zeros(2, 3), None, None, None))
+
+
+def taking(clock, seconds):
+    """An evaluator without steps in place, whose calls take so long, the last number over and over."""
+    left = list(seconds)
+
+    def evaluate(w, *args):
+        clock.now += left.pop(0) if len(left) > 1 else left[0]
+        return SimpleNamespace(g=w)
+
+    return evaluate
+
+
+def test_the_slow_beginning_of_a_short_trial_does_not_count(monkeypatch):
+    clock = SimpleNamespace(now=0.0)
+    evaluators = [taking(clock, [1e-3]), taking(clock, [1e-3] * 7 + [1e-4])]
+    assert seconds_of(evaluators, clock, 1000, monkeypatch) == pytest.approx(1e-4 + 9e-4 / 1000)
+
+
+def test_trials_that_take_long_are_few(monkeypatch):
+    clock = SimpleNamespace(now=0.0)
+    seconds_of([taking(clock, [0.2])], clock, 1000, monkeypatch)
+    assert clock.now == pytest.approx(0.4)
+
+
+def test_the_first_call_of_later_rounds_counts_in_place_of_the_recording(monkeypatch):
+    clock = SimpleNamespace(now=0.0)
+    evaluators = [taking(clock, [9e-2, 1e-3]), taking(clock, [5e-3, 1e-3])]
+    assert seconds_of(evaluators, clock, 10, monkeypatch) == pytest.approx(1e-3 + 4e-3 / 10)
 
 
 @pytest.mark.parametrize("read", [lambda t: t.item(), lambda t: float(t.numpy())], ids=["item", "numpy"])
