@@ -14,7 +14,6 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-import torch
 from jsonargparse import Namespace
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -32,6 +31,7 @@ from fedlightning.compare.results import VIRTUAL, caption, collect, markdown_tab
 from fedlightning.compare.run import Prepared, Run, execute, hyper_parameters, prepare
 from fedlightning.core.errors import InvalidValueError, UsageError
 from fedlightning.core.requirements import imported
+from fedlightning.oracle.threads import set_threads
 from fedlightning.plotting.comparison import comparison_figure
 
 _SHOWN_WARNINGS = 3
@@ -324,7 +324,7 @@ _shared: tuple[Any, Any]
 def _share(done: Any, stop: Any, threads: int) -> None:
     global _shared
     _shared = done, stop
-    torch.set_num_threads(threads)
+    set_threads(threads)
     Thread(target=_end_with_the_command, daemon=True).start()
 
 

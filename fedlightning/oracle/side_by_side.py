@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from fedlightning.oracle.recording import Recording
-from fedlightning.oracle.threads import exactly, limited
+from fedlightning.oracle.threads import exactly, limited, set_threads
 
 SMALLEST_PART = 2
 """Clients that a thread computes at least, so that the check of an oracle on two clients finds what mixes them."""
@@ -42,7 +42,7 @@ def run(compute: Callable[[int], None], count: int, threads: int) -> None:
 
 @lru_cache(maxsize=4)
 def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, "fedlightning", initializer=torch.set_num_threads, initargs=(1,))
+    return ThreadPoolExecutor(threads, "fedlightning", initializer=set_threads, initargs=(1,))
 
 
 def replayed_in_parts(recording: Recording, inputs: Sequence[Tensor], threads: int) -> tuple[Sequence[Tensor], Any]:
