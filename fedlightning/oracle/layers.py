@@ -30,6 +30,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from fedlightning.core.errors import UsageError
+from fedlightning.oracle.attention import self_attention
 from fedlightning.oracle.batched import are_batched, first, for_all
 from fedlightning.oracle.lone_layers import compact, laid_out, max_pool2d
 from fedlightning.oracle.recurrent import lstm
@@ -46,6 +47,7 @@ class CohortLayers(TorchFunctionMode):
             every_dtype: Whether the rules must serve every dtype that they are right for, though it may be slow.
         """
         super().__init__()
+        self._fast = fast
         self._rules = _NEEDED if not fast else RULES | _EVERY_DTYPE if every_dtype else RULES
 
     def __torch_function__(
@@ -60,7 +62,7 @@ class CohortLayers(TorchFunctionMode):
                 return result
         if func is F.multi_head_attention_forward:
             with self:  # PyTorch takes a mode off while it handles a call
-                return _OPEN_ATTENTION(*args, **kwargs)
+                return (self_attention(*args, **kwargs) if self._fast else None) or _OPEN_ATTENTION(*args, **kwargs)
         return func(*args, **kwargs)
 
 
