@@ -37,9 +37,8 @@ def self_attention(
 ) -> tuple[Tensor, None] | None:
     """Return what ``F.multi_head_attention_forward`` returns for one sequence's attention to itself.
 
-    Args:
-        query: Sequences of a minibatch, ``[length, batch, embed_dim]``, which are keys and values as well.
-        others: Further arguments of ``F.multi_head_attention_forward``; what they ask for goes its usual way.
+    Arguments are those of that function; ``query``, ``[length, batch, embed_dim]``, must be keys and values as well, and
+    whatever ``others`` ask for goes its usual way.
 
     Returns:
         The result ``[length, batch, embed_dim]``, and None in place of the weights. None alone where the usual way has

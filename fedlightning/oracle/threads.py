@@ -46,7 +46,7 @@ def exactly(threads: int) -> Iterator[None]:
 
 def set_threads(threads: int) -> None:
     """Have PyTorch compute on a number of threads from now on; MKL goes on to choose its own if it does now."""
-    mkl = _mkl()
+    mkl = mkl_library()
     if mkl is None:
         torch.set_num_threads(threads)
         return
@@ -59,7 +59,7 @@ def set_threads(threads: int) -> None:
 
 
 @cache
-def _mkl() -> Any:
+def mkl_library() -> Any:
     """Return the library with MKL inside PyTorch; None where there is none, or none whose settings can be read."""
     try:
         library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))

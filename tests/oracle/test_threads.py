@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedlightning.oracle.threads import _mkl, exactly, limited
+from fedlightning.oracle.threads import mkl_library, exactly, limited
 
 
 @pytest.mark.parametrize(("threads", "expected"), [(1, 1), (2, 2), (9, 3), (None, 3)])
@@ -34,7 +34,7 @@ def test_a_number_of_threads_is_set_and_the_former_given_back(threads):
 
 def test_mkl_goes_on_to_choose_its_own_threads():
     """Else attention, which multiplies on each of its threads, would take twice as long from then on."""
-    mkl = _mkl()
+    mkl = mkl_library()
     if mkl is None:
         pytest.skip("needs MKL inside PyTorch")
     chooses, own, present = mkl.mkl_serv_get_dynamic(), mkl.MKL_Set_Num_Threads_Local(0), torch.get_num_threads()
