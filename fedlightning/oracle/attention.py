@@ -37,8 +37,8 @@ def self_attention(
 ) -> tuple[Tensor, None] | None:
     """Return what ``F.multi_head_attention_forward`` returns for one sequence's attention to itself.
 
-    Arguments are those of that function; ``query``, ``[length, batch, embed_dim]``, must be keys and values as well, and
-    whatever ``others`` ask for goes its usual way.
+    Arguments are those of that function; ``query``, ``[length, batch, embed_dim]``, must be keys and values as well,
+    and whatever ``others`` ask for goes its usual way.
 
     Returns:
         The result ``[length, batch, embed_dim]``, and None in place of the weights. None alone where the usual way has

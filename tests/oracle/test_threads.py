@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedlightning.oracle.threads import mkl_library, exactly, limited
+from fedlightning.oracle.threads import exactly, limited, mkl_library
 
 
 @pytest.mark.parametrize(("threads", "expected"), [(1, 1), (2, 2), (9, 3), (None, 3)])
