@@ -9,7 +9,8 @@ from torch.nn import functional as F
 
 from fedlightning.oracle import Sequential, Vectorized
 from fedlightning.oracle.attention import self_attention
-from tests.support.cohorts import assert_equal_evaluations, setting
+from fedlightning.oracle.randomness import Randomness
+from tests.support.cohorts import S, assert_equal_evaluations, setting
 
 WAYS = [Vectorized(replay=False, backward="autograd"), Vectorized(replay=True), Vectorized(backward="vmap")]
 CAUSAL = nn.Transformer.generate_square_subsequent_mask(5, dtype=torch.float64)
@@ -24,7 +25,8 @@ CALLS = {
     "padding": ({}, {"key_padding_mask": PADDED}, False),
     "weights": ({}, {"need_weights": True}, False),
     "added keys": ({"add_bias_kv": True, "add_zero_attn": True}, {}, False),
-    "other widths": ({"kdim": 8, "vdim": 8}, {}, True),
+    "dropout": ({"dropout": 0.5}, {}, True),
+    "causal with dropout": ({"dropout": 0.5}, {"attn_mask": CAUSAL, "is_causal": True}, True),
 }
 
 
@@ -46,11 +48,11 @@ def test_attention_to_itself_is_that_of_one_client(name, way, monkeypatch):
 
     monkeypatch.setattr("fedlightning.oracle.layers.self_attention", noted)
     objective, *arguments = setting(net, (5, 8) if net.batch_first else (4, 8), loss=loss)
-    expected = Sequential().evaluator(objective, 1)(*arguments)
-    assert not found
-    evaluate = way.evaluator(objective, 100)
-    for _ in range(2):
-        assert_equal_evaluations(evaluate(*arguments), expected)
+    plain, evaluate = Sequential().evaluator(objective, 1), way.evaluator(objective, 100)
+    for step in range(3):
+        randomness = Randomness(range(S), step)
+        expected = plain(*arguments, "both", randomness)
+        assert_equal_evaluations(evaluate(*arguments, "both", randomness), expected)
     if way.backward == "autograd":
         assert [each is not None for each in found[:1]] == [served]
 
