@@ -43,10 +43,18 @@ def no_option(given: str, name: str, options: Iterable[str]) -> str:
     options = list(options)
     heads = sorted({option.partition(".")[0] for option in options})
     head, _, rest = name.partition(".")
-    if not rest or head in heads:
-        return f"{given}: no such argument.{did_you_mean(name, options)}"
-    meant = get_close_matches(head, heads, n=1)
-    return f"{given}: no such argument.{_mended(meant[0], rest, options) if meant else ''}"
+    if head in heads or not rest:
+        hint = did_you_mean(name, options)
+    else:
+        meant = get_close_matches(head, heads, n=1)
+        hint = _mended(meant[0], rest, options) if meant else ""
+    listed = [each for each in heads if each not in _OF_EVERY_PARSER]
+    if not hint and listed and head not in heads:
+        hint = f" Arguments begin with {', '.join(listed)}."
+    return f"{given}: no such argument.{hint}"
+
+
+_OF_EVERY_PARSER = ("help", "print_config", "print_shtab")
 
 
 def _mended(head: str, rest: str, options: Iterable[str]) -> str:

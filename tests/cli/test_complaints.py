@@ -31,6 +31,12 @@ def test_of_an_option_the_part_that_is_wrong_is_put_right(name, meant):
     assert said == f"--{name}=3: no such argument. Did you mean '{meant}'?"
 
 
+@pytest.mark.parametrize("name", ["job", "zygote.lr"])
+def test_where_no_option_is_like_it_all_beginnings_are_listed(name):
+    said = no_option(f"--{name}=2", name, ["trainer.max_steps", "trainer.devices", "model", "help"])
+    assert said == f"--{name}=2: no such argument. Arguments begin with model, trainer."
+
+
 def test_of_a_class_its_arguments_are_listed():
     assert no_argument("model.eta=1", "FedMM", "eta.x", ["lr", "eta3"]) == (
         "model.eta=1: FedMM has no argument 'eta.x'. Did you mean 'eta3'? It takes lr, eta3."

@@ -136,7 +136,7 @@ def test_in_place_of_a_missing_checkpoint_the_newest_is_named(tmp_path):
             "own.yaml: trainer.callbacks=ModelCheckpiont: no such class. Did you mean 'ModelCheckpoint'?",
         ),
         ("modle: 3\n", "own.yaml: modle: no such argument. Did you mean 'model'?"),
-        ("base: x\nalgorithms: []\n", "own.yaml: base: no such argument. This is a config of fedlightning compare."),
+        ("base: x\nalgorithms: []\n", "trainer, weights_only. This is a config of fedlightning compare."),
         (
             "model: {init_args: {algorithm: {init_args: {lrr: 1}}}}\n",
             "own.yaml: model.init_args.algorithm.init_args.lrr=1",
