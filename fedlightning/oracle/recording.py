@@ -143,7 +143,7 @@ class Recording:
 
     def _alike(self, key: Any) -> Any:
         """Return what recordings for other numbers of clients have in common with that of a kind."""
-        return self._kind_of(tuple([(shape[1:], dtype) for shape, _, dtype in key]))
+        return self._kind_of(tuple([(shape[1:], dtype, place) for shape, _, dtype, place in key]))
 
     def _record(self, key: Any, inputs: Sequence[Tensor]) -> tuple[Sequence[Tensor], Any]:
         if self._known is None:
@@ -186,5 +186,11 @@ class Recording:
 
 
 def key_of(inputs: Sequence[Tensor]) -> Any:
-    """Return what calls must agree in to run the same operations."""
-    return tuple([(t.shape, t.stride() if t.numel() else (), t.dtype) for t in inputs])
+    """Return what calls must agree in to run the same operations: also in which inputs are one tensor."""
+    places: dict[int, int] = {}  # where each tensor stands first, by identity
+    return tuple(
+        [
+            (t.shape, t.stride() if t.numel() else (), t.dtype, places.setdefault(id(t), place))
+            for place, t in enumerate(inputs)
+        ]
+    )

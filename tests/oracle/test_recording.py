@@ -279,6 +279,15 @@ def test_shapes_are_recorded_by_themselves():
         assert recording(torch.ones(n))[0] == n * n
 
 
+def test_one_tensor_in_two_places_is_recorded_by_itself():
+    recording = Recording(lambda x, y: [x - 2 * y])
+    one, other = torch.tensor([3.0]), torch.tensor([5.0])
+    given = [(one, one), (one, other), (other, one), (other, other)] * 2
+    assert [recording(*pair)[0].item() for pair in given] == [-3.0, -7.0, -1.0, -5.0] * 2
+    assert recording.is_replayed(one, one)
+    assert recording.is_replayed(one, other)
+
+
 def test_what_is_the_same_in_every_call_comes_back_with_each():
     recording = WithConstant(lambda x: ([x + 1], f"shape {tuple(x.shape)}"))
     assert [recording(torch.ones(n))[1] for n in (2, 3, 2)] == ["shape (2,)", "shape (3,)", "shape (2,)"]
