@@ -46,7 +46,7 @@ class Recorder(TorchDispatchMode):
         self._alive: list[Tensor] = []  # because ids of freed tensors are used again
         self._empty: list[Tensor] = []  # used again by every replay
         self._point = inputs[0].untyped_storage().data_ptr() if inputs else 0
-        self._parts_are_apart = True
+        self._joined_of_point: set[Name] = set()  # tensors that were joined from parts in the first input's memory
         for place, tensor in enumerate(inputs):
             self._call(tensor, self._program.input(place))
 
@@ -77,8 +77,10 @@ class Recorder(TorchDispatchMode):
             self._call(output, self._name_of(args[0]))
             return output
         if func is aten.cat.default and _are_alike(args[0], output):
-            self._parts_are_apart = self._parts_are_apart and not any(map(self._is_in_point, args[0]))
-            self._call(output, self._program.join(args[0], _dim(args, kwargs), self._name_of, output))
+            joined = self._program.join(args[0], _dim(args, kwargs), self._name_of, output)
+            if any(map(self._is_in_point, args[0])):
+                self._joined_of_point.add(joined)
+            self._call(output, joined)
             return output
         if not (random or traits.writes) and isinstance(output, Tensor) and _is_empty(output):
             self._call(output, self._program.hold(output))
@@ -98,10 +100,10 @@ class Recorder(TorchDispatchMode):
         """Return what runs the program; None if a replay would not be right."""
         if self._given_up or not all(map(_is_empty, self._empty)):  # one has grown to hold a result, by out=
             return None
-        is_apart = self._parts_are_apart and not any(map(self._is_in_point, outputs))
+        names = [self._name_of(output) for output in outputs]
+        is_apart = names[0] not in self._joined_of_point and not any(map(self._is_in_point, outputs))
         is_apart = is_apart and outputs[0].numel() == self._alive[0].numel()
         is_apart = is_apart and self._alive[0].dtype in ROUNDED_ALIKE
-        names = [self._name_of(output) for output in outputs]
         device = self._alive[0].device
         is_of_gpu = device.type == "cuda" and not self._draws and all(each.device == device for each in self._alive)
         is_lasting = not (self._draws or self._makes_tensors or is_of_gpu)  # graphs keep memory of their own

@@ -38,3 +38,21 @@ def test_there_are_no_steps_along_a_result_that_lies_in_the_point():
     recording(torch.ones(2, 3))
     assert recording.replays
     assert not recording.can_step(torch.ones(2, 3))
+
+
+def test_a_point_that_is_joined_with_inputs_takes_steps_like_any_other():
+    """A class token, say, is put before the tokens of every sample; along what is joined nobody steps."""
+
+    def function(w, x):
+        tokens = torch.cat([w[:, :1], x], 1)
+        return [torch.cat([tokens.sum(1, keepdim=True), w[:, 1:] * x], 1), tokens.prod(1)], None
+
+    recording, w, x = Recording(function), torch.randn(2, 3), torch.randn(2, 2)
+    recording(w, x)
+    for _ in range(2):
+        (expected, product), _ = function(w, x)
+        stepped = w.clone()
+        others, _ = recording.step(stepped, x, lr=0.5)
+        assert torch.equal(stepped, w - 0.5 * expected)
+        assert torch.equal(others[0], product)
+        w = stepped
