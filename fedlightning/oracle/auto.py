@@ -31,8 +31,9 @@ other cost far more."""
 STEP = 1e-8
 """Size of the steps that are timed: with 0, a product that is subtracted while it is computed would not be computed."""
 
-ENOUGH = 0.1
-"""Seconds after which short trials are not repeated."""
+ENOUGH = 0.05
+"""Seconds after which steps of one kind are not repeated. The first calls, which record, do not count: the first replay
+of a program is compiled, so that a way that is timed once seems slower than it is."""
 
 TOO_SHORT, MORE_OFTEN = 0.01, 8
 """Trials of one kind that take fewer seconds in sum are repeated up to that many times as often: the first few steps of
@@ -237,39 +238,35 @@ class Auto(ClientBatching):
         """
         evaluate = oracle.evaluator(objective, calls)
         w, v, b, data = arguments
-        begin, half = time.perf_counter(), (self.trials + 1) // 2
+        half = (self.trials + 1) // 2
 
         def operator(randomness: Randomness) -> Tensor:
             return w.sub_(evaluate(w, v, b, data, "both", randomness).g, alpha=STEP)
 
-        def timed(step: Callable[[Randomness], object], least: int, until: float) -> list[float]:
+        def timed(step: Callable[[Randomness], object], most: int) -> list[float]:
             times: list[float] = []
             while not times or (
-                len(times) < (least if sum(times) >= TOO_SHORT else MORE_OFTEN * least)
-                and time.perf_counter() - begin < until
+                sum(times) < ENOUGH and len(times) < (most if sum(times) >= TOO_SHORT else MORE_OFTEN * most)
             ):
-                randomness = Randomness(range(len(w)), len(times))
-                _synchronize(w)
-                start = time.perf_counter()
-                if step(randomness) is None:
+                taken, result = _seconds(step, w, len(times))
+                if result is None:
                     break
-                _synchronize(w)
-                times.append(time.perf_counter() - start)
+                times.append(taken)
             return times
 
-        first = timed(operator, 1, 0.0)[0]  # a recorded oracle's first call runs Python; a device's first call warms up
-        if first < ENOUGH:  # a later round's first call is compared with what is kept of the recording
+        first, _ = _seconds(operator, w)  # a recorded oracle's first call runs Python; a device's first call warms up
+        if first < 2 * ENOUGH:  # a later round's first call is compared with what is kept of the recording
             evaluate = oracle.evaluator(objective, calls)
-            first = timed(operator, 1, 0.0)[0]
+            first, _ = _seconds(operator, w)
         steps = evaluate.steps_in_place(w, v, "both", STEP) if isinstance(evaluate, StepsInPlace) else nullcontext()
         if isinstance(steps, nullcontext):
-            joined, placed = timed(operator, self.trials, ENOUGH), list[float]()
+            joined, placed = timed(operator, self.trials), list[float]()
         else:
-            joined = timed(operator, half, ENOUGH / 2)
+            joined = timed(operator, half)
             with steps as step:
-                placed = timed(lambda randomness: step(b, data, randomness), self.trials - half, ENOUGH)
+                placed = timed(lambda randomness: step(b, data, randomness), self.trials - half)
             if not placed:
-                joined += timed(operator, self.trials - half, ENOUGH)
+                joined += timed(operator, self.trials - half)
         bests = [min(each) for each in (joined, placed) if each]
         if calls < MIN_CALLS_TO_RECORD:
             return min(first, *bests)
@@ -287,6 +284,16 @@ def _halves(size: int) -> Iterator[int]:
 def _doubling(most: int) -> Sequence[int]:
     """Return 1, 2, 4, ... and ``most``."""
     return [*(2**k for k in range(most.bit_length()) if 2**k < most), most]
+
+
+def _seconds(step: Callable[[Randomness], object], w: Tensor, call: int = 0) -> tuple[float, object]:
+    """Return the seconds of a step of all clients, whose points are ``w``, ``[S, d]``, and what the step returns."""
+    randomness = Randomness(range(len(w)), call)
+    _synchronize(w)
+    start = time.perf_counter()
+    result = step(randomness)
+    _synchronize(w)
+    return time.perf_counter() - start, result
 
 
 def _synchronize(tensor: Tensor) -> None:

@@ -145,6 +145,12 @@ def test_the_slow_beginning_of_a_short_trial_does_not_count(monkeypatch):
     assert seconds_of(evaluators, clock, 1000, monkeypatch) == pytest.approx(1e-4 + 9e-4 / 1000)
 
 
+def test_the_first_replay_does_not_count_alone_however_long_the_recording_took(monkeypatch):
+    clock = SimpleNamespace(now=0.0)
+    evaluators = [taking(clock, [4e-2]), taking(clock, [4e-2, 2.5e-2, 1.4e-2])]
+    assert seconds_of(evaluators, clock, 1000, monkeypatch) == pytest.approx(1.4e-2 + 2.6e-2 / 1000)
+
+
 def test_trials_that_take_long_are_few(monkeypatch):
     clock = SimpleNamespace(now=0.0)
     seconds_of([taking(clock, [0.2])], clock, 1000, monkeypatch)
