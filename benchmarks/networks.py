@@ -240,7 +240,7 @@ class Utilisation(Callback):
             self.percent.append(torch.cuda.utilization())
 
 
-def run(name, clients, args, rounds, warmup, with_loop=True, callbacks=()):
+def run(name, clients, args, rounds, warmup, with_loop=True, callbacks=(), devices=1):
     """Seconds of our rounds and of the loop's without the warm-up, and the way that was taken."""
     job = JOBS[name]
     torch.manual_seed(0)
@@ -249,7 +249,7 @@ def run(name, clients, args, rounds, warmup, with_loop=True, callbacks=()):
     turns = Alternate(loop)
     Trainer(
         accelerator=args.accelerator,
-        devices=1,
+        devices=devices,
         precision=args.precision,
         max_steps=warmup + rounds,
         logger=False,
