@@ -7,9 +7,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader, Dataset
 
 from fedlightning.core.errors import FedlightningError
+from fedlightning.core.seeding import seed_device
+from fedlightning.oracle.randomness import python_generators_restored, seed_python
 
 
 class SampleError(FedlightningError, RuntimeError):
@@ -24,17 +27,20 @@ class SampleRequest:
         round_index: Round for which they are needed, from 0.
         client: Number of the client.
         positions: Positions of the samples in the pooled data set.
+        seed: Seeds what the data set draws meanwhile, such as an augmentation.
     """
 
     round_index: int
     client: int
     positions: list[int]
+    seed: int
 
 
 class LoadedSamples(Iterator[Any]):
     """Brings the samples of one request after another, leaves ``[n, ...]``.
 
-    Worker processes may be asked for the samples of requests ahead.
+    Worker processes may be asked for the samples of requests ahead. What a data set draws from the global generators of
+    PyTorch, Python and NumPy is the same in every process, and leaves these as they were.
     """
 
     def __init__(self, dataset: Dataset[Any], requests: Iterable[SampleRequest], num_workers: int) -> None:
@@ -47,8 +53,8 @@ class LoadedSamples(Iterator[Any]):
         """
         self._open: deque[SampleRequest] = deque()
         loader = DataLoader(
-            dataset,
-            batch_sampler=_positions(requests, self._open),
+            _Seeded(dataset),
+            batch_sampler=_handed_out(requests, self._open),
             num_workers=num_workers,
             persistent_workers=False,
         )
@@ -70,15 +76,29 @@ class LoadedSamples(Iterator[Any]):
         return item
 
 
-def _positions(requests: Iterable[SampleRequest], handed_out: deque[SampleRequest]) -> Iterator[list[int]]:
-    """Give the loader the positions of each request, and note which requests it was given.
+class _Seeded(Dataset[Any]):
+    """Gives the samples of a request, drawn from its seed."""
+
+    def __init__(self, dataset: Dataset[Any]) -> None:
+        self._dataset = dataset
+
+    def __getitems__(self, request: SampleRequest) -> Any:
+        several = getattr(self._dataset, "__getitems__", None)
+        with torch.random.fork_rng(devices=[]), python_generators_restored():
+            seed_device(torch.device("cpu"), request.seed)
+            seed_python(request.seed)
+            return several(request.positions) if several else [self._dataset[place] for place in request.positions]
+
+
+def _handed_out(requests: Iterable[SampleRequest], handed_out: deque[SampleRequest]) -> Iterator[SampleRequest]:
+    """Give the loader each request, and note which it was given.
 
     Not a method: the loader must not refer back to the object that holds it, or worker processes would live on until
     Python collects cycles.
     """
     for request in requests:
         handed_out.append(request)
-        yield request.positions
+        yield request
 
 
 _PADDING = "Samples of different lengths need padding in the data set (torch.nn.functional.pad). "

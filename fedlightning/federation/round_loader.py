@@ -80,5 +80,4 @@ class RoundLoader:
         for round_index in rounds:
             for phase in range(len(self.plan.phases)):
                 for member in self.plan.members(round_index, phase):
-                    positions = member.index if member.whole is None else member.whole
-                    yield SampleRequest(round_index, member.id, positions.flatten().tolist())
+                    yield self.plan.request(member, round_index, phase)

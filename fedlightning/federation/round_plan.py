@@ -15,6 +15,7 @@ from fedlightning.algorithms.base import Phase
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.seeding import derive_seed
 from fedlightning.federation.cohort import ClientBatches, Cohort
+from fedlightning.federation.loaded_samples import SampleRequest
 from fedlightning.federation.minibatches import client_seed, draw_minibatches
 from fedlightning.federation.processes import held_by
 from fedlightning.federation.sources import Source
@@ -179,6 +180,12 @@ class RoundPlan:
             return *member.signature, -len(member.index), 0 if member.whole is None else member.size
 
         return tuple(sorted(members, key=place))
+
+    def request(self, member: ClientBatches, round_index: int, phase: int) -> SampleRequest:
+        """Ask for the samples that a client works on in a phase."""
+        positions = member.index if member.whole is None else member.whole
+        seed = derive_seed(client_seed(self._data.seed, round_index, phase, member.id), 1)
+        return SampleRequest(round_index, member.id, positions.flatten().tolist(), seed)
 
     @cached_property
     def _expected(self) -> float:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import Dataset, TensorDataset
@@ -9,7 +12,7 @@ from torch.utils.data import Dataset, TensorDataset
 from fedlightning.federation.loaded_samples import LoadedSamples, SampleError, SampleRequest
 
 NUMBERS = TensorDataset(torch.arange(6))
-REQUESTS = [SampleRequest(0, 4, [3, 1]), SampleRequest(0, 5, [0, 0, 5]), SampleRequest(1, 4, [2])]
+REQUESTS = [SampleRequest(0, 4, [3, 1], 7), SampleRequest(0, 5, [0, 0, 5], 8), SampleRequest(1, 4, [2], 9)]
 
 
 class Broken(Dataset):
@@ -38,6 +41,44 @@ def test_an_error_names_round_and_client(num_workers):
     said = "OSError: disk gone" if num_workers == 0 else "and more"  # of a worker's traceback the last line
     with pytest.raises(SampleError, match=f"^Round 2: the samples of client 4 could not be loaded: {said}. Model and"):
         next(samples)
+
+
+class Augmented(Dataset):
+    """Draws from all three generators."""
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        return torch.tensor([index, torch.rand(()).item(), random.random(), np.random.rand()])
+
+
+class OfSeveral(Augmented):
+    """Gives several samples at once, as the data sets of Hugging Face do."""
+
+    def __getitems__(self, places):
+        return [self[place] for place in places]
+
+
+def test_what_a_data_set_draws_belongs_to_the_request():
+    """Neither who draws before nor the processes count; the global generators stay where they are."""
+
+    def drawn(dataset, requests, num_workers):
+        samples = LoadedSamples(dataset, requests, num_workers)
+        before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
+        brought = list(samples)
+        assert torch.equal(torch.get_rng_state(), before[0])
+        assert (random.getstate(), np.random.get_state()[1].tolist()) == before[1:]
+        return brought
+
+    one, other = (SampleRequest(0, 4, [3, 3], seed) for seed in (1, 2))
+    first, second, again = drawn(Augmented(), [one, other, one], 0)
+    assert torch.equal(first, again)
+    assert torch.equal(first[:, 0], second[:, 0])
+    assert not (first[:, 1:] == second[:, 1:]).any()
+    assert not (first[0, 1:] == first[1, 1:]).any()
+    for dataset, num_workers in ((Augmented(), 2), (OfSeveral(), 0)):
+        assert torch.equal(torch.stack(drawn(dataset, [other, one], num_workers)), torch.stack([second, first]))
 
 
 def test_an_error_of_whoever_asks_is_no_error_of_a_data_set():

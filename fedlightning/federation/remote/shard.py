@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 from fedlightning.algorithms.base import Phase
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.federation.cohort import ClientBatches, Cohort
-from fedlightning.federation.loaded_samples import LoadedSamples, SampleRequest
+from fedlightning.federation.loaded_samples import LoadedSamples
 from fedlightning.federation.protocol import Request
 from fedlightning.federation.remote.data_digest import DataDigest
 from fedlightning.federation.round_plan import ClientPositions, ClientSamples, ProcessShare, RoundData, RoundPlan
@@ -93,17 +93,13 @@ class Shard:
         dtype: torch.dtype,
     ) -> Cohort:
         members = self._plan.members_of(client_ids, round_index, phase)
-        source = self._loaded(members, round_index) if self._in_memory is None else self._in_memory
+        source = self._loaded(members, round_index, phase) if self._in_memory is None else self._in_memory
         cohort = Cohort(members, source, seed, answering=len(members), contacted=len(members))
         return cohort.place(device, dtype)
 
-    def _loaded(self, members: Sequence[ClientBatches], round_index: int) -> Source:
-        def requests() -> Iterator[SampleRequest]:
-            for member in members:
-                positions = member.index if member.whole is None else member.whole
-                yield SampleRequest(round_index, member.id, positions.flatten().tolist())
-
-        return LoadedSource(LoadedSamples(self._own.train, requests(), self._num_workers))
+    def _loaded(self, members: Sequence[ClientBatches], round_index: int, phase: int) -> Source:
+        requests = (self._plan.request(member, round_index, phase) for member in members)
+        return LoadedSource(LoadedSamples(self._own.train, requests, self._num_workers))
 
 
 @dataclass(frozen=True)
