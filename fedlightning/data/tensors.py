@@ -71,12 +71,21 @@ class MixedTensorData(Dataset[Any]):
 
 
 def as_tensor_data(dataset: Dataset[Any] | None) -> TensorData | None:
-    """Return the data set as tensors ``[n, ...]``; None if samples are not tensors or have several shapes."""
-    if isinstance(dataset, TensorData):
+    """Return the data set as tensors ``[n, ...]``; None if samples are not tensors or have several shapes.
+
+    A subclass may make samples of its tensors in a way of its own (normalised, augmented): they have to be loaded.
+    """
+    if isinstance(dataset, TensorData) and _gives_what_it_holds(dataset, TensorData):
         return dataset
-    if isinstance(dataset, TensorDataset):
+    if isinstance(dataset, TensorDataset) and _gives_what_it_holds(dataset, TensorDataset):
         return TensorData(tuple(dataset.tensors))
     return None
+
+
+def _gives_what_it_holds(dataset: Dataset[Any], base: type) -> bool:
+    own = type(dataset)
+    several = getattr(own, "__getitems__", None) is getattr(base, "__getitems__", None)
+    return several and own.__getitem__ is base.__getitem__ and own.__len__ is base.__len__  # type: ignore[attr-defined]
 
 
 def in_memory(dataset: Dataset[Any]) -> TensorData | MixedTensorData | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -9,10 +10,11 @@ from torch.utils.data import TensorDataset
 
 from fedlightning import FederatedLightningModule
 from fedlightning.algorithms import FedAvg
-from fedlightning.data import MixedTensorData, TensorData
+from fedlightning.data import FederatedDataModule, MixedTensorData, TensorData
 from fedlightning.data.tensors import as_tensor_data, in_memory, shape_of_samples, stored_samples
 from fedlightning.oracle import Sequential
 from tests.support.evaluated import two_rounds
+from tests.support.small import trainer
 from tests.support.with_gaps import Listed
 
 MIXED = MixedTensorData([TensorData(torch.arange(3)), TensorData(torch.arange(8).view(4, 2))])
@@ -41,6 +43,42 @@ def test_data_sets_that_are_tensors_are_recognised():
     assert in_memory(MIXED) is MIXED
     assert [as_tensor_data(each) for each in (MIXED, Listed(pair), None)] == [None] * 3
     assert in_memory(Listed(pair)) is None
+
+
+def test_samples_that_a_subclass_makes_of_its_tensors_are_loaded():
+    class Scaled(TensorDataset):
+        def __getitem__(self, index):
+            x, y = super().__getitem__(index)
+            return x / 10, y
+
+    class Named(TensorDataset):
+        """Adds nothing to the samples."""
+
+        labels = ("a", "b")
+
+    class OneByOne(TensorData):
+        def __getitem__(self, index):
+            return super().__getitem__(index)[0]
+
+    pair = torch.full((4, 1), 10.0), torch.full((4,), 6.0)
+    assert in_memory(Scaled(*pair)) is None
+    assert in_memory(OneByOne(pair)) is None
+    assert in_memory(Named(*pair)).tensors == pair
+    data = FederatedDataModule.from_datasets([Scaled(*pair)], batch_size=None, local_steps=1)
+    task = Line()
+    trainer(max_steps=1).fit(task, data)
+    assert task.line.weight.item() == pytest.approx(0.1 * 2 * 6)  # along x / 10 = 1, from zero
+
+
+class Line(FederatedLightningModule):
+    def __init__(self):
+        super().__init__(FedAvg(0.1))
+        self.line = nn.Linear(1, 1, bias=False)
+        nn.init.zeros_(self.line.weight)
+
+    def objective(self, batch):
+        x, y = batch
+        return F.mse_loss(self.line(x).squeeze(1), y)
 
 
 def test_data_of_one_shape_have_shape_0():
