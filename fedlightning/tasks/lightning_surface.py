@@ -9,6 +9,7 @@ parameters are looked at before every round as well. The table of all options an
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer, callbacks
@@ -18,7 +19,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedlightning.algorithms.base import Algorithm
-from fedlightning.core.errors import InvalidTypeError, InvalidValueError
+from fedlightning.core.errors import InvalidTypeError, InvalidValueError, UsageError
 from fedlightning.core.modules import named_parameters
 from fedlightning.core.settings import settings
 from fedlightning.tasks.sharding import refuse_sharded_models
@@ -146,6 +147,46 @@ def refuse_gradient_hooks(task: nn.Module) -> None:
                 "gradients are taken at every client's own values. Mask or scale the parameter in the objective, or "
                 "freeze it."
             )
+
+
+def refuse_switched_parameters(task: nn.Module, trained: Mapping[str, bool]) -> None:
+    """Refuse parameters that were frozen or thawed since the fit began, which no client would be told.
+
+    Args:
+        task: The task.
+        trained: Whether each parameter required a gradient when the fit began, by name.
+
+    Raises:
+        RuntimeError: If there is one.
+    """
+    for name, parameter in named_parameters(task):
+        if trained.get(name, parameter.requires_grad) != parameter.requires_grad:
+            done, would = ("thawed", "stay as it is") if parameter.requires_grad else ("frozen", "go on training")
+            raise UsageError(
+                f"{type(task).__name__}: parameter '{name}' was {done} during the fit (requires_grad="
+                f"{parameter.requires_grad}), but would {would}: what is trained is settled when a fit begins. Freeze "
+                "and thaw between two fits."
+            )
+
+
+def refuse_changed_parameter(task: nn.Module, name: str | None, rounds: int) -> None:
+    """Refuse a shared parameter that was changed between two rounds, because rounds go on from the server's point.
+
+    Args:
+        task: The task.
+        name: Of the parameter; None if there is none.
+        rounds: Number of rounds so far.
+
+    Raises:
+        RuntimeError: If there is one.
+    """
+    if name is not None:
+        raise UsageError(
+            f"{type(task).__name__}: parameter '{name}' was changed after round {rounds}, by a hook, a callback or "
+            "whoever loaded the checkpoint. The change would be lost, because rounds go on from what the server keeps. "
+            "Constrain parameters by a regularizer, move them by a server_optimizer, or begin anew from other values: "
+            "a new task that is given them by load_state_dict."
+        )
 
 
 def never_made(task: object) -> str:

@@ -20,7 +20,11 @@ from fedlightning.federation.server import RoundRejectedError
 from fedlightning.tasks.checkpoint import rescue
 from fedlightning.tasks.fit_checks import check_fit, require_round
 from fedlightning.tasks.kept_memory import KeptMemory
-from fedlightning.tasks.lightning_surface import refuse_gradient_hooks
+from fedlightning.tasks.lightning_surface import (
+    refuse_changed_parameter,
+    refuse_gradient_hooks,
+    refuse_switched_parameters,
+)
 from fedlightning.tasks.precision import RoundPrecision
 from fedlightning.tasks.round_report import RoundReport, client_step_sizes
 from fedlightning.tasks.server_step import ServerStep
@@ -47,6 +51,7 @@ class TrainingRounds:
         self._server_step = server_step
         self._report = RoundReport()
         self._running = False
+        self._trained: Mapping[str, bool] = {}
         self.last: RoundResult | None = None
 
     @property
@@ -70,6 +75,7 @@ class TrainingRounds:
         check_fit(task, space)
         KeptMemory.during_fit(task.trainer)
         named = dict(task.named_parameters())
+        self._trained = {name: parameter.requires_grad for name, parameter in named.items()}
         return self._server_step.configure([named[name] for name in space.shared.names])
 
     def carry_out(self, batch: Any) -> RoundResult:
@@ -83,11 +89,14 @@ class TrainingRounds:
 
         Raises:
             RoundRejectedError: If no client returned finite numbers; the state before the round is saved.
+            RuntimeError: If a parameter was changed, frozen or thawed since the last round.
             TypeError: If the data are no rounds of a federation, or a parameter has got a gradient hook.
         """
         task = self._task
         require_round(batch)
         refuse_gradient_hooks(task)
+        refuse_switched_parameters(task, self._trained)
+        refuse_changed_parameter(task, task.run.changed_parameter, task.run.rounds)
         simulation = task.run.simulation
         task.run.release_loaded()
         before = simulation.server.state

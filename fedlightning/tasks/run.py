@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fedlightning.core.errors import NoSuchClientError
-from fedlightning.core.parameter_space import ParameterSpace, read, write
+from fedlightning.core.parameter_space import ParameterSpace, write
 from fedlightning.core.per_architecture import TaskArchitectures, keep_active_alone
 from fedlightning.core.serialisation import CheckpointError
 from fedlightning.data.module import FederatedDataModule
@@ -142,12 +142,20 @@ class FederationRun:
         return server.traffic.bytes(server.point.element_size(), server.reception is not None)
 
     @property
-    def model_was_changed(self) -> bool:
-        """Return whether the task's shared parameters were changed since the last round."""
-        if self._simulation is None:
-            return False
-        present = read(self._simulation.space.shared, self._task)
-        return not torch.allclose(present, self._simulation.server.point.to(present), rtol=1e-5)  # files may round them
+    def changed_parameter(self) -> str | None:
+        """Return the name of a shared parameter that was changed since the last round, or since states were loaded.
+
+        None if there is none. A server that has gone to NaN is where the task is.
+        """
+        if not self.exists:
+            return None
+        simulation, present = self.simulation, dict(self._task.named_parameters())
+        for name, kept in simulation.space.shared.views(simulation.server.point).items():
+            own = present[name].detach()
+            kept = kept.to(own)
+            if not torch.equal(own, kept) and not torch.allclose(own, kept, rtol=1e-5, equal_nan=True):
+                return name  # by more than the rounding of a file
+        return None
 
     def load(
         self,
@@ -196,7 +204,7 @@ class FederationRun:
         if self._loaded is not None:
             self._task.client_models.require_data_of_same_clients(data, resuming=True)
         elif self._task.client_models.exist and self._simulation is not None and self.has_client_states:
-            if federated and data.differs_from(self.trained_on) is None and not self.model_was_changed:
+            if federated and data.differs_from(self.trained_on) is None and self.changed_parameter is None:
                 self._loaded = self._simulation.state_dict()
             else:
                 warnings.warn(

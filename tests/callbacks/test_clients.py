@@ -174,7 +174,7 @@ def test_a_second_fit_from_other_weights_begins_anew():
     start = {name: value.clone() for name, value in model.state_dict().items()}
     with torch.no_grad():
         model.network.body[1].weight.zero_()
-    with pytest.warns(UserWarning, match="the parameters were changed since the last round"):
+    with pytest.warns(UserWarning, match="was changed since the last round"):
         trainer().validate(model, data, verbose=False)
     model.network.body[1].weight.data.zero_()
     with pytest.warns(UserWarning, match="given up: the task's parameters were changed"):

@@ -189,6 +189,45 @@ def test_a_hook_on_a_parameter_that_comes_late_is_refused_in_the_next_round(regi
     assert len(rounds) == 2
 
 
+def test_a_parameter_that_is_changed_between_rounds_is_refused_in_the_next():
+    """Clamped after every round, say; before the first it is only where training begins."""
+
+    class Clamped(Line):
+        def on_train_start(self):
+            self.head.bias.data.fill_(2.0)
+
+        def on_train_batch_end(self, outputs, batch, batch_idx):
+            self.head.bias.data.clamp_(-0.1, 0.1)
+
+    with pytest.raises(RuntimeError, match=r"Clamped: parameter 'head\.bias' was changed after round 1, by a hook"):
+        trainer(max_steps=3).fit(Clamped(), regression_data())
+
+
+def test_a_parameter_that_is_changed_after_a_checkpoint_was_loaded_is_refused(tmp_path):
+    fit = trainer(tmp_path, max_steps=2)
+    fit.fit(Line(), regression_data())
+    fit.save_checkpoint(tmp_path / "2.ckpt")
+    task = Line.load_from_checkpoint(tmp_path / "2.ckpt")
+    torch.nn.init.zeros_(task.head.weight)
+    with pytest.raises(RuntimeError, match=r"Line: parameter 'head\.weight' was changed after round 2, by a hook"):
+        trainer(max_steps=1).fit(task, regression_data())
+    anew = Line()
+    anew.load_state_dict(task.state_dict())
+    trainer(max_steps=1).fit(anew, regression_data())
+
+
+@pytest.mark.parametrize(("before", "done"), [(True, "frozen"), (False, "thawed")])
+def test_a_parameter_that_is_frozen_or_thawed_during_a_fit_is_refused(before, done):
+    class Switched(Line):
+        def on_train_epoch_start(self):
+            self.head.bias.requires_grad_(before if self.current_epoch == 0 else not before)
+
+    task = Switched()
+    task.head.bias.requires_grad_(before)
+    with pytest.raises(RuntimeError, match=rf"Switched: parameter 'head\.bias' was {done} during the fit"):
+        trainer(max_steps=3).fit(task, regression_data(rounds_per_epoch=2))
+
+
 def test_a_hook_on_a_parameter_that_is_gone_is_forgiven():
     class Once(Line):
         def on_fit_start(self):

@@ -168,7 +168,9 @@ def test_a_fit_from_the_start_decides_anew(tmp_path):
     assert len(stored.algorithm.lr.changes) > 1
     resumed, loaded, validated = new(), new(), new()
     fitted(resumed, 5, path)
-    loaded.on_load_checkpoint(torch.load(path, weights_only=False))
+    checkpoint = torch.load(path, weights_only=False)
+    loaded.on_load_checkpoint(checkpoint)
+    loaded.load_state_dict(checkpoint["state_dict"])
     trainer(tmp_path).validate(validated, data(), ckpt_path=path, verbose=False)
     for task in (resumed, loaded, validated):
         fitted(task, 1)
