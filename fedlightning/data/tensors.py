@@ -82,10 +82,10 @@ def as_tensor_data(dataset: Dataset[Any] | None) -> TensorData | None:
     return None
 
 
-def _gives_what_it_holds(dataset: Dataset[Any], base: type) -> bool:
-    own = type(dataset)
-    several = getattr(own, "__getitems__", None) is getattr(base, "__getitems__", None)
-    return several and own.__getitem__ is base.__getitem__ and own.__len__ is base.__len__  # type: ignore[attr-defined]
+def _gives_what_it_holds(dataset: Any, base: Any) -> bool:
+    """Return whether a data set gives samples as its base class does."""
+    names = ("__getitem__", "__getitems__", "__len__")
+    return all(getattr(type(dataset), name, None) is getattr(base, name, None) for name in names)
 
 
 def in_memory(dataset: Dataset[Any]) -> TensorData | MixedTensorData | None:

@@ -246,6 +246,11 @@ class RoundBatch:
         self.samples = samples
         self.invitations = invitations
 
+    @property
+    def phases(self) -> int:
+        """Return the number of phases of the round."""
+        return len(self.invitations or self.cohorts)
+
     def place(self, device: torch.device, dtype: torch.dtype) -> RoundBatch:
         """Return the round with its samples on ``device``, real numbers in ``dtype``."""
         cohorts = tuple(cohort.place(device, dtype) for cohort in self.cohorts)

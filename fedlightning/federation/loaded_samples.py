@@ -90,7 +90,7 @@ class _Seeded(Dataset[Any]):
             return several(request.positions) if several else [self._dataset[place] for place in request.positions]
 
 
-def _handed_out(requests: Iterable[SampleRequest], handed_out: deque[SampleRequest]) -> Iterator[SampleRequest]:
+def _handed_out(requests: Iterable[SampleRequest], handed_out: deque[SampleRequest]) -> Iterator[Any]:
     """Give the loader each request, and note which it was given.
 
     Not a method: the loader must not refer back to the object that holds it, or worker processes would live on until

@@ -8,7 +8,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from fedlightning.callbacks.clients import EvaluateClients
-from fedlightning.core.errors import InvalidTypeError, InvalidValueError
+from fedlightning.core.errors import InvalidTypeError, InvalidValueError, UsageError
 from fedlightning.core.parameter_space import ParameterSpace
 from fedlightning.core.settings import settings
 from fedlightning.data.module import FederatedDataModule
@@ -61,16 +61,29 @@ def check_fit(task: FederatedLightningModule, space: ParameterSpace) -> None:
         )
 
 
-def require_round(batch: Any) -> None:
-    """Make sure that a batch of training data is a round.
+def require_round(batch: Any, phases: int, expected: int | None) -> None:
+    """Make sure that a batch of training data is the round that comes next.
+
+    Args:
+        batch: What the train loader gave.
+        phases: Number of phases of the algorithm.
+        expected: Number of the round, from 0; None where one may come again.
 
     Raises:
+        RuntimeError: If it is another round, or not of this algorithm.
         TypeError: If the data do not come from a federated data module.
     """
     if not isinstance(batch, RoundBatch):
         raise InvalidTypeError(
             f"training_step got a {type(batch).__name__} instead of a round of cohorts: train with a "
             "FederatedDataModule, e.g. FederatedDataModule.from_datasets(train=[one data set a client])."
+        )
+    if batch.index != (batch.index if expected is None else expected) or batch.phases != phases:
+        raise UsageError(
+            f"Round {batch.index + 1} of {batch.phases} phases came from the train loader where round "
+            f"{batch.index + 1 if expected is None else expected + 1} of {phases} is due: a loader that is not of the "
+            "trainer's data module knows neither the round nor the algorithm. Fit with trainer.fit(task, "
+            "datamodule=data)."
         )
 
 

@@ -89,11 +89,13 @@ class TrainingRounds:
 
         Raises:
             RoundRejectedError: If no client returned finite numbers; the state before the round is saved.
-            RuntimeError: If a parameter was changed, frozen or thawed since the last round.
+            RuntimeError: If another round is due, or a parameter was changed, frozen or thawed since the last one.
             TypeError: If the data are no rounds of a federation, or a parameter has got a gradient hook.
         """
         task = self._task
-        require_round(batch)
+        trainer = task.trainer
+        repeats: Any = trainer.overfit_batches  # type: ignore[attr-defined]
+        require_round(batch, len(task.algorithm.phases), None if repeats else trainer.global_step)
         refuse_gradient_hooks(task)
         refuse_switched_parameters(task, self._trained)
         refuse_changed_parameter(task, task.run.changed_parameter, task.run.rounds)

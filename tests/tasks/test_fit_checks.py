@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedlightning.algorithms import FedADMMGong, FedAlt, FedAvg, FedPD
+from fedlightning.algorithms import CDMA_ONE, FedADMMGong, FedAlt, FedAvg, FedPD
 from fedlightning.callbacks import EvaluateClients
 from fedlightning.participation import Full, Uniform
 from fedlightning.tasks.fit_checks import evaluates_clients, require_round
@@ -14,9 +14,21 @@ from tests.support.small import Line, regression_data, trainer
 
 
 def test_a_training_batch_is_a_round():
-    require_round(next(iter(regression_data().train_dataloader())))
+    first = next(iter(regression_data().train_dataloader()))
+    require_round(first, phases=1, expected=0)
+    require_round(first, phases=1, expected=None)
     with pytest.raises(TypeError, match="training_step got a list instead of a round of cohorts: train with"):
-        require_round([torch.zeros(2)])
+        require_round([torch.zeros(2)], phases=1, expected=0)
+
+
+@pytest.mark.filterwarnings("ignore:You defined a `validation_step`")
+@pytest.mark.parametrize(("algorithm", "due"), [(FedAvg(0.05), "round 6 of 1"), (CDMA_ONE(lr=0.05), "round 1 of 2")])
+def test_a_loader_without_its_trainer_gives_rounds_that_are_not_due(algorithm, due):
+    """Its second epoch begins with the first round again, and it has one phase for every algorithm."""
+    fit = trainer(max_steps=8, limit_val_batches=0)
+    with pytest.raises(RuntimeError, match=rf"Round 1 of 1 phases came from the train loader where {due} is due"):
+        fit.fit(Line(algorithm), regression_data().train_dataloader())
+    assert fit.global_step == (5 if len(algorithm.phases) == 1 else 0)
 
 
 def test_the_callback_that_evaluates_clients_is_found():
