@@ -20,7 +20,7 @@ from fedlightning.local import SGD, Adam, LocalOptimizer
 from fedlightning.local.descent import OptimizerCallable
 from fedlightning.tasks.federated.hooks import PREFIX
 
-_IMPLEMENTATION = {"foreach", "fused", "capturable", "differentiable", "initial_lr", "decoupled_weight_decay"}
+_IMPLEMENTATION = {"foreach", "fused", "capturable", "differentiable", "initial_lr"}
 """Options of torch's optimizers that change how steps are computed, and not what they are."""
 
 _REFUSED = {

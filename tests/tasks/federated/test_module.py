@@ -242,6 +242,22 @@ def test_an_elementwise_optimizer_of_torch_is_taken_and_others_are_refused():
         trainer(max_steps=1).fit(federate(made(optimizer=torch.optim.LBFGS), FedAvg), regression_data())
 
 
+@pytest.mark.parametrize("decoupled", [False, True])
+@pytest.mark.parametrize("kind", [torch.optim.NAdam, torch.optim.RAdam])
+def test_weight_decay_is_coupled_where_the_module_couples_it(kind, decoupled):
+    """One client is plain training with the module's optimizer."""
+    optimizer = partial(kind, lr=0.05, weight_decay=0.3, decoupled_weight_decay=decoupled)
+    only = clients()[:1]
+    task, alone = federate(made(optimizer=optimizer), FedAvg), made(optimizer=optimizer)
+    alone.load_state_dict(task.module.state_dict())
+    data = FederatedDataModule.from_datasets(only, batch_size=None, local_steps=4)
+    trainer(max_steps=1, limit_val_batches=0).fit(task, data)
+    whole = torch.utils.data.DataLoader(only[0], batch_size=len(only[0]))
+    trainer(max_steps=4, limit_val_batches=0).fit(alone, whole)
+    for name, value in task.module.named_parameters():
+        torch.testing.assert_close(value, dict(alone.named_parameters())[name])
+
+
 def test_the_optimizer_that_the_algorithm_names_stays():
     task = federate(made(optimizer=OPTIMIZERS["momentum"]), FedAvg(0.01, local_optimizer=Adam()))
     trainer(max_steps=1).fit(task, regression_data())
