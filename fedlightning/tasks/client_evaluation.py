@@ -97,14 +97,13 @@ class MetricRecord:
             self._total += float(value) * samples
 
     def close(self, client: int) -> None:
-        """Compute the value of a client whose batches have all been evaluated."""
+        """Compute the value of a client whose batches have all been evaluated; a metric is to be reset afterwards."""
         if self.metric is not None:
             if self._keeps_sums:
                 self._sums[client] = _require_sums(self._name, self.metric)
             synchronises, self.metric.sync_on_compute = self.metric.sync_on_compute, False
             self._by_client[client] = float(self.metric.compute()), self._samples  # other processes, other clients
             self.metric.sync_on_compute = synchronises
-            self.metric.reset()
         elif self._samples:
             self._by_client[client] = self._total / self._samples, self._samples
         self._total = self._samples = 0.0
@@ -178,15 +177,29 @@ class ClientEvaluation:
             self._task.evaluation_session.restore()
 
     def hears(
-        self, name: str, value: Any, prog_bar: bool = False, *_: Any, batch_size: int | None = None, **options: Any
+        self,
+        name: str,
+        value: Any,
+        prog_bar: bool = False,
+        logger: Any = None,
+        on_step: Any = None,
+        on_epoch: Any = None,
+        reduce_fx: Any = "mean",
+        *_: Any,
+        batch_size: int | None = None,
+        **options: Any,
     ) -> bool:
-        """Record what the task logs, as ``self.log`` does; return False if no client is measured at the moment."""
+        """Record what the task logs, as ``self.log`` does; return False if no client is measured at the moment.
+
+        Raises:
+            ValueError: If a number is to be reduced otherwise than by its mean; a metric reduces itself.
+        """
         if self._measured is None:
             return False
         part, dataloader_idx = self._measured
         logged, pooled = Logged(dataloader_idx, part.model, name), part.model == "shared"
-        if pooled:
-            _require_mean(name, options.get("reduce_fx", "mean"))
+        if not isinstance(value, Metric):
+            _require_mean(name, reduce_fx)
         record = self._records.setdefault(logged, MetricRecord(name, prog_bar and part.model != "global", pooled))
         record.add(value, len(part.index) if batch_size is None else batch_size)
         return True
@@ -235,9 +248,13 @@ class ClientEvaluation:
         """Compute the values of a client whose last batch has been evaluated."""
         self._measured = None
         if part.last:
-            for logged, record in self._records.items():
-                if (logged.dataloader, logged.model) == (dataloader_idx, part.model):
-                    record.close(part.client)
+            own = (dataloader_idx, part.model)
+            records = [each for logged, each in self._records.items() if (logged.dataloader, logged.model) == own]
+            for record in records:
+                record.close(part.client)
+            for record in records:  # several may have one metric, or metrics that share what they count
+                if record.metric is not None:
+                    record.metric.reset()
 
 
 def _require_sums(name: str, metric: Metric) -> dict[str, Tensor]:
@@ -257,15 +274,15 @@ def _require_sums(name: str, metric: Metric) -> dict[str, Tensor]:
 
 
 def _require_mean(name: str, reduction: Any) -> None:
-    """Make sure that a value over the samples of all clients is asked for as a mean.
+    """Make sure that a value over samples of clients is asked for as a mean.
 
     Raises:
         ValueError: If it is not.
     """
     if reduction not in ("mean", "default", torch.mean):
         raise InvalidValueError(
-            f"'{name}' is logged with reduce_fx={reduction!r}: over the clients of all nodes values are averaged. "
-            "Leave reduce_fx out."
+            f"'{name}' is logged with reduce_fx={reduction!r}: over a client's batches, and over clients, values are "
+            "averaged. Leave reduce_fx out, or log a torchmetrics metric (SumMetric, MaxMetric)."
         )
 
 
