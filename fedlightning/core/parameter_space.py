@@ -257,14 +257,22 @@ class ParameterSpace:
 
     def stay(self) -> Tensor:
         """Return which elements of the buffers belong to layers with personal parameters, ``[b]`` bool."""
-        own = [any(is_under(name, prefix) for prefix in self._prefixes[1]) for name in self.buffers.names]
+        own = [self._stays(name) for name in self.buffers.names]
         return torch.tensor(own, dtype=torch.bool).repeat_interleave(torch.tensor(self.buffers.sizes, dtype=torch.long))
 
     @property
     def travelling_buffers(self) -> tuple[str, ...]:
         """Names of the buffers outside layers with personal parameters."""
-        prefixes = self._prefixes[1]
-        return tuple(name for name in self.buffers.names if not any(is_under(name, prefix) for prefix in prefixes))
+        return tuple(name for name in self.buffers.names if not self._stays(name))
+
+    def _stays(self, buffer: str) -> bool:
+        """Return whether a buffer's layer is personal: by its name, or because all its own parameters are."""
+        layer = buffer.rpartition(".")[0]
+        shared, personal = (
+            any(layer and name.rpartition(".")[0] == layer for name in block.names)
+            for block in (self.shared, self.personal)
+        )
+        return any(is_under(buffer, prefix) for prefix in self._prefixes[1]) or (personal and not shared)
 
     def restrict_buffers(self, names: Iterable[str]) -> None:
         """Keep only the named buffers in :attr:`buffers`, namely the buffers that the objective changes."""

@@ -64,6 +64,17 @@ def test_statistics_of_personal_layers_stay_on_the_client_and_those_of_shared_on
     torch.testing.assert_close(loaded.personalize(1).double().net[1].running_mean, second.net[1].running_mean)
 
 
+def test_a_layer_is_personal_as_well_if_its_parameters_are_named_one_by_one():
+    class OneByOne(NormedTwice):
+        personal_parameters = ("net.1.weight", "net.1.bias", "net.4.weight")
+
+    task = OneByOne().double()
+    fitted(task, regression_data(), max_steps=3, precision="64-true")
+    first, second = (task.personalize(i) for i in (0, 1))
+    assert not torch.equal(first.net[1].running_mean, second.net[1].running_mean)
+    assert torch.equal(first.net[4].running_mean, second.net[4].running_mean)  # its bias is shared
+
+
 def test_a_personal_model_keeps_its_own_statistics_where_they_stay_on_the_client():
     task = Normed(Ditto(0.05, lam=0.0, lr_own=0.1), buffers="local").double()
     fitted(task, regression_data(batch_size=None, local_steps=1), max_steps=60, precision="64-true")
