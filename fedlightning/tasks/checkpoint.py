@@ -91,6 +91,8 @@ def load(task: CheckpointedTask, checkpoint: Mapping[str, Any], fitting: bool) -
         raise CheckpointError(
             f"{name} was written by {theirs}, this run uses {mine}: their states do not fit. {remedy}"
         )
+    if fits and state is not None:
+        require_same_personal_order(task, state)
     if fitting and state is not None:
         require_same_personal_parameters(task, state)
     if fits and state is not None:
@@ -139,6 +141,21 @@ def require_same_personal_parameters(task: CheckpointedTask, state: Mapping[str,
         raise CheckpointError(
             f"{task.run.source} was trained with '{moved[0]}' {was}, now it is {is_now}: states and optimizers do not "
             f"fit. Resume with the same personal_parameters, or {START_ANEW}."
+        )
+
+
+def require_same_personal_order(task: CheckpointedTask, state: Mapping[str, Any]) -> None:
+    """Make sure that personal parameters stand in clients' blocks where they stood when a checkpoint was written.
+
+    Raises:
+        CheckpointError: If the same parameters come in another order.
+    """
+    before, now = state.get("personal_parameters") or (), task.parameter_space().personal.names
+    if sorted(before) == sorted(now) and list(before) != list(now):
+        was, is_now = next(pair for pair in zip(before, now, strict=True) if pair[0] != pair[1])
+        raise CheckpointError(
+            f"{task.run.source} has clients' parameters in another order, '{was}' where '{is_now}' is now: each would "
+            f"get another's numbers. Make the layers of {type(task).__name__} in the order they were trained in."
         )
 
 

@@ -21,6 +21,7 @@ from fedlightning.local import SVRG
 from fedlightning.oracle import Auto, Sequential, Vectorized
 from fedlightning.participation import Uniform
 from tests.support.cases import CASES
+from tests.support.evaluated import held_out_data
 from tests.support.paths import ROOT
 from tests.support.small import Line, Normed, Personal, clients, fitted, regression_data, trainer
 
@@ -310,6 +311,30 @@ def test_a_resume_with_other_personal_parameters_is_refused_by_name(first, then,
     run.save_checkpoint(tmp_path / "one.ckpt")
     with pytest.raises(CheckpointError, match=rf"trained with 'head\.\w+' {was}, now it is {now}"):
         trainer(max_steps=2).fit(then(dropout=0.0), data, ckpt_path=tmp_path / "one.ckpt")
+
+
+class TwoOwn(Line):
+    personal_parameters = ("first", "second")
+
+    def __init__(self, order=("first", "second")):
+        super().__init__(FedAvg(0.05))
+        for name in order:
+            setattr(self, name, torch.nn.Parameter(torch.zeros(1)))
+
+    def objective(self, batch):
+        own = (self.first - 1).square().sum() + (self.second + 1).square().sum()
+        values = super().objective(batch)
+        return {**values, "loss": values["loss"] + own}
+
+
+def test_personal_parameters_in_another_order_are_refused_also_where_nothing_is_trained(tmp_path):
+    """Two of one shape would get each other's numbers."""
+    fitted(TwoOwn(), held_out_data(), max_steps=1).save_checkpoint(tmp_path / "one.ckpt")
+    for use in ("fit", "test"):
+        with pytest.raises(CheckpointError, match="in another order, 'first' where 'second' is now"):
+            getattr(trainer(max_steps=2), use)(
+                TwoOwn(("second", "first")), datamodule=held_out_data(), ckpt_path=tmp_path / "one.ckpt"
+            )
 
 
 class BodyMax(Line):
