@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -16,14 +17,15 @@ _SAID: dict[Report, str] = {
     "best_on_test": "each seed's best round on test data, which is too good by the choice; compare it with tables made "
     "in this way only",
 }
-_LESS_IS_BETTER = frozenset(
-    ["loss", "error", "mse", "rmse", "mae", "nll", "perplexity", "distance", "gap", "residual", "norm", "fid"]
-)
+_LESS_IS_BETTER = {
+    *("loss", "error", "mse", "rmse", "mae", "mape", "nll", "perplexity", "wer", "cer", "ece", "brier", "regret"),
+    *("distance", "gap", "residual", "norm", "fid"),
+}
 
 
 def mode_of(metric: str) -> Mode:
     """Return whether more (``max``) or less (``min``) of a metric is better, judging by the metric's name."""
-    return "min" if _LESS_IS_BETTER.intersection(metric.lower().replace("/", "_").split("_")) else "max"
+    return "min" if _LESS_IS_BETTER.intersection(re.split("[^a-z0-9]+", metric.lower())) else "max"
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,12 @@ class Partition(Sequence[Tensor]):
         return len(self.offsets) - 1
 
     def __getitem__(self, client):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN204
-        """Return the positions of one client's samples, ``[n_i]``."""
+        """Return the positions of one client's samples, ``[n_i]``; clients count from the end where negative.
+
+        Raises:
+            IndexError: If there is no such client.
+        """
+        client = range(len(self))[client]
         return self.order[self.offsets[client] : self.offsets[client + 1]]
 
     def __iter__(self) -> Iterator[Tensor]:

@@ -15,7 +15,10 @@ def rows(values):
 
 @pytest.mark.parametrize(
     ("metric", "mode"),
-    [("val_accuracy", "max"), ("val_loss", "min"), ("distance", "min"), ("operator_norm", "min"), ("glossary", "max")],
+    [
+        *(("val_accuracy", "max"), ("val_loss", "min"), ("distance", "min"), ("operator_norm", "min")),
+        *(("glossary", "max"), ("val-loss", "min"), ("val/wer", "min"), ("val_mape", "min")),
+    ],
 )
 def test_the_name_of_a_metric_says_whether_less_is_better(metric, mode):
     assert mode_of(metric) == mode

@@ -21,6 +21,14 @@ def test_clients_without_samples_are_refused_unless_they_may_be():
         Partition.of([])
 
 
+def test_clients_count_from_the_end_where_negative_and_others_are_none():
+    partition = Partition.of([[0, 1], [2], [4, 3]])
+    assert [partition[client].tolist() for client in (0, -1, -3, torch.tensor(1))] == [[0, 1], [4, 3], [0, 1], [2]]
+    for client in (3, -4):
+        with pytest.raises(IndexError):
+            partition[client]
+
+
 def test_the_digest_tells_who_holds_which_samples():
     digests = {Partition.of(parts).digest for parts in ([[0, 1], [2]], [[0], [1, 2]], [[1, 0], [2]])}
     assert len(digests) == 3
