@@ -51,11 +51,12 @@ docs: $(VENV)/docs-ready ## the documentation site and its tests, in build/site,
 	$(BIN)/python -m website.links build/site
 	$(BIN)/python -m pytest -q tests/website
 
-bench: $(VENV)/ready ## speed and memory beside a plain PyTorch loop: the standard job, eleven networks, short rounds
+bench: $(VENV)/ready ## speed and memory beside a plain PyTorch loop: the standard job, eleven networks, one process or two, short rounds
 	$(BIN)/python benchmarks/standard_job.py
 	$(BIN)/python benchmarks/networks.py
 	$(BIN)/python benchmarks/networks.py --unequal
 	$(BIN)/python benchmarks/networks.py --accelerator gpu --clients 10 100
+	$(BIN)/python benchmarks/all_cores.py
 	$(BIN)/python benchmarks/overhead.py
 
 build: $(VENV)/ready ## wheel and sdist in dist/, tried with the oldest (OLDEST=python3.10) and newest dependencies

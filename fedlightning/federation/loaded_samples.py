@@ -84,8 +84,10 @@ class _Seeded(Dataset[Any]):
 
     def __getitems__(self, request: SampleRequest) -> Any:
         several = getattr(self._dataset, "__getitems__", None)
-        with torch.random.fork_rng(devices=[]), python_generators_restored():
-            seed_device(torch.device("cpu"), request.seed)
+        on_gpu = torch.cuda.is_initialized()  # where a data set may draw as well; no worker process has one
+        device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+        with torch.random.fork_rng(devices=[device] if on_gpu else []), python_generators_restored():
+            seed_device(device, request.seed)
             seed_python(request.seed)
             return several(request.positions) if several else [self._dataset[place] for place in request.positions]
 

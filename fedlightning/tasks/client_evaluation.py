@@ -273,13 +273,18 @@ def _require_sums(name: str, metric: Metric) -> dict[str, Tensor]:
     return sums
 
 
+def is_mean(reduction: Any) -> bool:
+    """Return whether ``reduce_fx`` of ``self.log`` asks for the mean."""
+    return reduction in ("mean", "default", torch.mean)
+
+
 def _require_mean(name: str, reduction: Any) -> None:
     """Make sure that a value over samples of clients is asked for as a mean.
 
     Raises:
         ValueError: If it is not.
     """
-    if reduction not in ("mean", "default", torch.mean):
+    if not is_mean(reduction):
         raise InvalidValueError(
             f"'{name}' is logged with reduce_fx={reduction!r}: over a client's batches, and over clients, values are "
             "averaged. Leave reduce_fx out, or log a torchmetrics metric (SumMetric, MaxMetric)."

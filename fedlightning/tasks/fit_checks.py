@@ -78,12 +78,12 @@ def require_round(batch: Any, phases: int, expected: int | None) -> None:
             f"training_step got a {type(batch).__name__} instead of a round of cohorts: train with a "
             "FederatedDataModule, e.g. FederatedDataModule.from_datasets(train=[one data set a client])."
         )
-    if batch.index != (batch.index if expected is None else expected) or batch.phases != phases:
+    due = batch.index if expected is None else expected
+    if (batch.index, batch.phases) != (due, phases):
         raise UsageError(
-            f"Round {batch.index + 1} of {batch.phases} phases came from the train loader where round "
-            f"{batch.index + 1 if expected is None else expected + 1} of {phases} is due: a loader that is not of the "
-            "trainer's data module knows neither the round nor the algorithm. Fit with trainer.fit(task, "
-            "datamodule=data)."
+            f"Round {batch.index + 1} of {batch.phases} phases came from the train loader where round {due + 1} of "
+            f"{phases} is due: a loader that is not of the trainer's data module knows neither the round nor the "
+            "algorithm. Fit with trainer.fit(task, datamodule=data)."
         )
 
 

@@ -183,6 +183,19 @@ def test_a_second_fit_from_other_weights_begins_anew():
     assert sum(torch.equal(head, start["network.head.weight"]) for head in heads) == CLIENTS - 1
 
 
+def test_weights_that_are_changed_after_loading_are_no_clients_models(tmp_path):
+    model, data = task(), digits()
+    fitted(model, data).save_checkpoint(tmp_path / "run.ckpt")
+    loaded = PersonalizedClassification.load_from_checkpoint(tmp_path / "run.ckpt")
+    trainer().validate(loaded, data, verbose=False)
+    changed = PersonalizedClassification.load_from_checkpoint(tmp_path / "run.ckpt")
+    changed.network.body[1].weight.data.zero_()
+    with pytest.warns(
+        UserWarning, match=r"'network\.body\.1\.weight' was changed since the last round\. Clients' models"
+    ):
+        trainer().validate(changed, data, verbose=False)
+
+
 def test_models_and_data_of_different_federations_are_not_put_together(tmp_path):
     model, data = task(), digits()
     fit = fitted(model, data)

@@ -13,6 +13,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError, UsageError
+from fedlightning.tasks.client_evaluation import is_mean
 from fedlightning.tasks.federated.log_options import LogOptions
 from fedlightning.tasks.federated.requirements import base_of, overrides
 
@@ -96,7 +97,7 @@ class ModuleStep:
         if get_ident() in self._open:
             bound = inspect.signature(LightningModule.log).bind(self, name, value, *args, **options)
             given = bound.arguments.get("reduce_fx", "mean")
-            if given not in ("mean", "default", torch.mean):
+            if not is_mean(given):
                 raise InvalidValueError(
                     f"{type(self._module).__name__}.training_step logs '{name}' with reduce_fx={given!r}: what clients "
                     "log is averaged over their steps and over clients. Leave reduce_fx out."
