@@ -31,10 +31,10 @@ from fedlightning.participation import Full, Participation
 class FederatedDataModule(LightningDataModule):
     """Makes rounds of federated data; each subclass defines the data sets.
 
-    Tensors (:class:`TensorData`, ``TensorDataset``) are gathered by index on the device; other data sets, and subclasses
-    of these that make samples in a way of their own, go through ``DataLoader`` workers. Cohorts, minibatches and what
-    data sets draw (an augmentation) are pure functions of seed, round, phase and client, so a resumed run sees the same
-    samples.
+    Tensors (:class:`TensorData`, ``TensorDataset``) are gathered by index on the device; other data sets, and
+    subclasses of these that make samples in a way of their own, go through ``DataLoader`` workers. Cohorts, minibatches
+    and what data sets draw (an augmentation) are pure functions of seed, round, phase and client, so a resumed run sees
+    the same samples.
     """
 
     def __init__(

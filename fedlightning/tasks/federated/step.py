@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from threading import get_ident
 from typing import Any
 
-import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
 from torchmetrics import Metric
