@@ -137,7 +137,7 @@ class ClientGroup:
         request = replace(request, message=_copied(request.message))
         evaluators = _Evaluators(self.objective, phase, cohort, self._full_calls.get(request.stamp.phase, 1))
         with limited(selection.oracle.threads_inside(self.objective)):
-            for chunk in cohort.chunks(selection.chunk_size):
+            for chunk in cohort.chunks(selection.chunk_size, selection.oracle.at_a_time):
                 answers = self._answers_of(chunk, phase, request, evaluators, selection)
                 yield from answers if passage is None else passage.sent(answers, self.table.states, self._pending)
 

@@ -119,13 +119,16 @@ class Cohort:
         ahead = replace(self, source=self.source.ahead(places))
         return Chunk([self.members[place] for place in places], ahead, keep=True)
 
-    def chunks(self, size: int) -> Iterator[Chunk]:
-        """Cut the cohort into chunks of at most ``size`` clients that share a signature, about equally many in each."""
+    def chunks(self, size: int, at_a_time: int = 1) -> Iterator[Chunk]:
+        """Cut the cohort into chunks of clients that share a signature, about equally many in each.
+
+        Args:
+            size: Largest number of clients in a chunk.
+            at_a_time: Number, at most ``size``, of which all of several chunks but the last have a multiple.
+        """
         for start, stop in self._alike():
-            count = -(-(stop - start) // size)
-            cuts = [start + (stop - start) * k // count for k in range(count + 1)]
-            for first, end in pairwise(cuts):
-                yield Chunk(self.members[first:end], self)
+            for first, end in pairwise(cuts(stop - start, size, at_a_time)):
+                yield Chunk(self.members[start + first : start + end], self)
 
     def alike(self) -> int:
         """Return the largest number of clients that share a signature; 0 without clients."""
@@ -140,6 +143,15 @@ class Cohort:
                 stop += 1
             yield start, stop
             start = stop
+
+
+def cuts(num_clients: int, size: int, at_a_time: int = 1) -> list[int]:
+    """Return where :meth:`Cohort.chunks` of clients of one signature begin, and where the last one ends."""
+    if num_clients <= size:
+        return [0, num_clients]
+    groups = -(-num_clients // at_a_time)
+    count = -(-groups // max(size // at_a_time, 1))
+    return [min(groups * k // count * at_a_time, num_clients) for k in range(count + 1)]
 
 
 class Chunk:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from fedlightning.core.tree import map_tensors
-from fedlightning.federation.cohort import Chunk, Cohort
+from fedlightning.federation.cohort import Chunk, Cohort, cuts
 from fedlightning.federation.protocol import Request
 from fedlightning.oracle import Auto, BatchedError, Cost, Sequential, Vectorized
 from fedlightning.oracle.auto import Trial
@@ -75,10 +75,9 @@ class FirstClients:
             report(f"oracle: took {in_chunks(fewer)}: {too_many(batched.chunk_size)}")
         return trial
 
-    def _together(self, size: int) -> int:
+    def _together(self, size: int, at_a_time: int = 1) -> int:
         """Return how many clients a round computes together in chunks of a size: it cuts them into equal parts."""
-        clients = self.cohort.alike()
-        return math.ceil(clients / math.ceil(clients / size))
+        return max(stop - start for start, stop in pairwise(cuts(self.cohort.alike(), size, at_a_time)))
 
     def _larger(self, batched: Vectorized, most: int) -> list[int]:
         """Return the sizes of chunks that are half as many, a quarter as many, and so on, up to ``most``."""
@@ -99,8 +98,8 @@ class FirstClients:
     ) -> Trial:
         group, request = self.group, self.request
 
-        def arguments(size: int) -> tuple[Tensor, Tensor, Tensor, Any]:
-            num_clients = self._together(size)
+        def arguments(size: int, at_a_time: int = 1) -> tuple[Tensor, Tensor, Tensor, Any]:
+            num_clients = self._together(size, at_a_time)
             chunk = self.cohort.preview(num_clients)  # its last client is repeated if too few share one signature
             places = torch.arange(num_clients, device=request.point.device).clamp(max=len(chunk) - 1)
             data = map_tensors(lambda leaf: leaf[places], next(chunk.minibatches()).data)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -39,6 +39,9 @@ TOO_SHORT, MORE_OFTEN = 0.01, 8
 """Trials of one kind that take fewer seconds in sum are repeated up to that many times as often: the first few steps of
 a way are slower than the rest of a round, and a machine is seldom quiet for less."""
 
+MOST_TOGETHER = 32
+"""Steps in place that are begun together, as those of a round are, if they are short."""
+
 WORTH_MORE_CLIENTS = 0.98
 """Larger chunks must save a little of the time, for the memory that they take; fewer chunks also cost less to begin."""
 
@@ -46,6 +49,14 @@ SMALLEST_HALVED = 2
 """Chunks of two clients are not cut further; what is left is to replay them one by one."""
 
 Arguments = tuple[Tensor, Tensor, Tensor, Any]
+"""Points, personal blocks, buffers and one minibatch of every client."""
+
+
+class Load(Protocol):
+    """The signature of functions that give arguments of an evaluator."""
+
+    def __call__(self, size: int, at_a_time: int = 1) -> Arguments:
+        """Return arguments for chunks of at most ``size`` clients, ``at_a_time`` of them at a time."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +105,7 @@ class Auto(ClientBatching):
         self,
         objective: Objective,
         calls: Callable[[int], int],
-        load: Callable[[int], Arguments],
+        load: Load,
         batched: Vectorized | None,
         side_by_side: Callable[[], Vectorized | None],
         larger: Sequence[int] = (),
@@ -104,8 +115,7 @@ class Auto(ClientBatching):
         Args:
             objective: The task's objective.
             calls: Maps a number of clients computed together to the number of their gradients in a round.
-            load: Maps the size of chunks to an evaluator's arguments (w, v, buffers, data) for as many clients as such
-                chunks of this cohort have.
+            load: Gives an evaluator's arguments for as many clients as chunks of this cohort have.
             batched: The fastest batched way that is right, with a fixed chunk size; None if there is none.
             side_by_side: Returns a way that replays every client on a thread of its own, with a fixed chunk size and
                 its threads; None if that is wrong for this objective.
@@ -132,7 +142,7 @@ class Auto(ClientBatching):
                 assert each.chunk_size is not None
                 size = each.chunk_size
                 with limited(each.threads_inside(objective)):
-                    taken = self._for_one(each, objective, calls(size), load(size))
+                    taken = self._for_one(each, objective, calls(size), load(size, each.at_a_time))
                 found.append((each, taken))
                 times += f", {taken * 1e3:.3g} ms {'replayed' if most == 1 else 'side by side'}"
         chosen, _ = min(found, key=lambda way: way[1])
@@ -145,7 +155,7 @@ class Auto(ClientBatching):
         way: Vectorized,
         objective: Objective,
         calls: Callable[[int], int],
-        load: Callable[[int], Arguments],
+        load: Load,
         larger: Sequence[int],
     ) -> tuple[Vectorized, float]:
         """Return a batched way with its best number of threads and chunk size, and the seconds for one client."""
@@ -258,20 +268,27 @@ class Auto(ClientBatching):
         if first < 2 * ENOUGH:  # a later round's first call is compared with what is kept of the recording
             evaluate = oracle.evaluator(objective, calls)
             first, _ = _seconds(operator, w)
-        steps = evaluate.steps_in_place(w, v, "both", STEP) if isinstance(evaluate, StepsInPlace) else nullcontext()
-        if isinstance(steps, nullcontext):
-            joined, placed = timed(operator, self.trials), list[float]()
-        else:
-            joined = timed(operator, half)
-            with steps as step:
-                placed = timed(lambda randomness: step(b, data, randomness), self.trials - half)
-            if not placed:
-                joined += timed(operator, self.trials - half)
-        bests = [min(each) for each in (joined, placed) if each]
+        bests = [min(timed(operator, half if isinstance(evaluate, StepsInPlace) else self.trials))]
+        if isinstance(evaluate, StepsInPlace):
+            count = max(1, min(MOST_TOGETHER, int(TOO_SHORT / bests[0])))
+            placed = timed(partial(_steps, evaluate, w, v, b, data, count), self.trials - half)
+            if placed:
+                bests.append(min(placed) / count)
+            else:
+                bests = [min(*bests, *timed(operator, self.trials - half))]
         if calls < MIN_CALLS_TO_RECORD:
             return min(first, *bests)
         best = math.prod(bests) ** (1 / len(bests))
         return best + (max(first - bests[0], 0.0) / calls if objective.autocast.on_cpu else 0.0)
+
+
+def _steps(
+    evaluate: StepsInPlace, w: Tensor, v: Tensor, b: Tensor, data: Any, count: int, randomness: Randomness
+) -> object:
+    """Take steps in place; return None if they cannot be."""
+    with evaluate.steps_in_place(w, v, "both", STEP) as step:
+        found = [step(b, data, randomness) for _ in range(count)]
+    return found[0]
 
 
 def _halves(size: int) -> Iterator[int]:

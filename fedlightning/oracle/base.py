@@ -167,6 +167,11 @@ class ClientBatching(ABC):
         """Return the number of threads inside one operation; None for as many as PyTorch takes."""
         return self.threads
 
+    @property
+    def at_a_time(self) -> int:
+        """Return how many clients of a chunk are computed at a time: chunks of a multiple of them keep all threads."""
+        return 1
+
     @abstractmethod
     def chunk(self, cost: Cost) -> int:
         """Return the number of clients that are computed together."""

@@ -7,9 +7,10 @@ are recorded, and the gradients of all others are replays, on several threads si
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -18,11 +19,15 @@ from torch import Tensor
 from fedlightning.core.errors import UsageError
 from fedlightning.core.tree import flatten, unflatten
 from fedlightning.oracle.base import Blocks, Evaluation, StepInPlace
+from fedlightning.oracle.course import Course
 from fedlightning.oracle.lone import of_one
 from fedlightning.oracle.objective import Objective
 from fedlightning.oracle.randomness import NoiseOfOne, Randomness, generator_state
 from fedlightning.oracle.recording import Recording
 from fedlightning.oracle.side_by_side import run
+
+MOST_WAITING, MOST_WAITING_BYTES = 16, 2**24
+"""Steps that wait to be taken, and the memory of their samples: more gain little."""
 
 
 class Each:
@@ -44,6 +49,53 @@ class Each:
         self, w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks = "both", randomness: Randomness | None = None
     ) -> Evaluation:
         """Compute operators; see :class:`~fedlightning.oracle.base.Evaluate`."""
+        one, inputs = self._of_each(w, v, b, data, blocks, randomness)
+        results = one.empty(len(w))
+
+        def client(i: int) -> None:
+            self._noise.begin(randomness, i)
+            one.compute(inputs[i], [result[i] for result in results])
+
+        run(client, len(w), self._threads)
+        return Evaluation.of_parts(results, one.names)
+
+    @contextmanager
+    def steps_in_place(self, w: Tensor, v: Tensor, blocks: Blocks, lr: float) -> Iterator[StepInPlace]:
+        """Begin steps in place; see :class:`~fedlightning.oracle.base.StepsInPlace`.
+
+        Steps without buffers wait for each other, so that a thread takes several steps of a client in a row: the
+        client's point stays in the caches, and threads seldom wait for each other.
+        """
+        waiting: list[_Step] = []
+
+        def step(b: Tensor, data: Any, randomness: Randomness | None) -> Evaluation | None:
+            one, inputs = self._of_each(w, v, b, data, blocks, randomness)
+            if not one.can_step(inputs[0]):
+                return None
+            results = one.empty(len(w), without_operator=True)
+            waiting.append(_Step(one, inputs, results, randomness))
+            if b.numel() or _are_many(waiting):
+                take()
+            return Evaluation.of_parts([w, *results], one.names)
+
+        def client(i: int) -> None:
+            with closing(Course(w[i], lr)) as course:
+                for each in waiting:
+                    self._noise.begin(each.randomness, i)
+                    each.take(course, i)
+
+        def take() -> None:
+            if waiting:
+                run(client, len(w), self._threads)
+                waiting.clear()
+
+        yield step
+        take()
+
+    def _of_each(
+        self, w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks, randomness: Randomness | None
+    ) -> tuple[_OneClient, list[tuple[Tensor, ...]]]:
+        """Return what replays one client, and every client's inputs; the first of their kind are recorded."""
         leaves, structure = flatten(data)
         inputs = [*zip(w, v, b, *leaves, strict=True)]
         key = _key(inputs[0], structure, blocks)
@@ -51,41 +103,37 @@ class Each:
             self._noise.begin(randomness, 0)
             first = [*inputs[0][:3], *map(_copied, inputs[0][3:])]  # client 0 is computed once more, on its own batch
             self._known[key] = _OneClient(self._objective, structure, blocks, first, self._noise)
-        one = self._known[key]
-        results = one.empty(len(w))
-        self._run(one.compute, inputs, results, randomness)
-        return Evaluation.of_parts(results, one.names)
+        return self._known[key], inputs
 
-    @contextmanager
-    def steps_in_place(self, w: Tensor, v: Tensor, blocks: Blocks, lr: float) -> Iterator[StepInPlace]:
-        """Begin steps in place; see :class:`~fedlightning.oracle.base.StepsInPlace`."""
 
-        def step(b: Tensor, data: Any, randomness: Randomness | None) -> Evaluation | None:
-            leaves, structure = flatten(data)
-            inputs = [*zip(w, v, b, *leaves, strict=True)]
-            one = self._known.get(_key(inputs[0], structure, blocks))
-            if one is None or not one.can_step(inputs[0]):
-                return None
-            results = one.empty(len(w), without_operator=True)
-            self._run(partial(one.step, lr=lr), inputs, results, randomness)
-            return Evaluation.of_parts([w, *results], one.names)
+@dataclass(frozen=True)
+class _Step:
+    """A step of every client that is still to be taken.
 
-        yield step
+    Attributes:
+        one: Replays a client.
+        inputs: Every client's arguments.
+        results: Where all results but the operator go, ``[S, ...]`` each.
+        randomness: The clients' random numbers.
+    """
 
-    def _run(
-        self,
-        compute: Callable[[Sequence[Tensor], Sequence[Tensor]], None],
-        inputs: Sequence[Sequence[Tensor]],
-        results: Sequence[Tensor],
-        randomness: Randomness | None,
-    ) -> None:
-        """Have every client computed from its inputs into its part of the results ``[S, ...]``."""
+    one: _OneClient
+    inputs: Sequence[tuple[Tensor, ...]]
+    results: Sequence[Tensor]
+    randomness: Randomness | None
 
-        def client(i: int) -> None:
-            self._noise.begin(randomness, i)
-            compute(inputs[i], [result[i] for result in results])
+    @cached_property
+    def num_bytes(self) -> int:
+        """Return the memory that the clients' samples take."""
+        return sum(tensor.nbytes for tensor in self.inputs[0][3:]) * len(self.inputs)
 
-        run(client, len(inputs), self._threads)
+    def take(self, course: Course, i: int) -> None:
+        """Take the step of client i, from where its course has led so far."""
+        self.one.step(course, self.inputs[i][1:], [result[i] for result in self.results])
+
+
+def _are_many(waiting: Sequence[_Step]) -> bool:
+    return len(waiting) >= MOST_WAITING or sum(each.num_bytes for each in waiting) >= MOST_WAITING_BYTES
 
 
 def _key(one: Sequence[Tensor], structure: Any, blocks: Blocks) -> Any:
@@ -130,10 +178,17 @@ class _OneClient:
         """Return whether :meth:`step` can be called with such inputs."""
         return self._recording.can_step(*inputs)
 
-    def step(self, inputs: Sequence[Tensor], results: Sequence[Tensor], lr: float) -> None:
-        """Evaluate one client and step along its operator; write all other results into ``results``."""
-        found, _ = self._recording.step(*inputs, lr=lr)
-        for result, value in zip(results, found, strict=True):
+    def step(self, course: Course, others: tuple[Tensor, ...], results: Sequence[Tensor]) -> None:
+        """Take a step, which must be possible, and write all results but the operator into ``results``.
+
+        Args:
+            course: Begins at the client's point.
+            others: All arguments but the point.
+            results: Room for the results.
+        """
+        taken = course.step(self._recording, others)
+        assert taken is not None
+        for result, value in zip(results, taken[0], strict=True):
             result.copy_(value[0])
 
     def compute(self, inputs: Sequence[Tensor], results: Sequence[Tensor]) -> None:

@@ -6,15 +6,14 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from fedlightning.core.tree import flatten, unflatten
 from fedlightning.oracle.base import Blocks, Evaluation, StepInPlace
+from fedlightning.oracle.course import Course
 from fedlightning.oracle.known import KnownRecordings
-from fedlightning.oracle.program import Steps
 from fedlightning.oracle.randomness import ClientNoise, Randomness
-from fedlightning.oracle.recording import Recording, key_of
+from fedlightning.oracle.recording import Recording
 from fedlightning.oracle.side_by_side import replayed_in_parts, stepped_in_parts
 
 Compute = Callable[[Tensor, Tensor, Tensor, Any, Blocks], Evaluation]
@@ -53,7 +52,7 @@ class Recorded:
     @contextmanager
     def steps_in_place(self, w: Tensor, v: Tensor, blocks: Blocks, lr: float) -> Iterator[StepInPlace]:
         """Begin steps in place; see :class:`~fedlightning.oracle.base.StepsInPlace`."""
-        course = _Course(w, lr)
+        course = Course(w, lr)
 
         def step(b: Tensor, data: Any, randomness: Randomness | None) -> Evaluation | None:
             leaves, structure = flatten(data)
@@ -74,40 +73,3 @@ class Recorded:
             return self._compute(w, v, b, unflatten(list(leaves), structure), blocks).parts()
 
         return Recording(function, self._noise, self._known, (self._kind, structure, blocks))
-
-
-class _Course:
-    """Takes steps from one point, and goes on with the same replay while minibatches are alike."""
-
-    def __init__(self, point: Tensor, lr: float) -> None:
-        """Begin at ``point``, ``[S, d]``, with steps of size ``lr``."""
-        self._point, self._lr = point, lr
-        self._steps: Steps | None = None
-        self._names: list[str] = []
-        self._kind: Any = None
-
-    def step(self, recording: Recording, others: tuple[Tensor, ...]) -> tuple[list[Tensor], list[str]] | None:
-        """Take a step.
-
-        Args:
-            recording: Of the operator.
-            others: Its arguments but the point.
-
-        Returns:
-            Its results but the first, and the names of scalars; None if it cannot be replayed.
-        """
-        kind = recording, key_of(others)
-        if self._steps is None or self._kind != kind:
-            self.close()
-            begun = recording.steps(self._point, *others, lr=self._lr)
-            if begun is None:
-                return None
-            (self._steps, self._names), self._kind = begun, kind
-        with torch.no_grad():
-            return self._steps.send(others), self._names
-
-    def close(self) -> None:
-        """Bring the point up to date."""
-        if self._steps is not None:
-            self._steps.close()
-        self._steps = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
@@ -123,13 +123,18 @@ class Vectorized(ClientBatching):
                 "backward='each' divides by itself: give threads there."
             )
 
+    @property
+    def at_a_time(self) -> int:
+        """Return the number of threads, if each takes a client; see :class:`ClientBatching`."""
+        return (self.threads or torch.get_num_threads()) if self.backward == "each" else 1
+
     def chunk(self, cost: Cost) -> int:
         """Return how many clients fit, each with a point, an operator, a few temporaries and its activations."""
         if self.chunk_size is not None:
             return self.chunk_size
-        if self.backward == "each":  # only as many clients as there are threads have activations at a time
-            threads = self.threads or torch.get_num_threads()
-            return max(threads, CACHE_BYTES // _numbers(cost) // threads * threads)
+        if self.backward == "each":  # which have activations at a time, and operators where steps are not in place
+            point_and_update = 2 * cost.dim * cost.itemsize
+            return max(1, GROWN_BYTES // point_and_update // self.at_a_time) * self.at_a_time
         client = _numbers(cost) + 2 * cost.activation_bytes
         if cost.free_bytes is not None:
             return max(1, cost.free_bytes // (2 * client))
@@ -187,7 +192,7 @@ class Vectorized(ClientBatching):
         on_cpu, noise = objective.autocast.on_cpu, ClientNoise()
         compute: Evaluate
         if self.backward == "each":
-            compute = Each(objective, (self.threads or torch.get_num_threads()) if on_cpu else 1)
+            compute = Each(objective, self.at_a_time if on_cpu else 1)
         elif calls >= MIN_CALLS_TO_RECORD and self.replays(on_cpu):
             batched, threads = partial(_batched, objective, self.backward), self.divided_among(objective)
             compute = Recorded(batched, noise, threads, objective.recorded, self.backward)
@@ -219,12 +224,10 @@ class _VectorizedEvaluate:
         objective = self._objective
         self._noise.begin(randomness)
         version = w._version, v._version
-        try:
+        with self._explained():
             if self._backward is None and objective.forward_only is None:
                 objective.forward_only = _forward_alone_can_be_batched(objective, w, v, b, data)
             result = self._compute(w, v, b, data, blocks, randomness)
-        except Exception as error:
-            raise _explain(error, objective.name, self._backward) from error
         if (w._version, v._version) != version:
             raise writes_into(objective.name, None)
         return result
@@ -232,18 +235,27 @@ class _VectorizedEvaluate:
     @contextmanager
     def steps_in_place(self, w: Tensor, v: Tensor, blocks: Blocks, lr: float) -> Iterator[StepInPlace]:
         compute = self._compute
-        with compute.steps_in_place(w, v, blocks, lr) if isinstance(compute, StepsInPlace) else nullcontext() as take:
+        with ExitStack() as stack:
+            steps = compute.steps_in_place(w, v, blocks, lr) if isinstance(compute, StepsInPlace) else nullcontext()
+            take = stack.enter_context(steps)
 
             def step(b: Tensor, data: Any, randomness: Randomness | None) -> Evaluation | None:
                 if take is None:
                     return None
                 self._noise.begin(randomness)
-                try:
+                with self._explained():
                     return take(b, data, randomness)
-                except Exception as error:
-                    raise _explain(error, self._objective.name, self._backward) from error
 
             yield step
+            with self._explained():  # steps may have waited until now
+                stack.close()
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            raise _explain(error, self._objective.name, self._backward) from error
 
 
 def _numbers(cost: Cost) -> int:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 
 from fedlightning.algorithms import FedAvg, Phase
 from fedlightning.data import RoundLoader
-from fedlightning.federation.cohort import Cohort
+from fedlightning.federation.cohort import Cohort, cuts
 from tests.support.federations import rounds_of
 from tests.support.four_clients import CPU, SIZES, everything_dealt, federation
 
@@ -103,8 +105,8 @@ def test_both_kinds_of_data_do_not_depend_on_chunks_or_source(chunk):
 def test_parts_of_a_chunk_have_its_samples(seen, slow, monkeypatch):
     expected, chunks = seen(federation(), 4), Cohort.chunks
 
-    def in_parts(cohort, size):
-        for chunk in chunks(cohort, size):
+    def in_parts(cohort, *size):
+        for chunk in chunks(cohort, *size):
             for part in chunk.parts(3):
                 assert len(part) <= 3
                 yield from part.parts(2)
@@ -119,3 +121,19 @@ def test_chunks_are_about_equal(size, sizes):
     chunks = list(batch.cohorts[0].chunks(size))
     assert [len(chunk) for chunk in chunks] == sizes
     assert [client for chunk in chunks for client in chunk.ids] == list(range(10))
+
+
+@pytest.mark.parametrize(
+    ("num_clients", "size", "at_a_time", "expected"),
+    [
+        (10, 4, 2, [2, 4, 4]),
+        (10, 6, 2, [4, 6]),
+        (9, 4, 2, [2, 4, 3]),
+        (7, 8, 2, [7]),
+        (10, 5, 2, [2, 4, 4]),
+        (5, 1, 1, [1] * 5),
+    ],
+)
+def test_chunks_keep_those_busy_who_take_clients_at_a_time(num_clients, size, at_a_time, expected):
+    at = cuts(num_clients, size, at_a_time)
+    assert [stop - start for start, stop in pairwise(at)] == expected

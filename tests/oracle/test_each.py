@@ -9,8 +9,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedlightning.algorithms import SCAFFOLD
-from fedlightning.oracle import Cost, Sequential, Vectorized
+from fedlightning.oracle import Cost, Sequential, Vectorized, each
 from fedlightning.oracle.objective import BatchedError
+from fedlightning.oracle.randomness import Randomness
+from fedlightning.oracle.side_by_side import run
 from tests.support.cohorts import NETS, assert_equal_evaluations, classify, conv, setting
 from tests.support.small import Line, Normed, fitted, regression_data
 
@@ -30,21 +32,19 @@ class Characters(nn.Module):
 def test_every_network_equals_plain_evaluation(name, threads):
     make, shape = (Characters, (7, 5)) if name == "lstm" else NETS[name]
     objective, w, v, b, data = setting(make(), shape, torch.float64)
-    plain, each = (
-        Sequential().evaluator(objective, 1),
-        Vectorized(backward="each", threads=threads).evaluator(objective, 100),
-    )
+    plain = Sequential().evaluator(objective, 1)
+    replayed = Vectorized(backward="each", threads=threads).evaluator(objective, 100)
     for _ in range(3):
-        assert_equal_evaluations(each(w, v, b, data), plain(w, v, b, data))
+        assert_equal_evaluations(replayed(w, v, b, data), plain(w, v, b, data))
         w = w + 0.1 * torch.randn_like(w)
         data = (torch.randn_like(data[0]), data[1].flip(1))
 
 
 def test_an_lstm_in_float32_keeps_what_its_backward_pass_needs():
     objective, *arguments = setting(Characters(), (7, 5), torch.float32)
-    plain, each = Sequential().evaluator(objective, 1), Vectorized(backward="each").evaluator(objective, 100)
+    plain, replayed = Sequential().evaluator(objective, 1), Vectorized(backward="each").evaluator(objective, 100)
     for _ in range(2):
-        assert_equal_evaluations(each(*arguments), plain(*arguments), 1e-6)
+        assert_equal_evaluations(replayed(*arguments), plain(*arguments), 1e-6)
 
 
 def read(value):
@@ -134,32 +134,84 @@ def test_options_that_exclude_replays_are_refused(options):
         Vectorized(backward="each", **options)
 
 
-def test_chunks_are_small_where_clients_are_large():
-    assert Vectorized(backward="each", threads=2).chunk(Cost(10**7, 4, 10**6)) == 2
-    assert Vectorized(backward="each", threads=2).chunk(Cost(10**5, 4, 10**8)) == 10
-    assert Vectorized(backward="each", threads=3).chunk(Cost(10**5, 4, 1000)) == 9
+@pytest.mark.parametrize(
+    ("threads", "dim", "chunk"), [(2, 10**7, 2), (2, 2 * 10**6, 8), (2, 10**6, 16), (3, 10**6, 15), (3, 10**8, 3)]
+)
+def test_chunks_keep_all_threads_and_are_small_where_clients_are_large(threads, dim, chunk):
+    for activation_bytes in (1000, 10**8):  # which few clients have at a time
+        assert Vectorized(backward="each", threads=threads).chunk(Cost(dim, 4, activation_bytes)) == chunk
 
 
-def test_clients_with_batches_of_other_shapes_are_recorded_anew():
-    objective, w, v, b, data = setting(Characters(), (7, 5), torch.float64)
-    plain, each = Sequential().evaluator(objective, 1), Vectorized(backward="each", threads=2).evaluator(objective, 100)
-    for cut in (7, 4, 7, 2):
-        shorter = (data[0][:, :, :cut], data[1])
-        assert_equal_evaluations(each(w, v, b, shorter), plain(w, v, b, shorter))
+@pytest.fixture
+def turns(monkeypatch):
+    """Numbers of clients and threads of all turns in which steps are taken."""
+    seen = []
+    monkeypatch.setattr(
+        each, "run", lambda take, count, threads: seen.append((count, threads)) or run(take, count, threads)
+    )
+    return seen
 
 
-def test_a_batch_that_is_written_into_late_is_written_once():
-    class Late(Line):
-        def objective(self, batch):
-            if self.global_step >= 2:
-                batch[0].mul_(0.5)
-            return super().objective(batch)
+def steps_along(oracle, net, shape, count):
+    """The point where steps on different batches lead, and all losses."""
+    objective, w, v, b, (x, y) = setting(net, shape, torch.float64)
+    evaluate = oracle.evaluator(objective, 100)
+    batches = [(x + 0.1 * k, y) for k in range(count)]
+    if not isinstance(oracle, Vectorized):
+        losses = []
+        for batch in batches:
+            result = evaluate(w, v, b, batch)
+            w, b = w - 0.1 * result.g, result.buffers
+            losses.append(result.loss)
+        return w, losses
+    with evaluate.steps_in_place(w, v, "both", 0.1) as step:
+        losses = []
+        for batch in batches:
+            result = step(b, batch, Randomness(range(len(w)), 0))
+            b = result.buffers
+            losses.append(result.loss)
+    return w, losses
 
-    tasks = []
+
+@pytest.mark.parametrize(("name", "per_turn"), [("conv", [3] * 2), ("batch-norm", [3] * 20)])
+def test_clients_take_steps_in_a_row_unless_their_buffers_are_read_between(name, per_turn, turns):
+    make, shape = NETS[name]
+    results = []
     for oracle in (Sequential(), Vectorized(backward="each", threads=2)):
         torch.manual_seed(0)
-        tasks.append(Late(dropout=0.0, oracle=oracle))
-        data = regression_data(local_steps=25)
-        data.rounds_per_epoch = 2
-        fitted(tasks[-1], data, max_steps=4, limit_val_batches=0)
-    torch.testing.assert_close(tasks[1].head.weight, tasks[0].head.weight)
+        results.append(steps_along(oracle, make(), shape, 20))
+    torch.testing.assert_close(results[1], results[0])
+    assert turns == [(clients, 2) for clients in per_turn]
+
+
+def test_few_steps_wait_if_their_samples_are_large(turns, monkeypatch):
+    monkeypatch.setattr(each, "MOST_WAITING_BYTES", 3 * 2 * 8 * 8 * 8 * 4)
+    steps_along(Vectorized(backward="each", threads=1), conv(), (2, 8, 8), 7)
+    assert len(turns) == 7
+
+
+def test_what_fails_in_a_step_that_has_waited_is_said():
+    objective, w, v, b, (x, y) = setting(conv(), (2, 8, 8))
+    evaluate = Vectorized(backward="each").evaluator(objective, 100)
+
+    def take_steps():
+        with evaluate.steps_in_place(w, v, "both", 0.1) as step:
+            step(b, (x, y), None)
+            step(b, (x, torch.full_like(y, 99)), None)
+
+    with pytest.raises(BatchedError, match="Target 99 is out of bounds"):
+        take_steps()
+
+
+def test_an_error_between_steps_stays_as_it_is():
+    objective, w, v, b, data = setting(conv(), (2, 8, 8))
+    evaluate, start = Vectorized(backward="each").evaluator(objective, 100), w.clone()
+
+    def take_a_step():
+        with evaluate.steps_in_place(w, v, "both", 0.1) as step:
+            step(b, data, None)
+            raise LookupError("no more data")
+
+    with pytest.raises(LookupError, match="no more data"):
+        take_a_step()
+    assert torch.equal(w, start), "nobody asks any more for a step that waits"
