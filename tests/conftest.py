@@ -41,7 +41,7 @@ def _same_choice(request, monkeypatch):
 
 def _chunks_first(auto, oracle, objective, calls, arguments):
     """Compute one gradient, which may fail as in a measurement; rate all batched ways alike, plain evaluation worse."""
-    w, v, buffers, data = arguments
+    w, v, buffers, data, _ = arguments
     oracle.evaluator(objective, calls)(w, v, buffers, data, "both", Randomness(range(len(w)), 0))
     return len(w) * (2.0 if isinstance(oracle, Sequential) else 1.0)
 

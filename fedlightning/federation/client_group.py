@@ -5,26 +5,24 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from copy import copy
-from dataclasses import fields, replace
-from typing import Any
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from fedlightning.algorithms.base import PerClient, Phase, Reply
+from fedlightning.algorithms.base import Phase, Reply
 from fedlightning.algorithms.binding import in_round
 from fedlightning.channel.channel import Channels
 from fedlightning.core.parameter_space import read
-from fedlightning.core.seeding import derive_seed
 from fedlightning.core.tree import map_tensors
 from fedlightning.federation.client_states import Before, StatesByField
 from fedlightning.federation.client_table import ClientTable
+from fedlightning.federation.client_update import copied, updated
 from fedlightning.federation.cohort import Chunk, Cohort
 from fedlightning.federation.oracle_selection import OracleSelection
 from fedlightning.federation.passage import Passage
 from fedlightning.federation.protocol import Answer, Request, Stamp
-from fedlightning.federation.validation import absent_state_named, require_client_state, require_reply, tensors_of
+from fedlightning.federation.validation import require_client_state, require_reply
 from fedlightning.oracle import (
     Autocast,
     ClientBatching,
@@ -134,7 +132,7 @@ class ClientGroup:
         self.table.algorithm = in_round(self.table.algorithm, request.stamp.round)
         phase = self.table.algorithm.phases[request.stamp.phase]
         passage = Passage.through(self._channels, self.table.algorithm, request)
-        request = replace(request, message=_copied(request.message))
+        request = replace(request, message=copied(request.message))
         evaluators = _Evaluators(self.objective, phase, cohort, self._full_calls.get(request.stamp.phase, 1))
         with limited(selection.oracle.threads_inside(self.objective)):
             for chunk in cohort.chunks(selection.chunk_size, selection.oracle.at_a_time):
@@ -246,24 +244,9 @@ class ClientGroup:
         self, phase: Phase, request: Request, chunk: Chunk, evaluators: _Evaluators, batching: ClientBatching
     ) -> tuple[Reply, GradientOracle]:
         """Compute the reply of a chunk's clients."""
-        states = self.table.states.of(chunk.ids)
-        personal, buffers = self.table.own_of(states, request.buffers.expand(len(chunk), -1))
         evaluate, evaluate_full = evaluators.of(batching, len(chunk))
-        oracle = GradientOracle(
-            chunk,
-            evaluate,
-            buffers=buffers,
-            personal=personal,
-            evaluate_full=evaluate_full,
-            seeds=[derive_seed(request.seed, client, 2) for client in chunk.ids],
-            averaged=self.table.buffers.averaged,
-        )
         algorithm = self.table.algorithm
-        if algorithm.binding is not None and not algorithm.binding.varies_step_sizes_alone:
-            oracle.steps_together = 0  # its numbers would be compiled anew in every round
-        message, state = for_clients(request.message, chunk.ids), self.table.client_state(states)
-        with absent_state_named(algorithm, phase.client_update, state):
-            reply = phase.client_update(message, state, oracle)
+        reply, oracle = updated(self.table, algorithm, request, chunk.ids, chunk, evaluate, evaluate_full)
         self._full_calls[request.stamp.phase] = oracle.full_calls
         is_last = phase == algorithm.phases[-1]
         require_reply(algorithm, reply, len(chunk), self.table.space.personal.dim, is_last)
@@ -345,23 +328,3 @@ class _Evaluators:
         else:
             self._guard.begin()
         return self._guard
-
-
-def _copied(message: Any) -> Any:
-    """Copy the tensors of a message, so that receivers may change them without changing the server's state."""
-    if message is None:
-        return None
-    received = copy(message)
-    for name, tensor in tensors_of(message).items():
-        object.__setattr__(received, name, tensor.clone())
-    return received
-
-
-def for_clients(message: Any, client_ids: Sequence[int]) -> Any:
-    """Return a broadcast as the given clients receive it, with each client's own :class:`PerClient` values."""
-    own = {
-        each.name: value.of(client_ids)
-        for each in fields(message)
-        if isinstance(value := getattr(message, each.name), PerClient)
-    }
-    return replace(message, **own) if own else message

@@ -9,13 +9,13 @@ from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from fedlightning.core.tree import map_tensors
 from fedlightning.federation.cohort import Chunk, Cohort, cuts
 from fedlightning.federation.protocol import Request
+from fedlightning.federation.rehearsal import share_in_place
 from fedlightning.oracle import Auto, BatchedError, Cost, Sequential, Vectorized
-from fedlightning.oracle.auto import Trial
+from fedlightning.oracle.auto import Arguments, Trial
 from fedlightning.oracle.check import SelfCheck
 from fedlightning.oracle.comparison import STEPS, Sample
 from fedlightning.oracle.objective import is_out_of_memory
@@ -97,13 +97,14 @@ class FirstClients:
         larger: Sequence[int],
     ) -> Trial:
         group, request = self.group, self.request
+        in_place = share_in_place(group.table, self.cohort.preview(1), request)
 
-        def arguments(size: int, at_a_time: int = 1) -> tuple[Tensor, Tensor, Tensor, Any]:
+        def arguments(size: int, at_a_time: int = 1) -> Arguments:
             num_clients = self._together(size, at_a_time)
             chunk = self.cohort.preview(num_clients)  # its last client is repeated if too few share one signature
             places = torch.arange(num_clients, device=request.point.device).clamp(max=len(chunk) - 1)
             data = map_tensors(lambda leaf: leaf[places], next(chunk.minibatches()).data)
-            return *group.table.start(request.point, request.buffers, num_clients), data
+            return Arguments(*group.table.start(request.point, request.buffers, num_clients), data, in_place)
 
         with group.errors_named([member.id for member in self.cohort.members]), undone(group.table.task):
             return auto.choose(

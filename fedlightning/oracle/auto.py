@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -48,8 +48,23 @@ WORTH_MORE_CLIENTS = 0.98
 SMALLEST_HALVED = 2
 """Chunks of two clients are not cut further; what is left is to replay them one by one."""
 
-Arguments = tuple[Tensor, Tensor, Tensor, Any]
-"""Points, personal blocks, buffers and one minibatch of every client."""
+
+class Arguments(NamedTuple):
+    """Holds what gradients are tried on, and what they are used for.
+
+    Attributes:
+        w: Points, ``[S, d]``, which trials change a little.
+        v: Personal blocks, ``[S, p]``.
+        b: Buffers, ``[S, b]``.
+        data: One minibatch of every client.
+        in_place: Share of the algorithm's gradients that are plain steps, which some ways take in place.
+    """
+
+    w: Tensor
+    v: Tensor
+    b: Tensor
+    data: Any
+    in_place: float = 0.5
 
 
 class Load(Protocol):
@@ -227,27 +242,26 @@ class Auto(ClientBatching):
     def _for_one(self, oracle: ClientBatching, objective: Objective, calls: int, arguments: Arguments) -> float:
         """Return the seconds for one client's gradient, tried in memory that other ways have left to the system."""
         give_back_what_is_free()
-        return self.seconds(oracle, objective, calls, arguments) / len(arguments[0])
+        return self.seconds(oracle, objective, calls, arguments) / len(arguments.w)
 
     def seconds(self, oracle: ClientBatching, objective: Objective, calls: int, arguments: Arguments) -> float:
         """Measures the time of one gradient of all clients with its step, as the rounds will run it, recorded or not.
 
-        Where a way can step in place, the later trials do, because some algorithms take plain steps and others need
-        the operator. The two shortest times count alike, by their geometric mean: what makes one of them shorter by a
-        tenth weighs as much as what makes the other one longer by as much. A subclass may measure something else, such
-        as energy: the way with the smallest number is taken.
+        Where a way can step in place, both are timed, operators and such steps, unless the algorithm uses one of them
+        alone. The two shortest times count by their geometric mean, weighted by how often each is used. A subclass may
+        measure something else, such as energy: the way with the smallest number is taken.
 
         Args:
             oracle: The way that is tried.
             objective: What it differentiates.
             calls: Gradients of a round, which decide whether it records them.
-            arguments: Points, personal blocks, buffers and one minibatch of the clients.
+            arguments: What the gradients are tried on.
 
         Returns:
             The time in seconds; of a recorded oracle, with its share of the recording.
         """
         evaluate = oracle.evaluator(objective, calls)
-        w, v, b, data = arguments
+        w, v, b, data, in_place = arguments
         half = (self.trials + 1) // 2
 
         def operator(randomness: Randomness) -> Tensor:
@@ -258,37 +272,46 @@ class Auto(ClientBatching):
             while not times or (
                 sum(times) < ENOUGH and len(times) < (most if sum(times) >= TOO_SHORT else MORE_OFTEN * most)
             ):
-                taken, result = _seconds(step, w, len(times))
-                if result is None:
-                    break
-                times.append(taken)
+                times.append(_seconds(step, w, len(times))[0])
             return times
 
-        first, _ = _seconds(operator, w)  # a recorded oracle's first call runs Python; a device's first call warms up
-        if first < 2 * ENOUGH:  # a later round's first call is compared with what is kept of the recording
+        def begin() -> float:
+            """Take a first step as a round does: a recorded oracle's runs Python, a device's warms up."""
+            if in_place == 1 and isinstance(evaluate, StepsInPlace):
+                taken, result = _seconds(partial(_steps, evaluate, w, v, b, data, 1), w)
+                if result is not None:
+                    return taken
+            return _seconds(operator, w)[0]
+
+        first = begin()
+        if first < 2 * ENOUGH:  # a later round's first step is compared with what is kept of the recording
             evaluate = oracle.evaluator(objective, calls)
-            first, _ = _seconds(operator, w)
-        bests = [min(timed(operator, half if isinstance(evaluate, StepsInPlace) else self.trials))]
-        if isinstance(evaluate, StepsInPlace):
-            count = max(1, min(MOST_TOGETHER, int(TOO_SHORT / bests[0])))
-            placed = timed(partial(_steps, evaluate, w, v, b, data, count), self.trials - half)
-            if placed:
-                bests.append(min(placed) / count)
-            else:
-                bests = [min(*bests, *timed(operator, self.trials - half))]
+            first = begin()
+        found: list[tuple[float, float]] = []  # the shortest time of a kind, and how much it counts
+        if in_place > 0 and isinstance(evaluate, StepsInPlace):
+            steps = partial(_steps, evaluate, w, v, b, data)
+            one, result = _seconds(partial(steps, 1), w)  # is compiled
+            if result is not None:
+                count = max(1, min(MOST_TOGETHER, int(2 * ENOUGH / one)))
+                placed = timed(partial(steps, count), self.trials if in_place == 1 else half)
+                found.append((min(placed) / count, in_place))
+        if not found or in_place < 1:
+            found.append((min(timed(operator, half if found else self.trials)), 1 - in_place if found else 1.0))
         if calls < MIN_CALLS_TO_RECORD:
-            return min(first, *bests)
-        best = math.prod(bests) ** (1 / len(bests))
-        return best + (max(first - bests[0], 0.0) / calls if objective.autocast.on_cpu else 0.0)
+            return min(first, *(taken for taken, _ in found))
+        mean = math.exp(sum(counts * math.log(taken) for taken, counts in found))
+        return mean + (max(first - found[-1][0], 0.0) / calls if objective.autocast.on_cpu else 0.0)
 
 
 def _steps(
     evaluate: StepsInPlace, w: Tensor, v: Tensor, b: Tensor, data: Any, count: int, randomness: Randomness
 ) -> object:
-    """Take steps in place; return None if they cannot be."""
+    """Take steps in place, and return what the last one returns: None if they cannot be taken."""
+    result: object = None
     with evaluate.steps_in_place(w, v, "both", STEP) as step:
-        found = [step(b, data, randomness) for _ in range(count)]
-    return found[0]
+        for _ in range(count):
+            result = step(b, data, randomness)
+    return result
 
 
 def _halves(size: int) -> Iterator[int]:

@@ -11,7 +11,7 @@ import torch
 from fedlightning.algorithms import FIAELT, FedAvg
 from fedlightning.algorithms.base import PerClient, Point
 from fedlightning.federation import client_group
-from fedlightning.federation.client_group import for_clients
+from fedlightning.federation.client_update import for_clients
 from fedlightning.local import SVRG, FixedSteps, GradientDescent
 from fedlightning.oracle import ObjectiveError, Sequential, Vectorized
 from fedlightning.oracle.guard import Guard

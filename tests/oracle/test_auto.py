@@ -11,6 +11,7 @@ import torch
 
 from fedlightning.algorithms import FedAvg
 from fedlightning.oracle import Auto, Sequential, Vectorized
+from fedlightning.oracle.auto import Arguments
 from tests.support.federations import loop_for, quadratic, rounds_of, run
 from tests.support.objectives_in_python import (
     ALONE,
@@ -108,14 +109,19 @@ class Timed:
 
 
 @pytest.mark.parametrize(
-    ("calls", "trials", "expected"), [(10, 4, 0.5**0.5 * 1e-3), (10, 1, 0.5**0.5 * 1e-3), (1, 4, 0.5e-3)]
+    ("calls", "trials", "in_place", "expected"),
+    [
+        *((10, 4, 0.5, 0.5**0.5 * 1e-3), (10, 1, 0.5, 0.5**0.5 * 1e-3), (1, 4, 0.5, 0.5e-3)),
+        *((10, 4, 1.0, 0.5e-3), (10, 1, 1.0, 0.5e-3), (10, 4, 0.0, 1e-3), (10, 4, 0.75, 0.5**0.75 * 1e-3)),
+    ],
 )
-def test_operators_and_steps_in_place_count_alike(calls, trials, expected, monkeypatch):
+def test_operators_and_steps_in_place_count_as_often_as_they_are_used(calls, trials, in_place, expected, monkeypatch):
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr("fedlightning.oracle.auto.time.perf_counter", lambda: clock.now)
     oracle = SimpleNamespace(evaluator=lambda objective, calls: Timed(clock))
     objective = SimpleNamespace(autocast=SimpleNamespace(on_cpu=True))
-    found = MEASURED(Auto(trials), oracle, objective, calls, (torch.zeros(2, 3), None, None, None))
+    arguments = Arguments(torch.zeros(2, 3), None, None, None, in_place)
+    found = MEASURED(Auto(trials), oracle, objective, calls, arguments)
     assert found == pytest.approx(expected)
 
 
@@ -125,7 +131,7 @@ def seconds_of(evaluators, clock, calls, monkeypatch):
     made = iter(evaluators)
     oracle = SimpleNamespace(evaluator=lambda objective, calls: next(made))
     objective = SimpleNamespace(autocast=SimpleNamespace(on_cpu=True))
-    return MEASURED(Auto(), oracle, objective, calls, (torch.zeros(2, 3), None, None, None))
+    return MEASURED(Auto(), oracle, objective, calls, Arguments(torch.zeros(2, 3), None, None, None))
 
 
 def taking(clock, seconds):

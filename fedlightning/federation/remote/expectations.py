@@ -12,8 +12,8 @@ from torch import Tensor
 from fedlightning.algorithms.base import Algorithm, Phase
 from fedlightning.channel.channel import Channels
 from fedlightning.core.errors import UsageError
-from fedlightning.federation.client_group import for_clients
 from fedlightning.federation.client_states import ClientStates
+from fedlightning.federation.client_update import for_clients
 from fedlightning.federation.passage import Passage
 from fedlightning.federation.protocol import Answer, Request
 from fedlightning.federation.validation import tensors_of

@@ -1,0 +1,92 @@
+"""What an algorithm's clients use their gradients for, found out without computing any."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedlightning.algorithms.binding import in_round
+from fedlightning.federation.client_table import ClientTable
+from fedlightning.federation.client_update import copied, updated
+from fedlightning.federation.cohort import Chunk
+from fedlightning.federation.protocol import Request
+from fedlightning.oracle.base import Blocks, Evaluation, StepInPlace
+from fedlightning.oracle.evaluations import ClientData
+from fedlightning.oracle.minibatch import Minibatch
+from fedlightning.oracle.randomness import Randomness
+
+MINIBATCHES = 4
+"""Local steps that are rehearsed: the others are of the same kind."""
+
+UNKNOWN = 0.5
+
+
+def share_in_place(table: ClientTable, chunk: Chunk, request: Request) -> float:
+    """Return which part of its gradients an algorithm uses for plain steps, which some oracles take in place.
+
+    The clients' update is run once, on gradients of zero. An algorithm that fails on these counts as unknown: the
+    round that follows says what is wrong with it, if anything is.
+
+    Args:
+        table: What the clients keep, which stays as it is.
+        chunk: Clients whose data can be had again.
+        request: What the server asks of the clients.
+    """
+    counted, asked = _Counted(), replace(request, message=copied(request.message))
+    algorithm = in_round(table.algorithm, request.stamp.round)
+    with torch.random.fork_rng(devices=[request.point.device] if request.point.is_cuda else []):
+        try:
+            updated(table, algorithm, asked, chunk.ids, _FewMinibatches(chunk), counted)
+        except Exception:
+            return UNKNOWN
+    gradients = counted.operators + counted.steps
+    return counted.steps / gradients if gradients else UNKNOWN
+
+
+class _Counted:
+    """Counts the evaluations that it is asked for, and returns zeros.
+
+    Attributes:
+        operators: Evaluations whose operators were asked for.
+        steps: Steps in place.
+    """
+
+    def __init__(self) -> None:
+        self.operators, self.steps = 0, 0
+
+    def __call__(
+        self, w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks = "both", randomness: Randomness | None = None
+    ) -> Evaluation:
+        self.operators += 1
+        return Evaluation(torch.zeros_like(w), torch.zeros_like(v), b, w.new_zeros(len(w)))
+
+    @contextmanager
+    def steps_in_place(self, w: Tensor, v: Tensor, blocks: Blocks, lr: float) -> Iterator[StepInPlace]:
+        def step(b: Tensor, data: Any, randomness: Randomness | None) -> Evaluation:
+            self.steps += 1
+            return Evaluation(w, torch.zeros_like(v), b, w.new_zeros(len(w)))
+
+        yield step
+
+
+class _FewMinibatches:
+    """Gives a few of clients' minibatches, and all of their data."""
+
+    def __init__(self, data: ClientData) -> None:
+        self._data = data
+        self.steps = data.steps.clamp(max=MINIBATCHES)
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def minibatches(self) -> Iterator[Minibatch]:
+        return islice(self._data.minibatches(), MINIBATCHES)
+
+    def full(self) -> Iterator[tuple[Tensor, Any]]:
+        return self._data.full()
