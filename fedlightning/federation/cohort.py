@@ -124,7 +124,7 @@ class Cohort:
 
         Args:
             size: Largest number of clients in a chunk.
-            at_a_time: Number, at most ``size``, of which all of several chunks but the last have a multiple.
+            at_a_time: Number of which all of several chunks but the last have a multiple, unless ``size`` is smaller.
         """
         for start, stop in self._alike():
             for first, end in pairwise(cuts(stop - start, size, at_a_time)):
@@ -149,8 +149,9 @@ def cuts(num_clients: int, size: int, at_a_time: int = 1) -> list[int]:
     """Return where :meth:`Cohort.chunks` of clients of one signature begin, and where the last one ends."""
     if num_clients <= size:
         return [0, num_clients]
+    at_a_time = min(at_a_time, size)
     groups = -(-num_clients // at_a_time)
-    count = -(-groups // max(size // at_a_time, 1))
+    count = -(-groups // (size // at_a_time))
     return [min(groups * k // count * at_a_time, num_clients) for k in range(count + 1)]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -19,19 +19,25 @@ from fedlightning.federation.protocol import Request
 from fedlightning.oracle.base import Blocks, Evaluation, StepInPlace
 from fedlightning.oracle.evaluations import ClientData
 from fedlightning.oracle.minibatch import Minibatch
-from fedlightning.oracle.randomness import Randomness
+from fedlightning.oracle.randomness import Randomness, python_generators_restored
+from fedlightning.oracle.side_effects import undone
 
 MINIBATCHES = 4
 """Local steps that are rehearsed: the others are of the same kind."""
 
+GRADIENTS = 64
+"""Gradients after which a rehearsal ends: on zeros, a solver may never be done."""
+
 UNKNOWN = 0.5
+"""The share of an algorithm that fails on gradients of zero, or asks for none."""
 
 
 def share_in_place(table: ClientTable, chunk: Chunk, request: Request) -> float:
     """Return which part of its gradients an algorithm uses for plain steps, which some oracles take in place.
 
-    The clients' update is run once, on gradients of zero. An algorithm that fails on these counts as unknown: the
-    round that follows says what is wrong with it, if anything is.
+    The client update of the first phase is run once for a few minibatches, on gradients of zero; a gradient on all data
+    counts like one on a minibatch. An algorithm that fails counts as unknown: the round that follows says what is wrong
+    with it, if anything is.
 
     Args:
         table: What the clients keep, which stays as it is.
@@ -40,39 +46,48 @@ def share_in_place(table: ClientTable, chunk: Chunk, request: Request) -> float:
     """
     counted, asked = _Counted(), replace(request, message=copied(request.message))
     algorithm = in_round(table.algorithm, request.stamp.round)
-    with torch.random.fork_rng(devices=[request.point.device] if request.point.is_cuda else []):
+    generators = torch.random.fork_rng(devices=[request.point.device] if request.point.is_cuda else [])
+    with generators, python_generators_restored(), undone(table.task):
         try:
-            updated(table, algorithm, asked, chunk.ids, _FewMinibatches(chunk), counted)
+            with suppress(_Enough):
+                updated(table, algorithm, asked, chunk.ids, _FewMinibatches(chunk), counted)
         except Exception:
             return UNKNOWN
-    gradients = counted.operators + counted.steps
-    return counted.steps / gradients if gradients else UNKNOWN
+    return sum(counted.in_place) / len(counted.in_place) if counted.in_place else UNKNOWN
+
+
+class _Enough(Exception):
+    """Ends a rehearsal."""
 
 
 class _Counted:
-    """Counts the evaluations that it is asked for, and returns zeros.
+    """Notes what it is asked for, and returns zeros.
 
     Attributes:
-        operators: Evaluations whose operators were asked for.
-        steps: Steps in place.
+        in_place: For every gradient so far, whether it was that of a step in place.
     """
 
     def __init__(self) -> None:
-        self.operators, self.steps = 0, 0
+        self.in_place: list[bool] = []
 
     def __call__(
         self, w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks = "both", randomness: Randomness | None = None
     ) -> Evaluation:
-        self.operators += 1
+        self._note(False)
         return Evaluation(torch.zeros_like(w), torch.zeros_like(v), b, w.new_zeros(len(w)))
 
     @contextmanager
     def steps_in_place(self, w: Tensor, v: Tensor, blocks: Blocks, lr: float) -> Iterator[StepInPlace]:
         def step(b: Tensor, data: Any, randomness: Randomness | None) -> Evaluation:
-            self.steps += 1
+            self._note(True)
             return Evaluation(w, torch.zeros_like(v), b, w.new_zeros(len(w)))
 
         yield step
+
+    def _note(self, in_place: bool) -> None:
+        if len(self.in_place) == GRADIENTS:
+            raise _Enough
+        self.in_place.append(in_place)
 
 
 class _FewMinibatches:

@@ -39,6 +39,9 @@ TOO_SHORT, MORE_OFTEN = 0.01, 8
 """Trials of one kind that take fewer seconds in sum are repeated up to that many times as often: the first few steps of
 a way are slower than the rest of a round, and a machine is seldom quiet for less."""
 
+TICK = 1e-9
+"""Seconds that a step takes at least, on clocks that are too coarse to tell."""
+
 MOST_TOGETHER = 32
 """Steps in place that are begun together, as those of a round are, if they are short."""
 
@@ -333,7 +336,7 @@ def _seconds(step: Callable[[Randomness], object], w: Tensor, call: int = 0) -> 
     start = time.perf_counter()
     result = step(randomness)
     _synchronize(w)
-    return time.perf_counter() - start, result
+    return max(time.perf_counter() - start, TICK), result
 
 
 def _synchronize(tensor: Tensor) -> None:

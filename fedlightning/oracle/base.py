@@ -96,7 +96,8 @@ size where a row ends."""
 
 StepInPlace = Callable[[Tensor, Any, Randomness | None], Evaluation | None]
 """``(b [S, b], data, randomness)``: takes a step, and returns the evaluation with the points in place of the operators;
-or returns None if the step cannot be taken in place, and then nothing has changed."""
+or returns None if the step cannot be taken in place, and then nothing has changed. The step may wait until the context
+is left: tensors of the evaluation are filled then, and errors may come then. Samples may be changed after the call."""
 
 
 @runtime_checkable

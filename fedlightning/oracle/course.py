@@ -15,7 +15,7 @@ class Course:
     """Takes steps from one point, and goes on with the same replay while minibatches are alike."""
 
     def __init__(self, point: Tensor, lr: float) -> None:
-        """Begin at ``point``, ``[S, d]``, with steps of size ``lr``."""
+        """Begin at ``point``, ``[S, d]``, or ``[d]`` for one client, with steps of size ``lr``."""
         self._point, self._lr = point, lr
         self._steps: Steps | None = None
         self._names: list[str] = []

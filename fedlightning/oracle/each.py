@@ -17,17 +17,17 @@ import torch
 from torch import Tensor
 
 from fedlightning.core.errors import UsageError
-from fedlightning.core.tree import flatten, unflatten
+from fedlightning.core.tree import flatten, map_tensors, unflatten
 from fedlightning.oracle.base import Blocks, Evaluation, StepInPlace
 from fedlightning.oracle.course import Course
 from fedlightning.oracle.lone import of_one
-from fedlightning.oracle.objective import Objective
+from fedlightning.oracle.objective import Objective, writes_into
 from fedlightning.oracle.randomness import NoiseOfOne, Randomness, generator_state
 from fedlightning.oracle.recording import Recording
 from fedlightning.oracle.side_by_side import run
 
 MOST_WAITING, MOST_WAITING_BYTES = 16, 2**24
-"""Steps that wait to be taken, and the memory of their samples: more gain little."""
+"""Steps that wait to be taken, and the memory of their samples, which are copied: more gain little."""
 
 
 class Each:
@@ -69,20 +69,22 @@ class Each:
         waiting: list[_Step] = []
 
         def step(b: Tensor, data: Any, randomness: Randomness | None) -> Evaluation | None:
-            one, inputs = self._of_each(w, v, b, data, blocks, randomness)
+            waits = not b.numel()
+            own = map_tensors(torch.clone, data) if waits else data  # a transform may use its memory for the next batch
+            one, inputs = self._of_each(w, v, b, own, blocks, randomness)
             if not one.can_step(inputs[0]):
                 return None
             results = one.empty(len(w), without_operator=True)
             waiting.append(_Step(one, inputs, results, randomness))
-            if b.numel() or _are_many(waiting):
+            if not waits or _are_many(waiting):
                 take()
             return Evaluation.of_parts([w, *results], one.names)
 
         def client(i: int) -> None:
             with closing(Course(w[i], lr)) as course:
-                for each in waiting:
-                    self._noise.begin(each.randomness, i)
-                    each.take(course, i)
+                for waited in waiting:
+                    self._noise.begin(waited.randomness, i)
+                    waited.take(course, i)
 
         def take() -> None:
             if waiting:
@@ -101,8 +103,11 @@ class Each:
         key = _key(inputs[0], structure, blocks)
         if key not in self._known:
             self._noise.begin(randomness, 0)
-            first = [*inputs[0][:3], *map(_copied, inputs[0][3:])]  # client 0 is computed once more, on its own batch
+            first = [*map(_copied, inputs[0])]  # client 0 is computed once more, where it is and on its own batch
+            versions = [t._version for t in first[:2]]
             self._known[key] = _OneClient(self._objective, structure, blocks, first, self._noise)
+            if [t._version for t in first[:2]] != versions:
+                raise writes_into(self._objective.name, None)
         return self._known[key], inputs
 
 
@@ -133,7 +138,7 @@ class _Step:
 
 
 def _are_many(waiting: Sequence[_Step]) -> bool:
-    return len(waiting) >= MOST_WAITING or sum(each.num_bytes for each in waiting) >= MOST_WAITING_BYTES
+    return len(waiting) >= MOST_WAITING or sum(step.num_bytes for step in waiting) >= MOST_WAITING_BYTES
 
 
 def _key(one: Sequence[Tensor], structure: Any, blocks: Blocks) -> Any:

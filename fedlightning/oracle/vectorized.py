@@ -38,6 +38,7 @@ from fedlightning.oracle.objective import (
     ChunkTooLargeError,
     Named,
     Objective,
+    ObjectiveError,
     is_out_of_memory,
     writes_into,
 )
@@ -49,6 +50,9 @@ CACHE_BYTES = 32 * 2**20
 
 GROWN_BYTES = 4 * CACHE_BYTES
 """Larger chunks than fit the caches are tried up to this size: where operations are small, their number decides."""
+
+TURNS = 8
+"""Clients of a chunk for each thread that takes one client at a time, if more than fit the caches: more gain little."""
 
 MIN_CALLS_TO_RECORD = 3
 """Recording costs less than two replays save."""
@@ -132,9 +136,10 @@ class Vectorized(ClientBatching):
         """Return how many clients fit, each with a point, an operator, a few temporaries and its activations."""
         if self.chunk_size is not None:
             return self.chunk_size
-        if self.backward == "each":  # which have activations at a time, and operators where steps are not in place
+        if self.backward == "each":  # only those that are computed at a time have activations
             point_and_update = 2 * cost.dim * cost.itemsize
-            return max(1, GROWN_BYTES // point_and_update // self.at_a_time) * self.at_a_time
+            fit = max(CACHE_BYTES // _numbers(cost), min(GROWN_BYTES // point_and_update, TURNS * self.at_a_time))
+            return max(1, fit // self.at_a_time) * self.at_a_time
         client = _numbers(cost) + 2 * cost.activation_bytes
         if cost.free_bytes is not None:
             return max(1, cost.free_bytes // (2 * client))
@@ -254,6 +259,8 @@ class _VectorizedEvaluate:
     def _explained(self) -> Iterator[None]:
         try:
             yield
+        except ObjectiveError:  # says so itself
+            raise
         except Exception as error:
             raise _explain(error, self._objective.name, self._backward) from error
 

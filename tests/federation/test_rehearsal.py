@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
 
@@ -14,7 +16,7 @@ from tests.support.small import Line, fitted, regression_data
 
 
 class Halving(FedAvg):
-    """Takes half of its steps plainly; fails if it is asked for more than a few."""
+    """Takes half of its gradients for plain steps, and the others at the point where they lead."""
 
     def client_update(self, message, state, oracle):
         reply = super().client_update(message, state, oracle)
@@ -27,10 +29,20 @@ class Impatient(FedAvg):
     """Cannot do with a gradient of zero, and draws."""
 
     def client_update(self, message, state, oracle):
-        torch.rand(3)
+        torch.rand(3), random.random()
         (batch, *_) = oracle.batches()
         if not oracle(message.z.expand(oracle.num_clients, -1), batch).any():
             raise ZeroDivisionError("no length")
+        return super().client_update(message, state, oracle)
+
+
+class Restless(FedAvg):
+    """Begins anew until the gradient is less than the last one, which none is that is zero."""
+
+    def client_update(self, message, state, oracle):
+        (batch, *_), w, last = oracle.batches(), message.z.expand(oracle.num_clients, -1).clone(), 0.0
+        while not (length := oracle(w, batch).norm()) > last:
+            last = length
         return super().client_update(message, state, oracle)
 
 
@@ -40,9 +52,10 @@ def shares(monkeypatch):
     seen = []
 
     def share(*arguments):
-        state = torch.get_rng_state()
+        state, drawn = torch.get_rng_state(), random.getstate()
         seen.append(share_in_place(*arguments))
         assert torch.equal(torch.get_rng_state(), state)
+        assert random.getstate() == drawn
         return seen[-1]
 
     monkeypatch.setattr(oracle_trial, "share_in_place", share)
@@ -59,6 +72,7 @@ def shares(monkeypatch):
         (Scaffnew(0.05, p=0.5), 0.0),
         (Halving(0.05), 0.5),
         (Impatient(0.05), 0.5),
+        (Restless(0.05), 0.0),
         (FIAELT(beta=2.0, solver=SVRG(lr=0.05, inner_steps=2, epochs=2)), 0.0),
     ],
     ids=lambda value: type(value).__name__,

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from fedlightning.algorithms import SCAFFOLD
 from fedlightning.oracle import Cost, Sequential, Vectorized, each
-from fedlightning.oracle.objective import BatchedError
+from fedlightning.oracle.objective import BatchedError, ObjectiveError
 from fedlightning.oracle.randomness import Randomness
 from fedlightning.oracle.side_by_side import run
 from tests.support.cohorts import NETS, assert_equal_evaluations, classify, conv, setting
@@ -135,11 +135,52 @@ def test_options_that_exclude_replays_are_refused(options):
 
 
 @pytest.mark.parametrize(
-    ("threads", "dim", "chunk"), [(2, 10**7, 2), (2, 2 * 10**6, 8), (2, 10**6, 16), (3, 10**6, 15), (3, 10**8, 3)]
+    ("threads", "dim", "chunk"),
+    [(2, 10**7, 2), (2, 2 * 10**6, 8), (2, 10**6, 16), (3, 10**6, 15), (3, 10**8, 3), (2, 10**4, 104)],
 )
 def test_chunks_keep_all_threads_and_are_small_where_clients_are_large(threads, dim, chunk):
     for activation_bytes in (1000, 10**8):  # which few clients have at a time
         assert Vectorized(backward="each", threads=threads).chunk(Cost(dim, 4, activation_bytes)) == chunk
+
+
+def test_clients_with_batches_of_other_shapes_are_recorded_anew():
+    objective, w, v, b, data = setting(Characters(), (7, 5), torch.float64)
+    plain = Sequential().evaluator(objective, 1)
+    replayed = Vectorized(backward="each", threads=2).evaluator(objective, 100)
+    for cut in (7, 4, 7, 2):
+        shorter = (data[0][:, :, :cut], data[1])
+        assert_equal_evaluations(replayed(w, v, b, shorter), plain(w, v, b, shorter))
+
+
+def test_a_batch_that_is_written_into_late_is_written_once():
+    class Late(Line):
+        def objective(self, batch):
+            if self.global_step >= 2:
+                batch[0].mul_(0.5)
+            return super().objective(batch)
+
+    tasks = []
+    for oracle in (Sequential(), Vectorized(backward="each", threads=2)):
+        torch.manual_seed(0)
+        tasks.append(Late(dropout=0.0, oracle=oracle))
+        data = regression_data(local_steps=25)
+        data.rounds_per_epoch = 2
+        fitted(tasks[-1], data, max_steps=4, limit_val_batches=0)
+    torch.testing.assert_close(tasks[1].head.weight, tasks[0].head.weight)
+
+
+def test_an_objective_that_begins_to_write_into_a_parameter_is_refused():
+    class Clamping(Line):
+        def objective(self, batch):
+            if self.global_step >= 2:
+                with torch.no_grad():
+                    self.head.weight.clamp_(-0.05, 0.05)
+            return super().objective(batch)
+
+    data = regression_data(local_steps=25)
+    data.rounds_per_epoch = 4
+    with pytest.raises(ObjectiveError, match="has begun to write into a trainable parameter"):
+        fitted(Clamping(dropout=0.0, oracle=Vectorized(backward="each", threads=2)), data, max_steps=4)
 
 
 @pytest.fixture
@@ -182,6 +223,28 @@ def test_clients_take_steps_in_a_row_unless_their_buffers_are_read_between(name,
         results.append(steps_along(oracle, make(), shape, 20))
     torch.testing.assert_close(results[1], results[0])
     assert turns == [(clients, 2) for clients in per_turn]
+
+
+def test_batches_of_several_shapes_wait_together(turns):
+    objective, w, v, b, (x, y) = setting(Characters(), (7, 5), torch.float64)
+    plain, point = Sequential().evaluator(objective, 1), w.clone()
+    with Vectorized(backward="each", threads=2).evaluator(objective, 100).steps_in_place(w, v, "both", 0.1) as step:
+        for cut in (7, 4, 7, 2):
+            step(b, (x[:, :, :cut], y), None)
+            point = point - 0.1 * plain(point, v, b, (x[:, :, :cut], y)).g
+    torch.testing.assert_close(w, point)
+    assert len(turns) == 1
+
+
+def test_a_step_that_waits_keeps_its_samples():
+    objective, w, v, b, (x, y) = setting(conv(), (2, 8, 8), torch.float64)
+    plain, point, shared = Sequential().evaluator(objective, 1), w.clone(), torch.empty_like(x)
+    with Vectorized(backward="each", threads=2).evaluator(objective, 100).steps_in_place(w, v, "both", 0.1) as step:
+        for k in range(3):
+            torch.mul(x, k, out=shared)
+            step(b, (shared, y), None)
+            point = point - 0.1 * plain(point, v, b, (shared, y)).g
+    torch.testing.assert_close(w, point)
 
 
 def test_few_steps_wait_if_their_samples_are_large(turns, monkeypatch):
