@@ -67,7 +67,7 @@ class Arguments(NamedTuple):
     v: Tensor
     b: Tensor
     data: Any
-    in_place: float = 0.5
+    in_place: float
 
 
 class Load(Protocol):

@@ -63,13 +63,14 @@ class Each:
     def steps_in_place(self, w: Tensor, v: Tensor, blocks: Blocks, lr: float) -> Iterator[StepInPlace]:
         """Begin steps in place; see :class:`~fedlightning.oracle.base.StepsInPlace`.
 
-        Steps without buffers wait for each other, so that a thread takes several steps of a client in a row: the
-        client's point stays in the caches, and threads seldom wait for each other.
+        Steps wait for each other, so that a thread takes several steps of a client in a row: the client's point stays
+        in the caches, and threads seldom wait. Those with buffers are taken at once, because the next step reads them,
+        and so are those whose samples share memory, which copies would not.
         """
         waiting: list[_Step] = []
 
         def step(b: Tensor, data: Any, randomness: Randomness | None) -> Evaluation | None:
-            waits = not b.numel()
+            waits = not b.numel() and _lie_apart(flatten(data)[0])
             own = map_tensors(torch.clone, data) if waits else data  # a transform may use its memory for the next batch
             one, inputs = self._of_each(w, v, b, own, blocks, randomness)
             if not one.can_step(inputs[0]):
@@ -135,6 +136,11 @@ class _Step:
     def take(self, course: Course, i: int) -> None:
         """Take the step of client i, from where its course has led so far."""
         self.one.step(course, self.inputs[i][1:], [result[i] for result in self.results])
+
+
+def _lie_apart(leaves: Sequence[Tensor]) -> bool:
+    """Return whether no tensor shares memory with another one."""
+    return len({leaf.untyped_storage().data_ptr() for leaf in leaves}) == len(leaves)
 
 
 def _are_many(waiting: Sequence[_Step]) -> bool:

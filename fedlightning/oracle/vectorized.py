@@ -38,7 +38,6 @@ from fedlightning.oracle.objective import (
     ChunkTooLargeError,
     Named,
     Objective,
-    ObjectiveError,
     is_out_of_memory,
     writes_into,
 )
@@ -259,8 +258,6 @@ class _VectorizedEvaluate:
     def _explained(self) -> Iterator[None]:
         try:
             yield
-        except ObjectiveError:  # says so itself
-            raise
         except Exception as error:
             raise _explain(error, self._objective.name, self._backward) from error
 

@@ -11,7 +11,7 @@ from fedlightning.algorithms import FIAELT, SCAFFOLD, FedAvg, FedProx, Scaffnew
 from fedlightning.federation import oracle_trial
 from fedlightning.federation.rehearsal import share_in_place
 from fedlightning.local import SVRG
-from fedlightning.oracle import Auto
+from fedlightning.oracle import Auto, Sequential
 from tests.support.small import Line, fitted, regression_data
 
 
@@ -85,10 +85,10 @@ def test_the_share_of_plain_steps_is_known_before_the_first_round(algorithm, exp
 @pytest.mark.parametrize("algorithm", [SCAFFOLD(0.05), Impatient(0.05)], ids=lambda value: type(value).__name__)
 def test_a_rehearsed_fit_is_that_of_one_that_was_not_rehearsed(algorithm, shares):
     points = []
-    for oracle in (Auto(trials=1), None):
+    for oracle in (Auto(trials=1), Sequential()):
         torch.manual_seed(0)
-        task = Line(algorithm, dropout=0.0, **({} if oracle is None else {"oracle": oracle}))
+        task = Line(algorithm, dropout=0.0, oracle=oracle)
         fitted(task, regression_data(local_steps=25), limit_val_batches=0)
         points.append(task.head.weight)
     torch.testing.assert_close(*points)
-    assert shares
+    assert len(shares) == 1

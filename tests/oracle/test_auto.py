@@ -131,7 +131,7 @@ def seconds_of(evaluators, clock, calls, monkeypatch):
     made = iter(evaluators)
     oracle = SimpleNamespace(evaluator=lambda objective, calls: next(made))
     objective = SimpleNamespace(autocast=SimpleNamespace(on_cpu=True))
-    return MEASURED(Auto(), oracle, objective, calls, Arguments(torch.zeros(2, 3), None, None, None))
+    return MEASURED(Auto(), oracle, objective, calls, Arguments(torch.zeros(2, 3), None, None, None, 0.5))
 
 
 def taking(clock, seconds):

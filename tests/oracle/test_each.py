@@ -12,8 +12,7 @@ from fedlightning.algorithms import SCAFFOLD
 from fedlightning.oracle import Cost, Sequential, Vectorized, each
 from fedlightning.oracle.objective import BatchedError, ObjectiveError
 from fedlightning.oracle.randomness import Randomness
-from fedlightning.oracle.side_by_side import run
-from tests.support.cohorts import NETS, assert_equal_evaluations, classify, conv, setting
+from tests.support.cohorts import NETS, assert_equal_evaluations, classify, conv, setting, turns_of
 from tests.support.small import Line, Normed, fitted, regression_data
 
 
@@ -186,11 +185,7 @@ def test_an_objective_that_begins_to_write_into_a_parameter_is_refused():
 @pytest.fixture
 def turns(monkeypatch):
     """Numbers of clients and threads of all turns in which steps are taken."""
-    seen = []
-    monkeypatch.setattr(
-        each, "run", lambda take, count, threads: seen.append((count, threads)) or run(take, count, threads)
-    )
-    return seen
+    return turns_of(each, monkeypatch)
 
 
 def steps_along(oracle, net, shape, count):
@@ -245,6 +240,25 @@ def test_a_step_that_waits_keeps_its_samples():
             step(b, (shared, y), None)
             point = point - 0.1 * plain(point, v, b, (shared, y)).g
     torch.testing.assert_close(w, point)
+
+
+def test_samples_that_share_memory_are_written_into_for_both_names(turns):
+    """A copy of each would keep the one from seeing what is written into the other."""
+
+    def halved(net, batch):
+        x, y, same = batch
+        same.mul_(0.5)
+        return classify(net, (x, y))
+
+    objective, w, v, b, (x, y) = setting(conv(), (2, 8, 8), torch.float64, halved)
+    plain, point = Sequential().evaluator(objective, 1), w.clone()
+    with Vectorized(backward="each", threads=2).evaluator(objective, 100).steps_in_place(w, v, "both", 0.1) as step:
+        for k in range(1, 3):
+            ours, theirs = k * x, k * x
+            step(b, (ours, y, ours), None)
+            point = point - 0.1 * plain(point, v, b, (theirs, y, theirs)).g
+    torch.testing.assert_close(w, point)
+    assert len(turns) == 2
 
 
 def test_few_steps_wait_if_their_samples_are_large(turns, monkeypatch):

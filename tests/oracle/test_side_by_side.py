@@ -9,7 +9,7 @@ from fedlightning.oracle import Sequential, Vectorized, side_by_side
 from fedlightning.oracle.program import LARGE_BYTES
 from fedlightning.oracle.recording import Recording
 from fedlightning.oracle.side_by_side import replayed_in_parts, run, stepped_in_parts
-from tests.support.cohorts import NETS, assert_equal_evaluations, conv, setting
+from tests.support.cohorts import NETS, assert_equal_evaluations, conv, setting, turns_of
 
 LARGE = LARGE_BYTES // 4
 
@@ -17,11 +17,7 @@ LARGE = LARGE_BYTES // 4
 @pytest.fixture
 def runs(monkeypatch):
     """Numbers of parts and threads of what was run."""
-    seen = []
-    monkeypatch.setattr(
-        side_by_side, "run", lambda f, count, threads: seen.append((count, threads)) or run(f, count, threads)
-    )
-    return seen
+    return turns_of(side_by_side, monkeypatch)
 
 
 def repeated(tensors, times):

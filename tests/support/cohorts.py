@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from fedlightning.core.parameter_space import ParameterSpace, read
 from fedlightning.oracle import Autocast, Evaluation, Objective, Sequential, Vectorized
+from fedlightning.oracle.side_by_side import run
 
 S, B = 3, 4
 
@@ -178,3 +179,10 @@ def stepped(evaluate, w, v, b, data, blocks, randomness, lr):
     """Take a single step in place, and return what the oracle does."""
     with evaluate.steps_in_place(w, v, blocks, lr) as step:
         return step(b, data, randomness)
+
+
+def turns_of(module, monkeypatch):
+    """Numbers of clients, or parts, and of threads of every ``run`` that a module of the oracle calls from now on."""
+    seen = []
+    monkeypatch.setattr(module, "run", lambda take, *counts: seen.append(counts) or run(take, *counts))
+    return seen
