@@ -79,16 +79,25 @@ class LastCheckpoint(Checkpoint):
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Save what was trained before the user stopped the run; an unfinished round is repeated on resume.
 
-        Nothing is saved between the end of a round and the end of Lightning's bookkeeping for it.
+        Nothing is saved between the end of a round and the end of Lightning's bookkeeping for it; the user is told what
+        to go on from then.
         """
-        stopped = isinstance(exception, KeyboardInterrupt | SIGTERMException) and _is_safe_to_save(pl_module)
-        if stopped and trainer.state.fn == "fit" and trainer.world_size == 1 and trainer.global_step:
-            batches: Any = trainer.fit_loop.epoch_loop.batch_progress
-            if batches.total.processed == batches.total.completed == trainer.global_step:
-                for count in (batches.total, batches.current):
-                    count.ready = count.started = count.completed  # when to validate is counted by them
-                self._save(trainer)
-                rank_zero_info(f"Stopped after round {trainer.global_step}. Go on with --ckpt_path={self.path}")
+        stopped = isinstance(exception, KeyboardInterrupt | SIGTERMException)
+        if not (stopped and trainer.state.fn == "fit" and trainer.world_size == 1 and trainer.global_step):
+            return
+        batches: Any = trainer.fit_loop.epoch_loop.batch_progress
+        if _is_safe_to_save(pl_module) and batches.total.processed == batches.total.completed == trainer.global_step:
+            for count in (batches.total, batches.current):
+                count.ready = count.started = count.completed  # when to validate is counted by them
+            self._save(trainer)
+            rank_zero_info(f"Stopped after round {trainer.global_step}. Go on with --ckpt_path={self.path}")
+        elif self.path is not None:
+            last = (
+                f"Go on from the last save with --ckpt_path={self.path}"
+                if self.path.is_file()
+                else "There is no earlier one"
+            )
+            rank_zero_info(f"Stopped at the end of a round, before its state could be saved. {last}")
 
     def _save_if_due(self, trainer: Trainer) -> None:
         due = time.monotonic() - self._saved_at >= self.every_n_seconds

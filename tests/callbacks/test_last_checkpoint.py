@@ -148,3 +148,18 @@ def test_interrupts_save_whole_rounds_only(where, saved, algorithm, tmp_path):
         resumed, _ = fit(tmp_path / "stopped", resume=last)
         for name, value in whole.state_dict().items():
             assert torch.equal(resumed.state_dict()[name], value), name
+
+
+@pytest.mark.parametrize(
+    ("seconds", "says"), [(0, "Go on from the last save with --ckpt_path="), (1e9, "There is no earlier one")]
+)
+def test_who_stops_a_run_where_nothing_can_be_saved_is_told_what_to_go_on_from(seconds, says, tmp_path, caplog):
+    task = Interrupted(FedAvg(0.05), oracle=Sequential())
+    task.where = "move"
+    last = LastCheckpoint(str(tmp_path), every_n_seconds=seconds)
+    run = trainer(tmp_path, max_steps=6, enable_checkpointing=True, callbacks=[last])
+    with caplog.at_level(logging.INFO, "lightning.pytorch.utilities.rank_zero"), pytest.raises(SystemExit):
+        run.fit(task, regression_data())
+    (said,) = [each for each in caplog.messages if each.startswith("Stopped at the end of a round")]
+    assert says in said
+    assert (tmp_path / "last.ckpt").is_file() == (seconds == 0)
