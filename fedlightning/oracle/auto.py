@@ -42,8 +42,12 @@ a way are slower than the rest of a round, and a machine is seldom quiet for les
 TICK = 1e-9
 """Seconds that a step takes at least, on clocks that are too coarse to tell."""
 
-MOST_TOGETHER = 32
-"""Steps in place that are begun together, as those of a round are, if they are short."""
+MOST_TOGETHER, SOME_TOGETHER = 32, 4
+"""Steps in place that are begun together, as those of a round are: many if they are short, a few if they take less than
+:data:`LONG`. The first of them meet clients' points that have left the caches."""
+
+LONG = 0.5
+"""Seconds that a few steps may take."""
 
 WORTH_MORE_CLIENTS = 0.98
 """Larger chunks must save a little of the time, for the memory that they take; fewer chunks also cost less to begin."""
@@ -295,7 +299,7 @@ class Auto(ClientBatching):
             steps = partial(_steps, evaluate, w, v, b, data)
             one, result = _seconds(partial(steps, 1), w)  # is compiled
             if result is not None:
-                count = max(1, min(MOST_TOGETHER, int(2 * ENOUGH / one)))
+                count = _together(one)
                 placed = timed(partial(steps, count), self.trials if in_place == 1 else half)
                 found.append((min(placed) / count, in_place))
         if not found or in_place < 1:
@@ -315,6 +319,11 @@ def _steps(
         for _ in range(count):
             result = step(b, data, randomness)
     return result
+
+
+def _together(one: float) -> int:
+    """Return how many steps are begun together, if one takes ``one`` seconds."""
+    return max(1, min(MOST_TOGETHER, int(2 * ENOUGH / one)), min(SOME_TOGETHER, int(LONG / one)))
 
 
 def _halves(size: int) -> Iterator[int]:

@@ -125,6 +125,29 @@ def test_operators_and_steps_in_place_count_as_often_as_they_are_used(calls, tri
     assert found == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(("seconds", "together"), [(1e-3, 32), (0.02, 5), (0.04, 4), (0.1, 4), (0.3, 1), (2.0, 1)])
+def test_steps_are_begun_together_as_many_as_their_time_allows(seconds, together, monkeypatch):
+    clock, begun = SimpleNamespace(now=0.0), []
+
+    class Stepping(Timed):
+        @contextmanager
+        def steps_in_place(self, w, v, blocks, lr):
+            begun.append(0)
+
+            def step(*args):
+                clock.now += seconds
+                begun[-1] += 1
+                return True
+
+            yield step
+
+    monkeypatch.setattr("fedlightning.oracle.auto.time.perf_counter", lambda: clock.now)
+    oracle = SimpleNamespace(evaluator=lambda objective, calls: Stepping(clock))
+    objective = SimpleNamespace(autocast=SimpleNamespace(on_cpu=True))
+    MEASURED(Auto(), oracle, objective, 100, Arguments(torch.zeros(2, 3), None, None, None, 1.0))
+    assert begun[-1] == together
+
+
 def seconds_of(evaluators, clock, calls, monkeypatch):
     """What Auto measures of a way whose evaluators are given, in the order in which they are made."""
     monkeypatch.setattr("fedlightning.oracle.auto.time.perf_counter", lambda: clock.now)
