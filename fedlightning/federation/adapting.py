@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,10 +26,16 @@ class TrainingData:
 
     Attributes:
         data: The data module that has them.
+        evaluating: Names of the modules that are in evaluation mode during rounds, too, and stay so.
     """
 
     def __init__(
-        self, data: RoundData, places: Mapping[int, int] | None, architecture: Callable[[int], str], steps: int | None
+        self,
+        data: RoundData,
+        places: Mapping[int, int] | None,
+        architecture: Callable[[int], str],
+        steps: int | None,
+        evaluating: Collection[str] = (),
     ) -> None:
         """Take the data of clients.
 
@@ -38,8 +44,9 @@ class TrainingData:
             places: Number of each client in ``data``, by the client's id in the federation; None if they are the same.
             architecture: Function from a client's id to the name of its architecture.
             steps: Number of minibatches of a client; None for as many as a round's local steps take.
+            evaluating: Names of the modules that are in evaluation mode during rounds, too.
         """
-        self.data = data
+        self.data, self.evaluating = data, evaluating
         every = range(len(data.federation.partition))
         phase = Phase(None, None, None, steps=steps)  # type: ignore[arg-type]  # only what it asks of data is read
         self._shard = Shard(
@@ -62,7 +69,7 @@ def adapted(
 ) -> tuple[Tensor, Tensor]:
     """Return the shared parameters and personal blocks that an algorithm makes of those of S clients.
 
-    Modules are in training mode meanwhile. Running statistics stay as they are.
+    Modules are in the mode that they have in rounds meanwhile. Running statistics stay as they are.
 
     Args:
         group: Clients of one architecture, which is active in the task.
@@ -84,7 +91,7 @@ def adapted(
             "test with the FederatedDataModule first; the model without these steps is the global one."
         )
     found = []
-    with torch.inference_mode(False), _training(group.table.task):
+    with torch.inference_mode(False), _as_in_rounds(group.table.task, data.evaluating):
         for place, client in enumerate(client_ids):
             w, v, b = (each[place : place + 1].detach().clone() for each in (points, personal, buffers))
             found.append(_of_one(group, algorithm, data.of(client, w.device, group.objective.dtype), w, v, b))
@@ -114,13 +121,13 @@ def _of_one(
 
 
 @contextmanager
-def _training(task: nn.Module) -> Iterator[None]:
-    """Put all modules of a task into training mode for a while."""
-    modes: list[tuple[Any, bool]] = [(module, module.training) for _, module in named_modules(task)]
-    for module, _ in modes:
-        module.training = True
+def _as_in_rounds(task: nn.Module, evaluating: Collection[str]) -> Iterator[None]:
+    """Put all modules of a task but those named into training mode for a while."""
+    modes: list[tuple[Any, str, bool]] = [(module, name, module.training) for name, module in named_modules(task)]
+    for module, name, _ in modes:
+        module.training = name not in evaluating
     try:
         yield
     finally:
-        for module, mode in modes:
+        for module, _, mode in modes:
             module.training = mode

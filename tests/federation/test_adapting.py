@@ -132,3 +132,29 @@ def test_running_statistics_and_modes_stay_as_they_are():
     fit.validate(task, data, verbose=False)
     assert torch.equal(task.net[1].running_mean, before)
     assert torch.equal(task.personalize(2).net[1].running_mean, before)
+
+
+@pytest.mark.filterwarnings("ignore:Found 1 module")
+@pytest.mark.parametrize("frozen", [False, True])
+def test_layers_that_rounds_find_in_evaluation_mode_stay_so_where_clients_adapt(frozen):
+    seen = []
+
+    class Watched(Normed):
+        def objective(self, batch):
+            seen.append((self.training, self.net[0].training, self.net[1].training))
+            return super().objective(batch)
+
+        def validation_step(self, batch, batch_idx):
+            self.log("val_loss", F.cross_entropy(self.net(batch[0]), (batch[1] > 0).long()))
+
+    task, fit = Watched(per_fed_avg()), trainer(max_steps=2, num_sanity_val_steps=0)
+    task.net[1].train(not frozen)  # Lightning keeps it
+    data = FederatedDataModule.from_datasets(
+        clients(), val=clients(seed=7), batch_size=4, local_steps=2, rounds_per_epoch=2, seed=1
+    )
+    fit.fit(task, data)
+    assert len(seen) > 10
+    fit.validate(task, data, verbose=False)
+    task.eval()
+    task.personalize(2)
+    assert {*seen} == {(True, True, not frozen)}
