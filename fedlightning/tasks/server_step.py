@@ -83,9 +83,14 @@ class ServerStep:
             simulation: Holds the server that made a proposal.
             scaler: Lightning's gradient scaler; None where gradients are not scaled.
             undone: Whether the round was undone.
+
+        Raises:
+            ValueError: If the learning rate was set by hand and has nothing to act on.
         """
         server, space = simulation.server, simulation.space
         optimizer: Any = task.optimizers()
+        if not self.moves_freely:
+            _require_untouched(optimizer)
         parameters = dict(task.named_parameters())
         with torch.no_grad():
             for name, target in space.shared.views(server.point).items():
@@ -109,6 +114,17 @@ class ServerStep:
         else:
             write(space.shared, task, server.point)
         simulation.write_buffers(task)
+
+
+def _require_untouched(optimizer: Any) -> None:
+    """Refuse a learning rate that was set by hand where the server takes the algorithm's proposal as it is."""
+    for group in optimizer.param_groups:
+        if group["lr"] != 1.0:
+            raise InvalidValueError(
+                f"The learning rate of the server's step is {group['lr']:g}, by hand or from a checkpoint, but without "
+                "server_optimizer the server takes the algorithm's proposal as it is. Give "
+                "server_optimizer=functools.partial(torch.optim.SGD, lr=1.0), whose rate may be changed."
+            )
 
 
 def _require_optimizer(optimizer: Any, parameters: Sequence[Tensor]) -> None:

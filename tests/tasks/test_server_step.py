@@ -11,6 +11,7 @@ from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.plugins.precision import MixedPrecision
 
 from fedlightning.algorithms import FedAvg
+from fedlightning.core.errors import InvalidValueError
 from fedlightning.tasks import ClientNumbers, QuadraticSaddle
 from tests.support.small import Line, fitted
 
@@ -50,6 +51,23 @@ def test_server_scheduler_is_stepped_once_a_round(tmp_path):
     monitor = LearningRateMonitor(logging_interval="step")
     fit = fitted(task, tmp_path=tmp_path, max_steps=6, logger=CSVLogger(tmp_path), callbacks=[monitor])
     assert fit.optimizers[0].param_groups[0]["lr"] == 0.125
+
+
+class HalfSteps(Line):
+    def on_train_batch_start(self, batch, batch_idx):
+        self.optimizers().param_groups[0]["lr"] = 0.5
+
+
+def test_a_rate_set_by_hand_acts_on_a_server_optimizer_and_is_refused_without():
+    task = HalfSteps(FedAvg(0.05), dropout=0.0, server_optimizer=partial(torch.optim.SGD, lr=1.0))
+    before = torch.cat([p.detach().flatten() for p in task.parameters()])
+    whole = Line(FedAvg(0.05), dropout=0.0)
+    whole.load_state_dict(task.state_dict())
+    for each in (task, whole):
+        fitted(each, max_steps=1)
+    torch.testing.assert_close(task.server_state.z - before, 0.5 * (whole.server_state.z - before))
+    with pytest.raises(InvalidValueError, match=r"the server's step is 0\.5, by hand .* Give server_optimizer="):
+        fitted(HalfSteps(FedAvg(0.05), dropout=0.0))
 
 
 def test_server_clip_bounds_the_move():
