@@ -125,8 +125,9 @@ def require_same_shared(stored: Sequence[str] | None, names: Sequence[str]) -> N
         return
     moved = next((name for name in (*stored, *names) if (name in stored) != (name in names)), None)
     if moved is None:
-        what = "with other max_parameters, so that its vectors have another order"
-        remedy = "the same max_parameters"
+        was, now = next(pair for pair in zip(stored, names, strict=True) if pair[0] != pair[1])
+        what = f"with its shared parameters in another order, '{was}' where this run has '{now}'"
+        remedy = "the same max_parameters and layers defined in the same order"
     else:
         was, now = ("among", "not among") if moved in stored else ("not among", "among")
         what = f"with '{moved}' {was} the shared parameters that are trained, now it is {now} them"

@@ -337,12 +337,19 @@ def test_personal_parameters_in_another_order_are_refused_also_where_nothing_is_
             )
 
 
-class BodyMax(Line):
-    max_parameters = ("body",)
+class TwoShared(TwoOwn):
+    personal_parameters = ()
 
 
-def test_a_resume_that_would_put_numbers_into_other_parameters_is_refused(tmp_path):
+class BodyMax(TwoShared):
+    max_parameters = ("first",)
+
+
+@pytest.mark.parametrize("other", [lambda: TwoShared(("second", "first")), BodyMax], ids=["defined", "maximised"])
+def test_a_resume_that_would_put_numbers_into_other_parameters_is_refused(other, tmp_path):
     """The vectors are as long as before, and begin with other parameters."""
-    fitted(Line(FedAvg(0.01), dropout=0.0), max_steps=1).save_checkpoint(tmp_path / "one.ckpt")
-    with pytest.raises(CheckpointError, match="trained with other max_parameters"):
-        trainer(max_steps=2).fit(BodyMax(FedAvg(0.01), dropout=0.0), regression_data(), ckpt_path=tmp_path / "one.ckpt")
+    fitted(TwoShared(), held_out_data(), max_steps=1).save_checkpoint(tmp_path / "one.ckpt")
+    with pytest.raises(
+        CheckpointError, match=r"in another order, '.*' where this run has '.*max_parameters and layers"
+    ):
+        trainer(max_steps=2).fit(other(), held_out_data(), ckpt_path=tmp_path / "one.ckpt")
