@@ -28,6 +28,10 @@ WORTH_A_CHANGE = 0.9
 """More threads or smaller chunks must save at least a tenth of the time: on a busy machine, threads that wait for each
 other cost far more."""
 
+WORTH_TOGETHER = 0.95
+"""Other ways must save a twentieth of the time of replays side by side. Rounds are that much slower than their trials,
+which see neither what a chunk's answer costs nor that its first step in a round runs as it stands."""
+
 STEP = 1e-8
 """Size of the steps that are timed: with 0, a product that is subtracted while it is computed would not be computed."""
 
@@ -165,7 +169,7 @@ class Auto(ClientBatching):
                 size = each.chunk_size
                 with limited(each.threads_inside(objective)):
                     taken = self._for_one(each, objective, calls(size), load(size, each.at_a_time))
-                found.append((each, taken))
+                found.append((each, WORTH_TOGETHER * taken))
                 times += f", {taken * 1e3:.3g} ms {'replayed' if most == 1 else 'side by side'}"
         chosen, _ = min(found, key=lambda way: way[1])
         used = chosen.parts if isinstance(chosen, Vectorized) and chosen.parts > 1 else chosen.threads
