@@ -24,6 +24,7 @@ from fedlightning.cli import DESCRIPTIONS
 from fedlightning.cli.default_logger import default_logger, tensorboard_is_installed
 from fedlightning.cli.early import MistakeError, asks_for_help, require_checkpoint
 from fedlightning.cli.errors import comes_from, is_refusal
+from fedlightning.cli.one_seed import require_one_seed
 from fedlightning.cli.outputs import trainer_folders, writing_to
 from fedlightning.cli.parser import ComparisonParser, plain
 from fedlightning.cli.stops import status_of_signals
@@ -102,8 +103,10 @@ class FederatedCLI(LightningCLI):
             trainer_defaults: Defaults of ``Trainer`` arguments.
         """
         given = sys.argv[1:] if args is None else list(args)
-        if any(argument.startswith(("--data.init_args.seed", "--data.seed")) for argument in given):
-            sys.exit("fedlightning: one seed makes a run, also of the data. Give --seed_everything instead.")
+        try:
+            require_one_seed(given)
+        except MistakeError as mistake:
+            sys.exit(f"fedlightning: {mistake}")
         if any(asks_for_help(argument) for argument in given):
             _import_public_classes()
         subcommands = self.subcommands()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedlightning.cli.early import MistakeError, asks_for_help, check
 from fedlightning.cli.groups import refuse
+from fedlightning.cli.one_seed import require_one_seed
 from fedlightning.core import strict_yaml
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def main(args: Sequence[str]) -> None:
         raise SystemExit(0 if given else 2)
     try:
         check("fit", [each for each in given if each.lstrip("-").partition("=")[0] not in _OWN])
+        require_one_seed(given)
         values = _parsed([_data_of(each) for each in _joined(given)])
     except MistakeError as mistake:
         refuse(str(mistake))

@@ -44,7 +44,7 @@ def check(subcommand: str, given: Sequence[str]) -> None:
     if any(asks_for_help(argument) for argument in given):
         return
     options = Options(subcommand)
-    for argument, key, value in _pairs(given):
+    for argument, key, value in pairs(given):
         options.require(argument, key)
         if key in ("c", "config"):
             options.read(str(value))
@@ -263,7 +263,7 @@ def asks_for_help(argument: str) -> bool:
     return name in ("-h", "--help") or name.endswith(".help")
 
 
-def _pairs(given: Sequence[str]) -> Iterator[tuple[str, str, Any]]:
+def pairs(given: Sequence[str]) -> Iterator[tuple[str, str, Any]]:
     """Yield each option as written, its name, and its value as parsed by YAML."""
     waiting = list(given)
     while waiting:

@@ -1,0 +1,56 @@
+"""A seed of the data beside that of the run, which the parser would leave out in silence."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedlightning.cli import main
+from fedlightning.cli.early import MistakeError
+from fedlightning.cli.one_seed import require_one_seed
+
+SAYS = "one seed makes a run, also of the data. Give seed_everything instead"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "data: {init_args: {seed: 7}}",
+        "data: {class_path: fedlightning.data.Digits, init_args: {batch_size: 4, seed: 7}}",
+        "data: {seed: 7}",
+    ],
+)
+def test_a_config_with_a_seed_of_the_data_is_refused_by_name(text, tmp_path):
+    (tmp_path / "mine.yaml").write_text(text)
+    (tmp_path / "whole.yaml").write_text(f"data: {tmp_path / 'data.yaml'}")
+    (tmp_path / "data.yaml").write_text(text.removeprefix("data: "))
+    for name in ("mine.yaml", "whole.yaml"):
+        for given in (["-c", str(tmp_path / name)], [f"--config={tmp_path / name}"]):
+            with pytest.raises(MistakeError, match=rf"{name}: data\.seed: {SAYS}"):
+                require_one_seed(["fit", *given])
+
+
+@pytest.mark.parametrize(
+    "option", ["--data.init_args.seed=3", "--data.seed=3", "--data.init_args={seed: 3}", "--data={seed: 3}"]
+)
+def test_an_option_with_a_seed_of_the_data_is_refused_by_name(option):
+    with pytest.raises(MistakeError, match=SAYS):
+        require_one_seed([option])
+
+
+def test_seeds_of_other_things_are_left_alone(tmp_path):
+    (tmp_path / "mine.yaml").write_text(
+        "seed_everything: 3\ndata: {init_args: {partitioner: {init_args: {seed: 3}}}}\nmodel: {init_args: {seed: 3}}"
+    )
+    (tmp_path / "broken.yaml").write_text("data: [")
+    files = [f"--config={tmp_path / name}" for name in ("mine.yaml", "broken.yaml", "missing.yaml")]
+    require_one_seed(
+        ["fit", *files, "--seed_everything=3", "--data", "fedlightning.data.Digits", "--data.init_args={}"]
+    )
+
+
+@pytest.mark.parametrize("command", ["fit", "data"])
+def test_commands_refuse_it(command, tmp_path, capsys):
+    (tmp_path / "mine.yaml").write_text("data: {class_path: fedlightning.data.Digits, init_args: {seed: 7}}")
+    with pytest.raises(SystemExit) as stop:
+        main([command, "-c", str(tmp_path / "mine.yaml")])
+    assert SAYS in f"{stop.value}{capsys.readouterr().err}"
