@@ -24,6 +24,7 @@ from fedlightning.cli import DESCRIPTIONS
 from fedlightning.cli.default_logger import default_logger, tensorboard_is_installed
 from fedlightning.cli.early import MistakeError, asks_for_help, require_checkpoint
 from fedlightning.cli.errors import comes_from, is_refusal
+from fedlightning.cli.groups import refuse
 from fedlightning.cli.one_seed import require_one_seed
 from fedlightning.cli.outputs import trainer_folders, writing_to
 from fedlightning.cli.parser import ComparisonParser, plain
@@ -106,7 +107,7 @@ class FederatedCLI(LightningCLI):
         try:
             require_one_seed(given)
         except MistakeError as mistake:
-            sys.exit(f"fedlightning: {mistake}")
+            refuse(str(mistake))
         if any(asks_for_help(argument) for argument in given):
             _import_public_classes()
         subcommands = self.subcommands()
@@ -223,8 +224,7 @@ class FederatedCLI(LightningCLI):
         try:
             require_checkpoint(path)
         except MistakeError as mistake:
-            print(f"fedlightning: {mistake}", file=sys.stderr)
-            raise SystemExit(2) from None
+            refuse(str(mistake))
 
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -7,6 +7,8 @@ import pytest
 from fedlightning.cli import main
 from fedlightning.cli.early import MistakeError
 from fedlightning.cli.one_seed import require_one_seed
+from fedlightning.compare.command import compare
+from fedlightning.core.errors import InvalidValueError
 
 SAYS = "one seed makes a run, also of the data. Give seed_everything instead"
 
@@ -51,6 +53,12 @@ def test_seeds_of_other_things_are_left_alone(tmp_path):
 @pytest.mark.parametrize("command", ["fit", "data"])
 def test_commands_refuse_it(command, tmp_path, capsys):
     (tmp_path / "mine.yaml").write_text("data: {class_path: fedlightning.data.Digits, init_args: {seed: 7}}")
-    with pytest.raises(SystemExit) as stop:
+    with pytest.raises(SystemExit, match="2"):
         main([command, "-c", str(tmp_path / "mine.yaml")])
-    assert SAYS in f"{stop.value}{capsys.readouterr().err}"
+    assert SAYS in capsys.readouterr().err
+
+
+def test_a_comparison_says_so_of_its_runs(tmp_path):
+    (tmp_path / "mine.yaml").write_text("data: {class_path: fedlightning.data.Digits, init_args: {seed: 7}}")
+    with pytest.raises(InvalidValueError, match=rf"configuration of A, seed 0 is not valid: .*mine\.yaml: .*{SAYS}"):
+        compare(base=[str(tmp_path / "mine.yaml")], algorithms=[f"A={tmp_path / 'mine.yaml'}"], metric="val_loss")
