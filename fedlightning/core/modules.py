@@ -25,6 +25,11 @@ def named_modules(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         waiting += [(f"{name}.{child}" if name else child, each) for child, each in reversed(children)]
 
 
+def in_evaluation_mode(root: nn.Module) -> frozenset[str]:
+    """Return the names of the modules that are in evaluation mode."""
+    return frozenset(name for name, module in named_modules(root) if not module.training)
+
+
 def named_parameters(root: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yield every parameter with its first name, in the order of ``root.named_parameters()``."""
     return _named(root, "_parameters")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedlightning.algorithms.adaptation import AdaptsInUse
 from fedlightning.algorithms.base import Phase
@@ -15,6 +15,7 @@ from fedlightning.core.errors import UsageError
 from fedlightning.core.modules import named_modules
 from fedlightning.core.seeding import derive_seed
 from fedlightning.federation.client_group import ClientGroup
+from fedlightning.federation.client_table import ClientTable
 from fedlightning.federation.cohort import Cohort
 from fedlightning.federation.remote.shard import Shard
 from fedlightning.federation.round_plan import RoundData
@@ -26,16 +27,10 @@ class TrainingData:
 
     Attributes:
         data: The data module that has them.
-        evaluating: Names of the modules that are in evaluation mode during rounds, too, and stay so.
     """
 
     def __init__(
-        self,
-        data: RoundData,
-        places: Mapping[int, int] | None,
-        architecture: Callable[[int], str],
-        steps: int | None,
-        evaluating: Collection[str] = (),
+        self, data: RoundData, places: Mapping[int, int] | None, architecture: Callable[[int], str], steps: int | None
     ) -> None:
         """Take the data of clients.
 
@@ -44,9 +39,8 @@ class TrainingData:
             places: Number of each client in ``data``, by the client's id in the federation; None if they are the same.
             architecture: Function from a client's id to the name of its architecture.
             steps: Number of minibatches of a client; None for as many as a round's local steps take.
-            evaluating: Names of the modules that are in evaluation mode during rounds, too.
         """
-        self.data, self.evaluating = data, evaluating
+        self.data = data
         every = range(len(data.federation.partition))
         phase = Phase(None, None, None, steps=steps)  # type: ignore[arg-type]  # only what it asks of data is read
         self._shard = Shard(
@@ -69,7 +63,7 @@ def adapted(
 ) -> tuple[Tensor, Tensor]:
     """Return the shared parameters and personal blocks that an algorithm makes of those of S clients.
 
-    Modules are in the mode that they have in rounds meanwhile. Running statistics stay as they are.
+    Modules are in the modes of the last round meanwhile. Running statistics stay as they are.
 
     Args:
         group: Clients of one architecture, which is active in the task.
@@ -91,7 +85,7 @@ def adapted(
             "test with the FederatedDataModule first; the model without these steps is the global one."
         )
     found = []
-    with torch.inference_mode(False), _as_in_rounds(group.table.task, data.evaluating):
+    with torch.inference_mode(False), _as_in_rounds(group.table):
         for place, client in enumerate(client_ids):
             w, v, b = (each[place : place + 1].detach().clone() for each in (points, personal, buffers))
             found.append(_of_one(group, algorithm, data.of(client, w.device, group.objective.dtype), w, v, b))
@@ -121,13 +115,14 @@ def _of_one(
 
 
 @contextmanager
-def _as_in_rounds(task: nn.Module, evaluating: Collection[str]) -> Iterator[None]:
-    """Put all modules of a task but those named into training mode for a while."""
-    modes: list[tuple[Any, str, bool]] = [(module, name, module.training) for name, module in named_modules(task)]
-    for module, name, _ in modes:
-        module.training = name not in evaluating
+def _as_in_rounds(table: ClientTable) -> Iterator[None]:
+    """Put the modules of a task into the modes of the last round for a while."""
+    modes: list[tuple[Any, bool]] = []
+    for name, module in named_modules(table.task):
+        modes.append((module, module.training))
+        module.training = name not in table.evaluating
     try:
         yield
     finally:
-        for module, _, mode in modes:
+        for module, mode in modes:
             module.training = mode

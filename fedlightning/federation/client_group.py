@@ -10,9 +10,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from fedlightning.algorithms.adaptation import AdaptsInUse
 from fedlightning.algorithms.base import Phase, Reply
 from fedlightning.algorithms.binding import in_round
 from fedlightning.channel.channel import Channels
+from fedlightning.core.modules import in_evaluation_mode
 from fedlightning.core.parameter_space import read
 from fedlightning.core.tree import map_tensors
 from fedlightning.federation.client_states import Before, StatesByField
@@ -130,6 +132,8 @@ class ClientGroup:
             self.join(cohort.preview(1), self.table.states.num_clients)
             selection.check_alone(self, cohort.preview(2), request)
         self.table.algorithm = in_round(self.table.algorithm, request.stamp.round)
+        if isinstance(self.table.algorithm, AdaptsInUse):
+            self.table.evaluating = in_evaluation_mode(self.table.task)
         phase = self.table.algorithm.phases[request.stamp.phase]
         passage = Passage.through(self._channels, self.table.algorithm, request)
         request = replace(request, message=copied(request.message))

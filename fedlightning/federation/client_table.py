@@ -87,6 +87,8 @@ class ClientTable:
         algorithm: Bound to the parameters of ``space``, with the hyper-parameters of the last round that has begun.
         start_state: The algorithm's state of a client before its first round; None for a stateless algorithm.
         start_personal: The personal block of a client before its first round, ``[p]``.
+        evaluating: Names of the modules that were in evaluation mode in the last round, for algorithms whose clients
+            adapt the model when they use it; empty for others.
     """
 
     def __init__(
@@ -116,6 +118,7 @@ class ClientTable:
         self._policy = buffers
         self._storage = storage
         self.start_personal = read(space.personal, task, like=start)
+        self.evaluating: frozenset[str] = frozenset()
         self._buffers: ClientBuffers | None = None
         self._states: ClientStates | None = None
 
@@ -282,8 +285,9 @@ class ClientTable:
     # ---- checkpoints -------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the states of the clients seen, and the names of the buffers that the objective changes."""
-        return {**self.states.state_dict(), "buffers": list(self.space.buffers.names)}
+        """Return the states of the clients seen, and what their next use needs to know of the task."""
+        evaluating = sorted(self.evaluating)
+        return {**self.states.state_dict(), "buffers": list(self.space.buffers.names), "evaluating": evaluating}
 
     def load_state_dict(self, state: Mapping[str, Any], keep: Collection[int] | None = None) -> None:
         """Restore the client states that :meth:`state_dict` returned.
@@ -297,6 +301,7 @@ class ClientTable:
         """
         self.begin(state["buffers"], state["clients"])
         self.states.load_state_dict(state, keep)
+        self.evaluating = frozenset(state.get("evaluating", ()))
 
 
 def mean_of_parts(means: Sequence[Any], start: Any) -> Any:

@@ -10,7 +10,6 @@ from lightning.pytorch.utilities import rank_zero_warn
 from fedlightning.algorithms.adaptation import AdaptsInUse
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.core.errors import InvalidValueError, UsageError
-from fedlightning.core.modules import named_modules
 from fedlightning.core.per_architecture import TaskArchitectures
 from fedlightning.data.module import FederatedDataModule
 from fedlightning.federation.adapting import TrainingData
@@ -26,7 +25,6 @@ class ClientModels:
         """Store the task, whose algorithm and personal parameters may still change."""
         self._task = task
         self._has_warned_of_the_start = False
-        self._evaluating: frozenset[str] = frozenset()
 
     @property
     def exist(self) -> bool:
@@ -63,13 +61,7 @@ class ClientModels:
         known = task.run.training_data
         if known is None or known.data is not data:
             steps, architecture = algorithm.adaptation_steps, TaskArchitectures(task).of
-            task.run.training_data = TrainingData(data, places, architecture, steps, self._evaluating)
-
-    def note_modes(self) -> None:
-        """Remember which modules are in evaluation mode while the task trains: they are where clients adapt, too."""
-        self._evaluating = frozenset(name for name, module in named_modules(self._task) if not module.training)
-        if (known := self._task.run.training_data) is not None:
-            known.evaluating = self._evaluating
+            task.run.training_data = TrainingData(data, places, architecture, steps)
 
     def require_states(self, asked: str) -> None:
         """Make sure that client states exist, from which clients' own models are made.

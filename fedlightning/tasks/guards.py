@@ -10,7 +10,6 @@ from types import FrameType
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
-from typing_extensions import Self
 
 from fedlightning.core.errors import InvalidAttributeError, InvalidTypeError, UsageError
 from fedlightning.federation.protocol import Moment
@@ -49,12 +48,6 @@ class GuardedModule(LightningModule):
         if self.personal_parameters and (self._trainer is None or self._trainer.state.stage is None):
             self.client_models.warn_of_the_start()
         return super().__call__(*args, **kwargs)
-
-    def train(self, mode: bool = True) -> Self:
-        """Put all modules into training or evaluation mode, and remember which ones rounds find in the latter."""
-        if self.training and not mode:
-            self.client_models.note_modes()
-        return super().train(mode)
 
     def save_hyperparameters(self, *args: Any, frame: FrameType | None = None, **kwargs: Any) -> None:
         """Save hyper-parameters as Lightning does, without its advice to leave networks out.

@@ -134,27 +134,48 @@ def test_running_statistics_and_modes_stay_as_they_are():
     assert torch.equal(task.personalize(2).net[1].running_mean, before)
 
 
-@pytest.mark.filterwarnings("ignore:Found 1 module")
-@pytest.mark.parametrize("frozen", [False, True])
-def test_layers_that_rounds_find_in_evaluation_mode_stay_so_where_clients_adapt(frozen):
-    seen = []
+class Watched(Normed):
+    """Notes in which modes the objective finds the task, a linear layer and BatchNorm."""
 
-    class Watched(Normed):
-        def objective(self, batch):
-            seen.append((self.training, self.net[0].training, self.net[1].training))
-            return super().objective(batch)
+    def __init__(self, algorithm=None, **federation):
+        super().__init__(algorithm, **federation)
+        self.seen = []
 
-        def validation_step(self, batch, batch_idx):
-            self.log("val_loss", F.cross_entropy(self.net(batch[0]), (batch[1] > 0).long()))
+    def objective(self, batch):
+        self.seen.append((self.training, self.net[0].training, self.net[1].training))
+        return super().objective(batch)
 
-    task, fit = Watched(per_fed_avg()), trainer(max_steps=2, num_sanity_val_steps=0)
-    task.net[1].train(not frozen)  # Lightning keeps it
-    data = FederatedDataModule.from_datasets(
+    def validation_step(self, batch, batch_idx):
+        self.log("val_loss", F.cross_entropy(self.net(batch[0]), (batch[1] > 0).long()))
+
+
+def watched_data():
+    return FederatedDataModule.from_datasets(
         clients(), val=clients(seed=7), batch_size=4, local_steps=2, rounds_per_epoch=2, seed=1
     )
+
+
+@pytest.mark.filterwarnings("ignore:Found .* module")  # Lightning says so
+@pytest.mark.parametrize(
+    ("frozen", "validates"),
+    [([], True), (["net.1"], True), (["net.1"], False), (["", "net", "net.0", "net.1", "net.2", "net.3"], True)],
+)
+def test_where_clients_adapt_modules_are_in_the_modes_of_the_last_round(frozen, validates, tmp_path):
+    task, data = seeded(lambda: Watched(per_fed_avg())), watched_data()
+    for name in frozen:
+        task.get_submodule(name).training = False  # Lightning keeps it
+    fit = trainer(max_steps=2, num_sanity_val_steps=0, **({} if validates else {"limit_val_batches": 0}))
     fit.fit(task, data)
-    assert len(seen) > 10
-    fit.validate(task, data, verbose=False)
+    in_rounds = {*task.seen}
+    assert in_rounds == {tuple(name not in frozen for name in ("", "net.0", "net.1"))}
+    task.personalize(2)
+    found = trainer().validate(task, data, verbose=False)
+    fit.save_checkpoint(tmp_path / "last.ckpt")
+    task.net.eval()  # to look at the model by hand
+    assert trainer().validate(task, data, verbose=False) == found
     task.eval()
     task.personalize(2)
-    assert {*seen} == {(True, True, not frozen)}
+    assert {*task.seen} == in_rounds
+    loaded = Watched.load_from_checkpoint(tmp_path / "last.ckpt", weights_only=False)
+    assert trainer().validate(loaded, data, verbose=False) == found
+    assert {*loaded.seen} == in_rounds
