@@ -61,6 +61,8 @@ class ServerStep:
         """
         made = torch.optim.SGD(parameters, lr=1.0) if self.optimizer is None else self.optimizer(parameters)
         _require_optimizer(made, parameters)
+        if not self.moves_freely:  # nothing of another optimizer, with which a resumed run had begun, has a use
+            made.register_load_state_dict_pre_hook(lambda own, _: own.state_dict())
         if self.scheduler is None:
             return made
         scheduler: Any = self.scheduler(made)
@@ -75,6 +77,21 @@ class ServerStep:
             )
         return [made], [scheduler]
 
+    def require_rate(self, task: LightningModule) -> None:
+        """Refuse a learning rate that was set by hand where the server takes the algorithm's proposal as it is.
+
+        Raises:
+            ValueError: If there is such a rate.
+        """
+        optimizer: Any = task.optimizers()
+        rate = next((group["lr"] for group in optimizer.param_groups if group["lr"] != 1.0), None)
+        if rate is not None and not self.moves_freely:
+            raise InvalidValueError(
+                f"The learning rate of the server's step was set to {float(rate):g}, but without server_optimizer the "
+                "server takes the algorithm's proposal as it is. Give "
+                "server_optimizer=functools.partial(torch.optim.SGD, lr=1.0), whose rate may be changed."
+            )
+
     def take(self, task: LightningModule, simulation: Simulation, scaler: Any, undone: bool) -> None:
         """Move the task's global model to the server's point after a round, or leave it if the round was undone.
 
@@ -83,14 +100,9 @@ class ServerStep:
             simulation: Holds the server that made a proposal.
             scaler: Lightning's gradient scaler; None where gradients are not scaled.
             undone: Whether the round was undone.
-
-        Raises:
-            ValueError: If the learning rate was set by hand and has nothing to act on.
         """
         server, space = simulation.server, simulation.space
         optimizer: Any = task.optimizers()
-        if not self.moves_freely:
-            _require_untouched(optimizer)
         parameters = dict(task.named_parameters())
         with torch.no_grad():
             for name, target in space.shared.views(server.point).items():
@@ -114,17 +126,6 @@ class ServerStep:
         else:
             write(space.shared, task, server.point)
         simulation.write_buffers(task)
-
-
-def _require_untouched(optimizer: Any) -> None:
-    """Refuse a learning rate that was set by hand where the server takes the algorithm's proposal as it is."""
-    for group in optimizer.param_groups:
-        if group["lr"] != 1.0:
-            raise InvalidValueError(
-                f"The learning rate of the server's step is {group['lr']:g}, by hand or from a checkpoint, but without "
-                "server_optimizer the server takes the algorithm's proposal as it is. Give "
-                "server_optimizer=functools.partial(torch.optim.SGD, lr=1.0), whose rate may be changed."
-            )
 
 
 def _require_optimizer(optimizer: Any, parameters: Sequence[Tensor]) -> None:
