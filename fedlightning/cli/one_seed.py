@@ -20,26 +20,41 @@ def require_one_seed(given: Sequence[str]) -> None:
         MistakeError: If the data have a seed of their own.
     """
     for argument, key, value in pairs(given):
-        where, is_file = argument, key in ("c", "config")
-        if is_file:
-            where, content = f"{value}: data.seed", _content_of(value)
-            value = content.get("data") if isinstance(content, Mapping) else None
-        if key in ("data.seed", "data.init_args.seed") or (
-            (is_file or key in ("data", "data.init_args")) and _has_seed(value)
-        ):
+        if key in ("c", "config"):
+            where, found = f"{value}: data.seed", _config_has_seed(value)
+        else:
+            where, named = argument, key in ("data.seed", "data.init_args.seed")
+            found = value is not None if named else key in ("data", "data.init_args") and _has_seed(value, Path())
+        if found:
             raise MistakeError(f"{where}: one seed makes a run, also of the data. Give seed_everything instead.")
 
 
-def _has_seed(data: Any) -> bool:
+def _config_has_seed(config: str) -> bool:
+    """Return whether a config gives the data a seed: at the top, or in the section of a command."""
+    content, folder = _read(config, Path())
+    sections = content if isinstance(content, Mapping) else {}
+    each = [sections, *(section for section in sections.values() if isinstance(section, Mapping))]
+    return any(_has_seed(section["data"], folder) for section in each if "data" in section)
+
+
+def _has_seed(data: Any, folder: Path) -> bool:
     """Return whether a section of the data, or the file that holds it, gives a seed."""
-    found = _content_of(data) if isinstance(data, str) and data.endswith((".yaml", ".yml", ".json")) else data
-    return isinstance(found, Mapping) and ("seed" in found or _has_seed(found.get("init_args")))
+    if isinstance(data, str) and data.endswith((".yaml", ".yml", ".json")):
+        data, folder = _read(data, folder)
+    if not isinstance(data, Mapping):
+        return False
+    return data.get("seed") is not None or _has_seed(data.get("init_args"), folder)
 
 
-def _content_of(config: str) -> Any:
-    """Return what a config holds, a file or a text; None if it cannot be read, which the parser will say."""
+def _read(config: str, folder: Path) -> tuple[Any, Path]:
+    """Return what a config holds, a file or a text, and the folder from which paths in it count.
+
+    The content is None if it cannot be read, which the parser will say.
+    """
+    is_text = "\n" in config or ": " in config or config.lstrip().startswith("{")
+    path = folder / Path(config).expanduser()
     try:
-        is_text = "\n" in config or config.lstrip().startswith("{")
-        return strict_yaml.parsed(config if is_text else Path(config).expanduser().read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, strict_yaml.YamlError):
-        return None
+        text = config if is_text else path.read_text(encoding="utf-8")
+        return strict_yaml.parsed(text), folder if is_text else path.parent
+    except (OSError, ValueError):  # no such file, no text, no YAML
+        return None, folder

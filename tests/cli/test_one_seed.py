@@ -23,9 +23,13 @@ SAYS = "one seed makes a run, also of the data. Give seed_everything instead"
 )
 def test_a_config_with_a_seed_of_the_data_is_refused_by_name(text, tmp_path):
     (tmp_path / "mine.yaml").write_text(text)
-    (tmp_path / "whole.yaml").write_text(f"data: {tmp_path / 'data.yaml'}")
-    (tmp_path / "data.yaml").write_text(text.removeprefix("data: "))
-    for name in ("mine.yaml", "whole.yaml"):
+    (tmp_path / "of_fit.yaml").write_text(f"fit: {{{text}}}")
+    (tmp_path / "whole.yaml").write_text("data: part/data.yaml")  # paths count from the config's folder
+    (tmp_path / "part").mkdir()
+    (tmp_path / "part" / "data.yaml").write_text(text.removeprefix("data: "))
+    with pytest.raises(MistakeError, match=SAYS):
+        require_one_seed(["-c", text])
+    for name in ("mine.yaml", "of_fit.yaml", "whole.yaml"):
         for given in (["-c", str(tmp_path / name)], [f"--config={tmp_path / name}"]):
             with pytest.raises(MistakeError, match=rf"{name}: data\.seed: {SAYS}"):
                 require_one_seed(["fit", *given])
@@ -44,7 +48,8 @@ def test_seeds_of_other_things_are_left_alone(tmp_path):
         "seed_everything: 3\ndata: {init_args: {partitioner: {init_args: {seed: 3}}}}\nmodel: {init_args: {seed: 3}}"
     )
     (tmp_path / "broken.yaml").write_text("data: [")
-    files = [f"--config={tmp_path / name}" for name in ("mine.yaml", "broken.yaml", "missing.yaml")]
+    (tmp_path / "none.yaml").write_text("data: {init_args: {seed: null}}")
+    files = [f"--config={tmp_path / name}" for name in ("mine.yaml", "broken.yaml", "missing.yaml", "none.yaml")]
     require_one_seed(
         ["fit", *files, "--seed_everything=3", "--data", "fedlightning.data.Digits", "--data.init_args={}"]
     )
