@@ -28,9 +28,10 @@ WORTH_A_CHANGE = 0.9
 """More threads or smaller chunks must save at least a tenth of the time: on a busy machine, threads that wait for each
 other cost far more."""
 
-WORTH_TOGETHER = 0.95
-"""Other ways must save a twentieth of the time of replays side by side. Rounds are that much slower than their trials,
-which see neither what a chunk's answer costs nor that its first step in a round runs as it stands."""
+WORTH_CHUNKS = 0.95
+"""Chunks of several clients must save a twentieth of the time of clients one by one. Rounds in chunks are that much
+slower than their trials, which see neither what a chunk's answer costs nor that a round's first step runs as it
+stands."""
 
 STEP = 1e-8
 """Size of the steps that are timed: with 0, a product that is subtracted while it is computed would not be computed."""
@@ -47,11 +48,11 @@ TICK = 1e-9
 """Seconds that a step takes at least, on clocks that are too coarse to tell."""
 
 MOST_TOGETHER, SOME_TOGETHER = 32, 4
-"""Steps in place that are begun together, as those of a round are: many if they are short, a few if they take less than
+"""Steps in place that are begun together, as those of a round are: many if they are short, else up to four in
 :data:`LONG`. The first of them meet clients' points that have left the caches."""
 
 LONG = 0.5
-"""Seconds that a few steps may take."""
+"""Seconds that steps take in sum where they are few."""
 
 WORTH_MORE_CLIENTS = 0.98
 """Larger chunks must save a little of the time, for the memory that they take; fewer chunks also cost less to begin."""
@@ -90,7 +91,7 @@ class Trial:
     """Reports what :meth:`Auto.choose` found.
 
     Attributes:
-        oracle: The fastest way, with its chunk size and threads fixed.
+        oracle: The fastest way, with its chunk size and threads fixed; not chunks where they hardly save anything.
         report: One sentence with the measured times.
     """
 
@@ -153,8 +154,8 @@ class Auto(ClientBatching):
         if batched is not None:
             assert batched.chunk_size is not None
             in_chunks, taken = self._in_chunks(batched, objective, calls, load, larger)
-            found.append((in_chunks, taken))
             size = in_chunks.chunk_size
+            found.append((in_chunks, taken if size == 1 else taken / WORTH_CHUNKS))
             times = f"{taken * 1e3:.3g} ms a client's gradient in chunks of {size}, {times}"
             if objective.autocast.on_cpu and size != 1 and taken > WORTH_A_TRIAL * alone_time:
                 found.append(self._threaded(replace(batched, chunk_size=1), objective, calls(1), load(1)))
@@ -169,7 +170,7 @@ class Auto(ClientBatching):
                 size = each.chunk_size
                 with limited(each.threads_inside(objective)):
                     taken = self._for_one(each, objective, calls(size), load(size, each.at_a_time))
-                found.append((each, WORTH_TOGETHER * taken))
+                found.append((each, taken))
                 times += f", {taken * 1e3:.3g} ms {'replayed' if most == 1 else 'side by side'}"
         chosen, _ = min(found, key=lambda way: way[1])
         used = chosen.parts if isinstance(chosen, Vectorized) and chosen.parts > 1 else chosen.threads
