@@ -131,7 +131,7 @@ def require_same_shared(stored: Sequence[str] | None, names: Sequence[str]) -> N
     else:
         was, now = ("among", "not among") if moved in stored else ("not among", "among")
         what = f"with '{moved}' {was} the shared parameters that are trained, now it is {now} them"
-        remedy = "the same parameters in optimizers and requires_grad"
+        remedy = "the same model and the same parameters in optimizers and requires_grad"
     raise InvalidValueError(f"The checkpoint was trained {what}. Resume with {remedy}, or {START_ANEW}.")
 
 

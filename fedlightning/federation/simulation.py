@@ -262,6 +262,7 @@ class Simulation:
                 hyper-parameters and cannot be made to fit.
             UntrustedClassError: If the checkpoint names an oracle that it may not choose.
         """
+        require_same_shared(state.get("shared_parameters"), self.space.shared.names)
         self.server.resume_channel(state.get("channel"))
         computed_with = state.get("depends_on", {})
         before = self._dependencies.algorithm_of(
@@ -270,7 +271,6 @@ class Simulation:
         same = before is self.server.algorithm
         start = self.server.state if same else before.init_server(self._start.clone())
         stored = self.server.stored_state(state, start)
-        require_same_shared(state.get("shared_parameters"), self.space.shared.names)
         binding = self.server.algorithm.binding
         if not same and binding is not None and self._dependencies.vary(computed_with):
             self.server.algorithm, same = binding.of(before), True  # the next round goes on from its values

@@ -91,7 +91,7 @@ class TrainingRounds:
             RoundRejectedError: If no client returned finite numbers; the state before the round is saved.
             RuntimeError: If another round is due, or a parameter was changed, frozen or thawed since the last one.
             TypeError: If the data are no rounds of a federation, or a parameter has got a gradient hook.
-            ValueError: If the learning rate of the server's step was set where it has nothing to act on.
+            ValueError: If a hyper-parameter of the server's step was set that has nothing to act on.
         """
         task = self._task
         trainer = task.trainer
@@ -100,7 +100,7 @@ class TrainingRounds:
         refuse_gradient_hooks(task)
         refuse_switched_parameters(task, self._trained)
         refuse_changed_parameter(task, task.run.changed_parameter, task.run.rounds)
-        self._server_step.require_rate(task)
+        self._server_step.require_unchanged(task)
         simulation = task.run.simulation
         task.run.release_loaded()
         before = simulation.server.state

@@ -17,6 +17,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError
 from fedlightning.core.parameter_space import write
 from fedlightning.federation.simulation import Simulation
+from fedlightning.tasks.server_resume import changed_by_hand, note_given, note_schedule
 
 OptimizerCallable = Callable[[Iterable[Tensor]], Optimizer]
 LRSchedulerCallable = Callable[[Optimizer], LRScheduler]
@@ -61,8 +62,7 @@ class ServerStep:
         """
         made = torch.optim.SGD(parameters, lr=1.0) if self.optimizer is None else self.optimizer(parameters)
         _require_optimizer(made, parameters)
-        if not self.moves_freely:  # nothing of another optimizer, with which a resumed run had begun, has a use
-            made.register_load_state_dict_pre_hook(lambda own, _: own.state_dict())
+        note_given(made)
         if self.scheduler is None:
             return made
         scheduler: Any = self.scheduler(made)
@@ -75,21 +75,23 @@ class ServerStep:
             raise InvalidValueError(
                 "server_scheduler=ReduceLROnPlateau: it waits for a metric, but is stepped once a round."
             )
+        note_schedule(made, scheduler)
         return [made], [scheduler]
 
-    def require_rate(self, task: LightningModule) -> None:
-        """Refuse a learning rate that was set by hand where the server takes the algorithm's proposal as it is.
+    def require_unchanged(self, task: LightningModule) -> None:
+        """Refuse what was set by hand where the server takes the algorithm's proposal as it is.
 
         Raises:
-            ValueError: If there is such a rate.
+            ValueError: If a hyper-parameter of the server's optimizer was set.
         """
         optimizer: Any = task.optimizers()
-        rate = next((group["lr"] for group in optimizer.param_groups if group["lr"] != 1.0), None)
-        if rate is not None and not self.moves_freely:
+        changed = None if self.moves_freely else next(changed_by_hand(optimizer), None)
+        if changed is not None:
+            name, value = changed
             raise InvalidValueError(
-                f"The learning rate of the server's step was set to {float(rate):g}, but without server_optimizer the "
-                "server takes the algorithm's proposal as it is. Give "
-                "server_optimizer=functools.partial(torch.optim.SGD, lr=1.0), whose rate may be changed."
+                f"The {name} of the server's step was set to {value}, but without server_optimizer the server takes "
+                "the algorithm's proposal as it is. Give "
+                f"server_optimizer=functools.partial(torch.optim.SGD, lr=1.0), whose {name} may be changed."
             )
 
     def take(self, task: LightningModule, simulation: Simulation, scaler: Any, undone: bool) -> None:

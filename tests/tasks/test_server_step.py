@@ -13,8 +13,7 @@ from lightning.pytorch.plugins.precision import MixedPrecision
 from fedlightning.algorithms import FedAvg
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.tasks import ClientNumbers, QuadraticSaddle
-from tests.support.lightning_nodes import seeded
-from tests.support.small import Line, fitted, regression_data, trainer
+from tests.support.small import Line, fitted
 
 
 def final_point(**federation):
@@ -55,9 +54,15 @@ def test_server_scheduler_is_stepped_once_a_round(tmp_path):
 
 
 class HalfSteps(Line):
+    name = "lr"
+
     def on_train_batch_start(self, batch, batch_idx):
         if self.global_step == 2:
-            self.optimizers().param_groups[0]["lr"] = 0.5
+            self.optimizers().param_groups[0][self.name] = 0.5
+
+
+class Heavy(HalfSteps):
+    name = "momentum"
 
 
 def test_a_rate_set_by_hand_acts_on_a_server_optimizer_and_is_refused_without():
@@ -70,38 +75,14 @@ def test_a_rate_set_by_hand_acts_on_a_server_optimizer_and_is_refused_without():
         fitted(each, max_steps=rounds)
     start = before.server_state.z
     torch.testing.assert_close(task.server_state.z - start, 0.5 * (whole.server_state.z - start))
-    refused = HalfSteps(FedAvg(0.05), dropout=0.0)
-    with pytest.raises(InvalidValueError, match=r"the server's step was set to 0\.5, but .* Give server_optimizer="):
-        fitted(refused)
-    assert refused.run.changed_parameter is None  # the round that was refused has not begun
-    assert refused.run.rounds == 2
-
-
-HALVES = partial(torch.optim.lr_scheduler.StepLR, step_size=2, gamma=0.5)
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "scheduler", "rounds"),
-    [
-        (partial(torch.optim.SGD, lr=1.0, momentum=0.9), None, 1),
-        (partial(torch.optim.SGD, lr=1.0), HALVES, 2),
-        (partial(torch.optim.Adam, lr=0.1), None, 1),
-    ],
-)
-def test_a_run_may_go_on_without_its_server_optimizer(optimizer, scheduler, rounds, tmp_path):
-    first, second, plain = (
-        seeded(partial(Line, FedAvg(0.05), dropout=0.0, **options))
-        for options in ({"server_optimizer": optimizer, "server_scheduler": scheduler}, {}, {})
-    )
-    fitted(first, max_steps=rounds).save_checkpoint(tmp_path / "last.ckpt")
-    resumed = trainer(max_steps=3)
-    resumed.fit(second, regression_data(), ckpt_path=tmp_path / "last.ckpt")
-    assert resumed.optimizers[0].param_groups[0]["lr"] == 1.0
-    fitted(plain, max_steps=3)
-    same = torch.allclose(
-        second.server_state.z, plain.server_state.z, rtol=1e-5
-    )  # SGD's first steps of 1 take the proposal
-    assert same == (optimizer.func is torch.optim.SGD)
+    for kind in (HalfSteps, Heavy):
+        refused = kind(FedAvg(0.05), dropout=0.0)
+        with pytest.raises(
+            InvalidValueError, match=rf"The {kind.name} of .* set to 0\.5, but .* Give server_optimizer="
+        ):
+            fitted(refused)
+        assert refused.run.changed_parameter is None  # the round that was refused has not begun
+        assert refused.run.rounds == 2
 
 
 def test_server_clip_bounds_the_move():
