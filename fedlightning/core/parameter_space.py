@@ -198,8 +198,9 @@ class ParameterSpace:
                 "__init__, or give the layer its sizes."
             )
         tied = _other_names(module, trainable)
-        maximised = _match(max_parameters, trainable, tied, "max_parameters")
-        personal = _match(personal_parameters, trainable, tied, "personal_parameters")
+        frozen = [name for name, p in module.named_parameters() if not p.requires_grad]
+        maximised = _match(max_parameters, trainable, tied, frozen, "max_parameters")
+        personal = _match(personal_parameters, trainable, tied, frozen, "personal_parameters")
         if both := sorted(maximised & personal):
             raise InvalidValueError(
                 f"Parameter '{both[0]}' is named by max_parameters and by personal_parameters; "
@@ -363,7 +364,11 @@ def _other_names(module: nn.Module, trainable: Mapping[str, nn.Parameter]) -> di
 
 
 def _match(
-    prefixes: Iterable[str], parameters: Mapping[str, nn.Parameter], tied: Mapping[str, str], argument: str
+    prefixes: Iterable[str],
+    parameters: Mapping[str, nn.Parameter],
+    tied: Mapping[str, str],
+    frozen: Sequence[str],
+    argument: str,
 ) -> set[str]:
     if isinstance(prefixes, str):
         raise InvalidValueError(f"{argument}={prefixes!r}: expected a sequence of name prefixes, e.g. ({prefixes!r},).")
@@ -371,11 +376,16 @@ def _match(
         raise InvalidValueError(f"{argument}={prefixes!r}: expected a sequence of name prefixes; () for none.")
     found: set[str] = set()
     for prefix in prefixes:
-        others = [name for name in tied if isinstance(prefix, str) and is_under(name, prefix)]
-        if others and not any(is_under(name, prefix) for name in parameters):
-            raise InvalidValueError(
-                f"{argument}: '{prefix}' names no parameter of its own: '{others[0]}' is tied to '{tied[others[0]]}'. "
-                "Give that name."
-            )
+        if isinstance(prefix, str) and not any(is_under(name, prefix) for name in parameters):
+            if other := next((name for name in tied if is_under(name, prefix)), None):
+                raise InvalidValueError(
+                    f"{argument}: '{prefix}' names no parameter of its own: '{other}' is tied to '{tied[other]}'. "
+                    "Give that name."
+                )
+            if other := next((name for name in frozen if is_under(name, prefix)), None):
+                raise InvalidValueError(
+                    f"{argument}: '{prefix}' names frozen parameters alone, such as '{other}', which are not trained. "
+                    "Leave it out, or thaw them with requires_grad_(True)."
+                )
         found |= names_under(prefix, parameters, argument)
     return found

@@ -46,10 +46,11 @@ def difference(theirs: Mapping[str, Any], mine: Mapping[str, Any]) -> str | None
     if same_partition and _same_samples(theirs.get("samples"), mine["samples"]):
         return None
     seed = theirs.get("seed")
+    same_seed = "" if seed == mine.get("seed") else f" and seed={seed} (command line: --seed_everything {seed})"
     other = " of other samples" if same_partition else ""
     return (
         f"What the clients keep was trained on {_described(theirs)}, the data are {_described(mine)}{other}. Give the "
-        f"same data with the same options and seed={seed} (command line: --seed_everything {seed})."
+        f"same data with the same options{same_seed}."
     )
 
 

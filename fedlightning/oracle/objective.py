@@ -254,6 +254,8 @@ class _ObjectiveModule(nn.Module):
 def _remedy(loss: Any, scalars: Mapping[str, Any]) -> str:
     if isinstance(loss, Tensor):
         return "Average over the minibatch, e.g. with .mean()."
+    if isinstance(loss, int | float):
+        return "Return the tensor itself, without .item() or float()."
     if scalars:
         return f"Its keys are {', '.join(map(repr, scalars))}: name the loss 'loss'."
     return "Return the loss of the minibatch."

@@ -76,7 +76,8 @@ def require_round(batch: Any, phases: int, expected: int | None) -> None:
     if not isinstance(batch, RoundBatch):
         raise InvalidTypeError(
             f"training_step got a {type(batch).__name__} instead of a round of cohorts: train with a "
-            "FederatedDataModule, e.g. FederatedDataModule.from_datasets(train=[one data set a client])."
+            "FederatedDataModule in place of a DataLoader, e.g. "
+            "FederatedDataModule.from_datasets(train=[one data set a client])."
         )
     due = batch.index if expected is None else expected
     if (batch.index, batch.phases) != (due, phases):

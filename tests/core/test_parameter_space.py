@@ -216,6 +216,16 @@ def test_a_second_name_of_tied_parameters_is_said_to_be_one():
     assert ParameterSpace(net, personal_parameters=("a.weight",)).personal.names == ("a.weight",)
 
 
+@pytest.mark.parametrize("argument", ["max_parameters", "personal_parameters"])
+def test_a_prefix_of_frozen_parameters_alone_is_said_to_be_one(argument):
+    net = nn.ModuleDict({"a": nn.Linear(3, 3), "b": nn.Linear(3, 3)})
+    net["a"].requires_grad_(False)
+    with pytest.raises(ValueError, match=rf"{argument}: 'a' names frozen parameters alone, such as 'a\.weight'.*thaw"):
+        ParameterSpace(net, **{argument: ("a",)})
+    net["a"].bias.requires_grad_(True)
+    ParameterSpace(net, personal_parameters=("a",))
+
+
 def test_what_was_replaced_is_named():
     net = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     space = ParameterSpace(net)
