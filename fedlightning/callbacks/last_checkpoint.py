@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import time
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from fedlightning.callbacks.run_folder import run_folder
+from fedlightning.core.interrupts import deferred_interrupts
 from fedlightning.core.validation import require
 
 
@@ -19,7 +23,8 @@ class LastCheckpoint(Checkpoint):
     """Saves ``last.ckpt`` every half minute, and when training ends.
 
     A run that is killed loses half a minute at most. Resumed from ``last.ckpt`` it ends with the same bits as an
-    uninterrupted run. Lightning's own default saves after validation or at the end of an epoch only.
+    uninterrupted run. Lightning's own default saves after validation or at the end of an epoch only. Ctrl-C lets the
+    current round end, because in the middle of its end nothing can be saved; pressed again, it stops at once.
 
     Args:
         folder: Where to save; null for ``checkpoints`` in the folder of the run.
@@ -32,6 +37,8 @@ class LastCheckpoint(Checkpoint):
         require(self, "every_n_seconds", at_least=0.0)
         self._saved_at = 0.0
         self._ended_at: int | None = None
+        self._deferral = ExitStack()
+        self._presses: Callable[[], int] = int
         self.dirpath: str | None = folder
 
     @property
@@ -46,9 +53,19 @@ class LastCheckpoint(Checkpoint):
             self.dirpath = str(trainer.strategy.broadcast(str(chosen)))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start the clock."""
+        """Start the clock, and hold Ctrl-C back from here on, unless somebody else handles it."""
         self._saved_at = time.monotonic()
         self._ended_at = None
+        if trainer.world_size == 1 and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            self._presses = self._deferral.enter_context(deferred_interrupts())
+
+    def on_train_batch_start(self, *args: Any) -> None:
+        """Stop before the round if Ctrl-C was pressed."""
+        self._stop_if_pressed()
+
+    def on_validation_batch_start(self, *args: Any) -> None:
+        """Stop before a batch of the validation if Ctrl-C was pressed."""
+        self._stop_if_pressed()
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -75,6 +92,7 @@ class LastCheckpoint(Checkpoint):
         """
         if self._ended_at != trainer.global_step:
             self._save(trainer)
+        self._end_deferral()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Save what was trained before the user stopped the run; an unfinished round is repeated on resume.
@@ -82,6 +100,26 @@ class LastCheckpoint(Checkpoint):
         Nothing is saved between the end of a round and the end of Lightning's bookkeeping for it; the user is told what
         to go on from then.
         """
+        try:
+            self._save_where_it_stopped(trainer, pl_module, exception)
+        finally:
+            self._end_deferral()
+
+    def _stop_if_pressed(self) -> None:
+        if self._presses():
+            raise KeyboardInterrupt
+
+    def _end_deferral(self) -> None:
+        """Let Ctrl-C strike again, unless Lightning ignores it, as it does while it ends an interrupted run."""
+        if self._presses is int:
+            return
+        ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        self._deferral.close()
+        self._presses = int
+        if ignored:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def _save_where_it_stopped(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         stopped = isinstance(exception, KeyboardInterrupt | SIGTERMException)
         if not (stopped and trainer.state.fn == "fit" and trainer.world_size == 1 and trainer.global_step):
             return

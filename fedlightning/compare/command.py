@@ -24,12 +24,12 @@ from fedlightning.compare.arguments import Mode, Report
 from fedlightning.compare.best_round import require_choice
 from fedlightning.compare.goal import Goal, mode_of
 from fedlightning.compare.grid import Values, best_points, grid_points, grid_table, label, parse_grid
-from fedlightning.compare.interrupts import deferred_interrupts, interrupts_held
 from fedlightning.compare.loggers import open_groups, where
 from fedlightning.compare.plan import Plan, algorithm_arguments, file_name, parse_algorithms
 from fedlightning.compare.results import VIRTUAL, caption, collect, markdown_table, require_axes, write_csv
 from fedlightning.compare.run import Prepared, Run, execute, hyper_parameters, prepare
 from fedlightning.core.errors import InvalidValueError, UsageError
+from fedlightning.core.interrupts import deferred_interrupts, interrupts_held
 from fedlightning.core.requirements import imported
 from fedlightning.oracle.threads import set_threads
 from fedlightning.plotting.comparison import comparison_figure

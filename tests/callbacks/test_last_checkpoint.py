@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
 from contextlib import nullcontext
 
 import pytest
@@ -106,17 +108,17 @@ class Interrupted(Line):
     where = ""
 
     def objective(self, batch):
-        self._stop("objective", self._trainer is not None)
+        self.stop("objective", self._trainer is not None)
         return super().objective(batch)
 
     def on_before_optimizer_step(self, optimizer):
-        self._stop("move", True)
+        self.stop("move", True)
 
     def lr_schedulers(self):
-        self._stop("moved", True)
+        self.stop("moved", True)
         return super().lr_schedulers()
 
-    def _stop(self, here, trained):
+    def stop(self, here, trained):
         if trained and here == self.where and self.trainer.global_step >= 2 and self.trainer.state.fn == "fit":
             self.where = ""
             raise KeyboardInterrupt
@@ -146,6 +148,58 @@ def test_interrupts_save_whole_rounds_only(where, saved, algorithm, tmp_path):
     assert last.is_file() == saved
     if saved:
         resumed, _ = fit(tmp_path / "stopped", resume=last)
+        for name, value in whole.state_dict().items():
+            assert torch.equal(resumed.state_dict()[name], value), name
+
+
+class Pressed(Interrupted):
+    """Ctrl-C is pressed in round 3, once or twice."""
+
+    presses = 1
+
+    def stop(self, here, trained):
+        try:
+            super().stop(here, trained)
+        except KeyboardInterrupt:
+            for _ in range(self.presses):
+                os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("presses", [1, 2])
+@pytest.mark.parametrize("where", ["objective", "move", "moved"])
+def test_ctrl_c_lets_the_round_end_and_strikes_the_second_time(where, presses, tmp_path, caplog):
+    def fit(task, folder, resume=None):
+        last = LastCheckpoint(str(folder), every_n_seconds=1e9)
+        trainer(tmp_path, max_steps=6, enable_checkpointing=True, callbacks=[last]).fit(
+            task, regression_data(), ckpt_path=resume
+        )
+        return task
+
+    def made(**values):
+        torch.manual_seed(0)
+        task = Pressed(FedMM(0.05), oracle=Sequential())
+        vars(task).update(values)
+        return task
+
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        whole = fit(made(), tmp_path / "whole")
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        caplog.set_level(logging.INFO, "lightning.pytorch.utilities.rank_zero")
+        with pytest.raises(SystemExit):
+            fit(made(where=where, presses=presses), tmp_path / "stopped")
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    torn = presses == 2 and where != "objective"
+    said = (
+        "Stopped at the end of a round"
+        if torn
+        else f"Stopped after round {3 if presses == 1 and where != 'moved' else 2}. Go on"
+    )
+    assert said in caplog.text
+    if not torn:
+        resumed = fit(made(), tmp_path / "stopped", tmp_path / "stopped" / "last.ckpt")
         for name, value in whole.state_dict().items():
             assert torch.equal(resumed.state_dict()[name], value), name
 

@@ -15,75 +15,8 @@ import pytest
 
 from fedlightning.cli import main
 from fedlightning.compare import compare
-from fedlightning.compare.interrupts import NOTICE, deferred_interrupts
 from tests.support.comparisons import SADDLE, SMALL, arguments, command_line, table
 from tests.support.paths import ROOT
-
-
-def ctrl_c():
-    os.kill(os.getpid(), signal.SIGINT)
-
-
-def test_the_first_interrupt_is_remembered_and_announced(capfd):
-    before = signal.getsignal(signal.SIGINT)
-    with deferred_interrupts() as interrupted:
-        assert not interrupted()
-        ctrl_c()
-        assert interrupted()
-    assert capfd.readouterr().err == NOTICE.decode()
-    assert signal.getsignal(signal.SIGINT) is before
-
-
-def test_nobody_needs_to_read_the_announcement(monkeypatch):
-    """In ``... 2>&1 | tee log`` the reader gets the signal, too, and is gone first."""
-    reading, writing = os.pipe()
-    os.close(reading)
-    with os.fdopen(writing, "w") as closed:
-        monkeypatch.setattr(sys, "__stderr__", closed)
-        with deferred_interrupts() as interrupted:
-            ctrl_c()
-            assert interrupted() == 1
-
-
-def test_an_ignored_interrupt_stays_ignored():
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        with deferred_interrupts() as interrupted:
-            ctrl_c()
-            assert not interrupted()
-        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def test_presses_are_counted_where_somebody_asks_for_more():
-    with deferred_interrupts(raising=False) as presses:
-        ctrl_c()
-        ctrl_c()
-        assert presses() == 2
-
-
-def test_the_second_interrupt_strikes_at_once():
-    before = signal.getsignal(signal.SIGINT)
-    with deferred_interrupts():
-        ctrl_c()
-        with pytest.raises(KeyboardInterrupt):
-            ctrl_c()
-    assert signal.getsignal(signal.SIGINT) is before
-
-
-def test_other_threads_go_without():
-    asked = []
-
-    def ask():
-        with deferred_interrupts() as interrupted:
-            asked.append(interrupted())
-
-    thread = threading.Thread(target=ask)
-    thread.start()
-    thread.join()
-    assert asked == [0]
-
 
 SLOW = '''
 import os, time
@@ -279,7 +212,7 @@ def test_the_second_interrupt_does_not_wait_for_the_round_of_a_single_run(slow, 
         while not list(Path().glob("begun-*")):
             time.sleep(0.05)
         for _ in range(2):
-            ctrl_c()
+            os.kill(os.getpid(), signal.SIGINT)
             time.sleep(0.3)
 
     fingers = threading.Thread(target=press_twice)

@@ -1,4 +1,4 @@
-"""Handling of Ctrl-C in a comparison: runs stop between two rounds, never in the middle of something."""
+"""Handling of Ctrl-C where runs stop between two rounds, never in the middle of something."""
 
 from __future__ import annotations
 
