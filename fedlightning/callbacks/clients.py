@@ -93,6 +93,7 @@ class EvaluateClients(Callback):
                 log_over_clients(trainer, pl_module, name, values, self.percentiles)
             else:
                 log_over_samples(pl_module, name, values)
+        session.reported = pl_module.evaluated_models
 
     on_test_start = on_validation_start
     on_test_batch_start = on_validation_batch_start

@@ -131,6 +131,8 @@ class GuardedModule(LightningModule):
         if self.evaluation_session.hears(name, value, *args, **kwargs):
             return
         trainer: Any = self._trainer
+        if name != "step" and trainer is not None and (trainer.validating or trainer.testing):
+            self.evaluation_session.warn_if_mixed(name)
         if name != "step" and trainer is not None and trainer.training and not trainer.barebones:
             given = inspect.signature(LightningModule.log).bind(self, name, value, *args, **kwargs).arguments
             is_logged = given.get("logger") is not False

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from lightning.pytorch.utilities import rank_zero_warn
+
 from fedlightning.core.errors import UsageError
 from fedlightning.federation.protocol import ClientValues, EvaluationAnswer, EvaluationRequest, Moment, Precision
 from fedlightning.tasks.client_evaluation import ClientEvaluation
@@ -25,6 +27,7 @@ class EvaluationSession:
 
     Attributes:
         found: What the clients of all processes measured in the last evaluation client by client, by metric.
+        reported: Models whose values the evaluation that ends has reported; empty before.
     """
 
     def __init__(self, task: FederatedLightningModule) -> None:
@@ -34,6 +37,7 @@ class EvaluationSession:
         self._evaluation: ClientEvaluation | None = None
         self._shows_a_client = False
         self.found: dict[str, ClientValues] = {}
+        self.reported: tuple[str, ...] = ()
 
     @property
     def evaluation(self) -> ClientEvaluation | None:
@@ -49,6 +53,7 @@ class EvaluationSession:
         """End the evaluation that runs, if one does, and drop what was prepared for it."""
         self._evaluation = None
         self.found = {}
+        self.reported = ()
         self._side_by_side.forget_models()
 
     def close(self) -> None:
@@ -80,6 +85,15 @@ class EvaluationSession:
             Whether a client is measured; otherwise the value is Lightning's to log.
         """
         return self._evaluation is not None and self._evaluation.hears(name, value, *args, **options)
+
+    def warn_if_mixed(self, name: str) -> None:
+        """Warn of a value that is logged when clients' own models and the global one have both been evaluated."""
+        if len(self.reported) > 1:
+            rank_zero_warn(
+                f"'{name}' is logged at the end of an evaluation of clients' own models and of the global one. What "
+                "steps gathered for it is of both. Log it in the step, which tells them apart: the mean over clients "
+                f"as '{name}', the global model's beside it."
+            )
 
     def takes_over(self, stage: str, batch: Any) -> bool:
         """Evaluate a batch of several clients side by side.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import ClassVar
 
 import pytest
@@ -283,6 +284,32 @@ def test_users_validation_runs_once_a_client():
     torch.testing.assert_close(logged["val_loss_max"], losses.max())
     assert "val_loss_worst" not in logged
     assert model.offset.item() == 0.0
+
+
+class Gathers(OwnLine):
+    """Adds up what its steps find, as many modules do, and logs it at the end."""
+
+    def validation_step(self, batch, batch_idx):
+        super().validation_step(batch, batch_idx)
+        self.total = getattr(self, "total", 0.0) + self.offset.item()
+
+    def on_validation_epoch_end(self):
+        super().on_validation_epoch_end()
+        self.log("val_total", self.total)
+
+
+MIXED = "'val_total' is logged at the end of an evaluation of clients' own models and of the global one"
+
+
+def test_what_steps_gather_of_own_and_global_models_is_not_mixed_without_a_word():
+    fit = partial(fitted, Gathers(Ditto(0.05, lam=0.1)), own_data())
+    with pytest.warns(UserWarning, match=MIXED):
+        fit()
+
+
+@pytest.mark.filterwarnings(f"error:{MIXED}")
+def test_what_steps_gather_of_one_kind_of_model_needs_no_word():
+    assert "val_total" in fitted(Gathers(FedAvg(0.05)), own_data()).callback_metrics
 
 
 def test_prediction_as_one_client_and_as_everyone():
