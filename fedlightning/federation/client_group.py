@@ -21,6 +21,7 @@ from fedlightning.federation.client_states import Before, StatesByField
 from fedlightning.federation.client_table import ClientTable
 from fedlightning.federation.client_update import copied, updated
 from fedlightning.federation.cohort import Chunk, Cohort
+from fedlightning.federation.decay import warn_of_decay
 from fedlightning.federation.oracle_selection import OracleSelection
 from fedlightning.federation.passage import Passage
 from fedlightning.federation.protocol import Answer, Request, Stamp
@@ -113,7 +114,9 @@ class ClientGroup:
         self.has_joined = True
         numbers = table.start_personal
         free = torch.cuda.mem_get_info(numbers.device)[0] if numbers.device.type == "cuda" else None
-        dim = table.space.shared.dim + table.space.personal.dim
+        shared = table.space.shared
+        warn_of_decay(self.objective.name, table.algorithm, look.without_gradient, read(shared, table.task), shared)
+        dim = shared.dim + table.space.personal.dim
         return Cost(dim, numbers.element_size(), look.activation_bytes, free), look.loss
 
     def look_again(self, chunk: Chunk, request: Request) -> None:

@@ -230,6 +230,19 @@ def bound_optimizer(
     return optimizer
 
 
+def step_at_rest(optimizer: OptimizerCallable | LocalOptimizer, z: Tensor) -> Tensor:
+    """Return how far a first step moves parameters of 1 whose gradient is zero, ``[d]``, as weight decay does.
+
+    Args:
+        optimizer: Bound to the task's parameters.
+        z: Shared parameters, ``[d]``; gives shape, dtype and device.
+    """
+    start, zeros = torch.ones_like(z)[None], torch.zeros_like(z)[None]
+    if isinstance(optimizer, LocalOptimizer):
+        return optimizer.move(start, zeros, optimizer.start(start))[0][0]
+    return (start - _trial(optimizer, start, zeros[None]))[0]
+
+
 TRIAL_STEPS = 24
 """Number of steps in the trial, as some optimizers mix coordinates only after a while."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -45,6 +45,7 @@ class Look:
             tensors below a ``vmap`` of the forward pass alone do not.
         alone: Why clients must be computed one by one; None if they need not be.
         rewritten: Names of attributes that every evaluation writes anew, and none reads before.
+        without_gradient: Names of the shared parameters that the loss does not depend on.
     """
 
     buffers: tuple[str, ...]
@@ -56,6 +57,7 @@ class Look:
     hooks_tensors: bool
     alone: str | None
     rewritten: frozenset[str] = frozenset()
+    without_gradient: tuple[str, ...] = ()
 
     @classmethod
     def at(cls, objective: Objective, z: Tensor, personal: Tensor, data: Any) -> Look:
@@ -83,7 +85,7 @@ class Look:
             state, here = torch.get_rng_state(), generator_state(z.device)
             once = map_tensors(torch.clone, data)
             batch, drawn = versions(once), python_state()
-            loss, after, size = _evaluated(objective, z, personal, buffers, once, watch)
+            loss, after, size, without_gradient = _evaluated(objective, z, personal, buffers, once, watch)
             draws = not torch.equal(here, generator_state(z.device))
             made = _buffers(task)
             changes_batch, draws_in_python = versions(once) != batch, python_state() != drawn
@@ -115,6 +117,7 @@ class Look:
             hooks.registered,
             _why_alone(objective.name, task, attribute, watch.frozen_written, draws_in_python, watch.are_hidden),
             rewritten,
+            without_gradient,
         )
 
 
@@ -132,8 +135,8 @@ class _Hooks(TorchFunctionMode):
 
 def _evaluated(
     objective: Objective, z: Tensor, own_block: Tensor, buffers: Named, data: Any, watch: ParameterWatch
-) -> tuple[float, dict[str, Tensor], int]:
-    """Evaluate the objective, and return the loss, the new buffers and the bytes that autograd keeps."""
+) -> tuple[float, dict[str, Tensor], int, tuple[str, ...]]:
+    """Evaluate the objective: the loss, the new buffers, the bytes that autograd keeps, parameters without gradient."""
     space = objective.space
     shared, personal = (
         {name: view.detach().to(objective.dtype, copy=True) for name, view in views.items()}
@@ -171,7 +174,9 @@ def _evaluated(
     else:
         size = _GUESS * sum(t.numel() * t.element_size() for t in (*shared.values(), *flatten(data)[0]))
     watch.compare()
-    return float(loss.detach()), dict(zip(objective.space.buffers.names, after, strict=True)), size
+    reached = {id(variable) for node in _graph_of(loss) if (variable := getattr(node, "variable", None)) is not None}
+    without_gradient = tuple(name for name, parameter in shared.items() if id(parameter) not in reached)
+    return float(loss.detach()), dict(zip(objective.space.buffers.names, after, strict=True)), size, without_gradient
 
 
 def _observed(evaluate: Callable[..., _Result], watch: ParameterWatch, hooks: AbstractContextManager[Any]) -> _Result:
@@ -243,16 +248,19 @@ def _equal(one: Tensor | None, other: Tensor) -> bool:
 
 def _differentiate_own_functions(loss: Tensor, points: list[Tensor]) -> None:
     """Run the backward pass if the user has written part of it, so that what it remembers is found, too."""
+    if any(isinstance(node, BackwardCFunction) for node in _graph_of(loss)):
+        torch.autograd.grad(loss, points, allow_unused=True, retain_graph=True)
+
+
+def _graph_of(loss: Tensor) -> Iterator[Any]:
+    """Yield the operations that the backward pass would go through, each once."""
     waiting, seen = [loss.grad_fn], set()
     while waiting:
         node = waiting.pop()
-        if node is None or node in seen:
-            continue
-        if isinstance(node, BackwardCFunction):
-            torch.autograd.grad(loss, points, allow_unused=True, retain_graph=True)
-            return
-        seen.add(node)
-        waiting += [following for following, _ in node.next_functions]
+        if node is not None and node not in seen:
+            seen.add(node)
+            yield node
+            waiting += [following for following, _ in node.next_functions]
 
 
 def _require_same_kind(name: str, before: Tensor, after: Tensor) -> None:
