@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 from functools import cache
-from pathlib import Path
 
 import matplotlib
 import pytest
@@ -23,9 +22,19 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # so does a shell for wha
     signal.signal(signal.SIGINT, signal.default_int_handler)
 gc.disable()  # until the tests are collected: modules and tests are no garbage, and to look through them takes seconds
 registry.entry_points = cache(registry.entry_points)  # every Trainer reads files of all installed packages otherwise
-MEMORY = Path("/dev/shm")
-if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 2**30:  # a disk takes a tenth of the suite's time
-    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
+
+def _takes_tests(folder):
+    """Whether tests may write to a folder: there is room, and programs that they make there can be started."""
+    return (
+        os.access(folder, os.W_OK)
+        and shutil.disk_usage(folder).free > 2**30
+        and not os.statvfs(folder).f_flag & os.ST_NOEXEC
+    )
+
+
+if _takes_tests("/dev/shm"):  # a disk takes a tenth of the suite's time
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", "/dev/shm")
 os.environ["JSONARGPARSE_DEPRECATION_WARNINGS"] = "off"  # Lightning calls what jsonargparse has deprecated
 
 
