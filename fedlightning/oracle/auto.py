@@ -52,7 +52,7 @@ MOST_TOGETHER, SOME_TOGETHER = 32, 4
 :data:`LONG`. The first of them meet clients' points that have left the caches."""
 
 LONG = 0.5
-"""Seconds that steps take in sum where they are few."""
+"""Seconds that steps take in sum where they are few, and up to which a first step is timed once more."""
 
 WORTH_MORE_CLIENTS = 0.98
 """Larger chunks must save a little of the time, for the memory that they take; fewer chunks also cost less to begin."""
@@ -296,7 +296,7 @@ class Auto(ClientBatching):
             return _seconds(operator, w)[0]
 
         first = begin()
-        if first < 2 * ENOUGH:  # a later round's first step is compared with what is kept of the recording
+        if first < LONG:  # a later round's first step is compared with what is kept of the recording
             evaluate = oracle.evaluator(objective, calls)
             first = begin()
         found: list[tuple[float, float]] = []  # the shortest time of a kind, and how much it counts
