@@ -21,7 +21,7 @@ from fedlightning.oracle.lone_layers import LoneLayers
 from fedlightning.oracle.objective import Named, Objective, ObjectiveError, begins_to_write
 from fedlightning.oracle.randomness import generator_state, python_generators_restored, python_state
 from fedlightning.oracle.side_effects import Memory, hooked_module, undone, versions
-from fedlightning.oracle.watch import ParameterWatch
+from fedlightning.oracle.watch import ParameterWatch, reads_late
 
 _Result = TypeVar("_Result")
 
@@ -101,8 +101,8 @@ class Look:
             rewritten = frozenset(() if fresh is None else memory.changes())
             if late is not None and fresh is not None:
                 attribute = attribute or changed(late, fresh)
-        watch.require_present(objective.name)
         changed_buffers = {name: new for name, new in after.items() if _written(buffers[name], new)}
+        watch.require_present(objective.name, changed_buffers)
         for name, new in changed_buffers.items():
             _require_same_kind(name, buffers[name], new)
             _require_real(name, buffers[name])
@@ -159,8 +159,9 @@ def _evaluated(
             for context in (torch.enable_grad(), objective.autocast(), LoneLayers(on_cpu), *observers):
                 contexts.enter_context(context)
             loss, _, after = objective(shared, personal, buffers, data)
-            if observers:
-                _differentiate_own_functions(loss, list(shared.values()))
+            if observers and (not watch.has_gone_back or _has_own_functions(loss)) and loss.requires_grad:
+                with watch.going_back():
+                    torch.autograd.grad(loss, list(shared.values()), allow_unused=True, retain_graph=True)
         return loss, after
 
     try:
@@ -174,6 +175,8 @@ def _evaluated(
     else:
         size = _GUESS * sum(t.numel() * t.element_size() for t in (*shared.values(), *flatten(data)[0]))
     watch.compare()
+    if any(type(node).__name__ == "CheckpointFunctionBackward" for node in _graph_of(loss)):
+        raise reads_late(objective.name, "parameters")
     reached = {id(variable) for node in _graph_of(loss) if (variable := getattr(node, "variable", None)) is not None}
     without_gradient = tuple(name for name, parameter in shared.items() if id(parameter) not in reached)
     return float(loss.detach()), dict(zip(objective.space.buffers.names, after, strict=True)), size, without_gradient
@@ -246,10 +249,9 @@ def _equal(one: Tensor | None, other: Tensor) -> bool:
     return one is not None and torch.equal(one.to_dense(), other.to_dense())
 
 
-def _differentiate_own_functions(loss: Tensor, points: list[Tensor]) -> None:
-    """Run the backward pass if the user has written part of it, so that what it remembers is found, too."""
-    if any(isinstance(node, BackwardCFunction) for node in _graph_of(loss)):
-        torch.autograd.grad(loss, points, allow_unused=True, retain_graph=True)
+def _has_own_functions(loss: Tensor) -> bool:
+    """Return whether the user has written part of the backward pass, which may remember something."""
+    return any(isinstance(node, BackwardCFunction) for node in _graph_of(loss))
 
 
 def _graph_of(loss: Tensor) -> Iterator[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedlightning.core.errors import InvalidValueError
-from fedlightning.oracle.objective import Named, writes_into
+from fedlightning.oracle.objective import Named, ObjectiveError, writes_into
 from fedlightning.oracle.randomness import is_random
 
 
@@ -24,6 +24,7 @@ class ParameterWatch(TorchDispatchMode):
     Attributes:
         draws: Whether random numbers were drawn.
         are_hidden: Whether operations are inside one that compiles them by itself (``torch.cond``).
+        has_gone_back: Whether a backward pass has been watched.
     """
 
     def __init__(self, task: nn.Module) -> None:
@@ -37,16 +38,29 @@ class ParameterWatch(TorchDispatchMode):
         self._parameters = parameters
         self._names = _by_place(parameters)
         owners = ((name, _owner(b, self._own)) for name, b in task.named_buffers() if _has_place(b))
+        self._buffers = _by_place({name: b for name, b in task.named_buffers() if _has_place(b)})
         self._shared_with = next(((name, owner) for name, owner in owners if owner is not None), None)
         self._written: dict[str, bool] = {}  # and whether an embedding renormalised it as its table
         self._read: str | None = None
+        self._goes_back = False
+        self.has_gone_back = False
+        self._read_late: set[str] = set()
         self._before: dict[str, Tensor] = {}
         self._followed: list[tuple[str, Tensor, int, Tensor]] = []
 
     @property
     def frozen_written(self) -> str | None:
-        """The name of a frozen parameter that was written into; None if there is none."""
+        """The name of a frozen table whose rows an embedding has renormalised; None if there is none."""
         return next((name for name in self._written if name in self._frozen), None)
+
+    @contextmanager
+    def going_back(self) -> Iterator[None]:
+        """Note what a backward pass reads of the task, whose own tensors are in their places again by then."""
+        self._goes_back = self.has_gone_back = True
+        try:
+            yield
+        finally:
+            self._goes_back = False
 
     def follow(self, parameters: Named) -> None:
         """Note writes into the parameters of an evaluation as well, until :meth:`compare`."""
@@ -83,19 +97,30 @@ class ParameterWatch(TorchDispatchMode):
                 if name in self._before:
                     p.data.copy_(self._before[name])
 
-    def require_present(self, name: str) -> None:
-        """Make sure that the objective takes parameters from the task's attributes, and changes none that is trained.
+    def require_present(self, name: str, changed_buffers: Collection[str] = ()) -> None:
+        """Make sure that the objective takes parameters from the task's attributes, and changes none.
 
         Args:
             name: Class of the task, for messages.
+            changed_buffers: Names of the buffers that it changes.
 
         Raises:
-            ObjectiveError: If it writes into a trained parameter.
+            ObjectiveError: If it writes into a parameter, or reads one in the backward pass.
             ValueError: If it reads one past the attributes, or a buffer is another name for one.
         """
         moved = next((each for each in self._written if each not in self._frozen), None)
         if moved is not None:
             raise writes_into(name, moved, by_embedding=self._written[moved])
+        walks = next((each for each, by_embedding in self._written.items() if not by_embedding), None)
+        if walks is not None:
+            raise ObjectiveError(
+                f"{name}.objective writes into the frozen parameter '{walks}', which all clients share: each would go "
+                "on from what the one before has made of it. Keep it as a buffer (register_buffer), of which every "
+                "client has a value of its own, and the server their mean."
+            )
+        late = sorted(each for each in self._read_late if each in self._parameters or each in changed_buffers)
+        if late:
+            raise reads_late(name, f"'{late[0]}'")
         if self._shared_with is not None:
             buffer, parameter = self._shared_with
             raise InvalidValueError(
@@ -115,7 +140,11 @@ class ParameterWatch(TorchDispatchMode):
         kwargs = kwargs or {}
         self.draws = self.draws or is_random(func, args, kwargs)
         for tensor in _tensors((*args, *kwargs.values())):
-            self._read = _owner(tensor, self._own) or self._read
+            owner = _owner(tensor, self._own)
+            if self._goes_back:
+                self._read_late.update(each for each in (owner, _owner(tensor, self._buffers)) if each is not None)
+            else:
+                self._read = owner or self._read
         if func._schema.is_mutable:
             for argument, value in zip(func._schema.arguments, args, strict=False):
                 self._note(argument, value, func)
@@ -133,6 +162,16 @@ class ParameterWatch(TorchDispatchMode):
             if name in self._frozen and name not in self._before:
                 self._before[name] = self._frozen[name].data.clone()
             self._written.setdefault(name, func is torch.ops.aten.embedding_renorm_.default)
+
+
+def reads_late(name: str, what: str) -> ObjectiveError:
+    """Return the error of an objective that reads the task's tensors when a client's are in their places no more."""
+    return ObjectiveError(
+        f"{name}.objective reads {what} in the backward pass, as activation checkpointing (torch.utils.checkpoint) and "
+        "hooks on tensors do. The task holds its own values again by then, not the client's, and gradients would be "
+        "wrong. Leave checkpointing out: chunk_size of Vectorized, or Sequential, limits memory. Compute what a hook "
+        "needs in the forward pass."
+    )
 
 
 _Places = dict[int, list[tuple[int, int, str]]]

@@ -1,18 +1,17 @@
-"""Parameters are read from the task's attributes, and frozen ones that an objective writes are put back."""
+"""Parameters are read from the task's attributes, in the forward pass, and none is written."""
 
 from __future__ import annotations
-
-import logging
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
-from fedlightning import FederatedLightningModule
+from fedlightning import FederatedDataModule, FederatedLightningModule
 from fedlightning.algorithms import FedAvg
-from fedlightning.oracle import Sequential, Vectorized
-from tests.support.small import fitted, regression_data
+from fedlightning.oracle import ObjectiveError, Sequential, Vectorized
+from tests.support.small import clients, fitted, regression_data
 
 
 class Cached(FederatedLightningModule):
@@ -89,26 +88,92 @@ def moved(slow, fast):
     slow.data.mul_(0.9)
 
 
+@pytest.mark.parametrize("oracle", [Sequential(), Vectorized(), None])
 @pytest.mark.parametrize("follow", [replaced, moved])
-def test_a_frozen_parameter_written_past_autograd_is_written_client_by_client(follow, caplog):
-    caplog.set_level(logging.INFO)
-    ends = []
-    for oracle in (Sequential(), Vectorized(), None):
-        torch.manual_seed(0)
-        task = Teacher(follow, oracle=oracle)
-        fitted(task, regression_data(local_steps=25))
-        ends.append((task.net.weight.detach(), task.teacher.weight.detach()))
-    for net, teacher in ends[1:]:
-        torch.testing.assert_close(net, ends[0][0])
-        torch.testing.assert_close(teacher, ends[0][1])
-    assert "frozen parameter 'teacher.weight', which all clients share" in caplog.text
-
-
-def test_the_look_leaves_frozen_parameters_as_they_were():
-    task = Teacher(moved, oracle=Sequential())
+def test_a_frozen_parameter_that_would_walk_from_client_to_client_is_refused(follow, oracle):
+    task = Teacher(follow, oracle=oracle)
     before = task.teacher.weight.clone()
-    fitted(task, regression_data(local_steps=1), max_steps=1)
-    torch.testing.assert_close(task.teacher.weight, before * 0.9**4)  # four clients, and nothing for the look
+    with pytest.raises(ObjectiveError, match=r"writes into the frozen parameter 'teacher.weight'.*register_buffer"):
+        fitted(task, regression_data(local_steps=1), max_steps=1)
+    assert torch.equal(task.teacher.weight, before)  # the look has put it back
+
+
+class BufferedTeacher(FederatedLightningModule):
+    """Follows its network by a buffer, as the refusal says."""
+
+    def __init__(self):
+        super().__init__(FedAvg(0.05), oracle=Sequential())
+        self.net = nn.Linear(6, 1)
+        self.register_buffer("slow", torch.zeros(1, 6))
+
+    def objective(self, batch):
+        x, y = batch
+        with torch.no_grad():
+            self.slow.mul_(0.9).add_(self.net.weight, alpha=0.1)
+        answer = self.net(x)
+        return F.mse_loss(answer.squeeze(1), y) + F.mse_loss(answer, F.linear(x, self.slow))
+
+
+def test_a_teacher_in_a_buffer_is_every_clients_own():
+    ends = []
+    for order in ((0, 1, 2, 3), (3, 1, 2, 0)):
+        torch.manual_seed(0)
+        task, data = BufferedTeacher(), clients(sizes=(12,))
+        fitted(task, FederatedDataModule.from_datasets([data[i] for i in order], batch_size=None, local_steps=3))
+        ends.append(torch.cat([task.net.weight.detach(), task.slow]))
+    torch.testing.assert_close(*ends)
+
+
+def checkpointed(task, x):
+    return checkpoint(task.body, x, use_reentrant=False)
+
+
+def checkpointed_by_itself(task, x):
+    return checkpoint(task.body, x.clone().requires_grad_(), use_reentrant=True)
+
+
+def hooked_on_a_parameter(task, x):
+    hidden = task.body(x)
+    if hidden.requires_grad:
+        hidden.register_hook(lambda g: g * (1 + task.body.weight.detach().norm()))
+    return hidden
+
+
+def hooked_on_a_buffer(task, x):
+    task.count += 0.5
+    hidden = task.body(x)
+    if hidden.requires_grad:
+        hidden.register_hook(lambda g: g * task.count)
+    return hidden
+
+
+class Late(FederatedLightningModule):
+    """Reads in the backward pass what a function of the task and a batch says."""
+
+    def __init__(self, hidden, oracle):
+        super().__init__(FedAvg(0.05), oracle=oracle)
+        self.body, self.head = nn.Linear(6, 4), nn.Linear(4, 1)
+        self.register_buffer("count", torch.ones(()))
+        self.hidden = hidden
+
+    def objective(self, batch):
+        x, y = batch
+        return F.mse_loss(self.head(torch.tanh(self.hidden(self, x))).squeeze(1), y)
+
+
+@pytest.mark.parametrize("oracle", [Sequential(), Vectorized(), None])
+@pytest.mark.parametrize(
+    ("hidden", "what"),
+    [
+        (checkpointed, "'body.(weight|bias)'"),
+        (checkpointed_by_itself, "parameters"),
+        (hooked_on_a_parameter, "'body.weight'"),
+        (hooked_on_a_buffer, "'count'"),
+    ],
+)
+def test_what_the_backward_pass_would_read_of_the_task_is_refused(hidden, what, oracle):
+    with pytest.raises(ObjectiveError, match=f"reads {what} in the backward pass"):
+        fitted(Late(hidden, oracle), max_steps=1)
 
 
 def test_writes_past_autograd_that_begin_late_are_right_or_refused():
