@@ -388,4 +388,10 @@ def _match(
                     "Leave it out, or thaw them with requires_grad_(True)."
                 )
         found |= names_under(prefix, parameters, argument)
+    for prefix in prefixes:
+        if other := next((name for name in tied if is_under(name, prefix) and tied[name] not in found), None):
+            raise InvalidValueError(
+                f"{argument}: '{other}' under '{prefix}' is tied to '{tied[other]}', which no prefix names, so it "
+                "would be left out. Give that name, too."
+            )
     return found

@@ -25,10 +25,16 @@ class Turn:
     Attributes:
         scheduler: A scheduler of torch.
         every: Number of rounds between its steps.
+        epoch: Rounds after which they are counted anew; None for never.
     """
 
     scheduler: Any
     every: int = 1
+    epoch: int | None = None
+
+    def is_due(self, done: int) -> bool:
+        """Return whether the scheduler is stepped after so many rounds, at least 1."""
+        return (done if self.epoch is None else (done - 1) % self.epoch + 1) % self.every == 0
 
 
 def options_over_rounds(optimizer: Optimizer, turns: Sequence[Turn]) -> Iterator[list[Options]]:
@@ -48,7 +54,7 @@ def options_over_rounds(optimizer: Optimizer, turns: Sequence[Turn]) -> Iterator
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", r"Detected call of `lr_scheduler\.step\(\)` before", UserWarning)
             for turn in turns:
-                if done % turn.every == 0:
+                if turn.is_due(done):
                     turn.scheduler.step()
 
 

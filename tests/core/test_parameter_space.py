@@ -217,6 +217,17 @@ def test_a_second_name_of_tied_parameters_is_said_to_be_one():
 
 
 @pytest.mark.parametrize("argument", ["max_parameters", "personal_parameters"])
+def test_a_prefix_does_not_leave_out_what_is_tied_elsewhere(argument):
+    net = nn.ModuleDict({"a": nn.Linear(3, 3), "b": nn.Linear(3, 3), "c": nn.Linear(3, 3)})
+    net["b"].weight = net["a"].weight
+    with pytest.raises(ValueError, match=rf"{argument}: 'b.weight' under 'b' is tied to 'a.weight', which no prefix"):
+        ParameterSpace(net, **{argument: ("b",)})
+    space = ParameterSpace(net, **{argument: ("b", "a.weight")})
+    found = space.personal.names or space.shared.names[space.shared.minimised :]
+    assert set(found) == {"a.weight", "b.bias"}
+
+
+@pytest.mark.parametrize("argument", ["max_parameters", "personal_parameters"])
 def test_a_prefix_of_frozen_parameters_alone_is_said_to_be_one(argument):
     net = nn.ModuleDict({"a": nn.Linear(3, 3), "b": nn.Linear(3, 3)})
     net["a"].requires_grad_(False)

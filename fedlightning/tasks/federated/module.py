@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.core.errors import UsageError
 from fedlightning.core.parameter_space import ParameterSpace
+from fedlightning.federation.cohort import RoundBatch
 from fedlightning.federation.protocol import Moment
 from fedlightning.tasks.base import FederatedLightningModule
 from fedlightning.tasks.federated.algorithms import AlgorithmCallable, with_clip, with_open_step_size, with_steps
@@ -22,7 +23,7 @@ from fedlightning.tasks.federated.give_back import GiveBack
 from fedlightning.tasks.federated.hooks import PREFIX, adopt
 from fedlightning.tasks.federated.naming import ModuleNames
 from fedlightning.tasks.federated.node_trainer import NodeTrainer, require_known_at_nodes
-from fedlightning.tasks.federated.optimizers import Configured, require_steps_in_all_blocks, steps_of
+from fedlightning.tasks.federated.optimizers import Configured, Settled, require_steps_in_all_blocks, steps_of
 from fedlightning.tasks.federated.plateau import Plateau, StepOnPlateau
 from fedlightning.tasks.federated.requirements import overrides, require_trainable_by_clients
 from fedlightning.tasks.federated.rounds import ModuleRounds
@@ -112,6 +113,7 @@ class Federated(FederatedLightningModule):
         self.plateau: Plateau | None = None
         self._stored_plateau: Any = None
         self._node_trainer: NodeTrainer | None = None
+        self._settled = Settled()
         self._frozen = FrozenParameters()
         self._clipping = GradientClipping(gradient_clip_val, gradient_clip_algorithm)
         self._step = ModuleStep(module, self)
@@ -181,7 +183,18 @@ class Federated(FederatedLightningModule):
         if self.run.connect is not None:
             require_known_at_nodes(configured, self._clipping, self.module)
         self._step_as(configured)
+        self._settled = Settled.now(self.module, None if self.plateau is not None else configured.optimizer)
         return super().configure_optimizers()
+
+    def training_step(self, batch: RoundBatch, batch_idx: int) -> None:
+        """Carry out one communication round, with steps as the module's optimizer was configured.
+
+        Raises:
+            UsageError: If its options were changed since: clients would not step by them.
+        """
+        self._settled.require_unchanged()
+        super().training_step(batch, batch_idx)
+        self._settled.require_unchanged()
 
     def configure_at_node(self) -> None:
         """Let clients step as the module's optimizer does at a node, which calls this before its first round.

@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from fedlightning.core.errors import InvalidTypeError, InvalidValueError
+from fedlightning.core.errors import InvalidTypeError, InvalidValueError, UsageError
 from fedlightning.core.parameter_space import ParameterSpace, PerBlock
 from fedlightning.core.schedule import Schedule
 from fedlightning.local import SGD, Adam, LocalOptimizer
 from fedlightning.local.descent import OptimizerCallable
+from fedlightning.schedules.stepping import Options, options_of
 from fedlightning.tasks.federated.hooks import PREFIX
 
 _IMPLEMENTATION = {"foreach", "fused", "capturable", "differentiable", "initial_lr"}
@@ -62,7 +63,46 @@ class Configured:
                 f"{name}.configure_optimizers returns a {type(returned).__name__} that holds no torch optimizer: "
                 f"{returned!r}."
             )
+        if optimizers and (optimizers[0]._optimizer_step_pre_hooks or optimizers[0]._optimizer_step_post_hooks):
+            raise InvalidValueError(
+                f"{name}.configure_optimizers returns an optimizer with step hooks, which no round would call: it is "
+                "never stepped, clients' steps are made like it. Clip by the Trainer's gradient_clip_val, constrain "
+                "parameters by a regularizer (fedlightning.proximal)."
+            )
         return cls(optimizers[0] if optimizers else None, tuple(schedulers))
+
+
+@dataclass(frozen=True)
+class Settled:
+    """Holds the options that an optimizer had when a fit began, which clients' steps have throughout.
+
+    Attributes:
+        module: Name of the module whose optimizer it is.
+        optimizer: The optimizer; None if nothing is settled.
+        options: Its options that schedulers set, of each group.
+    """
+
+    module: str = ""
+    optimizer: Optimizer | None = None
+    options: Sequence[Options] = ()
+
+    @classmethod
+    def now(cls, module: Any, optimizer: Optimizer | None) -> Settled:
+        """Note the present options."""
+        return cls(type(module).__name__, optimizer, () if optimizer is None else options_of(optimizer))
+
+    def require_unchanged(self) -> None:
+        """Make sure that the options are those that were noted.
+
+        Raises:
+            UsageError: If they were changed.
+        """
+        if self.optimizer is not None and options_of(self.optimizer) != self.options:
+            raise UsageError(
+                f"{self.module} has changed its optimizer's options during the fit, by a scheduler of its own, in a "
+                "hook or in training_step. Clients' steps would not follow: they are settled when a fit begins. Return "
+                "the scheduler from configure_optimizers, or give the algorithm a schedule of fedlightning.schedules."
+            )
 
 
 def _parts(returned: Any) -> tuple[list[Any], list[Any]]:

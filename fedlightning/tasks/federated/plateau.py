@@ -58,7 +58,7 @@ class Plateau:
                 "{'optimizer': ..., 'lr_scheduler': {'scheduler': ..., 'monitor': 'val_loss'}}."
             )
         self._scheduler = scheduler
-        self._monitor = monitor
+        self.monitor = monitor
         self._strict = strict
         self._frequency = frequency
         self._validations = 0
@@ -81,12 +81,12 @@ class Plateau:
         self._validations += 1
         if self._validations % self._frequency:
             return
-        value = trainer.callback_metrics.get(self._monitor)
+        value = trainer.callback_metrics.get(self.monitor)
         if value is None:
             if self._strict:
                 known = ", ".join(sorted(trainer.callback_metrics))
                 raise UsageError(
-                    f"ReduceLROnPlateau waits for '{self._monitor}', which the validation did not log. There are: "
+                    f"ReduceLROnPlateau waits for '{self.monitor}', which the validation did not log. There are: "
                     f"{known}."
                 )
             return
@@ -123,6 +123,20 @@ class Plateau:
 
 class StepOnPlateau(Callback):
     """Lets a task look at its metric after every validation of a fit, before checkpoints are written."""
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Make sure that there are validations.
+
+        Raises:
+            UsageError: If the fit has none.
+        """
+        task: Any = pl_module
+        batches: Any = trainer.num_val_batches
+        if task.plateau is not None and not sum(batches if isinstance(batches, list) else [batches]):
+            raise UsageError(
+                f"ReduceLROnPlateau waits for {task.plateau.monitor!r} and looks at it after each validation, but this "
+                "fit validates nothing. Give the data module val data, or take a scheduler that waits for nothing."
+            )
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Look at the metric."""

@@ -116,7 +116,9 @@ def _turn(given: Any, epoch: int) -> Turn:
     config = SchedulerConfig.of(given)
     if not isinstance(config.scheduler, LRScheduler):
         raise InvalidTypeError(f"configure_optimizers returns {given!r} as a scheduler: expected one of torch.")
-    return Turn(config.scheduler, config.frequency * (epoch if config.interval == "epoch" else 1))
+    if config.interval == "epoch":
+        return Turn(config.scheduler, config.frequency * epoch)
+    return Turn(config.scheduler, config.frequency, epoch)  # as Lightning counts the batches of an epoch
 
 
 def _over_rounds(values: Sequence[Any], made_by: str) -> Any:

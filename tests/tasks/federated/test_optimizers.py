@@ -123,9 +123,44 @@ class Foreign(Lit):
         return TorchSGD([*self.parameters(), torch.nn.Parameter(torch.zeros(7))], lr=0.1)
 
 
+class Hooked(Lit):
+    def configure_optimizers(self):
+        optimizer = TorchSGD(self.parameters(), lr=0.1)
+        optimizer.register_step_post_hook(lambda *_: None)
+        return optimizer
+
+
+class StepsItsOwnScheduler(Lit):
+    def configure_optimizers(self):
+        optimizer = TorchSGD(self.parameters(), lr=0.1)
+        self.scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.1)
+        return optimizer
+
+    def on_train_epoch_end(self):
+        self.scheduler.step()
+
+
+class WarmsUpByHand(Lit):
+    def configure_optimizers(self):
+        self.optimizer = TorchSGD(self.parameters(), lr=0.1)
+        return self.optimizer
+
+    def training_step(self, batch, batch_idx):
+        self.optimizer.param_groups[0]["lr"] = 0.01
+        return super().training_step(batch, batch_idx)
+
+
+@pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
+@pytest.mark.parametrize("cls", [StepsItsOwnScheduler, WarmsUpByHand])
+def test_options_that_change_during_a_fit_are_refused(cls):
+    with pytest.raises(RuntimeError, match=rf"{cls.__name__} has changed its optimizer's options during the fit"):
+        trainer(max_steps=-1, max_epochs=2).fit(federate(made(cls), FedAvg), regression_data(rounds_per_epoch=2))
+
+
 @pytest.mark.parametrize(
     ("cls", "message"),
     [
+        (Hooked, "an optimizer with step hooks, which no round would call"),
         (Maximises, r"SGD\(maximize=True\).*name what is maximised in max_parameters"),
         (Differs, "SGD: parameter groups differ in nesterov"),
         (Foreign, r"a parameter of shape \[7\] that is no parameter of the module"),

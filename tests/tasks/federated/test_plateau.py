@@ -67,6 +67,12 @@ def test_a_resumed_run_goes_on_with_its_decisions(tmp_path):
     assert distance(whole, resumed) == 0
 
 
+def test_a_fit_that_validates_nothing_is_refused():
+    nothing = FederatedDataModule.from_datasets(clients(1), batch_size=None, local_steps=1, rounds_per_epoch=3)
+    with pytest.raises(RuntimeError, match=r"waits for 'val_loss' and looks at it after each validation.*val data"):
+        trainer(max_steps=3).fit(federate(made(Waits), StatefulFedAvg), nothing)
+
+
 class WaitsForNothing(Waits):
     monitor = "val_accuracy"
 

@@ -53,6 +53,11 @@ def every_second(module, optimizer):
     return {"scheduler": lr_scheduler.ExponentialLR(optimizer, 0.5), "interval": "step", "frequency": 2}
 
 
+def every_third(module, optimizer):
+    """Counted anew in every epoch of four."""
+    return {"scheduler": lr_scheduler.ExponentialLR(optimizer, 0.5), "interval": "step", "frequency": 3}
+
+
 def constant(module, optimizer):
     return lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
 
@@ -70,7 +75,7 @@ class FourAnEpoch(Sampler):
         return 4
 
 
-@pytest.mark.parametrize("make", [by_epoch, by_step, one_cycle, every_second])
+@pytest.mark.parametrize("make", [by_epoch, by_step, one_cycle, every_second, every_third])
 def test_rounds_of_one_step_are_the_steps_of_a_trainer(make):
     """Learning rates and, in a cycle, momentum."""
     ours, theirs = (made(Scheduled, make=make).double() for _ in range(2))
