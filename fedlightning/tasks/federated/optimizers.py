@@ -17,7 +17,7 @@ from fedlightning.core.errors import InvalidTypeError, InvalidValueError, UsageE
 from fedlightning.core.parameter_space import ParameterSpace, PerBlock
 from fedlightning.core.schedule import Schedule
 from fedlightning.local import SGD, Adam, LocalOptimizer
-from fedlightning.local.descent import OptimizerCallable
+from fedlightning.local.descent import TRIAL_STEPS, OptimizerCallable
 from fedlightning.schedules.stepping import Options, options_of
 from fedlightning.tasks.federated.hooks import PREFIX
 
@@ -191,11 +191,50 @@ def steps_of(optimizer: Optimizer, groups_over_rounds: Sequence[Mapping[str, Any
         decoupled = kind is torch.optim.AdamW or bool(_common(optimizer, groups, "decoupled_weight_decay", False))
         betas = each("betas", 0), each("betas", 1)
         return Steps(lr, Adam(*betas, each("eps"), each("weight_decay"), decoupled=decoupled), kind.__name__)
-    options = {name: _common(optimizer, groups, name) for name in optimizer.defaults if name not in ("lr", "params")}
-    make: Any = kind
-    return Steps(
-        lr, partial(make, lr=1.0, **{k: v for k, v in options.items() if k not in _IMPLEMENTATION}), kind.__name__
-    )
+    every = {name for group in groups.values() for name in group} - {"lr", "params"} - _IMPLEMENTATION
+    if own := sorted(every - set(optimizer.defaults)):
+        raise InvalidValueError(
+            f"{kind.__name__}: a parameter group has the option '{own[0]}', which its other groups need not have, so "
+            "that one optimizer of all of a client's parameters could not be made. Give all groups the same options."
+        )
+    options = {name: _common(optimizer, groups, name) for name in optimizer.defaults if name in every}
+    made_anew: Any = kind
+    make = partial(made_anew, lr=1.0, **options)
+    _require_same_steps_in_a_row(make, [p for p in task.parameters() if p.requires_grad], kind.__name__)
+    return Steps(lr, make, kind.__name__)
+
+
+def _require_same_steps_in_a_row(make: Any, parameters: Sequence[Tensor], name: str) -> None:
+    """Make sure that an optimizer steps parameters alike in their own shapes and in a row of all, as clients have them.
+
+    It is tried on small tensors of as many dimensions.
+
+    Raises:
+        ValueError: If it does not, or cannot be made with these options.
+    """
+    draw = torch.Generator().manual_seed(0)
+    shapes = sorted({tuple(min(size, 3) for size in p.shape) for p in parameters})
+    start = [torch.randn(shape, generator=draw, dtype=torch.float64) for shape in shapes]
+    apart, row = [p.clone() for p in start], torch.cat([p.flatten() for p in start])[None]
+    try:
+        optimizers = make(apart), make([row])
+    except TypeError as error:
+        raise InvalidValueError(f"{name} cannot be made anew for clients: {error}. It needs an argument lr.") from error
+    with torch.no_grad():
+        for _ in range(TRIAL_STEPS // 8):
+            for p in apart:
+                p.grad = torch.randn(p.shape, generator=draw, dtype=p.dtype)
+            row.grad = torch.cat([p.grad.flatten() for p in apart if p.grad is not None])[None]
+            try:
+                for each in optimizers:
+                    each.step()
+            except Exception:  # which is found out, and told, when the optimizer is bound to the clients
+                return
+    if not torch.allclose(row[0], torch.cat([p.flatten() for p in apart]), rtol=1e-9, atol=1e-12):
+        raise InvalidValueError(
+            f"{name} is not elementwise: the shapes of parameters tell in its steps, and clients' lie side by side in "
+            "one row. Take SGD, Adam, AdamW or another elementwise optimizer."
+        )
 
 
 def require_steps_in_all_blocks(space: ParameterSpace, steps: Steps | None) -> None:

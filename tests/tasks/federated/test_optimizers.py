@@ -123,6 +123,45 @@ class Foreign(Lit):
         return TorchSGD([*self.parameters(), torch.nn.Parameter(torch.zeros(7))], lr=0.1)
 
 
+class Own(torch.optim.Optimizer):
+    """Steps along a matrix's gradient less the mean of each row, perhaps along signs."""
+
+    def __init__(self, params, lr=0.1, mean=True):
+        super().__init__(params, {"lr": lr, "mean": mean})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                step = p.grad - p.grad.mean(-1, keepdim=True) if group["mean"] and p.ndim == 2 else p.grad
+                p.add_(step.sign() if group.get("sign") else step, alpha=-group["lr"])
+
+
+class Centralises(Lit):
+    def configure_optimizers(self):
+        return Own(self.parameters())
+
+
+class Signs(Lit):
+    def configure_optimizers(self):
+        return Own([{"params": self.body.parameters(), "sign": True}, {"params": self.head.parameters()}], mean=False)
+
+
+class WithoutRate(Own):
+    def __init__(self, params):
+        super().__init__(params)
+
+
+class HasNoRate(Lit):
+    def configure_optimizers(self):
+        return WithoutRate(self.parameters())
+
+
+def test_an_elementwise_optimizer_of_ones_own_is_taken():
+    module = made(optimizer=partial(Own, mean=False))
+    assert read(module.configure_optimizers(), module).name == "Own"
+
+
 class Hooked(Lit):
     def configure_optimizers(self):
         optimizer = TorchSGD(self.parameters(), lr=0.1)
@@ -160,6 +199,9 @@ def test_options_that_change_during_a_fit_are_refused(cls):
 @pytest.mark.parametrize(
     ("cls", "message"),
     [
+        (Centralises, "Own is not elementwise: the shapes of parameters tell in its steps"),
+        (Signs, "Own: a parameter group has the option 'sign', which its other groups need not have"),
+        (HasNoRate, "WithoutRate cannot be made anew for clients: .* needs an argument lr"),
         (Hooked, "an optimizer with step hooks, which no round would call"),
         (Maximises, r"SGD\(maximize=True\).*name what is maximised in max_parameters"),
         (Differs, "SGD: parameter groups differ in nesterov"),
