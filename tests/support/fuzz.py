@@ -64,6 +64,9 @@ are averaged; the first and the last of torch's samples of a module or operation
 What it does not cover: training in float32 or 16 bits, autocast, GPUs, `compile=True`, several chunks or processes,
 personal and maximised blocks, other algorithms. For these there are the self-check in the first round of every fit
 and the tests of the package.
+
+The ways are compared with each other. Evaluation one by one is compared with a loop of plain PyTorch in
+`tests/oracle/test_plain_loop.py`, for objectives of the list that draw no random numbers.
 """
 
 SPEEDS = ("replayed", "batched", "one by one")
