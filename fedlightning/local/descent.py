@@ -259,7 +259,8 @@ def require_elementwise(make: OptimizerCallable, like: Tensor, argument: str) ->
         argument: What the message calls the optimizer.
 
     Raises:
-        ValueError: If a client's steps depend on the clients computed beside it, or the optimizer cannot step at all.
+        ValueError: If a client's steps depend on the clients computed beside it or on the shapes of parameters, or the
+            optimizer cannot step at all.
     """
     key = make, torch.promote_types(like.dtype, torch.float32), like.device
     try:
@@ -290,6 +291,22 @@ def _objection(make: OptimizerCallable, dtype: torch.dtype, device: torch.device
             return (
                 "on the matrix of several clients it mixes them (by norms, statistics of rows and columns, line "
                 "searches or common random numbers), so a client's steps would depend on who is computed beside it"
+            )
+    return _objection_by_shape(make, dtype, device)
+
+
+def _objection_by_shape(make: OptimizerCallable, dtype: torch.dtype, device: torch.device) -> str | None:
+    """Return why an optimizer does not step a client's row as it steps parameters in their shapes; None if it does."""
+    draw = torch.Generator().manual_seed(0)
+    for dims in (1, 2, 4):  # biases, matrices, convolutions
+        start, *gradients = torch.randn(TRIAL_STEPS, *[3] * dims, generator=draw).to(device, dtype)
+        in_shape = _trial(make, start, torch.stack(gradients)).flatten()
+        in_row = _trial(make, start.flatten()[None], torch.stack([g.flatten()[None] for g in gradients]))[0]
+        moved = (in_shape - start.flatten()).abs().max()
+        if not bool((in_row - in_shape).abs().max() <= math.sqrt(torch.finfo(dtype).eps) * (1 + moved)):
+            return (
+                f"a parameter of shape {[3] * dims} is stepped otherwise than in a row, [1, {3**dims}], where clients' "
+                "parameters lie (decay of matrices alone, centralised gradients)"
             )
     return None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from inspect import signature
 from math import inf
 from typing import Any
 
@@ -17,7 +18,7 @@ from fedlightning.core.errors import InvalidTypeError, InvalidValueError, UsageE
 from fedlightning.core.parameter_space import ParameterSpace, PerBlock
 from fedlightning.core.schedule import Schedule
 from fedlightning.local import SGD, Adam, LocalOptimizer
-from fedlightning.local.descent import TRIAL_STEPS, OptimizerCallable
+from fedlightning.local.descent import OptimizerCallable
 from fedlightning.schedules.stepping import Options, options_of
 from fedlightning.tasks.federated.hooks import PREFIX
 
@@ -198,43 +199,13 @@ def steps_of(optimizer: Optimizer, groups_over_rounds: Sequence[Mapping[str, Any
             "that one optimizer of all of a client's parameters could not be made. Give all groups the same options."
         )
     options = {name: _common(optimizer, groups, name) for name in optimizer.defaults if name in every}
-    made_anew: Any = kind
-    make = partial(made_anew, lr=1.0, **options)
-    _require_same_steps_in_a_row(make, [p for p in task.parameters() if p.requires_grad], kind.__name__)
-    return Steps(lr, make, kind.__name__)
-
-
-def _require_same_steps_in_a_row(make: Any, parameters: Sequence[Tensor], name: str) -> None:
-    """Make sure that an optimizer steps parameters alike in their own shapes and in a row of all, as clients have them.
-
-    It is tried on small tensors of as many dimensions.
-
-    Raises:
-        ValueError: If it does not, or cannot be made with these options.
-    """
-    draw = torch.Generator().manual_seed(0)
-    shapes = sorted({tuple(min(size, 3) for size in p.shape) for p in parameters})
-    start = [torch.randn(shape, generator=draw, dtype=torch.float64) for shape in shapes]
-    apart, row = [p.clone() for p in start], torch.cat([p.flatten() for p in start])[None]
-    try:
-        optimizers = make(apart), make([row])
-    except TypeError as error:
-        raise InvalidValueError(f"{name} cannot be made anew for clients: {error}. It needs an argument lr.") from error
-    with torch.no_grad():
-        for _ in range(TRIAL_STEPS // 8):
-            for p in apart:
-                p.grad = torch.randn(p.shape, generator=draw, dtype=p.dtype)
-            row.grad = torch.cat([p.grad.flatten() for p in apart if p.grad is not None])[None]
-            try:
-                for each in optimizers:
-                    each.step()
-            except Exception:  # which is found out, and told, when the optimizer is bound to the clients
-                return
-    if not torch.allclose(row[0], torch.cat([p.flatten() for p in apart]), rtol=1e-9, atol=1e-12):
+    make: Any = kind
+    if not {"lr", "kwargs"} & signature(make).parameters.keys():
         raise InvalidValueError(
-            f"{name} is not elementwise: the shapes of parameters tell in its steps, and clients' lie side by side in "
-            "one row. Take SGD, Adam, AdamW or another elementwise optimizer."
+            f"{kind.__name__} takes no argument lr, so that none could be made for clients with a step size of their "
+            "own. Call its step size lr."
         )
+    return Steps(lr, partial(make, lr=1.0, **options), kind.__name__)
 
 
 def require_steps_in_all_blocks(space: ParameterSpace, steps: Steps | None) -> None:
