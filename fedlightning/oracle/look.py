@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -85,7 +85,7 @@ class Look:
             state, here = torch.get_rng_state(), generator_state(z.device)
             once = map_tensors(torch.clone, data)
             batch, drawn = versions(once), python_state()
-            loss, after, size, without_gradient = _evaluated(objective, z, personal, buffers, once, watch)
+            seen = _evaluated(objective, z, personal, buffers, once, watch)
             draws = not torch.equal(here, generator_state(z.device))
             made = _buffers(task)
             changes_batch, draws_in_python = versions(once) != batch, python_state() != drawn
@@ -101,7 +101,7 @@ class Look:
             rewritten = frozenset(() if fresh is None else memory.changes())
             if late is not None and fresh is not None:
                 attribute = attribute or changed(late, fresh)
-        changed_buffers = {name: new for name, new in after.items() if _written(buffers[name], new)}
+        changed_buffers = {name: new for name, new in seen.buffers.items() if _written(buffers[name], new)}
         watch.require_present(objective.name, changed_buffers)
         for name, new in changed_buffers.items():
             _require_same_kind(name, buffers[name], new)
@@ -110,14 +110,14 @@ class Look:
         return cls(
             tuple(changed_buffers),
             watch.draws or draws,
-            loss,
-            size,
+            seen.loss,
+            seen.activation_bytes,
             changes_batch,
             draws_in_python,
             hooks.registered,
             _why_alone(objective.name, task, attribute, watch.frozen_written, draws_in_python, watch.are_hidden),
             rewritten,
-            without_gradient,
+            seen.without_gradient,
         )
 
 
@@ -133,19 +133,29 @@ class _Hooks(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+class _Seen(NamedTuple):
+    """Holds what one evaluation shows: the loss, the new buffers, and the rest as in :class:`Look`."""
+
+    loss: float
+    buffers: dict[str, Tensor]
+    activation_bytes: int
+    without_gradient: tuple[str, ...]
+
+
 def _evaluated(
     objective: Objective, z: Tensor, own_block: Tensor, buffers: Named, data: Any, watch: ParameterWatch
-) -> tuple[float, dict[str, Tensor], int, tuple[str, ...]]:
-    """Evaluate the objective: the loss, the new buffers, the bytes that autograd keeps, parameters without gradient."""
+) -> _Seen:
+    """Evaluate the objective for one client."""
     space = objective.space
     shared, personal = (
         {name: view.detach().to(objective.dtype, copy=True) for name, view in views.items()}
         for views in (space.shared.views(z), space.personal.views(own_block))
     )
-    for parameter in shared.values():
+    trained = {**shared, **personal}
+    for parameter in trained.values():
         parameter.requires_grad_()
-    watch.follow({**shared, **personal})
-    own = {parameter.untyped_storage().data_ptr() for parameter in shared.values()}
+    watch.follow(trained)
+    own = {parameter.untyped_storage().data_ptr() for parameter in trained.values()}
     saved: dict[int, int] = {}
     on_cpu = objective.autocast.on_cpu
 
@@ -161,7 +171,7 @@ def _evaluated(
             loss, _, after = objective(shared, personal, buffers, data)
             if observers and (not watch.has_gone_back or _has_own_functions(loss)) and loss.requires_grad:
                 with watch.going_back():
-                    torch.autograd.grad(loss, list(shared.values()), allow_unused=True, retain_graph=True)
+                    torch.autograd.grad(loss, list(trained.values()), allow_unused=True, retain_graph=True)
         return loss, after
 
     try:
@@ -175,11 +185,16 @@ def _evaluated(
     else:
         size = _GUESS * sum(t.numel() * t.element_size() for t in (*shared.values(), *flatten(data)[0]))
     watch.compare()
-    if any(type(node).__name__ == "CheckpointFunctionBackward" for node in _graph_of(loss)):
+    nodes = list(_graph_of(loss))
+    if any(type(node).__name__ == "CheckpointFunctionBackward" for node in nodes):
         raise reads_late(objective.name, "parameters")
-    reached = {id(variable) for node in _graph_of(loss) if (variable := getattr(node, "variable", None)) is not None}
-    without_gradient = tuple(name for name, parameter in shared.items() if id(parameter) not in reached)
-    return float(loss.detach()), dict(zip(objective.space.buffers.names, after, strict=True)), size, without_gradient
+    reached = {id(node.variable) for node in nodes if hasattr(node, "variable")}
+    return _Seen(
+        float(loss.detach()),
+        dict(zip(objective.space.buffers.names, after, strict=True)),
+        size,
+        tuple(name for name, parameter in shared.items() if id(parameter) not in reached),
+    )
 
 
 def _observed(evaluate: Callable[..., _Result], watch: ParameterWatch, hooks: AbstractContextManager[Any]) -> _Result:

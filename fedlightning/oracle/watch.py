@@ -56,11 +56,12 @@ class ParameterWatch(TorchDispatchMode):
     @contextmanager
     def going_back(self) -> Iterator[None]:
         """Note what a backward pass reads of the task, whose own tensors are in their places again by then."""
-        self._goes_back = self.has_gone_back = True
+        self._goes_back = True
         try:
             yield
         finally:
             self._goes_back = False
+        self.has_gone_back = True
 
     def follow(self, parameters: Named) -> None:
         """Note writes into the parameters of an evaluation as well, until :meth:`compare`."""

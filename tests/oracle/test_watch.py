@@ -176,6 +176,16 @@ def test_what_the_backward_pass_would_read_of_the_task_is_refused(hidden, what, 
         fitted(Late(hidden, oracle), max_steps=1)
 
 
+class LatePersonal(Late):
+    personal_parameters = ("body",)
+
+
+@pytest.mark.parametrize("hidden", [checkpointed, checkpointed_by_itself, hooked_on_a_parameter])
+def test_so_is_what_it_would_read_of_the_personal_part(hidden):
+    with pytest.raises(ObjectiveError, match=r"reads ('body.(weight|bias)'|parameters) in the backward pass"):
+        fitted(LatePersonal(hidden, None), max_steps=1)
+
+
 def test_writes_past_autograd_that_begin_late_are_right_or_refused():
     data = regression_data(local_steps=25)
     data.rounds_per_epoch = 1
