@@ -20,7 +20,7 @@ from fedlightning.federation.oracle_selection import OracleSelection
 from fedlightning.federation.processes import Processes
 from fedlightning.federation.protocol import Answer, Parameter, Precision, Request, Roster, Stamp
 from fedlightning.federation.received import ReceivedCopies
-from fedlightning.oracle import Autocast, Cost, Vectorized
+from fedlightning.oracle import Autocast, Cost
 from fedlightning.oracle.objective import begins_to_write
 from fedlightning.oracle.randomness import python_generators_restored
 from fedlightning.oracle.side_effects import released
@@ -216,10 +216,9 @@ class ClientRunner:
                 raise begins_to_write(type(self._task).__name__, kind, name)
 
     def _constants(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield buffers and frozen parameters that the objective is not known to write into."""
+        """Yield frozen parameters, and the buffers that the objective is not known to write into."""
         known = self.clients.table.changed_buffers
-        batched = isinstance(self.oracle_selection.oracle, Vectorized)  # else frozen parameters may be written
-        frozen = ((name, p) for name, p in named_parameters(self._task) if batched and not p.requires_grad)
+        frozen = ((name, p) for name, p in named_parameters(self._task) if not p.requires_grad)
         for name, tensor in (*named_buffers(self._task), *frozen):
             if name not in known and not tensor.is_inference():
                 yield name, tensor

@@ -115,7 +115,7 @@ class Look:
             changes_batch,
             draws_in_python,
             hooks.registered,
-            _why_alone(objective.name, task, attribute, watch.frozen_written, draws_in_python, watch.are_hidden),
+            _why_alone(objective.name, task, attribute, draws_in_python, watch.are_hidden),
             rewritten,
             seen.without_gradient,
         )
@@ -321,13 +321,9 @@ def _require_real(name: str, buffer: Tensor) -> None:
         )
 
 
-def _why_alone(
-    name: str, task: nn.Module, attribute: str | None, parameter: str | None, python: bool, compiled: bool
-) -> str | None:
+def _why_alone(name: str, task: nn.Module, attribute: str | None, python: bool, compiled: bool) -> str | None:
     if compiled:
         return f"{name}.objective has operations that compile what they are given (torch.cond), one client at a time"
-    if parameter is not None:
-        return f"{name}.objective writes into the frozen parameter '{parameter}', which all clients share"
     if attribute is not None:
         return f"{name}.objective changes {attribute} in Python, once for every client it is evaluated for"
     if python:

@@ -97,13 +97,32 @@ def writes_into(
         "Leave max_norm out and scale the rows that were looked up in the objective"
         if by_embedding
         else "To keep it within bounds, give a regularizer that projects, e.g. fedlightning.proximal.Box(low, high), "
-        "to an algorithm that takes one"
+        "to an algorithm that takes one; or keep running state in a buffer (register_buffer)"
     )
     return ObjectiveError(
         f"{name}.objective {what}: the algorithm alone moves what is trained, and would lose the change or take it for "
-        f"its own step. {instead}; freeze the parameter with requires_grad_(False); or keep running state in a buffer "
-        "(register_buffer).",
+        f"its own step. {instead}.",
         place,
+    )
+
+
+def writes_into_frozen(name: str, parameter: str, by_embedding: bool) -> ObjectiveError:
+    """Build the error for an objective that changes a frozen parameter, which would go on from client to client.
+
+    Args:
+        name: Class of the task.
+        parameter: Name of the parameter.
+        by_embedding: Whether an embedding with ``max_norm`` renormalised its table.
+    """
+    instead = (
+        "Renormalise the rows of the table once, before the fit, and leave max_norm out"
+        if by_embedding
+        else "Keep it as a buffer (register_buffer), of which every client has its own value, and the server the "
+        "mean of all"
+    )
+    return ObjectiveError(
+        f"{name}.objective writes into the frozen parameter '{parameter}', which all clients share: each would go on "
+        f"from what the one before has made of it. {instead}."
     )
 
 

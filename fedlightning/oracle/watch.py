@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedlightning.core.errors import InvalidValueError
-from fedlightning.oracle.objective import Named, ObjectiveError, writes_into
+from fedlightning.oracle.objective import Named, ObjectiveError, writes_into, writes_into_frozen
 from fedlightning.oracle.randomness import is_random
 
 
@@ -47,11 +47,6 @@ class ParameterWatch(TorchDispatchMode):
         self._read_late: set[str] = set()
         self._before: dict[str, Tensor] = {}
         self._followed: list[tuple[str, Tensor, int, Tensor]] = []
-
-    @property
-    def frozen_written(self) -> str | None:
-        """The name of a frozen table whose rows an embedding has renormalised; None if there is none."""
-        return next((name for name in self._written if name in self._frozen), None)
 
     @contextmanager
     def going_back(self) -> Iterator[None]:
@@ -112,13 +107,8 @@ class ParameterWatch(TorchDispatchMode):
         moved = next((each for each in self._written if each not in self._frozen), None)
         if moved is not None:
             raise writes_into(name, moved, by_embedding=self._written[moved])
-        walks = next((each for each, by_embedding in self._written.items() if not by_embedding), None)
-        if walks is not None:
-            raise ObjectiveError(
-                f"{name}.objective writes into the frozen parameter '{walks}', which all clients share: each would go "
-                "on from what the one before has made of it. Keep it as a buffer (register_buffer), of which every "
-                "client has a value of its own, and the server their mean."
-            )
+        if self._written:
+            raise writes_into_frozen(name, *next(iter(self._written.items())))
         late = sorted(each for each in self._read_late if each in self._parameters or each in changed_buffers)
         if late:
             raise reads_late(name, f"'{late[0]}'")

@@ -352,11 +352,10 @@ class MovesFrozenLate(WritesFrozenLate):
         return self.error(batch) * self.scale
 
 
-def test_a_failed_evaluation_that_has_written_into_a_frozen_parameter_is_refused():
+@pytest.mark.parametrize("oracle", [Vectorized(chunk_size=3), Vectorized(backward="vmap"), Sequential()])
+def test_a_failed_evaluation_that_has_written_into_a_frozen_parameter_is_refused(oracle):
     with pytest.raises(ObjectiveError, match="begun to write into the frozen parameter 'scale'"):
-        points(MovesFrozenLate, Vectorized(chunk_size=3))
-    before_any_write = points(MovesFrozenLate, Vectorized(backward="vmap"))
-    torch.testing.assert_close(before_any_write, points(MovesFrozenLate, Sequential()), rtol=1e-12, atol=1e-12)
+        points(MovesFrozenLate, oracle)
 
 
 class WritesBufferLate(Line):
