@@ -47,6 +47,12 @@ class EvaluateClients(Callback):
     def __init__(self, percentiles: Sequence[float] = PERCENTILES) -> None:
         self.percentiles = require_percentiles(self, percentiles)
 
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Come first among the callbacks, so that all hooks of a batch meet the model of its client."""
+        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        callbacks.remove(self)
+        callbacks.insert(0, self)
+
     def on_validation_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Let the clients begin with the server's request, if evaluation data come client by client."""
         pl_module.evaluation_session.end()
@@ -63,17 +69,11 @@ class EvaluateClients(Callback):
         self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         """Put the client's model into the task, or prepare for several clients."""
-        loader = _loaders(trainer)[dataloader_idx]
+        loader, evaluation = _loaders(trainer)[dataloader_idx], pl_module.evaluation_session.evaluation
         if isinstance(loader, ClientLoader):
-            pl_module.evaluation_session.evaluation.start_batch(loader, batch_idx, dataloader_idx)
-
-    def on_validation_batch_end(
-        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
-        """Put the global model back into the task."""
-        loader = _loaders(trainer)[dataloader_idx]
-        if isinstance(loader, ClientLoader):
-            pl_module.evaluation_session.evaluation.end_batch(loader, batch_idx, dataloader_idx)
+            evaluation.start_batch(loader, batch_idx, dataloader_idx)
+        elif evaluation is not None:
+            evaluation.finish_batch()
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Ask the clients what they measured, and log it."""
@@ -86,6 +86,7 @@ class EvaluateClients(Callback):
             found = session.ask_nodes("test" if trainer.testing else "val", num_clients)
             log_number_of_clients(trainer, pl_module, found)
         else:
+            session.evaluation.finish_batch()
             found = session.collect(num_clients)
         pl_module.client_metrics = {name: values.spread(num_clients) for name, values in found.items()}
         for name, values in found.items():
@@ -97,7 +98,6 @@ class EvaluateClients(Callback):
 
     on_test_start = on_validation_start
     on_test_batch_start = on_validation_batch_start
-    on_test_batch_end = on_validation_batch_end
     on_test_epoch_end = on_validation_epoch_end
 
     def on_predict_start(self, trainer: Trainer, pl_module: Any) -> None:
@@ -115,9 +115,7 @@ class EvaluateClients(Callback):
             pl_module.evaluation_session.show(client)
             pl_module.predicted_clients.append(client)
 
-    def on_predict_batch_end(
-        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, *_: int
-    ) -> None:
+    def on_predict_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Put the global model back into the task."""
         pl_module.evaluation_session.restore()
 

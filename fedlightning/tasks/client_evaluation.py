@@ -160,7 +160,11 @@ class ClientEvaluation:
         side_by_side.forget_models()
 
     def start_batch(self, loader: ClientLoader, batch_idx: int, dataloader_idx: int) -> None:
-        """Put the client's model into the task, or prepare for several clients."""
+        """Put the model of the batch's client into the task, or prepare for several clients.
+
+        It stays there until the next batch, or :meth:`finish_batch`, so that hooks after the batch meet it, too.
+        """
+        self.finish_batch()
         parts = loader.batches[batch_idx]
         if loader.grouped:
             self._group = parts, dataloader_idx
@@ -168,13 +172,17 @@ class ClientEvaluation:
             self._task.evaluation_session.show(parts[0].client, own=parts[0].model == "own")
             self._measured = parts[0], dataloader_idx
 
-    def end_batch(self, loader: ClientLoader, batch_idx: int, dataloader_idx: int) -> None:
-        """Put the global model back into the task."""
-        if loader.grouped:
-            self._group = None
-        else:
-            self._stop_measuring(loader.batches[batch_idx][0], dataloader_idx)
+    def finish_batch(self) -> None:
+        """End the last batch, if there is one, and put the global model back into the task."""
+        self._group = None
+        if self._measured is not None:
+            self._stop_measuring(*self._measured)
             self._task.evaluation_session.restore()
+
+    @property
+    def is_of_several(self) -> bool:
+        """Return whether the present batch is one of several clients, and none of them is measured at the moment."""
+        return self._group is not None and self._measured is None
 
     def hears(
         self,

@@ -80,7 +80,7 @@ class NodeEvaluator:
         for index, batch in enumerate(loader):
             evaluation.start_batch(loader, index, number)
             step(_placed(task, batch, number), *([index] if len(takes) - len(own) > 1 else []), **own)
-            evaluation.end_batch(loader, index, number)
+            evaluation.finish_batch()
 
     def _loaders(self, stage: str, client_ids: Sequence[int]) -> dict[int, ClientLoader]:
         """Return the loaders of evaluation data, and of training data if they are validated too, by number."""

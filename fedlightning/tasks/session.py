@@ -87,7 +87,12 @@ class EvaluationSession:
         return self._evaluation is not None and self._evaluation.hears(name, value, *args, **options)
 
     def warn_if_mixed(self, name: str) -> None:
-        """Warn of a value that is logged when clients' own models and the global one have both been evaluated."""
+        """Warn of a value that is logged for several clients at once, or for clients' own models and the global one."""
+        if self._evaluation is not None and self._evaluation.is_of_several:
+            rank_zero_warn(
+                f"'{name}' is logged by a hook for a batch of several clients, and mixes what it takes from them. Log "
+                "it in evaluate(stage, batch, predictions), which is called for each of them."
+            )
         if len(self.reported) > 1:
             rank_zero_warn(
                 f"'{name}' is logged at the end of an evaluation of clients' own models and of the global one. What "

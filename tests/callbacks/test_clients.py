@@ -8,6 +8,7 @@ from typing import ClassVar
 import pytest
 import torch
 import torchmetrics
+from lightning.pytorch import Callback
 from torch import nn
 from torch.nn import functional as F
 from torchmetrics.functional.classification import multiclass_accuracy, multiclass_auroc, multiclass_f1_score
@@ -310,6 +311,99 @@ def test_what_steps_gather_of_own_and_global_models_is_not_mixed_without_a_word(
 @pytest.mark.filterwarnings(f"error:{MIXED}")
 def test_what_steps_gather_of_one_kind_of_model_needs_no_word():
     assert "val_total" in fitted(Gathers(FedAvg(0.05)), own_data()).callback_metrics
+
+
+class Hooked(OwnLine):
+    """Looks at its offset in the steps, and in the hooks before and after them."""
+
+    def __init__(self, algorithm):
+        super().__init__(algorithm)
+        self.seen = {"before": [], "in": [], "after": []}
+
+    def look(self, where):
+        self.seen[where].append(self.offset.item())
+
+    def on_validation_batch_start(self, *args):
+        self.look("before")
+
+    def validation_step(self, batch, batch_idx):
+        self.look("in")
+        self.log("val_in", self.offset)
+
+    def on_validation_batch_end(self, *args):
+        self.look("after")
+        self.log("val_after", self.offset)
+
+    on_test_batch_start, test_step, on_test_batch_end = (
+        on_validation_batch_start,
+        validation_step,
+        on_validation_batch_end,
+    )
+    on_predict_batch_start = on_validation_batch_start
+
+    def predict_step(self, batch, batch_idx):
+        self.look("in")
+        return batch[0]
+
+    def on_predict_batch_end(self, *args):
+        self.look("after")
+
+
+class Looks(Callback):
+    """Looks at the offset in hooks of a callback."""
+
+    def on_validation_batch_start(self, trainer, task, *args):
+        task.look("before")
+
+    def on_validation_batch_end(self, trainer, task, *args):
+        task.look("after")
+
+
+@pytest.mark.parametrize("algorithm", [FedAvg(0.05), Ditto(0.05, lam=0.1)])
+@pytest.mark.parametrize("run", ["validate", "test", "predict"])
+def test_hooks_of_a_batch_meet_the_model_of_its_client(run, algorithm):
+    task, data = Hooked(algorithm), own_data(eval_batch_size=50)
+    fit = fitted(task, data)
+    task.seen = {name: [] for name in task.seen}
+    values = getattr(fit, run)(task, datamodule=data)
+    assert len(set(task.seen["in"])) >= 4  # one a client
+    assert task.seen["before"] == task.seen["in"] == task.seen["after"]
+    assert task.offset.item() == 0.0  # the start's again
+    if run != "predict":
+        (logged,) = values
+        assert {name.replace("after", "in"): value for name, value in logged.items() if "after" in name} == {
+            name: value for name, value in logged.items() if "val_in" in name or "global_in" in name
+        }
+        assert "val_after_std" in logged
+
+
+def test_hooks_of_callbacks_meet_it_too():
+    task, data = Hooked(FedAvg(0.05)), own_data(eval_batch_size=50)
+    fitted(task, data)
+    task.seen = {name: [] for name in task.seen}
+    trainer(callbacks=[Looks()]).validate(task, data)
+    assert task.seen["before"] == [each for each in task.seen["in"] for _ in range(2)] == task.seen["after"]
+
+
+class LogsBesideGroups(BatchedEvaluationTask, OwnLine):
+    """Evaluates clients side by side, and logs something of its own after each batch."""
+
+    def predictions(self, batch):
+        return self.line(batch[0]).squeeze(1) + self.offset
+
+    def evaluate(self, stage, batch, predictions):
+        self.log(f"{stage}_mean", predictions.mean())
+
+    def on_validation_batch_end(self, *args):
+        self.log("val_beside", 1.0)
+
+    validation_step, test_step = BatchedEvaluationTask.validation_step, BatchedEvaluationTask.test_step
+
+
+def test_what_a_hook_logs_of_several_clients_at_once_is_told():
+    fit = partial(fitted, LogsBesideGroups(FedAvg(0.05)), own_data(eval_batch_size=50))
+    with pytest.warns(UserWarning, match="'val_beside' is logged by a hook for a batch of several clients"):
+        fit()
 
 
 def test_prediction_as_one_client_and_as_everyone():

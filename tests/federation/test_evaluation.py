@@ -52,7 +52,7 @@ class OwnData:
             for place, batch in enumerate(self.loader):
                 evaluation.start_batch(self.loader, place, 0)
                 task.validation_step(batch, place)
-                evaluation.end_batch(self.loader, place, 0)
+                evaluation.finish_batch()
         return evaluation.answers(clients)
 
 

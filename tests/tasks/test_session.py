@@ -43,7 +43,7 @@ def test_what_a_batch_logs_is_its_client_s():
         evaluation.start_batch(data, place, 0)
         assert task.offset.item() == task.run.simulation.models([place])[1].item()
         assert session.hears("val_loss", value, prog_bar=True)
-        evaluation.end_batch(data, place, 0)
+        evaluation.finish_batch()
         assert task.offset.item() == 0.0
     found = session.collect(4)
     assert list(found) == ["val_loss"]
@@ -62,7 +62,7 @@ def test_a_batch_of_several_clients_is_taken_over():
     (batch,) = data
     evaluation.start_batch(data, 0, 0)
     assert task.evaluation_session.takes_over("val", batch)
-    evaluation.end_batch(data, 0, 0)
+    evaluation.finish_batch()
     assert not task.evaluation_session.takes_over("val", batch)
     found = task.evaluation_session.collect(4)["val_sum"]
     torch.testing.assert_close(found.values, batch[0].sum((1, 2)))
