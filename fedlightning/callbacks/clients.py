@@ -151,9 +151,9 @@ def _check_clients(trainer: Trainer, module: Any, loaders: list[Any]) -> bool:
                 f"{type(module).__name__}: load_state_dict brought the global model alone, so all clients are "
                 "evaluated with the personal parts of the start. Load theirs with load_from_checkpoint."
             )
-        if (name := module.run.changed_parameter) is not None:
+        if (what := module.run.changed) is not None:
             rank_zero_warn(
-                f"{type(module).__name__}: '{name}' was changed since the last round. Clients' models are those "
+                f"{type(module).__name__}: {what} was changed since the last round. Clients' models are those "
                 "of the rounds."
             )
     elif not all(isinstance(loader, PooledLoader) for loader in loaders):

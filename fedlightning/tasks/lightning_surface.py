@@ -169,23 +169,28 @@ def refuse_switched_parameters(task: nn.Module, trained: Mapping[str, bool]) -> 
             )
 
 
-def refuse_changed_parameter(task: nn.Module, name: str | None, rounds: int) -> None:
-    """Refuse a shared parameter that was changed between two rounds, because rounds go on from the server's point.
+def refuse_changed(task: nn.Module, what: str | None, rounds: int) -> None:
+    """Refuse a shared parameter or buffer that was changed between two rounds, which go on from what the server keeps.
 
     Args:
         task: The task.
-        name: Of the parameter; None if there is none.
+        what: The parameter or buffer; None if there is none.
         rounds: Number of rounds so far.
 
     Raises:
         RuntimeError: If there is one.
     """
-    if name is not None:
+    if what is not None:
+        remedy = (
+            "Change the buffer in the objective, which may look at self.current_epoch and self.training"
+            if what.startswith("buffer")
+            else "Constrain parameters by a regularizer, move them by a server_optimizer, or begin anew from other "
+            "values: a new task that is given them by load_state_dict"
+        )
         raise UsageError(
-            f"{type(task).__name__}: parameter '{name}' was changed after round {rounds}, by a hook, a callback or "
+            f"{type(task).__name__}: {what} was changed after round {rounds}, by a hook, a callback, an evaluation or "
             "whoever loaded the checkpoint. The change would be lost, because rounds go on from what the server keeps. "
-            "Constrain parameters by a regularizer, move them by a server_optimizer, or begin anew from other values: "
-            "a new task that is given them by load_state_dict."
+            f"{remedy}."
         )
 
 

@@ -21,7 +21,7 @@ from fedlightning.tasks.checkpoint import rescue
 from fedlightning.tasks.fit_checks import check_fit, require_round
 from fedlightning.tasks.kept_memory import KeptMemory
 from fedlightning.tasks.lightning_surface import (
-    refuse_changed_parameter,
+    refuse_changed,
     refuse_gradient_hooks,
     refuse_switched_parameters,
 )
@@ -89,7 +89,8 @@ class TrainingRounds:
 
         Raises:
             RoundRejectedError: If no client returned finite numbers; the state before the round is saved.
-            RuntimeError: If another round is due, or a parameter was changed, frozen or thawed since the last one.
+            RuntimeError: If another round is due, or what it goes on from was changed since the last one: a
+                parameter, a buffer, or which parameters are trained.
             TypeError: If the data are no rounds of a federation, or a parameter has got a gradient hook.
             ValueError: If a hyper-parameter of the server's step was set that has nothing to act on.
         """
@@ -99,7 +100,7 @@ class TrainingRounds:
         require_round(batch, len(task.algorithm.phases), None if repeats else trainer.global_step)
         refuse_gradient_hooks(task)
         refuse_switched_parameters(task, self._trained)
-        refuse_changed_parameter(task, task.run.changed_parameter, task.run.rounds)
+        refuse_changed(task, task.run.changed, task.run.rounds)
         self._server_step.require_unchanged(task)
         simulation = task.run.simulation
         task.run.release_loaded()

@@ -8,6 +8,7 @@ from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from fedlightning.core.errors import NoSuchClientError
 from fedlightning.core.parameter_space import ParameterSpace, write
@@ -142,20 +143,24 @@ class FederationRun:
         return server.traffic.bytes(server.point.element_size(), server.reception is not None)
 
     @property
-    def changed_parameter(self) -> str | None:
-        """Return the name of a shared parameter that was changed since the last round, or since states were loaded.
+    def changed(self) -> str | None:
+        """Return what was changed since the last round, or since states were loaded: ``parameter 'head.weight'``, say.
 
-        None if there is none. A server that has gone to NaN is where the task is.
+        That is a shared parameter, or a buffer that the objective changes, too. None if there is none. A server that
+        has gone to NaN is where the task is.
         """
         if not self.exists:
             return None
-        simulation, present = self.simulation, dict(self._task.named_parameters())
-        for name, kept in simulation.space.shared.views(simulation.server.point).items():
-            own = present[name].detach()
-            kept = kept.to(own)
-            if not torch.equal(own, kept) and not torch.allclose(own, kept, rtol=1e-5, equal_nan=True):
-                return name  # by more than the rounding of a file
-        return None
+        simulation, task = self.simulation, self._task
+        architecture = TaskArchitectures(task).active
+        point, _, buffers = simulation.global_model(architecture)
+        space = simulation.space_of(architecture)
+        parameter = _changed(space.shared.views(point[0]), dict(task.named_parameters()))
+        if parameter is not None:
+            return f"parameter '{parameter}'"
+        kept = {} if buffers is None else space.buffers.views(buffers[0])
+        buffer = _changed(kept, dict(task.named_buffers()))
+        return None if buffer is None else f"buffer '{buffer}'"
 
     def load(
         self,
@@ -204,7 +209,7 @@ class FederationRun:
         if self._loaded is not None:
             self._task.client_models.require_data_of_same_clients(data, resuming=True)
         elif self._task.client_models.exist and self._simulation is not None and self.has_client_states:
-            if federated and data.differs_from(self.trained_on) is None and self.changed_parameter is None:
+            if federated and data.differs_from(self.trained_on) is None and self.changed is None:
                 self._loaded = self._simulation.state_dict()
             else:
                 warnings.warn(
@@ -255,6 +260,16 @@ class FederationRun:
             RuntimeError: If the client states lie in several processes, or before the first round.
         """
         return self.simulation.client_states()
+
+
+def _changed(kept: Mapping[str, Tensor], present: Mapping[str, Tensor]) -> str | None:
+    """Return the name of a tensor that is no more as it was written; None if there is none."""
+    for name, value in kept.items():
+        own = present[name].detach()
+        written = (value if own.is_floating_point() else value.round()).to(own)
+        if not torch.equal(own, written) and not torch.allclose(own, written, rtol=1e-5, equal_nan=True):
+            return name  # by more than the rounding of a file
+    return None
 
 
 def _put_into(

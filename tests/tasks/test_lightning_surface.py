@@ -203,6 +203,38 @@ def test_a_parameter_that_is_changed_between_rounds_is_refused_in_the_next():
         trainer(max_steps=3).fit(Clamped(), regression_data())
 
 
+class Counts(Line):
+    """Counts steps in a buffer, and counts epochs in another one, in a hook."""
+
+    resets = None
+
+    def __init__(self):
+        super().__init__(dropout=0.0)
+        self.register_buffer("steps", torch.zeros((), dtype=torch.long))
+        self.register_buffer("epochs", torch.zeros(()))
+
+    def objective(self, batch):
+        self.steps += self.training
+        return super().objective(batch)
+
+    def on_train_epoch_start(self):
+        self.epochs += 1
+        if self.resets is not None:
+            type(self).resets(self.steps)
+
+
+@pytest.mark.parametrize("resets", [lambda steps: steps.zero_(), lambda steps: steps.add_(5)])
+def test_a_buffer_of_the_objective_that_a_hook_changes_is_refused(resets):
+    with pytest.raises(RuntimeError, match=r"Counts: buffer 'steps' was changed after round 1.*in the objective"):
+        trainer(max_steps=3).fit(type("Counts", (Counts,), {"resets": resets})(), regression_data(rounds_per_epoch=1))
+
+
+def test_a_buffer_that_a_hook_alone_changes_is_taken():
+    task = Counts()
+    trainer(max_steps=3).fit(task, regression_data(rounds_per_epoch=1))
+    assert (task.epochs.item(), task.steps.item()) == (3.0, 9)
+
+
 def test_a_parameter_that_is_changed_after_a_checkpoint_was_loaded_is_refused(tmp_path):
     fit = trainer(tmp_path, max_steps=2)
     fit.fit(Line(), regression_data())

@@ -35,10 +35,10 @@ def test_after_a_fit_the_simulation_is_kept_and_asked_for_its_point():
 def test_a_model_that_was_changed_since_the_last_round_is_noticed():
     task = Line()
     fitted(task, max_steps=1)
-    assert task.run.changed_parameter is None
+    assert task.run.changed is None
     with torch.no_grad():
         task.head.bias.add_(1.0)
-    assert task.run.changed_parameter == "head.bias"
+    assert task.run.changed == "parameter 'head.bias'"
 
 
 def test_a_model_that_has_gone_to_nan_with_the_server_was_not_changed():
@@ -46,9 +46,9 @@ def test_a_model_that_has_gone_to_nan_with_the_server_was_not_changed():
     fitted(task, max_steps=1)
     with torch.no_grad():
         task.head.bias.fill_(torch.nan)
-    assert task.run.changed_parameter == "head.bias"
+    assert task.run.changed == "parameter 'head.bias'"
     task.run.simulation.server.move_to(read(task.parameter_space().shared, task))
-    assert task.run.changed_parameter is None
+    assert task.run.changed is None
 
 
 def test_loaded_states_that_do_not_fit_name_their_file():

@@ -81,7 +81,7 @@ def test_a_rate_set_by_hand_acts_on_a_server_optimizer_and_is_refused_without():
             InvalidValueError, match=rf"The {kind.name} of .* set to 0\.5, but .* Give server_optimizer="
         ):
             fitted(refused)
-        assert refused.run.changed_parameter is None  # the round that was refused has not begun
+        assert refused.run.changed is None  # the round that was refused has not begun
         assert refused.run.rounds == 2
 
 
