@@ -107,13 +107,19 @@ class ModuleRounds(TrainingRounds):
                 trainer.callback_metrics[name] = torch.as_tensor(result.metrics[name])
             if name in result.metrics and how.on_epoch and not how.gathers:
                 self._log_over_epoch(name, result.metrics[name])
+        if trainer.is_last_batch:  # in the module's hook, which comes after those of callbacks, it would be too late
+            self._log_metrics_of_epoch()
 
     def end_epoch(self) -> None:
-        """Have values that metrics find over an epoch logged, and begin the next one."""
-        for name, value in self._step.metrics_of_epoch().items():
-            self._log_over_epoch(name, value)
+        """Begin the next epoch; values that metrics find over one that ends before its last round are logged now."""
+        if not self._task.trainer.is_last_batch:
+            self._log_metrics_of_epoch()
         self._step.reset_metrics()
         self._of_epoch = {}
+
+    def _log_metrics_of_epoch(self) -> None:
+        for name, value in self._step.metrics_of_epoch().items():
+            self._log_over_epoch(name, value)
 
     def _take_options_of_nodes(self) -> None:
         """Report what is logged at nodes as it is to be reported."""

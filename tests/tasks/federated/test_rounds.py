@@ -3,17 +3,19 @@
 import csv
 
 import pytest
+import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.loggers import CSVLogger
+from torch.utils.data import DataLoader
 from torchmetrics import MeanAbsoluteError
 
-from fedlightning import federate
-from fedlightning.algorithms import FedAvg, FedMM
+from fedlightning import FederatedDataModule, federate
+from fedlightning.algorithms import FedAvg, FedMM, StatefulFedAvg
 from fedlightning.callbacks import ClientValuesFile, History
 from fedlightning.oracle import Sequential
 from fedlightning.tasks.federated.rounds import named_as_logged
 from tests.support.lit import Lit, made
-from tests.support.small import regression_data, trainer
+from tests.support.small import clients, regression_data, trainer
 
 
 def test_logged_values_have_their_own_names():
@@ -97,3 +99,34 @@ def test_the_curve_has_the_mean_of_the_epoch_so_far(tmp_path):
     fit = trainer(max_steps=5, val_check_interval=2, check_val_every_n_epoch=None, callbacks=[history, Rounds()])
     fit.fit(federate(made(Measured, on_step=False), FedAvg, oracle=Sequential()), regression_data())
     assert [row["mine"] for row in history.rows] == pytest.approx([sum(means[:2]) / 2, sum(means[:4]) / 4])
+
+
+class Epochs(Callback):
+    """Notes what is logged of each epoch when it ends."""
+
+    def __init__(self):
+        self.values = []
+
+    def on_train_epoch_end(self, trainer, module):
+        self.values.append([float(trainer.callback_metrics[name]) for name in ("mine", "mae")])
+
+
+@pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`")
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_callbacks_meet_the_values_of_the_epoch_that_ends(rounds):
+    """As with a plain Trainer on all data, one step a round."""
+    (whole,) = clients(1)
+    ours, theirs = Epochs(), Epochs()
+    data = FederatedDataModule.from_datasets([whole], batch_size=None, local_steps=1, rounds_per_epoch=rounds)
+    options = {"max_steps": -1, "max_epochs": 3, "limit_val_batches": 0}
+    trainer(**options, callbacks=[ours]).fit(federate(made(Measured, on_step=False), StatefulFedAvg), data)
+    batches = DataLoader([whole.tensors] * rounds, batch_size=None)
+    trainer(**options, callbacks=[theirs]).fit(made(Measured, on_step=False), batches)
+    assert len(ours.values) == 3
+    torch.testing.assert_close(torch.tensor(ours.values), torch.tensor(theirs.values))
+
+
+def test_an_epoch_that_is_cut_short_has_its_values_too():
+    fit = trainer(max_steps=2, limit_val_batches=0)
+    fit.fit(federate(made(Measured, on_step=False), FedAvg), regression_data())
+    assert 0 < fit.callback_metrics["mae"] < 10
