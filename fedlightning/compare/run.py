@@ -32,6 +32,7 @@ from fedlightning.compare.best_round import BestRound, require_choice
 from fedlightning.compare.expected import ExpectedMetric
 from fedlightning.compare.goal import Goal
 from fedlightning.compare.loggers import Place, close, placed, remember
+from fedlightning.compare.own_code import own_code
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.data.partitioners import Partitioner
 from fedlightning.federation.server import RoundRejectedError
@@ -132,8 +133,8 @@ class Prepared:
 def prepare(run: Run) -> Prepared:
     """Check a run's configuration and find out how much of the run is already done.
 
-    Results of another configuration in the same folder are moved aside, to ``<folder>.before-1`` and so on. Those of a
-    twin with the same configuration are copied.
+    Results of another configuration in the same folder, or of other code of the user's, are moved aside, to
+    ``<folder>.before-1`` and so on. Those of a twin with the same configuration are copied.
     """
     cli, fingerprint = _instantiate(run)
     rounds = cli.trainer.max_steps
@@ -329,7 +330,7 @@ def _instantiate(run: Run, logs: bool = False) -> tuple[_RunCLI, str]:
     config = cli.config.clone()
     config.trainer.default_root_dir = None  # a moved folder holds the same results
     config.trainer.logger = False  # and so does one that is logged elsewhere
-    identity = cli.parser.dump(config, skip_none=False, skip_validation=True)  # it has just been parsed
+    identity = cli.parser.dump(config, skip_none=False, skip_validation=True) + own_code(config.as_dict())
     partitioner = getattr(cli.datamodule, "partitioner", None)
     if isinstance(partitioner, Partitioner):
         identity += partitioner.fingerprint()
@@ -349,11 +350,8 @@ def _untested(run: Run) -> bool:
 
 
 def _move_aside(folder: Path) -> None:
-    for number in itertools.count(1):
-        aside = folder.with_name(f"{folder.name}.before-{number}")
-        if not aside.exists():
-            folder.rename(aside)
-            return
+    places = (folder.with_name(f"{folder.name}.before-{number}") for number in itertools.count(1))
+    folder.rename(next(place for place in places if not place.exists()))
 
 
 class _Report(Callback):
