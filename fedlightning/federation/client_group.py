@@ -17,11 +17,11 @@ from fedlightning.channel.channel import Channels
 from fedlightning.core.modules import in_evaluation_mode
 from fedlightning.core.parameter_space import read
 from fedlightning.core.tree import map_tensors
+from fedlightning.federation.at_rest import keeps_memory, warn_of_steps_at_rest
 from fedlightning.federation.client_states import Before, StatesByField
 from fedlightning.federation.client_table import ClientTable
 from fedlightning.federation.client_update import copied, updated
 from fedlightning.federation.cohort import Chunk, Cohort
-from fedlightning.federation.decay import warn_of_decay
 from fedlightning.federation.oracle_selection import OracleSelection
 from fedlightning.federation.passage import Passage
 from fedlightning.federation.protocol import Answer, Request, Stamp
@@ -102,9 +102,11 @@ class ClientGroup:
             ObjectiveError: If the objective fails.
         """
         table, autocast = self.table, self.objective.autocast
-        look = self._look(Objective(table.task, table.space.of_active(table.task), autocast), chunk)
+        first = Objective(table.task, table.space.of_active(table.task), autocast)
+        look = self._look(first, chunk)
         table.begin(look.buffers, num_clients)
         self.objective = Objective(table.task, table.space, autocast)
+        self.objective.rest = first.rest
         self.objective.changes_batch = look.changes_batch
         self.objective.draws = look.draws
         self.objective.draws_in_python = look.draws_in_python
@@ -114,9 +116,7 @@ class ClientGroup:
         self.has_joined = True
         numbers = table.start_personal
         free = torch.cuda.mem_get_info(numbers.device)[0] if numbers.device.type == "cuda" else None
-        shared = table.space.shared
-        warn_of_decay(self.objective.name, table.algorithm, look.without_gradient, read(shared, table.task), shared)
-        dim = shared.dim + table.space.personal.dim
+        dim = table.space.shared.dim + table.space.personal.dim
         return Cost(dim, numbers.element_size(), look.activation_bytes, free), look.loss
 
     def look_again(self, chunk: Chunk, request: Request) -> None:
@@ -145,6 +145,10 @@ class ClientGroup:
             for chunk in cohort.chunks(selection.chunk_size, selection.oracle.at_a_time):
                 answers = self._answers_of(chunk, phase, request, evaluators, selection)
                 yield from answers if passage is None else passage.sent(answers, self.table.states, self._pending)
+        name, rest, shared = self.objective.name, self.objective.rest, self.table.space.shared
+        warn_of_steps_at_rest(name, self.table.algorithm, rest, request.point, shared)
+        if not keeps_memory(self.table.algorithm):
+            rest.forget()
 
     def settle(self, accepted: Mapping[int, Stamp]) -> bool:
         """Keep the pending states of clients whose answers the server has accepted, and drop all others.

@@ -230,17 +230,23 @@ def bound_optimizer(
     return optimizer
 
 
-def step_at_rest(optimizer: OptimizerCallable | LocalOptimizer, z: Tensor) -> Tensor:
-    """Return how far a first step moves parameters of 1 whose gradient is zero, ``[d]``, as weight decay does.
+def step_at_rest(optimizer: OptimizerCallable | LocalOptimizer, z: Tensor, after_motion: bool = False) -> Tensor:
+    """Return how far a step moves parameters of 1 whose gradient is zero, ``[d]``, as decay or momentum does.
 
     Args:
         optimizer: Bound to the task's parameters.
         z: Shared parameters, ``[d]``; gives shape, dtype and device.
+        after_motion: Whether it is the second step, after one along gradients of 1; else it is the first.
     """
     start, zeros = torch.ones_like(z)[None], torch.zeros_like(z)[None]
+    before = [start] if after_motion else []
     if isinstance(optimizer, LocalOptimizer):
-        return optimizer.move(start, zeros, optimizer.start(start))[0][0]
-    return (start - _trial(optimizer, start, zeros[None]))[0]
+        moments = optimizer.start(start)
+        for gradient in before:
+            _, moments = optimizer.move(start, gradient, moments)
+        return optimizer.move(start, zeros, moments)[0][0]
+    here = _trial(optimizer, start, torch.stack(before)) if before else start
+    return (here - _trial(optimizer, start, torch.stack([*before, zeros])))[0]
 
 
 TRIAL_STEPS = 24

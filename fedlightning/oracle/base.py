@@ -274,11 +274,11 @@ def gradients(
             "the loss does not depend on the parameters that are trained: it was detached, computed under no_grad or "
             "in NumPy, or from data alone. Compute it from self's parameters with torch"
         )
-    if total.requires_grad:
-        found = torch.autograd.grad(total, points, allow_unused=True, materialize_grads=True)
-        grads = tuple(gradient.to_dense() if gradient.is_sparse else gradient for gradient in found)
-    else:  # a loss need not depend on every block
-        grads = tuple(torch.zeros_like(point) for point in points)
+    found: Sequence[Tensor | None] = [None] * len(points)
+    if total.requires_grad:  # a loss need not depend on every block
+        found = torch.autograd.grad(total, points, allow_unused=True)
+    objective.rest.note([*(shared if moved[0] else ()), *(personal if moved[1] else ())], found)
+    grads = tuple(_dense(point, gradient) for point, gradient in zip(points, found, strict=True))
     return Gradients(
         moved[0],
         grads[: len(moved[0])],
@@ -287,6 +287,12 @@ def gradients(
         loss.detach().reshape(clients),
         {name: value.reshape(clients) for name, value in scalars.items()},
     )
+
+
+def _dense(point: Tensor, gradient: Tensor | None) -> Tensor:
+    if gradient is None:
+        return torch.zeros_like(point)
+    return gradient.to_dense() if gradient.is_sparse else gradient
 
 
 def collected(

@@ -45,7 +45,6 @@ class Look:
             tensors below a ``vmap`` of the forward pass alone do not.
         alone: Why clients must be computed one by one; None if they need not be.
         rewritten: Names of attributes that every evaluation writes anew, and none reads before.
-        without_gradient: Names of the shared parameters that the loss does not depend on.
     """
 
     buffers: tuple[str, ...]
@@ -57,7 +56,6 @@ class Look:
     hooks_tensors: bool
     alone: str | None
     rewritten: frozenset[str] = frozenset()
-    without_gradient: tuple[str, ...] = ()
 
     @classmethod
     def at(cls, objective: Objective, z: Tensor, personal: Tensor, data: Any) -> Look:
@@ -117,7 +115,6 @@ class Look:
             hooks.registered,
             _why_alone(objective.name, task, attribute, draws_in_python, watch.are_hidden),
             rewritten,
-            seen.without_gradient,
         )
 
 
@@ -139,7 +136,6 @@ class _Seen(NamedTuple):
     loss: float
     buffers: dict[str, Tensor]
     activation_bytes: int
-    without_gradient: tuple[str, ...]
 
 
 def _evaluated(
@@ -171,7 +167,8 @@ def _evaluated(
             loss, _, after = objective(shared, personal, buffers, data)
             if observers and (not watch.has_gone_back or _has_own_functions(loss)) and loss.requires_grad:
                 with watch.going_back():
-                    torch.autograd.grad(loss, list(trained.values()), allow_unused=True, retain_graph=True)
+                    found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True, retain_graph=True)
+                objective.rest.note(list(trained), found)
         return loss, after
 
     try:
@@ -185,16 +182,9 @@ def _evaluated(
     else:
         size = _GUESS * sum(t.numel() * t.element_size() for t in (*shared.values(), *flatten(data)[0]))
     watch.compare()
-    nodes = list(_graph_of(loss))
-    if any(type(node).__name__ == "CheckpointFunctionBackward" for node in nodes):
+    if any(type(node).__name__ == "CheckpointFunctionBackward" for node in _graph_of(loss)):
         raise reads_late(objective.name, "parameters")
-    reached = {id(node.variable) for node in nodes if hasattr(node, "variable")}
-    return _Seen(
-        float(loss.detach()),
-        dict(zip(objective.space.buffers.names, after, strict=True)),
-        size,
-        tuple(name for name, parameter in shared.items() if id(parameter) not in reached),
-    )
+    return _Seen(float(loss.detach()), dict(zip(objective.space.buffers.names, after, strict=True)), size)
 
 
 def _observed(evaluate: Callable[..., _Result], watch: ParameterWatch, hooks: AbstractContextManager[Any]) -> _Result:

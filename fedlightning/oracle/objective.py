@@ -18,6 +18,7 @@ from fedlightning.core.parameter_space import ParameterSpace
 from fedlightning.core.tree import map_tensors
 from fedlightning.oracle.known import KnownRecordings
 from fedlightning.oracle.places import Place, places_outside
+from fedlightning.oracle.rest import Rest
 
 Named = Mapping[str, Tensor]
 
@@ -179,6 +180,7 @@ class Objective:
         changes_batch: Whether the objective was seen to write into its batch, so that it needs a copy.
         hooks_tensors: Whether the objective was seen to put hooks on tensors, which must then require gradients below
             ``vmap``.
+        rest: Of which parameters the losses have depended.
     """
 
     def __init__(self, task: nn.Module, space: ParameterSpace, autocast: Autocast) -> None:
@@ -197,6 +199,7 @@ class Objective:
         self.runs_alone: bool | None = None
         self.changes_batch = False
         self.hooks_tensors = False
+        self.rest = Rest()
         self._call = _ObjectiveModule(task)
         self.dtype = next(p.dtype for p in task.parameters() if p.requires_grad)
         every, distinct = (
