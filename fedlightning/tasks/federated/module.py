@@ -131,6 +131,7 @@ class Federated(FederatedLightningModule):
         attach: Any = FederatedLightningModule.trainer
         with nullcontext() if trainer is None else self._clipping.taken(trainer):
             attach.fset(self, trainer)
+        self._step.answer()  # also in a copy of the task
         self.module.trainer = trainer  # also one of the package pytorch_lightning
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -206,6 +207,7 @@ class Federated(FederatedLightningModule):
         require_known_at_nodes(configured, self._clipping, self.module)
         self._step_as(configured)
         self._node_trainer = self.module.trainer = NodeTrainer(self)
+        self._step.answer()
 
     def _configured(self) -> Configured:
         self._frozen.names = ()

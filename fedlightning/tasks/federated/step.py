@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from threading import get_ident
 from typing import Any
 
@@ -45,8 +45,12 @@ class ModuleStep:
         self._open: dict[int, dict[str, Any]] = {}
         self._metrics: dict[str, Metric] = {}
         self.options: dict[str, LogOptions] = {}
-        module.log = self.log
-        module.optimizers = self.optimizers
+        self.answer()
+
+    def answer(self) -> None:
+        """Have the module's ``log`` and ``optimizers`` answered here; a copy of the module has its own."""
+        for method in (self.log, self.optimizers):
+            setattr(self._module, method.__name__, _Answer(self._module, method))
 
     def __call__(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
         """Return the loss of one client's minibatch, and what the step logs.
@@ -148,6 +152,20 @@ class ModuleStep:
         if isinstance(value, Mapping):
             raise UsageError(f"{type(self._module).__name__} logs '{name}', a dict. Use self.log_dict.")
         return value
+
+
+class _Answer:
+    """Takes the place of a module's method; where the module is copied or pickled, its own is back."""
+
+    def __init__(self, module: Any, method: Callable[..., Any]) -> None:
+        self._module = module
+        self._method = method
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        return self._method(*args, **options)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (self._module, self._method.__name__)  # of a copy that has no attributes yet
 
 
 def is_attached(module: Any, to: Any) -> bool:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+from io import BytesIO
+
 import pytest
 import torch
+from torch.utils.data import DataLoader
 from torchmetrics import MeanAbsoluteError
 
 from fedlightning import federate
@@ -162,3 +166,31 @@ def test_other_reductions_than_the_mean_are_refused(args, options):
 
     with pytest.raises(ValueError, match="logs 'other' with reduce_fx="):
         federate(made(Reduced), FedAvg).objective(batch())
+
+
+def saved_and_read(module):
+    file = BytesIO()
+    torch.save(module, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+@pytest.mark.parametrize("copied", [deepcopy, saved_and_read])
+def test_a_copy_of_a_trained_module_has_left_the_task(copied):
+    task = federate(made(), FedAvg)
+    trainer(max_steps=1, limit_val_batches=0).fit(task, regression_data())
+    module = copied(task.module)
+    assert all(torch.equal(a, b) for a, b in zip(module.parameters(), task.module.parameters(), strict=True))
+    fit = trainer(max_steps=1, limit_val_batches=0)
+    loader = DataLoader(clients()[0], batch_size=4)
+    fit.fit(module, loader, loader)
+    assert set(fit.callback_metrics) == {"rmse"}
+
+
+def test_a_copy_of_a_task_logs_what_its_own_module_does():
+    task = federate(made(), FedAvg)
+    trainer(max_steps=1, limit_val_batches=0).fit(task, regression_data())
+    fits = [trainer(max_steps=2, limit_val_batches=0) for _ in range(2)]
+    for fit, each in zip(fits, (deepcopy(task), task), strict=True):
+        fit.fit(each, regression_data())
+    assert fits[0].callback_metrics["rmse"] == fits[1].callback_metrics["rmse"] > 0
