@@ -32,6 +32,7 @@ from fedlightning.algorithms.base import Point, per_block
 from fedlightning.algorithms.fed_avg import FedAvg
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError
 from fedlightning.core.parameter_space import ParameterSpace, PerBlock
+from fedlightning.core.per_block import name_prefix
 from fedlightning.core.validation import require, require_step_size
 from fedlightning.oracle.gradient import GradientOracle
 from fedlightning.proximal.composite import Composite
@@ -49,7 +50,7 @@ class FedBABU(FedAvg, AdaptsInUse):
         local_optimizer: Elementwise torch optimizer for the body in place of plain gradient steps.
     """
 
-    head: str | None = "network.head"
+    head: str | None = name_prefix("network.head")
     lr_own: PerBlock = per_block(0.01, constant="models are used with it after training, too")
     personal_passes: int = 5
 

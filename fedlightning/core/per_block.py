@@ -33,6 +33,20 @@ def per_block(default: Any = MISSING, constant: str | None = None, **options: An
     return field(default=default, metadata=metadata, **options)
 
 
+def name_prefix(default: str | None = None) -> Any:
+    """Declares a hyper-parameter that is the name prefix of a block of parameters.
+
+    Args:
+        default: Value if none is given.
+    """
+    return field(default=default, metadata={"name_prefix": True})
+
+
+def is_name_prefix(declared: Field[Any]) -> bool:
+    """True if a field is the name prefix of a block, by :func:`name_prefix`."""
+    return bool(declared.metadata.get("name_prefix"))
+
+
 def per_block_fields(algorithm: type[Any]) -> list[str]:
     """Lists the hyper-parameters of a dataclass that may differ by block.
 

@@ -130,7 +130,7 @@ class FromFile(Partitioner):
 
     def _content(self) -> dict[str, Any]:
         """Return the content of the file, with an entry a client of lists by stage."""
-        text = self._file().read_text(encoding="utf-8", errors="replace")
+        text = self._file().read_text(encoding="utf-8-sig", errors="replace")
         try:
             content = json.loads(text, object_pairs_hook=self._once)
         except json.JSONDecodeError:

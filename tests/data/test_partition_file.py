@@ -85,6 +85,13 @@ def test_formats_of_others(content, tmp_path):
     assert [part.tolist() for part in partition] == [[5, 3, 1], [2]]
 
 
+@pytest.mark.parametrize("content", [json.dumps([[5, 3, 1], [2]]), FEDML], ids=["JSON", "FedML"])
+def test_files_may_begin_with_a_byte_order_mark(content, tmp_path):
+    path = tmp_path / "theirs"
+    path.write_text(content, encoding="utf-8-sig")
+    assert [part.tolist() for part in FromFile(path).split(LABELS, 0)] == [[5, 3, 1], [2]]
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

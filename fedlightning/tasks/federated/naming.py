@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from torch import nn
 
 from fedlightning.core.parameter_space import is_under, names_under
-from fedlightning.core.per_block import takes_blocks
+from fedlightning.core.per_block import is_name_prefix, takes_blocks
 from fedlightning.tasks.federated.hooks import PREFIX
 
 T = TypeVar("T")
@@ -26,6 +26,20 @@ class ModuleNames:
         """Return a prefix in the task's names."""
         known = isinstance(prefix, str) and any(is_under(name, prefix) for name in self._names)
         return f"{PREFIX}{prefix}" if known else prefix
+
+    def known(self, prefix: Any, argument: str) -> Any:
+        """Return a prefix in the task's names; what is no prefix is returned as it is, for its own error.
+
+        Args:
+            prefix: That of the module, or of the task.
+            argument: What the message calls it.
+
+        Raises:
+            ValueError: If it matches no parameter; the message names those of the module.
+        """
+        found = self.prefix(prefix)
+        self._require_known([found], argument)
+        return found
 
     def prefixes(self, prefixes: Any, argument: str) -> Any:
         """Return several prefixes in the task's names; what is no list is returned as it is, for its own error.
@@ -77,7 +91,12 @@ class ModuleNames:
         changes = {}
         for each in fields(owner):
             value = getattr(owner, each.name)
-            named = self.keys(value, each.name) if takes_blocks(each) else self.hyper_parameters(value)
+            if takes_blocks(each):
+                named = self.keys(value, each.name)
+            elif is_name_prefix(each):
+                named = self.known(value, each.name)
+            else:
+                named = self.hyper_parameters(value)
             if named is not value and named != value:
                 changes[each.name] = named
         return replace(owner, **changes) if changes else owner

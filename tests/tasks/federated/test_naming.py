@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from fedlightning import federate
-from fedlightning.algorithms import FedAvg, FedDR
+from fedlightning.algorithms import FedAvg, FedBABU, FedDR
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.local import SGD, LocalSteps
 from fedlightning.proximal import L1
@@ -40,6 +41,7 @@ def test_a_misspelt_prefix_is_answered_with_the_names_of_the_module():
     [
         (FedAvg({"haed": 0.1, "default": 0.2}), {}, "lr"),
         (FedDR(1.0, solver=LocalSteps(0.1, optimizer=SGD(momentum={"haed": 0.9, "default": 0.0}))), {}, "momentum"),
+        (FedBABU(0.1, head="haed"), {}, "head"),
         (FedDR(1.0, solver=LocalSteps(0.1)), {"regularizer": {"haed": L1(0.1)}}, "regularizer"),
     ],
 )
@@ -69,3 +71,11 @@ def test_a_step_size_by_prefix_moves_what_it_names():
     trainer(max_steps=1).fit(task, regression_data())
     assert (module.head.weight - start.head.weight).abs().max() > 0.01
     assert (module.body[0].weight - start.body[0].weight).abs().max() < 1e-9
+
+
+def test_a_head_by_prefix_is_the_modules():
+    module, start = made(), made()
+    trainer(max_steps=1, limit_val_batches=0).fit(federate(module, FedBABU(0.1, head="head")), regression_data())
+    assert torch.equal(module.head.weight, start.head.weight)
+    assert not torch.equal(module.body[0].weight, start.body[0].weight)
+    assert ModuleNames(module).hyper_parameters(FedBABU(0.1, head=None)).head is None
