@@ -27,7 +27,7 @@ from fedlightning.tasks.federated.optimizers import Configured, Settled, require
 from fedlightning.tasks.federated.plateau import Plateau, StepOnPlateau
 from fedlightning.tasks.federated.requirements import overrides, require_trainable_by_clients
 from fedlightning.tasks.federated.rounds import ModuleRounds
-from fedlightning.tasks.federated.schedules import plateau_of, scheduled_groups
+from fedlightning.tasks.federated.schedules import plateau_of, scheduled_groups, without_clock
 from fedlightning.tasks.federated.step import ModuleStep
 from fedlightning.tasks.federated.stored import (
     ALGORITHM_KEY,
@@ -222,7 +222,8 @@ class Federated(FederatedLightningModule):
             if self.plateau is not None and self._stored_plateau is not None:
                 self.plateau.load_state_dict(self._stored_plateau)
             self._stored_plateau = None
-            groups = scheduled_groups(configured.optimizer, configured.schedulers, self._length, self.plateau)
+            with without_clock(self.module):
+                groups = scheduled_groups(configured.optimizer, configured.schedulers, self._length, self.plateau)
             steps = steps_of(configured.optimizer, groups, self)
         require_steps_in_all_blocks(self.parameter_space(), steps)
         stepping = with_steps(self._chosen, steps, self._lr_is_open)

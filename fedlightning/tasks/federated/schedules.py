@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from math import isfinite
@@ -11,7 +12,7 @@ from typing import Any
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from fedlightning.core.errors import InvalidTypeError, InvalidValueError
+from fedlightning.core.errors import InvalidTypeError, InvalidValueError, UsageError
 from fedlightning.core.schedule import Schedule
 from fedlightning.core.validation import require_argument
 from fedlightning.schedules.stepping import Turn, options_of, options_over_rounds, put_back
@@ -89,6 +90,35 @@ def scheduled_groups(
         {**group, **{name: _over_rounds([row[number][name] for row in table], made_by) for name in table[0][number]}}
         for number, group in enumerate(optimizer.param_groups)
     ]
+
+
+@contextmanager
+def without_clock(module: Any) -> Iterator[None]:
+    """Refuse to tell a module its epoch or step, while schedulers run through the rounds of a fit before the first."""
+    try:
+        trainer = module.trainer
+    except RuntimeError:  # at a node
+        trainer = None
+    module.trainer = _WithoutClock(trainer)
+    try:
+        yield
+    finally:
+        module.trainer = trainer
+
+
+class _WithoutClock:
+    """Stands for a trainer that knows all but the time."""
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("current_epoch", "global_step"):
+            raise UsageError(
+                f"a scheduler of configure_optimizers reads self.{name}: the values of all rounds are found out before "
+                "the first, when it is 0. Take what the scheduler counts, as in LambdaLR(optimizer, lambda count: ...)."
+            )
+        return getattr(self._trainer, name)
 
 
 def plateau_of(schedulers: Sequence[Any]) -> Plateau | None:

@@ -9,6 +9,7 @@ from torch.utils.data import DataLoader, Sampler
 
 from fedlightning import federate
 from fedlightning.algorithms import SCAFFOLD, FedAvg, StatefulFedAvg
+from fedlightning.core.errors import UsageError
 from fedlightning.core.serialisation import from_config, to_config
 from fedlightning.oracle import Sequential
 from fedlightning.tasks.federated.schedules import Tabulated, scheduled_groups
@@ -157,6 +158,27 @@ def test_a_table_ends_with_its_last_value_and_can_be_stored():
 def test_schedulers_that_clients_cannot_follow_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         trainer(max_steps=1).fit(federate(made(Scheduled, make=make), FedAvg), regression_data())
+
+
+@pytest.mark.parametrize(("name", "interval"), [("current_epoch", "epoch"), ("global_step", "step")])
+def test_a_scheduler_that_looks_at_the_clock_is_refused(name, interval):
+    def by_clock(module, optimizer):
+        scheduler = lr_scheduler.LambdaLR(optimizer, lambda count: 0.9 ** getattr(module, name))
+        return {"scheduler": scheduler, "interval": interval}
+
+    with pytest.raises(UsageError, match=f"a scheduler of configure_optimizers reads self.{name}: .* Take what"):
+        trainer(max_epochs=2).fit(federate(Plain(by_clock), FedAvg), regression_data())
+
+
+def test_a_scheduler_may_ask_the_trainer_for_all_else():
+    def by_trainer(module, optimizer):
+        return lr_scheduler.LambdaLR(optimizer, lambda count: 1 - count / module.trainer.max_epochs)
+
+    task = federate(Plain(by_trainer), FedAvg)
+    fit = trainer(max_epochs=2)
+    fit.fit(task, regression_data(rounds_per_epoch=1))
+    assert task.algorithm.lr.values == (0.08, 0.04)
+    assert task.module.trainer is fit
 
 
 def test_something_that_is_no_scheduler_is_refused():
