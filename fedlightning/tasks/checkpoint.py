@@ -61,6 +61,11 @@ def save(task: CheckpointedTask, checkpoint: dict[str, Any]) -> None:
             checkpoint[key] = plain_hyper_parameters(checkpoint[key])
 
 
+def has_states(checkpoint: Mapping[str, Any]) -> bool:
+    """Return whether a checkpoint has the states of server and clients."""
+    return CHECKPOINT_KEY in checkpoint
+
+
 def load(task: CheckpointedTask, checkpoint: Mapping[str, Any], fitting: bool) -> None:
     """Restore server and client states from a checkpoint.
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import wraps
 from pathlib import Path
 from typing import IO, Any
 
@@ -28,6 +29,13 @@ class CheckpointedTask(GuardedModule):
     algorithm: Algorithm
     client_storage: Storage | None
     run: FederationRun
+    _read: int | None = None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Keep the states also where hooks of a checkpoint are a task's own, which Lightning's never has to call."""
+        super().__init_subclass__(**options)
+        cls.on_save_checkpoint = _with_states_saved(cls.on_save_checkpoint)  # type: ignore[method-assign]
+        cls.on_load_checkpoint = _with_states_loaded(cls.on_load_checkpoint)  # type: ignore[method-assign]
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add server and client states, and write hyper-parameters in plain types."""
@@ -39,6 +47,7 @@ class CheckpointedTask(GuardedModule):
         Raises:
             CheckpointError: If the checkpoint has none, they are damaged, or they belong to another algorithm or model.
         """
+        self._read = id(checkpoint)
         if self._trainer is None:
             codec.load(self, checkpoint, fitting=True)
             return
@@ -85,3 +94,28 @@ class CheckpointedTask(GuardedModule):
             cls, checkpoint_path, map_location, hparams_file, strict, weights_only, trusted, kwargs
         )
         return task
+
+
+def _with_states_saved(hook: Callable[..., None]) -> Callable[..., None]:
+    """Return a hook that adds the states to a checkpoint, unless it has them by ``super()``."""
+
+    @wraps(hook)
+    def on_save_checkpoint(self: CheckpointedTask, checkpoint: dict[str, Any]) -> None:
+        hook(self, checkpoint)
+        if not codec.has_states(checkpoint):
+            CheckpointedTask.on_save_checkpoint(self, checkpoint)
+
+    return on_save_checkpoint
+
+
+def _with_states_loaded(hook: Callable[..., None]) -> Callable[..., None]:
+    """Return a hook that restores the states of a checkpoint, unless it did by ``super()``."""
+
+    @wraps(hook)
+    def on_load_checkpoint(self: CheckpointedTask, checkpoint: dict[str, Any]) -> None:
+        self._read = None
+        hook(self, checkpoint)
+        if self._read != id(checkpoint):
+            CheckpointedTask.on_load_checkpoint(self, checkpoint)
+
+    return on_load_checkpoint

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import pytest
 import torch
 
 from fedlightning.algorithms import SCAFFOLD, FedAvg
 from fedlightning.core.serialisation import CheckpointError
-from tests.support.small import Line, fitted
+from fedlightning.oracle import Sequential
+from tests.support.small import Line, fitted, regression_data, trainer
 
 
 @pytest.fixture
@@ -27,6 +30,44 @@ def test_everything_is_there_again(saved):
     assert torch.equal(loaded.client_states.c, task.client_states.c)
     for one, other in zip(loaded.parameters(), task.parameters(), strict=True):
         assert torch.equal(one, other)
+
+
+class Notes:
+    """Has hooks of a checkpoint, as Lightning's documentation writes them."""
+
+    def on_save_checkpoint(self, checkpoint):
+        checkpoint["note"] = 3
+
+    def on_load_checkpoint(self, checkpoint):
+        self.note = checkpoint["note"]
+
+
+class Own(Line):
+    on_save_checkpoint = Notes.on_save_checkpoint
+    on_load_checkpoint = Notes.on_load_checkpoint
+
+
+class Mixed(Notes, Line):
+    pass
+
+
+class Super(Own):
+    def on_load_checkpoint(self, checkpoint):
+        super().on_load_checkpoint(checkpoint)
+        self.note += 1
+
+
+@pytest.mark.parametrize(("cls", "note"), [(Own, 3), (Mixed, 3), (Super, 4)])
+def test_states_are_kept_where_the_hooks_of_a_checkpoint_are_a_tasks_own(cls, note, tmp_path):
+    first = cls(SCAFFOLD(0.05), oracle=Sequential())
+    straight, then = deepcopy(first), cls(SCAFFOLD(0.05), oracle=Sequential())
+    fitted(straight, max_steps=4)
+    fitted(first, tmp_path=tmp_path, max_steps=2).save_checkpoint(tmp_path / "half.ckpt")
+    trainer(max_steps=4).fit(then, regression_data(), ckpt_path=tmp_path / "half.ckpt")
+    assert then.note == note
+    assert torch.equal(then.server_state.c, straight.server_state.c)
+    assert torch.equal(then.client_states.c, straight.client_states.c)
+    assert cls.load_from_checkpoint(tmp_path / "half.ckpt").note == note
 
 
 def test_hyper_parameters_given_win_over_those_stored(saved):
