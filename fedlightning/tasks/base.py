@@ -213,11 +213,6 @@ class FederatedLightningModule(CheckpointedTask):
         """Tell the user of a fit in which nothing will be validated."""
         say_if_never_validated(self.trainer)
 
-    def on_validation_epoch_end(self) -> None:
-        """Log validation metrics at the round they belong to; Lightning would count one less."""
-        if self.trainer.state.fn == "fit" and not self.trainer.sanity_checking:
-            self.log("step", float(self.trainer.global_step))
-
     def parameter_space(self) -> ParameterSpace:
         """Return the parameters of the task by block: shared or personal, minimised or maximised.
 

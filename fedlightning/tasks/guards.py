@@ -36,12 +36,14 @@ class GuardedModule(LightningModule):
     rounds: TrainingRounds
     evaluation_session: EvaluationSession
     _waits_for_epoch = False
+    _has_own_axis = False
     moment: Moment = Moment()
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Let values of an epoch have their round also where the end of an epoch is a task's own."""
         super().__init_subclass__(**options)
         cls.on_train_epoch_end = _with_round(cls.on_train_epoch_end)  # type: ignore[method-assign]
+        cls.on_validation_epoch_end = _with_validated_round(cls.on_validation_epoch_end)  # type: ignore[method-assign]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call ``forward``, and warn once if the answer is that of personal parameters which no client has trained."""
@@ -131,9 +133,10 @@ class GuardedModule(LightningModule):
         if self.evaluation_session.hears(name, value, *args, **kwargs):
             return
         trainer: Any = self._trainer
-        if name != "step" and trainer is not None and (trainer.validating or trainer.testing):
+        self._has_own_axis |= name == "step"
+        if trainer is not None and (trainer.validating or trainer.testing) and name != "step":
             self.evaluation_session.warn_if_mixed(name)
-        if name != "step" and trainer is not None and trainer.training and not trainer.barebones:
+        if trainer is not None and trainer.training and not trainer.barebones and not self._has_own_axis:
             given = inspect.signature(LightningModule.log).bind(self, name, value, *args, **kwargs).arguments
             is_logged = given.get("logger") is not False
             self._waits_for_epoch |= is_logged and bool(given.get("on_epoch"))
@@ -150,6 +153,24 @@ def _with_round(hook: Callable[..., Any]) -> Callable[..., Any]:
         hook(self)
         if self._waits_for_epoch:
             self._waits_for_epoch = False
-            LightningModule.log(self, "step", float(self.trainer.global_step))
+            _log_round(self)
 
     return on_train_epoch_end
+
+
+def _with_validated_round(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a hook that logs values of a validation at the round they belong to; Lightning would count one less."""
+
+    @wraps(hook)
+    def on_validation_epoch_end(self: GuardedModule) -> None:
+        hook(self)
+        if self.trainer.state.fn == "fit" and not self.trainer.sanity_checking:
+            _log_round(self)
+
+    return on_validation_epoch_end
+
+
+def _log_round(task: GuardedModule) -> None:
+    """Log the axis of loggers, unless the task logs one of its own, such as the epoch."""
+    if not task._has_own_axis:
+        LightningModule.log(task, "step", float(task.trainer.global_step))

@@ -12,7 +12,7 @@ from torch import nn
 from fedlightning import FederatedDataModule, FederatedLightningModule
 from fedlightning.algorithms import FedAvg
 from tests.support.evaluated import two_rounds
-from tests.support.small import Line, Personal, clients, fitted, trainer
+from tests.support.small import Line, Personal, clients, fitted, regression_data, trainer
 
 
 @pytest.mark.parametrize(
@@ -115,3 +115,35 @@ def test_automatic_optimization_is_refused():
     task.automatic_optimization = True
     with pytest.raises(TypeError, match=r"Line\.automatic_optimization is True"):
         two_rounds(task)
+
+
+class EndsValidationItself(Line):
+    def on_validation_epoch_end(self):
+        pass
+
+
+class LogsItsOwnAxis(Line):
+    def validation_step(self, batch, batch_idx):
+        super().validation_step(batch, batch_idx)
+        self.log("step", float(self.current_epoch))
+
+
+class EndsWithItsOwnAxis(Line):
+    def on_validation_epoch_end(self):
+        self.log("step", float(self.current_epoch))
+
+
+@pytest.mark.parametrize(
+    ("cls", "steps"),
+    [
+        (Line, ["2", "4", "6"]),
+        (EndsValidationItself, ["2", "4", "6"]),
+        (LogsItsOwnAxis, ["0", "1", "2"]),
+        (EndsWithItsOwnAxis, ["0", "1", "2"]),
+    ],
+)
+def test_validations_are_logged_at_their_round_or_at_the_tasks_own_axis(cls, steps, tmp_path):
+    logger = CSVLogger(tmp_path, name="", version="")
+    fitted(cls(), regression_data(rounds_per_epoch=2), max_steps=6, logger=logger)
+    with (tmp_path / "metrics.csv").open(newline="") as file:
+        assert [row["step"] for row in csv.DictReader(file) if row["val_loss"]] == steps
