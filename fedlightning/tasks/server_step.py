@@ -9,12 +9,13 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from fedlightning.core.errors import InvalidTypeError, InvalidValueError
+from fedlightning.core.errors import InvalidTypeError, InvalidValueError, UsageError
 from fedlightning.core.parameter_space import write
 from fedlightning.federation.simulation import Simulation
 from fedlightning.tasks.server_resume import changed_by_hand, note_given, note_schedule
@@ -26,6 +27,12 @@ EXAMPLES = {
     "server_optimizer": "functools.partial(torch.optim.Adam, lr=0.01)",
     "server_scheduler": "functools.partial(torch.optim.lr_scheduler.StepLR, step_size=10)",
 }
+
+
+_AS_IT_IS = (
+    "but without server_optimizer the server takes the algorithm's proposal as it is. Give "
+    "server_optimizer=functools.partial(torch.optim.SGD, lr=1.0)"
+)
 
 
 @dataclass(frozen=True)
@@ -58,8 +65,9 @@ class ServerStep:
 
         Raises:
             TypeError: If optimizer or schedule is something else than its name says.
-            ValueError: If the optimizer needs the loss, or moves other parameters.
+            ValueError: If the optimizer needs the loss, or moves other parameters, or these are of less than 32 bits.
         """
+        self._require_full_precision(parameters)
         made = torch.optim.SGD(parameters, lr=1.0) if self.optimizer is None else self.optimizer(parameters)
         _require_optimizer(made, parameters)
         note_given(made)
@@ -78,6 +86,17 @@ class ServerStep:
         note_schedule(made, scheduler)
         return [made], [scheduler]
 
+    def _require_full_precision(self, parameters: Sequence[Tensor]) -> None:
+        given = {"server_optimizer": self.optimizer, "server_scheduler": self.scheduler, "server_clip": self.clip}
+        names = [name for name, value in given.items() if value is not None]
+        low = next((str(each.dtype) for each in parameters if torch.finfo(each.dtype).bits < 32), None)
+        if names and low:
+            raise InvalidValueError(
+                f"{names[0]} moves parameters of {low}, to which the server's point would be rounded in every round: "
+                "small moves would be lost. Train with the Trainer's precision='bf16-mixed', where parameters have 32 "
+                f"bits, or without {names[0]}."
+            )
+
     def require_unchanged(self, task: LightningModule) -> None:
         """Refuse what was set by hand where the server takes the algorithm's proposal as it is.
 
@@ -89,9 +108,7 @@ class ServerStep:
         if changed is not None:
             name, value = changed
             raise InvalidValueError(
-                f"The {name} of the server's step was set to {value}, but without server_optimizer the server takes "
-                "the algorithm's proposal as it is. Give "
-                f"server_optimizer=functools.partial(torch.optim.SGD, lr=1.0), whose {name} may be changed."
+                f"The {name} of the server's step was set to {value}, {_AS_IT_IS}, whose {name} may be changed."
             )
 
     def take(self, task: LightningModule, simulation: Simulation, scaler: Any, undone: bool) -> None:
@@ -102,14 +119,21 @@ class ServerStep:
             simulation: Holds the server that made a proposal.
             scaler: Lightning's gradient scaler; None where gradients are not scaled.
             undone: Whether the round was undone.
+
+        Raises:
+            RuntimeError: If a hook changes the step of a server that takes the proposal as it is.
         """
         server, space = simulation.server, simulation.space
         optimizer: Any = task.optimizers()
         parameters = dict(task.named_parameters())
+        is_watched = not self.moves_freely and not undone and _hooks_may_change(task)
+        expected: dict[str, Tensor] = {}
         with torch.no_grad():
             for name, target in space.shared.views(server.point).items():
                 step = (parameters[name] - target).to(parameters[name].dtype)
                 parameters[name].grad = step
+                if is_watched:
+                    expected[name] = parameters[name] - step
                 if undone:  # no gradient, no step; a scaler wants one, and steps by no infinite one
                     parameters[name].grad = None if scaler is None else torch.full_like(step, torch.inf)
             if self.clip is not None and not undone:
@@ -118,6 +142,12 @@ class ServerStep:
                 for name in space.shared.names:
                     parameters[name].grad = scaler.scale(parameters[name].grad)
         optimizer.step()
+        for name, value in expected.items():
+            if not torch.allclose(parameters[name].detach(), value, rtol=1e-5, atol=0.0, equal_nan=True):
+                raise UsageError(
+                    f"on_before_optimizer_step changed the server's step of '{name}', {_AS_IT_IS}, whose gradients may "
+                    "be changed."
+                )
         optimizer.zero_grad()
         scheduler: Any = task.lr_schedulers()
         if scheduler is not None:
@@ -128,6 +158,12 @@ class ServerStep:
         else:
             write(space.shared, task, server.point)
         simulation.write_buffers(task)
+
+
+def _hooks_may_change(task: LightningModule) -> bool:
+    """Return whether the task or a callback has a hook that sees the gradients of the server's step."""
+    every: Any = [task, *task.trainer.callbacks]  # type: ignore[attr-defined]
+    return any(is_overridden("on_before_optimizer_step", each) for each in every)
 
 
 def _require_optimizer(optimizer: Any, parameters: Sequence[Tensor]) -> None:

@@ -6,12 +6,13 @@ from functools import partial
 
 import pytest
 import torch
+from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import LearningRateMonitor
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.plugins.precision import MixedPrecision
 
 from fedlightning.algorithms import FedAvg
-from fedlightning.core.errors import InvalidValueError
+from fedlightning.core.errors import InvalidValueError, UsageError
 from fedlightning.tasks import ClientNumbers, QuadraticSaddle
 from tests.support.small import Line, fitted
 
@@ -85,6 +86,37 @@ def test_a_rate_set_by_hand_acts_on_a_server_optimizer_and_is_refused_without():
         assert refused.run.rounds == 2
 
 
+class Halts(Callback):
+    def on_before_optimizer_step(self, trainer, pl_module, optimizer):
+        for parameter in pl_module.parameters():
+            parameter.grad.zero_()
+
+
+class Looks(Callback):
+    def __init__(self):
+        self.norms = []
+
+    def on_before_optimizer_step(self, trainer, pl_module, optimizer):
+        self.norms.append(pl_module.head.weight.grad.norm().item())
+
+
+def test_a_hook_may_change_the_step_of_a_server_optimizer_alone():
+    task = Line(server_optimizer=partial(torch.optim.SGD, lr=1.0))
+    start = task.head.weight.detach().clone()
+    fitted(task, max_steps=2, callbacks=[Halts()])
+    assert torch.equal(task.head.weight, start)
+    with pytest.raises(UsageError, match=r"changed the server's step of 'body.0.weight', but without server_optimizer"):
+        fitted(Line(), max_steps=2, callbacks=[Halts()])
+
+
+@pytest.mark.parametrize("plugins", [[], [MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))]])
+def test_a_hook_may_look_at_the_step(plugins):
+    looks = Looks()
+    fitted(Line(), max_steps=3, callbacks=[looks], plugins=plugins)
+    assert len(looks.norms) == 3
+    assert min(looks.norms) > 0
+
+
 def test_server_clip_bounds_the_move():
     task = QuadraticSaddle(FedAvg(0.05), server_clip=0.01)
     before = torch.cat([task.x, task.y]).detach().clone()
@@ -104,3 +136,17 @@ def test_server_clip_under_loss_scaling():
     scaled = MixedPrecision("16-mixed", "cpu", scaler=torch.amp.GradScaler("cpu", init_scale=256.0))
     assert float(moved()) == pytest.approx(0.01, rel=1e-3)
     assert float(moved(plugins=[scaled])) == pytest.approx(0.01, rel=1e-2)
+
+
+@pytest.mark.parametrize(
+    "option", [{"server_optimizer": torch.optim.Adam}, {"server_clip": 1000.0}], ids=["server_optimizer", "server_clip"]
+)
+def test_a_server_that_moves_freely_needs_parameters_of_32_bits(option):
+    """Its point, in 32 bits, would be read back from them in every round."""
+    (name,) = option
+    with pytest.raises(
+        InvalidValueError, match=f"{name} moves parameters of torch.bfloat16, to which .* or without {name}"
+    ):
+        fitted(Line(**option), max_steps=1, precision="bf16-true")
+    fitted(Line(**option), max_steps=1, precision="bf16-mixed")
+    fitted(Line(), max_steps=1, precision="bf16-true")
