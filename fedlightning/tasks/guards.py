@@ -19,6 +19,8 @@ from fedlightning.tasks.lightning_surface import never_made, require_a_federated
 from fedlightning.tasks.rounds import TrainingRounds
 from fedlightning.tasks.session import EvaluationSession
 
+_LOGS_ROUND = "logs_round"
+
 
 class GuardedModule(LightningModule):
     """Refuses habits of ordinary training that no round would carry out, and says what to do instead.
@@ -43,7 +45,8 @@ class GuardedModule(LightningModule):
         """Let values of an epoch have their round also where the end of an epoch is a task's own."""
         super().__init_subclass__(**options)
         cls.on_train_epoch_end = _with_round(cls.on_train_epoch_end)  # type: ignore[method-assign]
-        cls.on_validation_epoch_end = _with_validated_round(cls.on_validation_epoch_end)  # type: ignore[method-assign]
+        if not getattr(cls.on_validation_epoch_end, _LOGS_ROUND, False):
+            cls.on_validation_epoch_end = _with_validated_round(cls.on_validation_epoch_end)  # type: ignore[method-assign]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call ``forward``, and warn once if the answer is that of personal parameters which no client has trained."""
@@ -167,6 +170,7 @@ def _with_validated_round(hook: Callable[..., Any]) -> Callable[..., Any]:
         if self.trainer.state.fn == "fit" and not self.trainer.sanity_checking:
             _log_round(self)
 
+    setattr(on_validation_epoch_end, _LOGS_ROUND, True)
     return on_validation_epoch_end
 
 
