@@ -264,6 +264,10 @@ class RoundBatch:
         """Return the number of phases of the round."""
         return len(self.invitations or self.cohorts)
 
+    def numbered(self, index: int) -> RoundBatch:
+        """Return a later round with the same clients and samples, whose number is ``index``."""
+        return RoundBatch(index, self.cohorts, self.samples, self.invitations)
+
     def place(self, device: torch.device, dtype: torch.dtype) -> RoundBatch:
         """Return the round with its samples on ``device``, real numbers in ``dtype``."""
         cohorts = tuple(cohort.place(device, dtype) for cohort in self.cohorts)

@@ -9,6 +9,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from fedlightning.callbacks.clients import EvaluateClients
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError, UsageError
+from fedlightning.core.in_force import scheduled
 from fedlightning.core.parameter_space import ParameterSpace
 from fedlightning.core.settings import settings
 from fedlightning.data.module import FederatedDataModule
@@ -85,6 +86,16 @@ def require_round(batch: Any, phases: int, expected: int | None) -> None:
             f"Round {batch.index + 1} of {batch.phases} phases came from the train loader where round {due + 1} of "
             f"{phases} is due: a loader that is not of the trainer's data module knows neither the round nor the "
             "algorithm. Fit with trainer.fit(task, datamodule=data)."
+        )
+
+
+def warn_of_schedules_that_go_on(task: FederatedLightningModule) -> None:
+    """Warn if schedules do not begin with the fit, because its Trainer has trained before and counts on."""
+    trainer, varying = task.trainer, scheduled(task.algorithm)
+    if trainer.global_step and not trainer.ckpt_path and varying:
+        rank_zero_warn(
+            f"{type(task).__name__}: this Trainer has trained before and goes on at round {trainer.global_step + 1}, "
+            f"and so does the schedule of {next(iter(varying))}. With a new Trainer it begins again."
         )
 
 

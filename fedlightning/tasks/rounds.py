@@ -18,7 +18,7 @@ from fedlightning.federation.loop import RoundResult
 from fedlightning.federation.protocol import Moment
 from fedlightning.federation.server import RoundRejectedError
 from fedlightning.tasks.checkpoint import rescue
-from fedlightning.tasks.fit_checks import check_fit, require_round
+from fedlightning.tasks.fit_checks import check_fit, require_round, warn_of_schedules_that_go_on
 from fedlightning.tasks.kept_memory import KeptMemory
 from fedlightning.tasks.lightning_surface import (
     refuse_changed,
@@ -98,10 +98,14 @@ class TrainingRounds:
         trainer = task.trainer
         repeats: Any = trainer.overfit_batches  # type: ignore[attr-defined]
         require_round(batch, len(task.algorithm.phases), None if repeats else trainer.global_step)
+        if repeats:
+            batch = batch.numbered(trainer.global_step)
         refuse_gradient_hooks(task)
         refuse_switched_parameters(task, self._trained)
         refuse_changed(task, task.run.changed, task.run.rounds)
         self._server_step.require_unchanged(task)
+        if self.last is None:
+            warn_of_schedules_that_go_on(task)
         simulation = task.run.simulation
         task.run.release_loaded()
         before = simulation.server.state

@@ -12,6 +12,7 @@ from fedlightning import FederatedDataModule
 from fedlightning.algorithms import SCAFFOLD, FedAvg, FedMM, FedSGDA
 from fedlightning.participation import Uniform
 from fedlightning.proximal import L1
+from fedlightning.schedules import Exponential
 from fedlightning.tasks import ClientNumbers, QuadraticSaddle
 from tests.support.small import Line, clients, fitted, regression_data
 
@@ -53,10 +54,25 @@ def test_fast_dev_run_and_limit_train_batches():
     assert fitted(Line(), limit_train_batches=2, max_epochs=3, max_steps=-1).global_step == 6
 
 
+class Rates(Callback):
+    def __init__(self):
+        self.found = []
+
+    def on_train_batch_end(self, trainer, *args):
+        self.found.append(float(trainer.callback_metrics["client_lr"]))
+
+
 def test_overfit_batches_repeats_the_same_rounds():
     notes = Rounds()
     fitted(Line(), callbacks=[notes], overfit_batches=2, max_epochs=3, max_steps=-1)
     assert notes.dealt == [0, 1, 0, 1, 0, 1]
+
+
+def test_schedules_go_on_where_rounds_are_repeated():
+    notes = Rates()
+    task = Line(FedAvg(Exponential(0.08, gamma=0.5)))
+    fitted(task, callbacks=[notes], overfit_batches=2, max_epochs=2, max_steps=-1)
+    assert notes.found == pytest.approx([0.08, 0.04, 0.02, 0.01])
 
 
 def test_model_checkpoint_on_a_metric_and_early_stopping(tmp_path):

@@ -8,6 +8,7 @@ import torch
 from fedlightning.algorithms import CDMA_ONE, FedADMMGong, FedAlt, FedAvg, FedPD
 from fedlightning.callbacks import EvaluateClients
 from fedlightning.participation import Full, Uniform
+from fedlightning.schedules import Exponential
 from fedlightning.tasks.fit_checks import evaluates_clients, require_round
 from tests.support.evaluated import Own, held_out_data
 from tests.support.small import Line, regression_data, trainer
@@ -73,3 +74,13 @@ def test_the_price_of_partial_cohorts_is_said_where_it_is_paid(algorithm, partic
 @pytest.mark.parametrize(("lr_server", "told"), [(1.0, True), (0.5, False), ({"body": 1.0, "head": 0.5}, False)])
 def test_whole_server_steps_on_partial_cohorts_are_advised_against(lr_server, told):
     assert (FedADMMGong(rho=5.0, lr_server=lr_server).partial_cohorts is not None) == told
+
+
+@pytest.mark.parametrize(("lr", "told"), [(Exponential(0.05, gamma=0.5), True), (0.05, False)])
+def test_a_schedule_that_goes_on_in_a_second_fit_is_told(lr, told, recwarn):
+    task, fit = Line(FedAvg(lr)), trainer(max_steps=2, limit_val_batches=0)
+    for end in (2, 4):
+        fit.fit_loop.epoch_loop.max_steps = end
+        fit.fit(task, regression_data())
+    words = "goes on at round 3, and so does the schedule of lr. With a new Trainer it begins again"
+    assert any(words in str(warning.message) for warning in recwarn) == told

@@ -27,7 +27,7 @@ from fedlightning.tasks.federated.optimizers import Configured, Settled, require
 from fedlightning.tasks.federated.plateau import Plateau, StepOnPlateau
 from fedlightning.tasks.federated.requirements import overrides, require_trainable_by_clients
 from fedlightning.tasks.federated.rounds import ModuleRounds
-from fedlightning.tasks.federated.schedules import plateau_of, scheduled_groups, without_clock
+from fedlightning.tasks.federated.schedules import plateau_of, scheduled_groups, warn_of_other_epochs, without_clock
 from fedlightning.tasks.federated.step import ModuleStep
 from fedlightning.tasks.federated.stored import (
     ALGORITHM_KEY,
@@ -114,6 +114,7 @@ class Federated(FederatedLightningModule):
         self._stored_plateau: Any = None
         self._node_trainer: NodeTrainer | None = None
         self._settled = Settled()
+        self._schedulers: Sequence[Any] = ()
         self._frozen = FrozenParameters()
         self._clipping = GradientClipping(gradient_clip_val, gradient_clip_algorithm)
         self._step = ModuleStep(module, self)
@@ -194,6 +195,8 @@ class Federated(FederatedLightningModule):
             UsageError: If its options were changed since: clients would not step by them.
         """
         self._settled.require_unchanged()
+        if self.rounds.last is None:
+            warn_of_other_epochs(self.trainer, self._schedulers)
         super().training_step(batch, batch_idx)
         self._settled.require_unchanged()
 
@@ -216,6 +219,7 @@ class Federated(FederatedLightningModule):
     def _step_as(self, configured: Configured) -> None:
         """Let clients step as an optimizer does."""
         steps = None
+        self._schedulers = configured.schedulers
         if configured.optimizer is not None:
             self._frozen.freeze(self.module, configured.optimizer)
             self.plateau = plateau_of(configured.schedulers)

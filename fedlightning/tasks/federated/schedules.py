@@ -9,6 +9,8 @@ from itertools import islice, pairwise
 from math import isfinite
 from typing import Any
 
+from lightning.pytorch import Trainer
+from lightning.pytorch.utilities import rank_zero_warn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -90,6 +92,24 @@ def scheduled_groups(
         {**group, **{name: _over_rounds([row[number][name] for row in table], made_by) for name in table[0][number]}}
         for number, group in enumerate(optimizer.param_groups)
     ]
+
+
+def warn_of_other_epochs(trainer: Trainer, schedulers: Sequence[Any]) -> None:
+    """Warn if schedulers that are stepped once an epoch would be stepped in the midst of the Trainer's epochs.
+
+    Args:
+        trainer: Before the first round of a fit.
+        schedulers: As ``configure_optimizers`` returns them.
+    """
+    length: Any = trainer.num_training_batches
+    by_epoch = [each for each in map(SchedulerConfig.of, schedulers) if each.interval == "epoch" and not each.waits]
+    due = trainer.current_epoch * length + trainer.fit_loop.batch_idx
+    if by_epoch and trainer.global_step != due:
+        rank_zero_warn(
+            f"{type(by_epoch[0].scheduler).__name__} is stepped every {length} rounds, counted from the first. This "
+            f"fit goes on after {trainer.global_step} rounds where the Trainer's epochs have {due}, because epochs "
+            "were of another length before or one was cut short: it is stepped in the midst of them."
+        )
 
 
 @contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch.optim import lr_scheduler
@@ -179,6 +181,26 @@ def test_a_scheduler_may_ask_the_trainer_for_all_else():
     fit.fit(task, regression_data(rounds_per_epoch=1))
     assert task.algorithm.lr.values == (0.08, 0.04)
     assert task.module.trainer is fit
+
+
+@pytest.mark.parametrize(
+    ("first", "by", "told"),
+    [
+        ({"max_epochs": 2}, by_epoch, False),
+        ({"max_steps": 3}, by_epoch, True),
+        ({"max_steps": 3}, by_step, False),
+        ({"max_epochs": 2, "limit_train_batches": 1}, by_epoch, True),
+    ],
+)
+def test_a_scheduler_that_is_stepped_in_the_midst_of_epochs_is_told(first, by, told, recwarn, tmp_path):
+    data = partial(regression_data, rounds_per_epoch=2)
+    fit = trainer(**{"max_steps": -1, "limit_val_batches": 0, **first})
+    fit.fit(federate(Plain(by), FedAvg), data())
+    fit.save_checkpoint(tmp_path / "half.ckpt")
+    recwarn.clear()
+    then = trainer(max_steps=-1, max_epochs=4, limit_val_batches=0)
+    then.fit(federate(Plain(by), FedAvg), data(), ckpt_path=tmp_path / "half.ckpt")
+    assert any("is stepped every 2 rounds, counted from the first." in str(each.message) for each in recwarn) == told
 
 
 def test_something_that_is_no_scheduler_is_refused():
