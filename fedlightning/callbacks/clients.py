@@ -87,6 +87,7 @@ class EvaluateClients(Callback):
             log_number_of_clients(trainer, pl_module, found)
         else:
             session.evaluation.finish_batch()
+            _warn_if_cut_short(trainer, session.evaluation.unfinished)
             found = session.collect(num_clients)
         pl_module.client_metrics = {name: values.spread(num_clients) for name, values in found.items()}
         for name, values in found.items():
@@ -123,6 +124,17 @@ class EvaluateClients(Callback):
         """Put the global model back into the task."""
         module: Any = pl_module
         module.evaluation_session.close()
+
+
+def _warn_if_cut_short(trainer: Trainer, client: int | None) -> None:
+    """Warn of a client of whose batches a limit of the Trainer left some out."""
+    if client is not None and not trainer.sanity_checking:
+        name = "limit_test_batches" if trainer.testing else "limit_val_batches"
+        option = "fast_dev_run" if trainer.fast_dev_run else name  # type: ignore[attr-defined]
+        rank_zero_warn(
+            f"{option} ends the evaluation within client {client}'s data: neither it nor a later client is measured. "
+            f"A client has several batches here. Raise {option}, or eval_batch_size of the data module."
+        )
 
 
 def _loaders(trainer: Trainer) -> list[Any]:

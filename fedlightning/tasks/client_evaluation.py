@@ -141,6 +141,7 @@ class ClientEvaluation:
 
     Attributes:
         request: What the server asked.
+        unfinished: The client of the last batch, if more of its batches are to come; None if it has been measured.
     """
 
     def __init__(self, task: FederatedLightningModule, request: EvaluationRequest, side_by_side: SideBySide) -> None:
@@ -152,6 +153,7 @@ class ClientEvaluation:
             side_by_side: Computes predictions of several clients.
         """
         self.request = request
+        self.unfinished: int | None = None
         self._task: Any = task
         self._side_by_side = side_by_side
         self._records: dict[Logged, MetricRecord] = {}
@@ -255,6 +257,7 @@ class ClientEvaluation:
     def _stop_measuring(self, part: EvaluationPart, dataloader_idx: int) -> None:
         """Compute the values of a client whose last batch has been evaluated."""
         self._measured = None
+        self.unfinished = None if part.last else part.client
         if part.last:
             own = (dataloader_idx, part.model)
             records = [each for logged, each in self._records.items() if (logged.dataloader, logged.model) == own]

@@ -125,6 +125,7 @@ def test_every_client_is_evaluated_on_its_training_data_too(plain):
     assert not [name for name in fit.callback_metrics if "dataloader_idx" in name]
 
 
+@pytest.mark.filterwarnings("ignore:limit_val_batches ends the evaluation")
 def test_an_evaluation_cut_short_leaves_nothing_behind():
     data = digits(eval_batch_size=10)  # several batches a client
     model = Classification(FedALA(0.1), network=nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
@@ -404,6 +405,23 @@ def test_what_a_hook_logs_of_several_clients_at_once_is_told():
     fit = partial(fitted, LogsBesideGroups(FedAvg(0.05)), own_data(eval_batch_size=50))
     with pytest.warns(UserWarning, match="'val_beside' is logged by a hook for a batch of several clients"):
         fit()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"limit_val_batches": 1}, "limit_val_batches ends the evaluation within client 0's data: neither it nor"),
+        ({"limit_val_batches": 3}, "limit_val_batches ends the evaluation within client 1's data"),
+        ({"fast_dev_run": True}, "fast_dev_run ends the evaluation within client 0's data"),
+        ({"limit_val_batches": 2}, None),
+        ({}, None),
+    ],
+)
+def test_a_limit_within_a_clients_data_is_told(options, told, recwarn):
+    data = held_out_data(eval_batch_size=6)  # two batches a client
+    trainer(max_steps=2, **options).fit(Own(FedAvg(0.05)), data)
+    found = [str(warning.message) for warning in recwarn if "ends the evaluation" in str(warning.message)]
+    assert [told in each for each in found] == [True] if told else not found
 
 
 def test_prediction_as_one_client_and_as_everyone():
