@@ -12,6 +12,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError
 from fedlightning.core.schedule import has_schedule
+from fedlightning.core.validation import numbers_of_a_round
 from fedlightning.local.clipping import Clip
 from fedlightning.tasks.federated.optimizers import Steps
 
@@ -97,6 +98,20 @@ def with_steps(algorithm: Algorithm, steps: Steps | None, lr_is_open: bool) -> A
         )
     rank_zero_info(f"{name} takes plain gradient steps of its own size: the module's {steps.name} is not used.")
     return algorithm
+
+
+def with_steps_of(algorithm: Algorithm, other: Algorithm, lr_is_open: bool) -> Algorithm:
+    """Return an algorithm with the steps of another where it leaves them open.
+
+    Args:
+        algorithm: As the user chose it.
+        other: One of the same class, whose clients step as a module's optimizer did.
+        lr_is_open: Whether the algorithm's own step size is none that the user chose.
+    """
+    theirs = _place(other)
+    is_open = {what for what, value in _place(algorithm).items() if value is None or (what == "lr" and lr_is_open)}
+    with numbers_of_a_round():
+        return _changed(algorithm, {what: theirs[what] for what in is_open & theirs.keys()})
 
 
 def with_clip(algorithm: Algorithm, clip: Clip | None, given: str) -> Algorithm:

@@ -16,7 +16,13 @@ from fedlightning.core.parameter_space import ParameterSpace
 from fedlightning.federation.cohort import RoundBatch
 from fedlightning.federation.protocol import Moment
 from fedlightning.tasks.base import FederatedLightningModule
-from fedlightning.tasks.federated.algorithms import AlgorithmCallable, with_clip, with_open_step_size, with_steps
+from fedlightning.tasks.federated.algorithms import (
+    AlgorithmCallable,
+    with_clip,
+    with_open_step_size,
+    with_steps,
+    with_steps_of,
+)
 from fedlightning.tasks.federated.clipping import ClipBy, GradientClipping
 from fedlightning.tasks.federated.frozen import FrozenParameters
 from fedlightning.tasks.federated.give_back import GiveBack
@@ -108,7 +114,8 @@ class Federated(FederatedLightningModule):
         self.personal_parameters = names.prefixes(personal_parameters, "personal_parameters")
         self.per_client_evaluation = per_client_evaluation
         self.module: Any = module
-        self._chosen = given
+        self._names = names
+        self._chosen = self._made = given
         self._lr_is_open = lr_is_open
         self.plateau: Plateau | None = None
         self._stored_plateau: Any = None
@@ -218,6 +225,9 @@ class Federated(FederatedLightningModule):
 
     def _step_as(self, configured: Configured) -> None:
         """Let clients step as an optimizer does."""
+        if self.algorithm is not self._made:  # the user has given it another one
+            self._chosen = self._names.hyper_parameters(self.algorithm)
+            self._lr_is_open = False
         steps = None
         self._schedulers = configured.schedulers
         if configured.optimizer is not None:
@@ -231,7 +241,7 @@ class Federated(FederatedLightningModule):
             steps = steps_of(configured.optimizer, groups, self)
         require_steps_in_all_blocks(self.parameter_space(), steps)
         stepping = with_steps(self._chosen, steps, self._lr_is_open)
-        self.algorithm = with_clip(stepping, self._clipping.limit, self._clipping.given)
+        self.algorithm = self._made = with_clip(stepping, self._clipping.limit, self._clipping.given)
 
     def on_train_epoch_end(self) -> None:
         """Have values over the epoch logged, and reset the metrics that the module's training step logs."""
@@ -251,7 +261,8 @@ class Federated(FederatedLightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore the states of server and clients; a fit asks the module anew for its optimizer."""
-        self.algorithm = algorithm_of(checkpoint.get(ALGORITHM_KEY), self.algorithm)
+        stepped = algorithm_of(checkpoint.get(ALGORITHM_KEY), self._chosen)
+        self.algorithm = self._made = with_steps_of(self._chosen, stepped, self._lr_is_open)
         self._frozen.names = tuple(checkpoint.get(FROZEN_KEY, ()))
         resumes = self._trainer is not None and self._trainer.state.fn == "fit"
         self._stored_plateau = checkpoint.get(PLATEAU_KEY) if resumes else None

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedlightning import Federated, FederatedDataModule, federate
-from fedlightning.algorithms import SCAFFOLD, Ditto, FedAlt, FedAvg, FedProx, StatefulFedAvg
+from fedlightning.algorithms import SCAFFOLD, Ditto, FedAlt, FedAvg, FedProx, PerFedAvg, StatefulFedAvg
 from fedlightning.cli import main
 from fedlightning.local import Adam
 from fedlightning.oracle import Sequential, Vectorized
@@ -222,6 +222,28 @@ def test_a_checkpoint_makes_the_task_and_its_module_again(tmp_path):
     alone.load_state_dict(task.module.state_dict())
     assert distance(alone, task.module) == 0
     assert task.hparams.module["init_args"] == {"hidden": 3}
+
+
+def test_the_algorithm_that_is_given_to_a_checkpoint_counts(tmp_path):
+    fit = trainer(max_steps=2, limit_val_batches=0)
+    fit.fit(federate(made(), PerFedAvg), regression_data())
+    fit.save_checkpoint(tmp_path / "end.ckpt")
+    given = partial(PerFedAvg, lr_own=0.5)
+    loaded = Federated.load_from_checkpoint(tmp_path / "end.ckpt", module=made(), algorithm=given)
+    assert (loaded.algorithm.lr, loaded.algorithm.lr_own) == (0.05, 0.5)  # the module's step size, the user's own
+    other = federate(made(), PerFedAvg(lr=0.01, lr_own=0.5))
+    trainer().validate(other, regression_data(), ckpt_path=tmp_path / "end.ckpt", verbose=False)
+    assert (other.algorithm.lr, other.algorithm.lr_own) == (0.01, 0.5)
+
+
+def test_an_algorithm_that_is_set_between_two_fits_counts():
+    task = federate(made(), FedAvg)
+    trainer(max_steps=2, limit_val_batches=0).fit(task, regression_data())
+    task.algorithm = FedAvg({"head": 0.01, "default": 1e-9})
+    before = task.module.body[0].weight.detach().clone()
+    trainer(max_steps=2, limit_val_batches=0).fit(task, regression_data())
+    assert task.algorithm.lr == {"module.head": 0.01, "default": 1e-9}
+    torch.testing.assert_close(task.module.body[0].weight, before, rtol=0, atol=1e-6)
 
 
 def test_a_trained_module_goes_on_with_an_ordinary_trainer():
