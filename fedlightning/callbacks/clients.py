@@ -103,7 +103,9 @@ class EvaluateClients(Callback):
 
     def on_predict_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Forget whose data were predicted before."""
-        _check_clients(trainer, pl_module, _several(trainer.predict_dataloaders))
+        by_client = _check_clients(trainer, pl_module, _several(trainer.predict_dataloaders))
+        if pl_module.predict_client is not None and not by_client:
+            pl_module.client_models.warn_if_changed()
         pl_module.predicted_clients = []
 
     def on_predict_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int, *_: int) -> None:
@@ -163,11 +165,9 @@ def _check_clients(trainer: Trainer, module: Any, loaders: list[Any]) -> bool:
                 f"{type(module).__name__}: load_state_dict brought the global model alone, so all clients are "
                 "evaluated with the personal parts of the start. Load theirs with load_from_checkpoint."
             )
-        if (what := module.run.changed) is not None:
-            rank_zero_warn(
-                f"{type(module).__name__}: {what} was changed since the last round. Clients' models are those "
-                "of the rounds."
-            )
+        module.client_models.warn_if_changed()
+        if not trainer.sanity_checking:
+            module.client_models.warn_if_not_adapted()
     elif not all(isinstance(loader, PooledLoader) for loader in loaders):
         _warn_of_the_start(module, trainer)
     return bool(by_client)

@@ -272,6 +272,7 @@ class FederatedLightningModule(CheckpointedTask):
         """
         number = require_client_number("personalize", client)
         self.client_models.require_states(f"personalize({number})")
+        self.client_models.warn_if_changed()
         copied: Any = self.run.personalized(number)
         return copied  # type: ignore[no-any-return]
 

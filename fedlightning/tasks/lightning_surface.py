@@ -170,7 +170,7 @@ def refuse_switched_parameters(task: nn.Module, trained: Mapping[str, bool]) -> 
 
 
 def refuse_changed(task: nn.Module, what: str | None, rounds: int) -> None:
-    """Refuse a shared parameter or buffer that was changed between two rounds, which go on from what the server keeps.
+    """Refuse a parameter or buffer that was changed between two rounds, which go on from what is kept of the last.
 
     Args:
         task: The task.
@@ -189,8 +189,8 @@ def refuse_changed(task: nn.Module, what: str | None, rounds: int) -> None:
         )
         raise UsageError(
             f"{type(task).__name__}: {what} was changed after round {rounds}, by a hook, a callback, an evaluation or "
-            "whoever loaded the checkpoint. The change would be lost, because rounds go on from what the server keeps. "
-            f"{remedy}."
+            "whoever loaded the checkpoint. The change would be lost, because rounds go on from what server and "
+            f"clients keep. {remedy}."
         )
 
 

@@ -146,20 +146,20 @@ class FederationRun:
     def changed(self) -> str | None:
         """Return what was changed since the last round, or since states were loaded: ``parameter 'head.weight'``, say.
 
-        That is a shared parameter, or a buffer that the objective changes, too. None if there is none. A server that
-        has gone to NaN is where the task is.
+        That is a parameter, or a buffer that the objective changes, too; personal ones are those of a client's start.
+        None if there is none. A server that has gone to NaN is where the task is.
         """
         if not self.exists:
             return None
         simulation, task = self.simulation, self._task
         architecture = TaskArchitectures(task).active
-        point, _, buffers = simulation.global_model(architecture)
+        point, personal, buffers = simulation.global_model(architecture)
         space = simulation.space_of(architecture)
-        parameter = _changed(space.shared.views(point[0]), dict(task.named_parameters()))
+        kept = {**space.shared.views(point[0]), **space.personal.views(personal[0])}
+        parameter = _changed(kept, dict(task.named_parameters()))
         if parameter is not None:
             return f"parameter '{parameter}'"
-        kept = {} if buffers is None else space.buffers.views(buffers[0])
-        buffer = _changed(kept, dict(task.named_buffers()))
+        buffer = _changed({} if buffers is None else space.buffers.views(buffers[0]), dict(task.named_buffers()))
         return None if buffer is None else f"buffer '{buffer}'"
 
     def load(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedlightning.algorithms import SCAFFOLD, FedAlt, FedAvg
+from fedlightning.algorithms import SCAFFOLD, FedAlt, FedAvg, PerFedAvg
 from fedlightning.channel import Channel, Clip, PerPhase
 from tests.support.evaluated import Own, held_out_data, messages, plain_loader, two_rounds
 from tests.support.small import Line, trainer
@@ -105,3 +105,29 @@ def test_clients_keep_what_an_algorithm_or_a_channel_remembers():
         "duals",
     ]
     assert not any(task.client_models.exist for task in kept.values())
+
+
+def test_clients_models_after_a_change_of_the_task_are_told():
+    task = Line()
+    two_rounds(task)
+    assert messages(lambda: task.personalize(0)) == []
+    torch.nn.init.zeros_(task.head.weight)
+    with pytest.warns(UserWarning, match=r"Line: parameter 'head\.weight' was changed since the last round\. Clients'"):
+        task.personalize(0)
+    task.predict_client = 0
+    with pytest.warns(UserWarning, match="was changed since the last round"):
+        trainer().predict(task, plain_loader())
+
+
+def test_adaptation_without_a_server_is_told():
+    def told(run):
+        words = "before the first round clients use the model as it is, without the personal steps of PerFedAvg."
+        return any(words in each for each in messages(run))
+
+    trained, weights = Own(PerFedAvg(0.05)), Own(PerFedAvg(0.05))
+    two_rounds(trained, held_out_data())
+    weights.load_state_dict(trained.state_dict())
+    for task in (Own(PerFedAvg(0.05)), weights):
+        assert told(lambda task=task: trainer().validate(task, held_out_data(), verbose=False))
+    assert not told(lambda: trainer().validate(trained, held_out_data(), verbose=False))
+    assert not told(lambda: two_rounds(weights, held_out_data()))

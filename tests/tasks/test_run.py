@@ -41,6 +41,16 @@ def test_a_model_that_was_changed_since_the_last_round_is_noticed():
     assert task.run.changed == "parameter 'head.bias'"
 
 
+@pytest.mark.parametrize("name", ["offset", "line.weight"])
+def test_a_start_of_clients_that_was_changed_is_noticed_as_well(name):
+    task = Personal(FedAvg(0.05))
+    fitted(task, max_steps=1)
+    assert task.run.changed is None
+    with torch.no_grad():
+        task.get_parameter(name).add_(1.0)
+    assert task.run.changed == f"parameter '{name}'"
+
+
 def test_a_model_that_has_gone_to_nan_with_the_server_was_not_changed():
     task = Line()
     fitted(task, max_steps=1)
