@@ -343,7 +343,7 @@ class LocalGradientAlgorithm(Algorithm):
         if not (optimizer is None or isinstance(optimizer, LocalOptimizer) or callable(optimizer)):
             raise InvalidTypeError(
                 f"{type(self).__name__}(local_optimizer={optimizer!r}): expected something that makes one, e.g. "
-                "functools.partial(torch.optim.Adam, lr=0.01), or an optimizer of fedlightning.local."
+                "torch.optim.Adam, a functools.partial of it, or an optimizer of fedlightning.local."
             )
 
     def bind(
@@ -355,7 +355,7 @@ class LocalGradientAlgorithm(Algorithm):
             ValueError: If the local optimizer is not elementwise, or for the reasons of :meth:`Algorithm.bind`.
         """
         bound = super().bind(space, like, regularizer)
-        optimizer = bound_optimizer(bound.local_optimizer, space, like, "local_optimizer")
+        optimizer = bound_optimizer(bound.local_optimizer, self.lr, space, like, "local_optimizer")
         object.__setattr__(bound, "local_optimizer", optimizer)
         return bound
 

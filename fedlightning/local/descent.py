@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterable
 from functools import lru_cache
@@ -9,6 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import torch
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -210,12 +212,13 @@ def optimizer_step(w: Tensor, lr: float | Tensor, make: OptimizerCallable) -> St
 
 
 def bound_optimizer(
-    optimizer: OptimizerCallable | LocalOptimizer | None, space: ParameterSpace, like: Tensor, argument: str
+    optimizer: OptimizerCallable | LocalOptimizer | None, lr: Any, space: ParameterSpace, like: Tensor, argument: str
 ) -> OptimizerCallable | LocalOptimizer | None:
     """Return a local optimizer that is ready to step, or None for plain steps.
 
     Args:
         optimizer: As the user gave it.
+        lr: Step size, as the user gave it.
         space: Names and blocks of the parameters.
         like: Gives dtype and device of vectors.
         argument: What messages call the optimizer.
@@ -227,7 +230,31 @@ def bound_optimizer(
         return optimizer.bind(space, like)
     if optimizer is not None:
         require_elementwise(optimizer, like, argument)
+        _warn_of_another_step_size(optimizer, lr, argument)
     return optimizer
+
+
+def _warn_of_another_step_size(make: OptimizerCallable, lr: Any, argument: str) -> None:
+    """Warn if an optimizer was given a step size of its own, which no step would have."""
+    try:
+        own = _known_own_step_size(make)
+    except TypeError:  # an object that is not hashable
+        own = _own_step_size(make)
+    if own is not None and isinstance(lr, float | int) and own != lr:
+        rank_zero_warn(
+            f"{argument}={_name(make)} was given lr={own:g}, but steps have the size of the algorithm, "
+            f"lr={lr:g}. Leave lr out of the optimizer."
+        )
+
+
+def _own_step_size(make: OptimizerCallable) -> float | None:
+    """Return the step size that an optimizer was given; None if it has its class's own."""
+    made = make([torch.zeros(1, requires_grad=True)])
+    lr, known = made.defaults.get("lr"), inspect.signature(type(made)).parameters.get("lr")
+    return None if lr is None or (known is not None and float(lr) == known.default) else float(lr)
+
+
+_known_own_step_size = lru_cache(maxsize=16)(_own_step_size)
 
 
 def step_at_rest(optimizer: OptimizerCallable | LocalOptimizer, z: Tensor, after_motion: bool = False) -> Tensor:

@@ -165,7 +165,8 @@ class LocalSteps(LocalSolver):
             ValueError: If the optimizer is not elementwise, or for the reasons of :meth:`LocalSolver.bind`.
         """
         bound = super().bind(space, like)
-        object.__setattr__(bound, "optimizer", bound_optimizer(self.optimizer, space, like, "LocalSteps: optimizer"))
+        optimizer = bound_optimizer(self.optimizer, self.lr, space, like, "LocalSteps: optimizer")
+        object.__setattr__(bound, "optimizer", optimizer)
         return bound
 
     def solve(self, w: Tensor, oracle: GradientOracle, problem: Subproblem, stop: StoppingRule) -> Solution:
