@@ -331,8 +331,14 @@ def _parts(name: str) -> list[str]:
     return name.split(".")
 
 
-def names_under(prefix: str, names: Iterable[str], argument: str) -> set[str]:
+def names_under(prefix: str, names: Iterable[str], argument: str, kind: str = "trainable parameter") -> set[str]:
     """Return the names that equal ``prefix`` or lie below it.
+
+    Args:
+        prefix: Begins names.
+        names: All names there are.
+        argument: Where the prefix was given, for the message.
+        kind: What the names are of, for the message.
 
     Raises:
         TypeError: If the prefix is no string.
@@ -349,7 +355,7 @@ def names_under(prefix: str, names: Iterable[str], argument: str) -> set[str]:
         hint = get_close_matches(prefix, sorted(prefixes), n=1)
         known = ", ".join(f"'{head}'" for head in dict.fromkeys(_parts(name)[0] for name in names)) or "none"
         raise InvalidValueError(
-            f"{argument}: '{prefix}' matches no trainable parameter. "
+            f"{argument}: '{prefix}' matches no {kind}. "
             + (f"Did you mean '{hint[0]}'? " if hint else "")
             + f"Names begin with: {known}."
         )

@@ -141,7 +141,8 @@ class ClientRunner:
         """
         self.clients.use(request.precision.on(cohort.device))
         if self._received is not None:
-            self._received.fill(request)
+            table = self.clients.table
+            self._received.fill(request, table.averaged_buffers, table.changed_buffers)
         with self._undisturbed(cohort.device):
             if request.stamp.phase == 0 or not self.oracle_selection.is_made:
                 self._get_ready(request, cohort)

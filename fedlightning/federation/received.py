@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from typing import Protocol, runtime_checkable
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fedlightning.algorithms.base import PerClient, Point
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.modules import named_parameters
-from fedlightning.core.parameter_space import ParameterSpace, is_under
+from fedlightning.core.parameter_space import ParameterSpace, is_under, names_under
 from fedlightning.federation.protocol import Request
 
 
@@ -38,12 +38,18 @@ class ReceivedCopies:
             space: Names and blocks of the parameters. Copies of what does not travel stay as they are.
 
         Raises:
-            ValueError: If a copy is trained, or has another shape than the original.
+            ValueError: If a name fits no parameter, or a copy is trained, or has another shape than the original.
         """
         self._name, self._shared = type(task).__name__, space.shared
+        self._task = task
         self._copies: dict[str, Tensor] = {}
+        self._origins = dict(task.received_parameters) if isinstance(task, KeepsReceived) else {}
         shapes = dict(zip(self._shared.names, self._shared.shapes, strict=True))
-        for prefix, origin in task.received_parameters.items() if isinstance(task, KeepsReceived) else ():
+        for prefix, origin in self._origins.items():
+            for each in (prefix, origin):
+                names_under(
+                    each, [name for name, _ in named_parameters(task)], f"{self._name}.received_parameters", "parameter"
+                )
             for name, parameter in named_parameters(task):
                 source = origin + name.removeprefix(prefix)
                 if not is_under(name, prefix) or source not in shapes:
@@ -55,8 +61,13 @@ class ReceivedCopies:
                     )
                 self._copies[source] = parameter
 
-    def fill(self, request: Request) -> None:
+    def fill(self, request: Request, averaged: Sequence[str] = (), changed: Collection[str] = ()) -> None:
         """Write the point that clients received: of the message if that is a point, else the global model.
+
+        Args:
+            request: What clients are asked.
+            averaged: Names of the buffers that come with it, which copies have as well, in the order of their vector.
+            changed: Names of the buffers that the objective changes; among a copy's they are left alone.
 
         Raises:
             ValueError: If clients received different points; there is one copy for all.
@@ -67,6 +78,13 @@ class ReceivedCopies:
         with torch.no_grad():
             for name, copy in self._copies.items():
                 copy.copy_(values[name])
+            buffers = dict(self._task.named_buffers())
+            parts = request.buffers.split([buffers[name].numel() for name in averaged])
+            for name, value in zip(averaged, parts, strict=True):
+                for prefix, origin in self._origins.items():
+                    copied = prefix + name.removeprefix(origin)
+                    if is_under(name, origin) and copied in buffers and copied not in changed:
+                        buffers[copied].copy_(value.view_as(buffers[copied]))
 
     def _received(self, request: Request) -> Tensor:
         message = request.message

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
 import torch
+from lightning.pytorch import Callback
 from torch import nn
 
 from fedlightning import algorithms as fl
@@ -20,7 +22,7 @@ from fedlightning.participation import Asynchronous, FixedDuration
 from tests.support.federations import loop_for, space_of
 from tests.support.nodes import FederationOfNodes, Wires, nodes_of
 from tests.support.situations import SITUATIONS, Split, batches_of, seeded
-from tests.support.small import fitted, regression_data
+from tests.support.small import Line, fitted, regression_data
 
 LATE = Asynchronous(2, 1, FixedDuration(1.0))
 KEEPING = ["received body", "received and previous body"]
@@ -93,11 +95,56 @@ def test_copies_have_the_point_of_the_message_where_it_is_one():
     copies = ReceivedCopies(task, space := shared_of(task))
     sent, present = torch.arange(3.0), torch.full((3,), 7.0)
     for message, expected in ((Point(sent), sent), (None, present), (Step(sent), present)):
-        copies.fill(SimpleNamespace(message=message, point=present))
+        copies.fill(SimpleNamespace(message=message, point=present, buffers=torch.zeros(0)))
         values = space.shared.views(expected)
         assert torch.equal(task.copy.weight, values["line.weight"])
         assert torch.equal(task.copy.bias, values["line.bias"])
         assert not task.copy.weight.requires_grad
+
+
+class Normed(Line):
+    """Compares its statistics with those that it received, without a step of its own."""
+
+    received_parameters: ClassVar = {"received": "norm"}
+
+    def __init__(self, momentum=0.3):
+        super().__init__(fl.FedAvg(1e-12))
+        self.norm = nn.BatchNorm1d(6, momentum=momentum)
+        self.received = deepcopy(self.norm).requires_grad_(False).eval()
+
+    def objective(self, batch):
+        gap = (self.norm.running_mean - self.received.running_mean).abs().max().detach()
+        self.received.eval()
+        x, y = batch
+        return {**super().objective((self.norm(x) + 0 * self.received(x), y)), "gap": gap.clone()}
+
+
+def test_statistics_come_with_the_parameters():
+    task = Normed()
+    before = []
+    notes = Noted(lambda: before.append((task.norm.running_mean.clone(), task.norm.num_batches_tracked.item())))
+    fitted(task, regression_data(local_steps=1), max_steps=3, limit_val_batches=0, callbacks=[notes])
+    assert float(task.round_metrics["train_gap"]) == 0.0
+    mean, batches = before[1]
+    assert torch.equal(task.received.running_mean, mean)
+    assert task.received.num_batches_tracked == batches == 2
+    assert not torch.equal(task.norm.running_mean, mean)
+
+
+class Noted(Callback):
+    def __init__(self, note):
+        self.note = note
+
+    def on_train_batch_end(self, *args):
+        self.note()
+
+
+@pytest.mark.parametrize("names", [{"copied": "line"}, {"copy": "lines"}])
+def test_a_name_that_fits_nothing_is_answered_with_a_similar_one(names):
+    task = Copied()
+    task.received_parameters = names
+    with pytest.raises(ValueError, match=r"received_parameters: '(copied|lines)' matches no parameter\. Did you mean"):
+        ReceivedCopies(task, shared_of(task))
 
 
 @pytest.mark.parametrize(("out", "trained"), [(2, False), (1, True)])
