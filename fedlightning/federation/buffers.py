@@ -5,6 +5,7 @@ A flat vector of real numbers holds the buffers of a client, whatever their dtyp
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -105,6 +106,18 @@ def averaged_buffers(layout: Layout, task: nn.Module) -> Tensor:
     like = next(parameter for parameter in task.parameters() if parameter.requires_grad)
     held = dict(task.named_buffers())
     return read(layout, task, like=like.new_empty(0, dtype=_precise({name: held[name] for name in layout.names}, like)))
+
+
+def whole_numbers(names: Sequence[str], task: nn.Module) -> Tensor | None:
+    """Return which elements of a task's buffers are whole numbers, ``[b]``; None if none is, as of most models.
+
+    Args:
+        names: Names of the buffers, in the order of their vector.
+        task: Holds them.
+    """
+    held = dict(task.named_buffers())
+    whole = [torch.full((held[name].numel(),), not held[name].is_floating_point()) for name in names]
+    return torch.cat(whole) if any(bool(each.any()) for each in whole) else None
 
 
 def _precise(buffers: dict[str, Tensor], like: Tensor) -> torch.dtype:

@@ -32,28 +32,32 @@ class Passage:
     number of the phase.
     """
 
-    def __init__(self, channel: Channel, algorithm: Algorithm, request: Request) -> None:
+    def __init__(self, channel: Channel, algorithm: Algorithm, request: Request, whole: Tensor | None = None) -> None:
         """Take what clients know of the exchange.
 
         Args:
             channel: The channel of the phase.
             algorithm: The algorithm, for messages.
             request: What the clients are asked, with terms; nobody has written into it.
+            whole: Which averaged buffers are whole numbers, ``[b]``, and pass by the channel; None if none is.
         """
         self._chain = channel.transform
         self._is_noisy = any(transform.adds_noise for transform in channel.client)
         self._aggregate = channel.aggregate
         self._buffers = request.buffers
+        self._real = slice(None) if whole is None else ~whole.to(request.buffers.device)
         self._algorithm = algorithm
         self._differences = Differences(algorithm, request)
         self._exchange = exchange_of(request)
         self._name = f"{LATE}{request.stamp.phase}"
 
     @classmethod
-    def through(cls, channels: Channels | None, algorithm: Algorithm, request: Request) -> Passage | None:
+    def through(
+        cls, channels: Channels | None, algorithm: Algorithm, request: Request, whole: Tensor | None = None
+    ) -> Passage | None:
         """Return the passage of a request's answers; None if they pass through no channel."""
         channel = None if channels is None else channels.of(request.stamp.phase)
-        return None if channel is None else cls(channel, algorithm, request)
+        return None if channel is None else cls(channel, algorithm, request, whole)
 
     def sent(
         self, answers: Iterator[Answer], states: ClientStates, pending: list[tuple[Stamp, list[int], StatesByField]]
@@ -85,12 +89,14 @@ class Passage:
             ValueError: If a field's length is not that of its memory.
         """
         values = self._differences.of(answer.update, answer.client_ids)
-        stuck = self._stuck(answer.buffers)
-        if answer.buffers.shape[1]:
-            values[BUFFERS] = answer.buffers.masked_fill(stuck, 0.0)
+        real = answer.buffers[:, self._real]
+        stuck = self._stuck(real)
+        if real.shape[1]:
+            values[BUFFERS] = real.masked_fill(stuck, 0.0)
         counts = {name: tensors_of(answer.update)[name] for name in counts_of(answer.update)}
         bits = {name: _dense(value) for name, value in values.items()}
         rest = sum((_dense(value) for value in counts.values()), torch.zeros(len(answer.client_ids)).double())
+        rest = rest + _dense(answer.buffers[:, : answer.buffers.shape[1] - real.shape[1]])
         if not values:
             return replace(answer, bits=rest), {}
         finite = finite_clients({**values, **counts})
@@ -99,7 +105,8 @@ class Passage:
         )
         before = self._memory(values, states, answer.client_ids)
         sent, memory = self._chain.apply(Sent(values, bits), before, exchange, UPLOAD)
-        buffers = torch.where(stuck, answer.buffers, sent.values.get(BUFFERS, answer.buffers))
+        buffers = answer.buffers.clone()
+        buffers[:, self._real] = torch.where(stuck, real, sent.values.get(BUFFERS, real))
         update = self._differences.put(answer.update, {k: v for k, v in sent.values.items() if k != BUFFERS})
         wire = [self._on_the_wire(name, sent) for name in sent.values]
         told = sum((_dense(value) for value in sent.reports.values()), rest)
@@ -120,7 +127,7 @@ class Passage:
         if self._is_noisy:
             return None
         names = list(self._differences.of(answer.update, answer.client_ids))
-        names += [BUFFERS] if answer.buffers.shape[1] else []
+        names += [BUFFERS] if answer.buffers[:, self._real].shape[1] else []
         return self._chain.bound(None, names, self._exchange)
 
     def reported(self) -> Mapping[str, Sequence[float]]:
@@ -129,7 +136,7 @@ class Passage:
 
     def _stuck(self, buffers: Tensor) -> Tensor:
         """Return which changes of buffers are NaN or infinite as the server's are, and pass as they are, ``[S, b]``."""
-        return ~buffers.isfinite() & ~self._buffers.isfinite()
+        return ~buffers.isfinite() & ~self._buffers[self._real].isfinite()
 
     def _on_the_wire(self, name: str, sent: Sent) -> Tensor:
         """Return the bits of each client's field, ``[S]``."""

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
 
 from fedlightning import FederatedLightningModule
 from fedlightning.algorithms import FedAvg
-from fedlightning.oracle import Sequential, Vectorized
+from fedlightning.channel import Channel, Clip
+from fedlightning.oracle import Autocast, Sequential, Vectorized
+from tests.support.federations import loop_for
+from tests.support.nodes import both
+from tests.support.situations import batches_of, seeded
 from tests.support.small import clients, fitted, regression_data, trainer
 
 ORACLES = [Sequential(), Vectorized(), Vectorized(replay=False), Vectorized(backward="vmap")]
@@ -191,3 +197,17 @@ def test_whole_numbers_that_outgrow_float64_in_a_later_round_are_refused():
 
     with pytest.raises(ValueError, match="buffers memory has grown beyond 2\\^53"):
         trained(torch.tensor(1), double)
+
+
+def test_counts_are_no_part_of_what_a_channel_clips(tmp_path):
+    """They grow by the number of steps, which would be nearly all of a norm."""
+    make = seeded(partial(Remembering, torch.tensor(0), count))
+    data, channel = regression_data(local_steps=STEPS), Channel([Clip(0.05)])
+    batches = batches_of(data, make(), ROUNDS)
+    here, there, _ = both(make, data, batches, [[3, 1], [0, 2]], tmp_path, channels=channel)
+    local = loop_for(make(), Sequential(), channels=channel, buffers="local")
+    for batch in batches:
+        local.run(batch, Autocast("cpu"))
+    assert here.server.buffers.tolist() == there.server.buffers.tolist() == [ROUNDS * STEPS]
+    assert torch.equal(here.point, local.point)
+    assert torch.equal(there.point, local.point)

@@ -50,6 +50,18 @@ def test_clips_act_on_moves_and_not_on_points():
     assert sent.bits.tolist() == [64.0, 64.0]
 
 
+def test_whole_numbers_among_buffers_pass_by_the_channel():
+    """A count of batches has grown by 20, which is no part of a norm."""
+    asked = request(buffers=torch.tensor([0.0, 0.5]))
+    through = Passage(Channel([Clip(1.0)]), fl.FedAvg(0.1), asked, whole=torch.tensor([True, False]))
+    given = answer(torch.stack([Z + torch.tensor([3.0, 0.0])]), buffers=torch.tensor([[20.0, 4.0]]))
+    sent, _ = through.send(given, nobody())
+    torch.testing.assert_close(sent.update.z, torch.tensor([[0.6, 0.0]]))
+    torch.testing.assert_close(sent.buffers, torch.tensor([[20.0, 0.8]]))
+    assert sent.bits.tolist() == [4 * 32.0]
+    assert through.bound(given) == 1.0
+
+
 def test_a_round_of_clipped_moves_is_their_mean():
     algorithm = fl.FedAvg(0.3)
     batches = rounds_of(algorithm, 1)

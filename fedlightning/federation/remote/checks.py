@@ -101,7 +101,7 @@ class AnswerChecks:
             return
         numbers = sum(value.numel() for value in (*tensors_of(expected.update).values(), expected.buffers))
         most = _MOST_BITS * (numbers + len(reports) + 1)
-        norm = _norm(answer)
+        norm = _norm(answer, expected.whole)
         if expected.bound is not None and norm > expected.bound * (1 + _ROUNDING):
             yield f"its update has the norm {norm:g}, above {expected.bound:g}, to which the channel clips"
         if answer.bits is None or answer.bits.shape != (1,) or answer.bits.is_complex():
@@ -153,11 +153,12 @@ _ROUNDING = 1e-3
 """Relative error of a norm that is computed in few digits."""
 
 
-def _norm(answer: Answer) -> float:
-    """Return the norm of what passed through a channel, of one client."""
+def _norm(answer: Answer, whole: Tensor | None) -> float:
+    """Return the norm of what passed through a channel, of one client; buffers that are whole numbers did not."""
+    buffers = answer.buffers if whole is None else answer.buffers[:, ~whole.to(answer.buffers.device)]
     counts = counts_of(answer.update)
     sent = {name: value for name, value in tensors_of(answer.update).items() if name not in counts}
-    return hypot(*(float(value.double().norm()) for value in (*sent.values(), answer.buffers)))
+    return hypot(*(float(value.double().norm()) for value in (*sent.values(), buffers)))
 
 
 def _differences(sent: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> Iterator[str]:

@@ -35,6 +35,7 @@ class Expectation:
         reports: What is reported for a channel, and the only finite values that it may have, by name; None for the
             values of what may have any. None without a channel.
         bound: Largest norm of an update that has passed the channel; None if nothing bounds it.
+        whole: Which averaged buffers pass by the channel, ``[b]``; None if none does.
     """
 
     update: Any
@@ -43,6 +44,7 @@ class Expectation:
     per_client: tuple[str, ...]
     reports: Mapping[str, Sequence[float] | None] | None = None
     bound: float | None = None
+    whole: Tensor | None = None
 
 
 class Expectations:
@@ -51,14 +53,22 @@ class Expectations:
     Shapes and dtypes of an update do not depend on data, so this is what every client's update has.
     """
 
-    def __init__(self, algorithm: Callable[[], Algorithm], num_personal: int, channels: Channels | None = None) -> None:
+    def __init__(
+        self,
+        algorithm: Callable[[], Algorithm],
+        num_personal: int,
+        channels: Channels | None = None,
+        whole: Callable[[], Tensor | None] = lambda: None,
+    ) -> None:
         """Work for an algorithm.
 
         Args:
             algorithm: Returns the server's algorithm, bound, with the hyper-parameters of the present round.
             num_personal: Length p of a client's personal block; 0 if there is none.
             channels: What happens to updates on their way; None for nothing.
+            whole: Returns which averaged buffers are whole numbers, ``[b]``, and pass by the channel; None if none is.
         """
+        self._whole = whole
         self._algorithm = algorithm
         self._num_personal = num_personal
         self._channels = channels
@@ -88,14 +98,15 @@ class Expectations:
             ) from error
         metrics = {*reply.log} | ({"drift"} if reply.point is not None else set())
         expected = Expectation(reply.update, request.buffers[None], frozenset(metrics), tuple(reply.log))
-        passage = Passage.through(self._channels, algorithm, request)
+        whole = self._whole()
+        passage = Passage.through(self._channels, algorithm, request, whole)
         if passage is None:
             return expected
         answer = Answer(request.stamp, [0], reply.update, torch.zeros_like(request.buffers)[None])
         sent, _ = passage.send(answer, ClientStates({}, 1))
         bound, allowed = passage.bound(answer), passage.reported()
         reports = {name: allowed.get(name) for name in sent.reports}
-        return replace(expected, update=sent.update, buffers=sent.buffers, reports=reports, bound=bound)
+        return replace(expected, update=sent.update, buffers=sent.buffers, reports=reports, bound=bound, whole=whole)
 
 
 class _Imaginary:

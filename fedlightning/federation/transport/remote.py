@@ -9,6 +9,7 @@ from typing import Any
 
 from fedlightning.core.per_architecture import TaskArchitectures
 from fedlightning.core.validation import require
+from fedlightning.federation.buffers import whole_numbers
 from fedlightning.federation.cohort import RoundBatch
 from fedlightning.federation.processes import OneProcess, Processes
 from fedlightning.federation.protocol import (
@@ -113,7 +114,12 @@ class Remote:
         )
         self._types = MessageTypes(server.algorithm)
         channels = None if server.reception is None else server.reception.channels
-        self._expectations = Expectations(lambda: server.algorithm, simulation.space.personal.dim, channels)
+        self._expectations = Expectations(
+            lambda: server.algorithm,
+            simulation.space.personal.dim,
+            channels,
+            lambda: whole_numbers(simulation.runner.clients.table.averaged_buffers, simulation.task),
+        )
         self._device = server.point.device
         self._simulation = simulation
         self._asked: dict[int, tuple[Stamp, Generation]] = {}
