@@ -45,11 +45,10 @@ class ReceivedCopies:
         self._copies: dict[str, Tensor] = {}
         self._origins = dict(task.received_parameters) if isinstance(task, KeepsReceived) else {}
         shapes = dict(zip(self._shared.names, self._shared.shapes, strict=True))
+        known = [name for name, _ in named_parameters(task)]
         for prefix, origin in self._origins.items():
             for each in (prefix, origin):
-                names_under(
-                    each, [name for name, _ in named_parameters(task)], f"{self._name}.received_parameters", "parameter"
-                )
+                names_under(each, known, f"{self._name}.received_parameters", "parameter")
             for name, parameter in named_parameters(task):
                 source = origin + name.removeprefix(prefix)
                 if not is_under(name, prefix) or source not in shapes:

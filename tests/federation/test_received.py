@@ -110,7 +110,7 @@ class Normed(Line):
     def __init__(self, momentum=0.3):
         super().__init__(fl.FedAvg(1e-12))
         self.norm = nn.BatchNorm1d(6, momentum=momentum)
-        self.received = deepcopy(self.norm).requires_grad_(False).eval()
+        self.received = deepcopy(self.norm).requires_grad_(False)
 
     def objective(self, batch):
         gap = (self.norm.running_mean - self.received.running_mean).abs().max().detach()
