@@ -68,22 +68,24 @@ class EvaluationLoaders:
             IndexError: If the task's ``predict_client`` is not a client of the federation.
             ValueError: If this client has no test samples, or there are several processes.
         """
-        federation = self.federation
+        federation, test = self.federation, self.federation.test
+        if federation.predict is None and test is None:
+            self._warn_of_nothing("test")
+            return []
         if federation.predict is not None or federation.test_partition is None:
             self._warn_of_shared_predictions()
         if federation.predict is not None:
             return self._pooled(federation.predict)
-        if federation.test is None:
-            return []
+        assert test is not None
         if federation.test_partition is None or not self._models:
-            return self._pooled(federation.test, federation.test_partition)
+            return self._pooled(test, federation.test_partition)
         client = self.task.predict_client
         if client is None:
             chosen: Iterable[int] = self._clients_here(federation.test_partition)
         else:
             self._require_predictable(client, federation.test_partition)
             chosen = [client]
-        return self._by_client(federation.test, federation.test_partition, chosen, ("own",))
+        return self._by_client(test, federation.test_partition, chosen, ("own",))
 
     @property
     def _models(self) -> tuple[str, ...]:
@@ -93,6 +95,7 @@ class EvaluationLoaders:
 
     def _evaluated(self, stage: str, dataset: Dataset[Any] | None, partition: Partition | None) -> Loader:
         if dataset is None:
+            self._warn_of_nothing(stage)
             return []
         if partition is None and self._models:
             self._report_missing_partition(stage)
@@ -165,6 +168,15 @@ class EvaluationLoaders:
             rank_zero_warn(f"{text} The shared parameters are evaluated with the personal ones of the start.")
         else:
             rank_zero_info(f"{text} The global model is evaluated.")
+
+    def _warn_of_nothing(self, stage: str) -> None:
+        """Warn where data are missing that were asked for; a fit goes without validation."""
+        trainer = getattr(self.task, "trainer", None)
+        if trainer is not None and trainer.state.fn != "fit":
+            rank_zero_warn(
+                f"The data module has no {stage} data: nothing to {trainer.state.fn.value}. Give {stage} to "
+                "FederatedDataModule.from_datasets, or set it in the data module's Federation."
+            )
 
     def _warn_of_shared_predictions(self) -> None:
         if getattr(self.task, "personal_parameters", ()) and self.task.predict_client is None:

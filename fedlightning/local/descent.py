@@ -248,10 +248,10 @@ def _warn_of_another_step_size(make: OptimizerCallable, lr: Any, argument: str) 
 
 
 def _own_step_size(make: OptimizerCallable) -> float | None:
-    """Return the step size that an optimizer was given; None if it has its class's own."""
+    """Return the step size that an optimizer was given; None if it has its class's own, or 1 for any."""
     made = make([torch.zeros(1, requires_grad=True)])
     lr, known = made.defaults.get("lr"), inspect.signature(type(made)).parameters.get("lr")
-    return None if lr is None or (known is not None and float(lr) == known.default) else float(lr)
+    return None if lr is None or float(lr) in (1.0, known.default if known else None) else float(lr)
 
 
 _known_own_step_size = lru_cache(maxsize=16)(_own_step_size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from operator import index
 from typing import Any
 
@@ -13,6 +14,26 @@ from fedlightning.federation.client_states import Storage
 from fedlightning.oracle import ClientBatching
 from fedlightning.tasks.options import FederationOptions
 from fedlightning.tasks.server_step import EXAMPLES, ServerStep
+
+_OF_A_CLASS = (
+    "max_parameters",
+    "personal_parameters",
+    "received_parameters",
+    "per_client_evaluation",
+    "higher_is_better",
+)
+
+
+def require_known_attributes(cls: type[Any]) -> None:
+    """Make sure that no attribute of a task's class is nearly one by which tasks are trained.
+
+    Raises:
+        TypeError: If one is; it would be ignored.
+    """
+    for name, value in vars(cls).items():
+        meant = get_close_matches(name, _OF_A_CLASS, n=1, cutoff=0.9)
+        if meant and name not in _OF_A_CLASS and not callable(value):
+            raise InvalidTypeError(f"{cls.__name__}.{name} is no attribute of tasks. Did you mean {meant[0]}?")
 
 
 def require_algorithm(owner: object, algorithm: Any) -> None:

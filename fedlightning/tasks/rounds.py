@@ -12,6 +12,7 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 
 from fedlightning.algorithms.base import Algorithm
+from fedlightning.core.errors import UsageError
 from fedlightning.core.in_force import scheduled_numbers
 from fedlightning.federation.cohort import RoundBatch
 from fedlightning.federation.loop import RoundResult
@@ -52,6 +53,7 @@ class TrainingRounds:
         self._report = RoundReport()
         self._running = False
         self._trained: Mapping[str, bool] = {}
+        self._algorithm: Algorithm | None = None
         self.last: RoundResult | None = None
 
     @property
@@ -75,6 +77,7 @@ class TrainingRounds:
         check_fit(task, space)
         KeptMemory.during_fit(task.trainer)
         named = dict(task.named_parameters())
+        self._algorithm = task.algorithm
         self._trained = {name: parameter.requires_grad for name, parameter in named.items()}
         return self._server_step.configure([named[name] for name in space.shared.names])
 
@@ -90,7 +93,7 @@ class TrainingRounds:
         Raises:
             RoundRejectedError: If no client returned finite numbers; the state before the round is saved.
             RuntimeError: If another round is due, or what it goes on from was changed since the last one: a
-                parameter, a buffer, or which parameters are trained.
+                parameter, a buffer, which parameters are trained, or the algorithm.
             TypeError: If the data are no rounds of a federation, or a parameter has got a gradient hook.
             ValueError: If a hyper-parameter of the server's step was set that has nothing to act on.
         """
@@ -104,6 +107,7 @@ class TrainingRounds:
         refuse_switched_parameters(task, self._trained)
         refuse_changed(task, task.run.changed, task.run.rounds)
         self._server_step.require_unchanged(task)
+        self._require_same_algorithm()
         if self.last is None:
             warn_of_schedules_that_go_on(task)
         simulation = task.run.simulation
@@ -120,6 +124,14 @@ class TrainingRounds:
         numbers = _hyper_parameters(simulation.server.algorithm, before, batch)
         self.last = self.named(replace(result, metrics={**result.metrics, **numbers}))
         return self.last
+
+    def _require_same_algorithm(self) -> None:
+        if self._task.algorithm is not self._algorithm:
+            raise UsageError(
+                f"{type(self._task).__name__}.algorithm was set to {self._task.algorithm!r} during the fit, which "
+                f"would go on with {self._algorithm!r}. Give hyper-parameters schedules (fedlightning.schedules), or "
+                "set another algorithm between two fits."
+            )
 
     def named(self, result: RoundResult) -> RoundResult:
         """Return the outcome of a round with the names under which it is reported.

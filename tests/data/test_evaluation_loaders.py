@@ -136,3 +136,15 @@ def test_any_lightning_module_predicts():
     data = FederatedDataModule.from_datasets(clients(), test=clients()[0], eval_batch_size=8)
     predicted = trainer().predict(Plain(), data)
     assert torch.equal(torch.cat(predicted), clients()[0].tensors[1])
+
+
+@pytest.mark.parametrize(("run", "missing"), [("validate", "val"), ("test", "test"), ("predict", "test")])
+def test_missing_data_that_were_asked_for_are_told(run, missing):
+    data = FederatedDataModule.from_datasets(clients(), batch_size=4)
+    with pytest.warns(UserWarning, match=f"The data module has no {missing} data: nothing to {run}. Give {missing} to"):
+        getattr(trainer(), run)(OwnLine(FedAvg(0.05)), data)
+
+
+@pytest.mark.filterwarnings("error:The data module has no")
+def test_a_fit_goes_without_validation():
+    trainer(max_steps=1).fit(OwnLine(FedAvg(0.05)), FederatedDataModule.from_datasets(clients(), batch_size=4))

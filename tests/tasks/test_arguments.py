@@ -23,6 +23,7 @@ from fedlightning.tasks.arguments import (
 )
 from fedlightning.tasks.options import FederationOptions
 from fedlightning.tasks.server_step import ServerStep
+from tests.support.small import Line
 from tests.support.transforms import Middle, Shift
 
 
@@ -93,3 +94,16 @@ def test_a_channel_suits_algorithm_and_weighting():
             require_channel(Task(), FedAvg(0.1), FederationOptions(channel=channel, weighting="samples"))
         with pytest.raises(ValueError, match=r"^FedSkip keeps something of single clients.*Channel\(client="):
             require_channel(Task(), FedSkip(0.1), FederationOptions(channel=channel))
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [("personal_paramters", "personal_parameters"), ("max_parameter", "max_parameters"), ("higher_is_beter", "higher")],
+)
+def test_a_misspelt_attribute_of_a_class_is_answered_with_the_right_one(given, meant):
+    with pytest.raises(TypeError, match=rf"Misspelt\.{given} is no attribute of tasks\. Did you mean {meant}"):
+        type("Misspelt", (Line,), {given: ("head",)})
+
+
+def test_attributes_of_a_users_own_are_left_alone():
+    type("Own", (Line,), {"min_parameters": 3, "parameter_names": (), "max_parameters": ("head",)})

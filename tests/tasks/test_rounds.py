@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -10,6 +11,7 @@ from lightning.pytorch import Callback
 from torch import nn
 
 from fedlightning.algorithms import SCAFFOLD, FedAvg, FedMiD, FedProx
+from fedlightning.core.errors import UsageError
 from fedlightning.federation.server import RoundRejectedError
 from fedlightning.oracle import Sequential, Vectorized
 from fedlightning.participation import Uniform
@@ -187,3 +189,14 @@ def test_a_function_trains_and_is_left_out_of_checkpoints(tmp_path):
     fit = trainer(tmp_path, max_steps=3)
     fit.fit(given, regression_data(), ckpt_path=tmp_path / "last.ckpt")
     assert given.round_metrics["client_lr"] == pytest.approx(0.08 / 3)
+
+
+class Replaces(Callback):
+    def on_train_batch_end(self, trainer, pl_module, *args):
+        pl_module.algorithm = replace(pl_module.algorithm, lr=1e-6)
+
+
+def test_an_algorithm_that_is_set_during_a_fit_is_refused():
+    with pytest.raises(UsageError, match=r"algorithm was set to FedAvg\(lr=1e-06.* would go on with FedAvg\(lr=0.05"):
+        fitted(Line(FedAvg(0.05)), max_steps=3, callbacks=[Replaces()])
+    fitted(Line(FedAvg(0.05)), max_steps=1, callbacks=[Replaces()])

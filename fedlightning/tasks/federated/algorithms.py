@@ -14,6 +14,7 @@ from fedlightning.core.errors import InvalidTypeError, InvalidValueError
 from fedlightning.core.schedule import has_schedule
 from fedlightning.core.validation import numbers_of_a_round
 from fedlightning.local.clipping import Clip
+from fedlightning.local.optimizers import LocalOptimizer
 from fedlightning.tasks.federated.optimizers import Steps
 
 AlgorithmCallable = Callable[[float], Algorithm]
@@ -84,11 +85,12 @@ def with_steps(algorithm: Algorithm, steps: Steps | None, lr_is_open: bool) -> A
             changes["optimizer"] = steps.optimizer
         try:
             return _changed(algorithm, changes)
-        except InvalidTypeError:
+        except InvalidTypeError as error:
+            takes_none = isinstance(steps.optimizer, LocalOptimizer)  # though others take it
+            why = f"{error} Take plain SGD" if takes_none else "it takes SGD, Adam and AdamW. Take one of them"
             raise InvalidTypeError(
-                f"{name} takes over the steps of SGD, Adam and AdamW, and the module's {steps.name} is none of them. "
-                "Take one of them in configure_optimizers, or an algorithm whose clients begin anew in every round "
-                "(FedAvg)."
+                f"{name} does not take over the steps of the module's {steps.name}: {why} in configure_optimizers, or "
+                "an algorithm whose clients begin anew in every round (FedAvg)."
             ) from None
     if "lr" in changes:
         raise InvalidValueError(
