@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
@@ -178,6 +178,8 @@ class FederatedCLI(LightningCLI):
             callbacks = [*callbacks, RoundProgressBar()]
         if config.get("enable_checkpointing") is not False and not any(isinstance(c, LastCheckpoint) for c in given):
             callbacks = [*callbacks, LastCheckpoint()]
+        self._last_validation = _LastValidation()
+        callbacks = [*callbacks, self._last_validation]
         return super()._instantiate_trainer(config, callbacks)
 
     def _run_subcommand(self, subcommand: str) -> None:
@@ -189,8 +191,11 @@ class FederatedCLI(LightningCLI):
         """Print the metrics of the last round and validation in one line."""
         metrics = {name: float(value) for name, value in self.trainer.callback_metrics.items() if is_metric(name)}
         if metrics:
-            values = ", ".join(f"{name}={value:.4g}" for name, value in sorted(metrics.items()))
-            rank_zero_info(f"After round {self.trainer.global_step}: {values}")
+            rounds, validated = self.trainer.global_step, self._last_validation.round
+            is_of_now = validated in (None, rounds)
+            earlier = set() if is_of_now else {name for name in metrics if name.startswith("val_")}
+            said = f"After round {rounds}: {_listed(metrics, metrics.keys() - earlier)}"
+            rank_zero_info(f"{said}; of round {validated}: {_listed(metrics, earlier)}" if earlier else said)
         elif self.model.rounds.last is None and self.trainer.global_step:
             rank_zero_info(
                 f"Nothing was trained: the checkpoint is of round {self.trainer.global_step}, and the fit ends before. "
@@ -229,6 +234,21 @@ class FederatedCLI(LightningCLI):
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """PyYAML's loader in C, which reads a configuration ten times as fast, where it is installed."""
+
+
+class _LastValidation(Callback):
+    """Notes after which round a fit has validated last."""
+
+    def __init__(self) -> None:
+        self.round: int | None = None
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if not trainer.sanity_checking:
+            self.round = trainer.global_step
+
+
+def _listed(metrics: Mapping[str, float], names: Collection[str]) -> str:
+    return ", ".join(f"{name}={metrics[name]:.4g}" for name in sorted(names))
 
 
 def _import_public_classes() -> None:

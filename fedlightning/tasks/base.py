@@ -124,7 +124,8 @@ class FederatedLightningModule(CheckpointedTask):
             server_optimizer: Moves the global model along the algorithm's proposal (FedAvg with Adam is FedAdam);
                 null takes the proposal as it is.
             server_scheduler: Schedule of the server optimizer's learning rate, stepped once a round.
-            server_clip: Largest norm of the global model's move in a round, above 0.
+            server_clip: Largest norm of the move that the algorithm proposes for the global model in a round, above 0;
+                a server optimizer comes after it.
             weighting: ``uniform`` minimises the mean of f_i; ``samples`` weighs clients by their numbers of samples.
             buffers: ``average`` treats BatchNorm statistics like the parameters of their layer, so those of personal
                 layers stay on the client (FedBN: name such layers in ``personal_parameters``); ``local`` leaves all

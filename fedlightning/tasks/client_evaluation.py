@@ -158,6 +158,7 @@ class ClientEvaluation:
         self._side_by_side = side_by_side
         self._records: dict[Logged, MetricRecord] = {}
         self._measured: tuple[EvaluationPart, int] | None = None  # what is logged is this client's, of this data loader
+        self._batches = 0  # of the present client so far
         self._group: tuple[tuple[EvaluationPart, ...], int] | None = None  # the batch is these clients'
         side_by_side.forget_models()
 
@@ -168,6 +169,7 @@ class ClientEvaluation:
         """
         self.finish_batch()
         parts = loader.batches[batch_idx]
+        self._batches = 1 if self.unfinished is None else self._batches + 1
         if loader.grouped:
             self._group = parts, dataloader_idx
         else:
@@ -210,9 +212,24 @@ class ClientEvaluation:
         logged, pooled = Logged(dataloader_idx, part.model, name), part.model == "shared"
         if not isinstance(value, Metric):
             _require_mean(name, reduce_fx)
+            self._require_of_this_client(name, value)
         record = self._records.setdefault(logged, MetricRecord(name, prog_bar and part.model != "global", pooled))
         record.add(value, len(part.index) if batch_size is None else batch_size)
         return True
+
+    def _require_of_this_client(self, name: str, value: Any) -> None:
+        """Make sure that a number is not the value of a metric so far, which other clients' samples are part of.
+
+        Raises:
+            ValueError: If it is.
+        """
+        for metric in self._task.modules() if isinstance(value, Tensor) else ():
+            if isinstance(metric, Metric) and metric._computed is value and metric.update_count > self._batches:
+                raise InvalidValueError(
+                    f"'{name}' is what {type(metric).__name__}.compute() returned, the value of all batches so far, "
+                    f"other clients' among them. Log the metric itself, self.log('{name}', metric), after it was "
+                    "updated: it is computed and reset client by client."
+                )
 
     def takes_over(self, stage: str, batch: Any) -> bool:
         """Evaluate a batch of several clients, leaves ``[S, B, ...]``; return False if the batch is one client's."""

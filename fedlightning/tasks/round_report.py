@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from math import inf, isfinite, isnan
 from typing import Any
 
@@ -32,7 +32,9 @@ class RoundReport:
         self._yardstick: float | None = None
         self._has_warned_of_nan = False
 
-    def publish(self, task: Any, result: RoundResult, metrics: dict[str, Tensor | float]) -> None:
+    def publish(
+        self, task: Any, result: RoundResult, metrics: dict[str, Tensor | float], hidden: Collection[str] = ()
+    ) -> None:
         """Pass the metrics of a round on to callbacks and loggers.
 
         They do not go through ``self.log``, which takes Lightning more than a quarter of a millisecond a value. That is
@@ -42,6 +44,7 @@ class RoundReport:
             task: The task, attached to a trainer.
             result: Outcome of the round.
             metrics: Values to report, by name.
+            hidden: Names of what loggers do not get.
         """
         trainer: Any = task.trainer
         if trainer.barebones:
@@ -59,7 +62,7 @@ class RoundReport:
         every = trainer.log_every_n_steps
         if not (trainer.should_stop or (every and (trainer.global_step % every == 0 or _is_last(trainer)))):
             return
-        numbers = {name: float(value) for name, value in metrics.items()}
+        numbers = {name: float(value) for name, value in metrics.items() if name not in hidden}
         spread = _distributions(task, result)
         which = _percentiles_of(trainer)
         for name, values in spread.items():

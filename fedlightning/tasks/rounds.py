@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -158,14 +158,15 @@ class TrainingRounds:
         """
         self.publish(result, {**result.metrics, "round_time": seconds})
 
-    def publish(self, result: RoundResult, metrics: dict[str, Tensor | float]) -> None:
+    def publish(self, result: RoundResult, metrics: dict[str, Tensor | float], hidden: Collection[str] = ()) -> None:
         """Pass values on to callbacks and loggers after a round.
 
         Args:
             result: Outcome of the round.
             metrics: What is reported of it, by name.
+            hidden: Names of what loggers do not get.
         """
-        self._report.publish(self._task, result, metrics)
+        self._report.publish(self._task, result, metrics, hidden)
 
     @contextmanager
     def _computing(self, batch: RoundBatch) -> Iterator[None]:

@@ -45,7 +45,7 @@ class ServerStep:
     Attributes:
         optimizer: Makes the server optimizer; None for SGD with a learning rate of 1.
         scheduler: Makes a schedule of its learning rate, stepped once a round; None for none.
-        clip: Largest norm of the global model's move in a round, above 0; None for no limit.
+        clip: Largest norm of the algorithm's proposed move, above 0, before the optimizer; None for no limit.
     """
 
     optimizer: OptimizerCallable | None = None

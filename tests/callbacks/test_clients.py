@@ -619,3 +619,29 @@ def test_ready_made_tasks_say_which_way_their_losses_go():
         task = Scored(algorithm)
         logged = two_rounds(task, held_out_data()).callback_metrics
         assert logged["val_mse_worst"] == task.client_metrics["val_mse"].max()
+
+
+class Computes(Own):
+    """Logs what its metric computes, from all batches since it was reset."""
+
+    def __init__(self, how):
+        super().__init__(FedAvg(0.05))
+        self.error, self.how = torchmetrics.MeanAbsoluteError(), how
+
+    def validation_step(self, batch, batch_idx):
+        x, y = batch
+        if self.how == "reset":
+            self.error.reset()
+        self.error.update(self(x), y)
+        self.log("val_error", self.error if self.how == "metric" else self.error.compute(), batch_size=len(y))
+
+
+def test_the_value_of_a_metric_so_far_is_no_clients_own():
+    data = held_out_data(eval_batch_size=20)
+    with pytest.raises(ValueError, match=r"'val_error' is what MeanAbsoluteError.compute\(\) returned, .* self.log\("):
+        two_rounds(Computes("compute"), data, num_sanity_val_steps=0)
+    tasks = [Computes("metric"), Computes("reset")]
+    tasks[1].load_state_dict(tasks[0].state_dict())
+    for each in tasks:
+        two_rounds(each, data)
+    torch.testing.assert_close(tasks[1].client_metrics["val_error"], tasks[0].client_metrics["val_error"])

@@ -110,6 +110,16 @@ def test_the_command_shows_what_a_short_fit_came_to(caplog):
     assert "upload" not in line
 
 
+def test_the_command_tells_the_round_of_an_earlier_validation(caplog):
+    with caplog.at_level(logging.INFO):
+        main([*FIT, "--trainer.max_steps=3", "--trainer.val_check_interval=2"])
+    (line,) = [line for line in caplog.messages if line.startswith("After round 3: ")]
+    now, then = line.split("; of round 2: ")
+    assert "train_loss=" in now
+    assert "val_" not in now
+    assert "val_accuracy=" in then
+
+
 def test_the_command_says_if_a_checkpoint_leaves_nothing_to_train(caplog):
     main([*FIT, "--trainer.log_every_n_steps=50"])
     (checkpoint,) = Path("runs").rglob("last.ckpt")

@@ -98,7 +98,8 @@ class ModuleRounds(TrainingRounds):
             ValueError: If two values would have one name.
         """
         metrics = {**of_rounds(result.metrics, self._options), "round_time": seconds}
-        self.publish(result, metrics)
+        silent = [name for name, how in self._options.items() if how.logger is False]
+        self.publish(result, metrics, {*silent, *(f"{name}_step" for name in silent)})
         trainer: Any = self._task.trainer
         if trainer.barebones:
             return

@@ -41,6 +41,8 @@ WAYS = {
     "both": {"on_step": True, "on_epoch": True},
     "epoch beside the default": {"on_epoch": True},
     "without a logger": {"on_step": False, "on_epoch": True, "logger": False},
+    "steps without a logger": {"logger": False},
+    "both without a logger": {"on_step": True, "on_epoch": True, "logger": False},
 }
 
 
@@ -101,7 +103,7 @@ def test_no_row_of_a_logger_is_empty(way, tmp_path):
     fitted(tmp_path, federate(made(Logs, **WAYS[way]), FedAvg), regression_data())
     with (tmp_path / "metrics.csv").open(newline="") as file:
         rows = [{name for name, cell in row.items() if cell} for row in csv.DictReader(file)]
-    assert len(rows) == (10 if way in ("default", "step", "without a logger") else 12)  # rounds, and ends of epochs
+    assert len(rows) == (12 if way in ("epoch", "both", "epoch beside the default") else 10)  # with ends of epochs
     assert not [row for row in rows if row <= {"step", "epoch"}]
 
 
