@@ -332,13 +332,7 @@ def _parts(name: str) -> list[str]:
 
 
 def names_under(prefix: str, names: Iterable[str], argument: str, kind: str = "trainable parameter") -> set[str]:
-    """Return the names that equal ``prefix`` or lie below it.
-
-    Args:
-        prefix: Begins names.
-        names: All names there are.
-        argument: Where the prefix was given, for the message.
-        kind: What the names are of, for the message.
+    """Return the names that equal ``prefix`` or lie below it; ``argument`` and ``kind`` are for messages.
 
     Raises:
         TypeError: If the prefix is no string.

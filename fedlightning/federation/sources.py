@@ -6,9 +6,11 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from math import inf
 from typing import Any, ClassVar
 
 import torch
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from fedlightning.core.tree import flatten, map_tensors, unflatten
@@ -68,6 +70,9 @@ class Source(ABC):
         return self
 
 
+_EXACT_IN_FLOAT32 = 2.0**24
+
+
 class TensorSource(Source):
     """Gathers samples by index from tensors ``[n, ...]`` in any nesting of dicts, lists and tuples."""
 
@@ -82,7 +87,7 @@ class TensorSource(Source):
         """Return a copy on the device, made on the first call."""
         key = (device, dtype)
         if key not in self._placed:
-            moved = map_tensors(lambda t: t.to(device, dtype if t.is_floating_point() else t.dtype), self.tensors)
+            moved = map_tensors(lambda t: _moved(t, device, dtype), self.tensors)
             self._placed = {key: TensorSource(moved, self.transform)}  # one device at a time
         return self._placed[key]
 
@@ -215,8 +220,7 @@ class LoadedSource(Source):
         return drawn
 
     def _move(self, tensor: Tensor) -> Tensor:
-        dtype = self._dtype if tensor.is_floating_point() else None
-        return tensor.to(self._device, dtype, non_blocking=True)
+        return _moved(tensor, self._device, self._dtype, non_blocking=True)
 
 
 class PartSource(Source):
@@ -259,3 +263,20 @@ class PartSource(Source):
 def _given(samples: Any, rows: Rows | None = None) -> Any:
     """Return samples that are at hand already, those of some clients or of all."""
     return samples if rows is None else rows.of(samples)
+
+
+def _moved(
+    tensor: Tensor, device: torch.device | None, dtype: torch.dtype | None, non_blocking: bool = False
+) -> Tensor:
+    """Return a tensor on a device, real numbers in ``dtype``, and warn where that loses whole numbers."""
+    if not tensor.is_floating_point():
+        return tensor.to(device, non_blocking=non_blocking)
+    if tensor.dtype == torch.float64 and dtype not in (None, torch.float64) and tensor.numel():
+        largest = float(tensor.abs().max())
+        if _EXACT_IN_FLOAT32 <= largest < inf:
+            rank_zero_warn(
+                f"Samples hold float64 numbers as large as {largest:.4g}. Clients get real numbers in the parameters' "
+                f"{dtype}, which does not tell whole numbers of that size apart. Subtract and scale them in the data "
+                "set (time stamps, say), or give them as integers, which stay what they are."
+            )
+    return tensor.to(device, dtype, non_blocking=non_blocking)

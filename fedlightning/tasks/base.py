@@ -32,7 +32,6 @@ from fedlightning.tasks.arguments import (
     require_client_number,
     require_client_options,
     require_compatible,
-    require_known_attributes,
     require_server_step,
 )
 from fedlightning.tasks.checkpointed import CheckpointedTask
@@ -90,11 +89,6 @@ class FederatedLightningModule(CheckpointedTask):
         "traffic",
         "evaluated_models",
     ]
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        """Refuse attributes of a class that are nearly those by which a task is trained, and would be ignored."""
-        super().__init_subclass__(**options)
-        require_known_attributes(cls)
 
     def __init__(
         self,

@@ -13,6 +13,7 @@ from lightning.pytorch import LightningModule, Trainer
 
 from fedlightning.core.errors import InvalidAttributeError, InvalidTypeError, UsageError
 from fedlightning.federation.protocol import Moment
+from fedlightning.tasks.arguments import require_known_attributes
 from fedlightning.tasks.client_models import ClientModels
 from fedlightning.tasks.hyper_parameters import leave_out_what_cannot_be_copied
 from fedlightning.tasks.lightning_surface import never_made, require_a_federated_fit
@@ -42,8 +43,13 @@ class GuardedModule(LightningModule):
     moment: Moment = Moment()
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Let values of an epoch have their round also where the end of an epoch is a task's own."""
+        """Let values of an epoch have their round also where the end of an epoch is a task's own.
+
+        Raises:
+            TypeError: If the class has an attribute that is nearly one by which tasks are trained.
+        """
         super().__init_subclass__(**options)
+        require_known_attributes(cls)
         cls.on_train_epoch_end = _with_round(cls.on_train_epoch_end)  # type: ignore[method-assign]
         if not getattr(cls.on_validation_epoch_end, _LOGS_ROUND, False):
             cls.on_validation_epoch_end = _with_validated_round(cls.on_validation_epoch_end)  # type: ignore[method-assign]

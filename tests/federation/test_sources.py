@@ -81,3 +81,20 @@ def test_minibatches_are_picked_from_a_clients_samples_by_position():
 def test_a_loader_that_ends_early_is_not_silent():
     with pytest.raises(StopIteration):
         loaded(1).minibatches(ONE_EACH.expand(2, 2, 1))
+
+
+@pytest.mark.parametrize(
+    ("number", "dtype", "told"),
+    [
+        (1.7e9, torch.float32, True),
+        (1.7e9, torch.float64, False),
+        (1.7e6, torch.float32, False),
+        (torch.inf, torch.float32, False),
+    ],
+)
+def test_large_numbers_that_the_parameters_dtype_mixes_up_are_told(number, dtype, told, recwarn):
+    stamps = number + torch.arange(4, dtype=torch.float64)
+    TensorSource(stamps).place(CPU, dtype)
+    LoadedSource(iter([[stamps]]), CPU, dtype).ahead([0])
+    TensorSource(stamps.nan_to_num(0, 0, 0).long()).place(CPU, dtype)
+    assert any("does not tell whole numbers of that size apart" in str(each.message) for each in recwarn) == told
