@@ -1,6 +1,10 @@
-"""Checks of a fit whose updates pass through a channel, made once the clients are known."""
+"""Checks of a fit whose updates pass through a channel, made once the clients are known, and after its rounds."""
 
 from __future__ import annotations
+
+from lightning.pytorch.utilities import rank_zero_warn
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedlightning.channel.channel import Channels
 from fedlightning.core.errors import InvalidValueError
@@ -36,3 +40,15 @@ def require_suitable_cohorts(channels: Channels, num_phases: int, data: Federate
                 "own. Leave adversary out; poisoning of the nodes' data modules works there."
             )
         attack.among(data.num_clients)
+
+
+def warn_of_negative_variances(task: nn.Module) -> None:
+    """Warn of running variances below zero, to which a channel may bring the mean of what it changes."""
+    for name, module in task.named_modules():
+        if isinstance(module, _BatchNorm) and module.running_var is not None and bool((module.running_var < 0).any()):
+            rank_zero_warn(
+                f"{type(task).__name__}: the running variance of '{name}' is below zero, and evaluation is NaN there: "
+                "the channel changes averaged statistics as it does updates. Leave them on the clients "
+                "(buffers='local'), or normalise by groups."
+            )
+            return

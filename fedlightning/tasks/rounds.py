@@ -18,6 +18,7 @@ from fedlightning.federation.cohort import RoundBatch
 from fedlightning.federation.loop import RoundResult
 from fedlightning.federation.protocol import Moment
 from fedlightning.federation.server import RoundRejectedError
+from fedlightning.tasks.channel_checks import warn_of_negative_variances
 from fedlightning.tasks.checkpoint import rescue
 from fedlightning.tasks.fit_checks import check_fit, require_round, warn_of_schedules_that_go_on
 from fedlightning.tasks.kept_memory import KeptMemory
@@ -119,6 +120,8 @@ class TrainingRounds:
             moment = Moment(task.current_epoch, task.trainer.fit_loop.batch_idx, task.trainer.global_step)
             result = simulation.run(placed, precision.autocast, precision.undoes_overflow, moment)
         self._server_step.take(task, simulation, precision.scaler, result.undone)
+        if task.federation_options.channel is not None:
+            warn_of_negative_variances(task)
         simulation.loop.finish_round()
         task.run.rounds = task.trainer.global_step
         numbers = _hyper_parameters(simulation.server.algorithm, before, batch)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from torch import nn
 
 from fedlightning.algorithms import FedAvg
-from fedlightning.channel import Channel, Krum, Median, PerPhase, SignFlip
+from fedlightning.channel import Channel, Clip, Krum, Median, PerPhase, RandK, SignFlip
 from fedlightning.data import RemoteClients
 from fedlightning.participation import FirstResponders, Full, Uniform
 from fedlightning.tasks.channel_checks import require_suitable_cohorts
@@ -56,3 +57,27 @@ def test_adversaries_are_simulated_clients():
 def test_adversaries_are_clients_of_the_federation():
     with pytest.raises(ValueError, match=r"SignFlip\(clients=...\): the federation has \d+ clients"):
         require_suitable_cohorts(Channel(adversary=SignFlip(clients=[1000])), 1, regression_data())
+
+
+class Normed(Line):
+    def __init__(self, **federation):
+        super().__init__(FedAvg(0.05), **federation)
+        self.norm = nn.BatchNorm1d(6)
+
+    def objective(self, batch):
+        x, y = batch
+        return super().objective((self.norm(0.1 * x), y))  # variances fall from 1
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"channel": Channel([RandK(0.1)])}, True),
+        ({"channel": Channel([RandK(0.1)]), "buffers": "local"}, False),
+        ({"channel": Channel([Clip(1.0)])}, False),
+        ({}, False),
+    ],
+)
+def test_variances_that_a_channel_brings_below_zero_are_told(options, told, recwarn):
+    trainer(max_steps=5, limit_val_batches=0).fit(Normed(**options), regression_data(participation=Uniform(1)))
+    assert any("running variance of 'norm' is below zero" in str(each.message) for each in recwarn) == told
