@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
@@ -11,6 +12,7 @@ from fedlightning.callbacks.clients import EvaluateClients
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError, UsageError
 from fedlightning.core.in_force import scheduled
 from fedlightning.core.parameter_space import ParameterSpace
+from fedlightning.core.per_block import per_block_fields
 from fedlightning.core.settings import settings
 from fedlightning.data.module import FederatedDataModule
 from fedlightning.data.remote import RemoteClients
@@ -38,6 +40,7 @@ def check_fit(task: FederatedLightningModule, space: ParameterSpace) -> None:
             hide clients.
     """
     refuse_synchronised_statistics(task)
+    _warn_of_unused_pairs(task, space)
     data: Any = task.trainer.datamodule  # type: ignore[attr-defined]
     channels = task.federation_options.channel
     if channels is not None and isinstance(data, FederatedDataModule | RemoteClients):
@@ -122,6 +125,19 @@ def evaluates_clients(task: FederatedLightningModule) -> bool:
     """Return whether the trainer has the callback that evaluates clients' own models."""
     trainer: Any = task.trainer
     return any(isinstance(callback, EvaluateClients) for callback in trainer.callbacks)
+
+
+def _warn_of_unused_pairs(task: FederatedLightningModule, space: ParameterSpace) -> None:
+    if any(block.min_dim < block.dim for block in (space.shared, space.personal)):
+        return
+    for name in per_block_fields(type(task.algorithm)):
+        value = getattr(task.algorithm, name)
+        if isinstance(value, Sequence) and len(value) == 2 and value[0] != value[1]:
+            rank_zero_warn(
+                f"{type(task.algorithm).__name__}({name}={list(value)}) is a pair [min, max], and {type(task).__name__} "
+                "maximises nothing: the second value is not used. Name what is maximised in max_parameters, or give "
+                "one number."
+            )
 
 
 def _say_what_is_not_validated(task: FederatedLightningModule, data: FederatedDataModule) -> None:

@@ -84,3 +84,10 @@ def test_a_schedule_that_goes_on_in_a_second_fit_is_told(lr, told, recwarn):
         fit.fit(task, regression_data())
     words = "goes on at round 3, and so does the schedule of lr. With a new Trainer it begins again"
     assert any(words in str(warning.message) for warning in recwarn) == told
+
+
+@pytest.mark.parametrize(("lr", "told"), [([0.05, 0.01], True), ([0.05, 0.05], False), (0.05, False)])
+def test_a_value_for_a_max_block_that_there_is_none_of_is_told(lr, told, recwarn):
+    trainer(max_steps=1, limit_val_batches=0).fit(Line(FedAvg(lr)), regression_data())
+    words = "is a pair [min, max], and Line maximises nothing: the second value is not used"
+    assert any(words in str(each.message) for each in recwarn) == told
