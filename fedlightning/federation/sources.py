@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -10,7 +11,6 @@ from math import inf
 from typing import Any, ClassVar
 
 import torch
-from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from fedlightning.core.tree import flatten, map_tensors, unflatten
@@ -274,9 +274,10 @@ def _moved(
     if tensor.dtype == torch.float64 and dtype not in (None, torch.float64) and tensor.numel():
         largest = float(tensor.abs().max())
         if _EXACT_IN_FLOAT32 <= largest < inf:
-            rank_zero_warn(
+            warnings.warn(
                 f"Samples hold float64 numbers as large as {largest:.4g}. Clients get real numbers in the parameters' "
                 f"{dtype}, which does not tell whole numbers of that size apart. Subtract and scale them in the data "
-                "set (time stamps, say), or give them as integers, which stay what they are."
+                "set (time stamps, say), or give them as integers, which stay what they are.",
+                stacklevel=2,
             )
     return tensor.to(device, dtype, non_blocking=non_blocking)

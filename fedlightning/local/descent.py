@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import inspect
 import math
+import warnings
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -241,9 +241,10 @@ def _warn_of_another_step_size(make: OptimizerCallable, lr: Any, argument: str) 
     except TypeError:  # an object that is not hashable
         own = _own_step_size(make)
     if own is not None and isinstance(lr, float | int) and own != lr:
-        rank_zero_warn(
+        warnings.warn(
             f"{argument}={_name(make)} was given lr={own:g}, but steps have the size of the algorithm, "
-            f"lr={lr:g}. Leave lr out of the optimizer."
+            f"lr={lr:g}. Leave lr out of the optimizer.",
+            stacklevel=2,
         )
 
 

@@ -134,9 +134,9 @@ def _warn_of_unused_pairs(task: FederatedLightningModule, space: ParameterSpace)
         value = getattr(task.algorithm, name)
         if isinstance(value, Sequence) and len(value) == 2 and value[0] != value[1]:
             rank_zero_warn(
-                f"{type(task.algorithm).__name__}({name}={list(value)}) is a pair [min, max], and {type(task).__name__} "
-                "maximises nothing: the second value is not used. Name what is maximised in max_parameters, or give "
-                "one number."
+                f"{type(task.algorithm).__name__}({name}={list(value)}) is a pair [min, max], and "
+                f"{type(task).__name__} maximises nothing: the second value is not used. Name what is maximised in "
+                "max_parameters, or give one number."
             )
 
 

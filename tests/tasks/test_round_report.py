@@ -144,6 +144,7 @@ def test_percentiles_are_over_the_clients_that_count_in_the_mean():
     ],
     ids=["number", "pair", "prefixes", "solver", "estimated", "stages", "shrinking"],
 )
+@pytest.mark.filterwarnings("ignore:.*the second value is not used")
 def test_the_clients_step_size_is_logged(algorithm, expected):
     fit = two_rounds(Line(algorithm))
     logged = {k: float(v) for k, v in fit.callback_metrics.items() if k.startswith("client_lr")}

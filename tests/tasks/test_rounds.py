@@ -174,6 +174,7 @@ def test_a_round_with_a_step_size_of_zero_leaves_the_model_where_it_is():
 
 
 @pytest.mark.parametrize("lr", [Exponential(0.08, gamma=0.5), [Milestones({0: 0.1, 3: 0.01}), 0.05]])
+@pytest.mark.filterwarnings("ignore:.*the second value is not used")
 def test_a_checkpoint_rebuilds_the_schedule(lr, tmp_path):
     fit = fitted(Line(FedAvg(lr)), max_steps=2)
     fit.save_checkpoint(tmp_path / "last.ckpt")
