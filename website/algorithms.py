@@ -14,7 +14,7 @@ from website.sources import ROOT, algorithm_page
 
 PACKAGE = "fedlightning.algorithms"
 
-_PLACES = {"per_block": 0, "constant": 1, "field": 0}
+_PLACES = {"per_block": 0, "name_prefix": 0, "constant": 1, "field": 0}
 """Which argument of the functions that declare a field is its default."""
 
 
