@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -45,7 +46,9 @@ class Passage:
         self._is_noisy = any(transform.adds_noise for transform in channel.client)
         self._aggregate = channel.aggregate
         self._buffers = request.buffers
-        self._real = slice(None) if whole is None else ~whole.to(request.buffers.device)
+        self._real: Any = slice(None)
+        if whole is not None and not channel.adds_noise:  # noise is refused beside buffers, counts among them
+            self._real = ~whole.to(request.buffers.device)
         self._algorithm = algorithm
         self._differences = Differences(algorithm, request)
         self._exchange = exchange_of(request)

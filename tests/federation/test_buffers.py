@@ -10,7 +10,7 @@ from torch import nn
 
 from fedlightning import FederatedLightningModule
 from fedlightning.algorithms import FedAvg
-from fedlightning.channel import Channel, Clip
+from fedlightning.channel import Channel, Clip, DistributedGaussianNoise, GaussianNoise
 from fedlightning.oracle import Autocast, Sequential, Vectorized
 from tests.support.federations import loop_for
 from tests.support.nodes import both
@@ -197,6 +197,16 @@ def test_whole_numbers_that_outgrow_float64_in_a_later_round_are_refused():
 
     with pytest.raises(ValueError, match="buffers memory has grown beyond 2\\^53"):
         trained(torch.tensor(1), double)
+
+
+def test_counts_do_not_pass_by_a_channel_with_noise():
+    """They would tell something of a client without any noise."""
+    for channel in (
+        Channel([Clip(1.0)], server=[GaussianNoise(1.0)]),
+        Channel([Clip(1.0), DistributedGaussianNoise(1.0)]),
+    ):
+        with pytest.raises(ValueError, match="buffers='average': with noise"):
+            trained(torch.tensor(0), count, channel=channel)
 
 
 def test_counts_are_no_part_of_what_a_channel_clips(tmp_path):
