@@ -209,12 +209,13 @@ class FederationRun:
         if self._loaded is not None:
             self._task.client_models.require_data_of_same_clients(data, resuming=True)
         elif self._task.client_models.exist and self._simulation is not None and self.has_client_states:
-            if federated and data.differs_from(self.trained_on) is None and self.changed is None:
+            same = type(self._simulation.server.algorithm) is type(self._task.algorithm)
+            if same and federated and data.differs_from(self.trained_on) is None and self.changed is None:
                 self._loaded = self._simulation.state_dict()
             else:
                 warnings.warn(
-                    "The clients' own models of the fit before are given up: the task's parameters were changed since, "
-                    "or the data are of other clients.",
+                    "The clients' own models of the fit before are given up: the task's parameters or its algorithm "
+                    "were changed since, or the data are of other clients.",
                     stacklevel=2,
                 )
         self._simulation = None

@@ -129,3 +129,12 @@ def test_a_second_fit_goes_on_from_the_clients_models_of_the_same_clients_only()
     with pytest.warns(UserWarning, match="clients' own models of the fit before are given up"):
         task.run.begin_again(other)
     assert not task.run.exists
+
+
+def test_a_second_fit_by_another_algorithm_begins_with_new_models_and_says_so():
+    task = Personal(FedAvg(0.05))
+    fitted(task, max_steps=1)
+    task.algorithm = SCAFFOLD(0.05)
+    with pytest.warns(UserWarning, match="are given up: the task's parameters or its algorithm were changed since"):
+        fitted(task, max_steps=1)
+    assert task.server_state.c.any()
