@@ -14,6 +14,7 @@ from fedlightning.channel.robust.mean import Mean
 from fedlightning.channel.robust.rows import ClientRows
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.seeding import derive_seed
+from fedlightning.federation.aggregation import BUFFERS
 from fedlightning.federation.processes import OneProcess, Processes
 
 
@@ -24,14 +25,16 @@ class AllRows:
     which they arrived.
     """
 
-    def __init__(self, channel: Channel, exchange: Exchange, purpose: int) -> None:
+    def __init__(self, channel: Channel, exchange: Exchange, purpose: int, whole: Tensor | None = None) -> None:
         """Start without clients.
 
         Args:
             channel: Has the aggregation, and the attack.
             exchange: The exchange.
             purpose: For the draws of the attack.
+            whole: Which averaged buffers are whole numbers, ``[b]``, and count something; None if none is.
         """
+        self._whole = whole
         self._channel = channel
         self._exchange = exchange
         self._purpose = purpose
@@ -69,17 +72,28 @@ class AllRows:
         Raises:
             InvalidValueError: If clients sent different shapes, or too few for the rule.
         """
-        rule = Mean() if self._channel.aggregate is None else self._channel.aggregate
         for place, (name, parts) in enumerate(self._parts.items()):
             shape = _shape_of_all(name, parts)
             flat = [part.reshape(len(part), prod(shape)) for part in parts]
-            if self._channel.adversary is not None and name not in counts:
-                purpose = derive_seed(self._purpose, place)
-                flat = self._channel.adversary.act(flat, client_ids, self._exchange, purpose, self._processes)
-            rows = ClientRows(flat, client_ids, self._processes)
-            middle = torch.cat([block.median(dim=0).values for block in rows.blocks()]) if name in counts else None
-            self._means[name] = (rule.aggregate(rows) if middle is None else middle).view(shape)
+            whole = torch.full((prod(shape),), name in counts, device=flat[0].device)
+            if name == BUFFERS and self._whole is not None:
+                whole = self._whole.to(whole.device)
+            mean = flat[0].new_empty(len(whole))
+            if bool(whole.any()):
+                rows = ClientRows([part[:, whole] for part in flat], client_ids, self._processes)
+                mean[whole] = torch.cat([block.median(dim=0).values for block in rows.blocks()])
+            if not bool(whole.all()) or not len(whole):
+                mean[~whole] = self._aggregate([part[:, ~whole] for part in flat], place, client_ids)
+            self._means[name] = mean.view(shape)
         self._parts = {}
+
+    def _aggregate(self, rows: list[Tensor], place: int, client_ids: Sequence[int]) -> Tensor:
+        """Return what the rule makes of the rows of one field, those of adversaries among them."""
+        if self._channel.adversary is not None:
+            purpose = derive_seed(self._purpose, place)
+            rows = self._channel.adversary.act(rows, client_ids, self._exchange, purpose, self._processes)
+        rule = Mean() if self._channel.aggregate is None else self._channel.aggregate
+        return rule.aggregate(ClientRows(rows, client_ids, self._processes))
 
     def __contains__(self, name: str) -> bool:
         return name in self._parts or name in self._means

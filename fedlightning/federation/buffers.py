@@ -5,8 +5,7 @@ A flat vector of real numbers holds the buffers of a client, whatever their dtyp
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -108,15 +107,23 @@ def averaged_buffers(layout: Layout, task: nn.Module) -> Tensor:
     return read(layout, task, like=like.new_empty(0, dtype=_precise({name: held[name] for name in layout.names}, like)))
 
 
-def whole_numbers(names: Sequence[str], task: nn.Module) -> Tensor | None:
-    """Return which elements of a task's buffers are whole numbers, ``[b]``; None if none is, as of most models.
+class Averages(Protocol):
+    """Knows which buffers the server averages."""
+
+    @property
+    def averaged_buffers(self) -> tuple[str, ...]:
+        """Their names, in the order of their vector."""
+
+
+def are_whole(table: Averages, task: nn.Module) -> Tensor | None:
+    """Return which elements of the averaged buffers are whole numbers, ``[b]``; None if none is, as of most models.
 
     Args:
-        names: Names of the buffers, in the order of their vector.
+        table: Names the buffers.
         task: Holds them.
     """
     held = dict(task.named_buffers())
-    whole = [torch.full((held[name].numel(),), not held[name].is_floating_point()) for name in names]
+    whole = [torch.full((held[name].numel(),), not held[name].is_floating_point()) for name in table.averaged_buffers]
     return torch.cat(whole) if any(bool(each.any()) for each in whole) else None
 
 

@@ -18,7 +18,7 @@ from fedlightning.core.modules import in_evaluation_mode
 from fedlightning.core.parameter_space import read
 from fedlightning.core.tree import map_tensors
 from fedlightning.federation.at_rest import keeps_memory, warn_of_steps_at_rest
-from fedlightning.federation.buffers import whole_numbers
+from fedlightning.federation.buffers import are_whole
 from fedlightning.federation.client_states import Before, StatesByField
 from fedlightning.federation.client_table import ClientTable
 from fedlightning.federation.client_update import copied, updated
@@ -139,7 +139,7 @@ class ClientGroup:
         if isinstance(self.table.algorithm, AdaptsInUse):
             self.table.evaluating = in_evaluation_mode(self.table.task)
         phase = self.table.algorithm.phases[request.stamp.phase]
-        whole = None if self._channels is None else whole_numbers(self.table.averaged_buffers, self.table.task)
+        whole = None if self._channels is None else are_whole(self.table, self.table.task)
         passage = Passage.through(self._channels, self.table.algorithm, request, whole)
         request = replace(request, message=copied(request.message))
         evaluators = _Evaluators(self.objective, phase, cohort, self._full_calls.get(request.stamp.phase, 1))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -49,12 +49,14 @@ class Reception:
         kept: What is kept from one round to the next.
     """
 
-    def __init__(self, channels: Channels) -> None:
+    def __init__(self, channels: Channels, whole: Callable[[], Tensor | None] = lambda: None) -> None:
         """Start before the first round.
 
         Args:
             channels: What happens in which phase.
+            whole: Returns which averaged buffers are whole numbers, ``[b]``; None if none is.
         """
+        self._whole = whole
         self.channels = channels
         self.kept = Kept()
         self._sent: tuple[Stamp, Broadcast, float, int] | None = None
@@ -109,7 +111,7 @@ class Reception:
         channel = self.channels.of(request.stamp.phase)
         if channel is None or request.terms is None:
             return None
-        return ThroughChannel(roster, by_samples, request, channel, algorithm)
+        return ThroughChannel(roster, by_samples, request, channel, algorithm, self._whole())
 
     def shortage(self, request: Request, cohort: CohortMean) -> str | None:
         """Say that fewer updates count than the channel's rule needs; None if enough do.

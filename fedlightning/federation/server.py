@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, fields
 from heapq import heappop, heappush
@@ -82,7 +82,12 @@ class FederatedServer:
     """
 
     def __init__(
-        self, algorithm: Algorithm, start: Tensor, weighting: Weighting = "uniform", channels: Channels | None = None
+        self,
+        algorithm: Algorithm,
+        start: Tensor,
+        weighting: Weighting = "uniform",
+        channels: Channels | None = None,
+        whole: Callable[[], Tensor | None] = lambda: None,
     ) -> None:
         """Start at a point.
 
@@ -91,9 +96,10 @@ class FederatedServer:
             start: The global model at the start, ``[d]``.
             weighting: How clients are weighted in means: all the same, or by their numbers of samples.
             channels: What happens to updates on their way; None for nothing.
+            whole: Returns which averaged buffers are whole numbers, ``[b]``; None if none is.
         """
         self.algorithm = algorithm
-        self.reception = None if channels is None else Reception(channels)
+        self.reception = None if channels is None else Reception(channels, whole)
         self.state = algorithm.init_server(start.clone())
         self.buffers: Tensor | None = None
         self.roster: Roster | None = None

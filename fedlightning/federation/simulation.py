@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -16,7 +17,7 @@ from fedlightning.core.per_architecture import TaskArchitectures
 from fedlightning.core.serialisation import UntrustedClassError, class_path, from_config, to_config
 from fedlightning.federation.adapting import TrainingData
 from fedlightning.federation.architectures import Architectures
-from fedlightning.federation.buffers import Buffers
+from fedlightning.federation.buffers import Buffers, are_whole
 from fedlightning.federation.client import ClientRunner, Clients, Models
 from fedlightning.federation.client_group import ClientGroup
 from fedlightning.federation.client_states import Storage
@@ -127,16 +128,16 @@ class Simulation:
         choice = TaskArchitectures(task)
         with choice.activated(choice.first):
             clients: Clients = Architectures(task, make_group) if choice else make_group()
-            self.server = FederatedServer(self._bind(algorithm, space), self._start, weighting, channels)
+            self.server = FederatedServer(
+                self._bind(algorithm, space), self._start, weighting, channels, partial(are_whole, clients.table, task)
+            )
         selection, received = OracleSelection(oracle, self.processes, report, self_check), ReceivedCopies(task, space)
         self.runner = ClientRunner(task, clients, selection, self.processes, self.parameters, training_data, received)
         self._transport: Connection = InProcess(self.runner, self.processes, evaluator)
         self.clients_are_elsewhere = connect is not None
         if connect is not None:
             if self.processes.count > 1:
-                raise UsageError(
-                    "A server whose clients are on other machines is one process. Train it with devices=1."
-                )
+                raise UsageError("A server of clients on other machines is one process. Train it with devices=1.")
             self._transport = connect(self)
         self.loop = RoundLoop(self.server, self._transport)
 

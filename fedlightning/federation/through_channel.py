@@ -25,7 +25,13 @@ class ThroughChannel(CohortMean):
     """Puts the differences of a cohort together as a channel says, and adds what the server knows again."""
 
     def __init__(
-        self, roster: Roster, by_samples: bool, request: Request, channel: Channel, algorithm: Algorithm
+        self,
+        roster: Roster,
+        by_samples: bool,
+        request: Request,
+        channel: Channel,
+        algorithm: Algorithm,
+        whole: Tensor | None = None,
     ) -> None:
         """Start without answers.
 
@@ -35,9 +41,10 @@ class ThroughChannel(CohortMean):
             request: What the clients were asked, with terms.
             channel: The channel of the phase.
             algorithm: The algorithm, for messages.
+            whole: Which averaged buffers are whole numbers, ``[b]``; None if none is.
         """
         self._exchange = exchange_of(request)
-        rows = AllRows(channel, self._exchange, ATTACK) if channel.needs_rows else None
+        rows = AllRows(channel, self._exchange, ATTACK, whole) if channel.needs_rows else None
         super().__init__(roster, by_samples, request.buffers, rows)
         self._rows = rows
         self._channel = channel

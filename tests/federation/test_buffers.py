@@ -10,7 +10,7 @@ from torch import nn
 
 from fedlightning import FederatedLightningModule
 from fedlightning.algorithms import FedAvg
-from fedlightning.channel import Channel, Clip, DistributedGaussianNoise, GaussianNoise
+from fedlightning.channel import Channel, Clip, DistributedGaussianNoise, FixedPoint, GaussianNoise, Krum, Median
 from fedlightning.oracle import Autocast, Sequential, Vectorized
 from tests.support.federations import loop_for
 from tests.support.nodes import both
@@ -197,6 +197,19 @@ def test_whole_numbers_that_outgrow_float64_in_a_later_round_are_refused():
 
     with pytest.raises(ValueError, match="buffers memory has grown beyond 2\\^53"):
         trained(torch.tensor(1), double)
+
+
+@pytest.mark.parametrize("rule", [Krum(0), FixedPoint(bits=32, largest=1.0, clients=4), Median()], ids=repr)
+def test_of_counts_a_rule_takes_the_median(rule, tmp_path):
+    """Clients take 3, 3, 4 and 3 steps; a sum of numbers up to 1 has no place for these."""
+    make = seeded(partial(Remembering, torch.tensor(0), count))
+    data, channel = regression_data(local_steps=None, local_epochs=1), Channel([Clip(1.0)], aggregate=rule)
+    batches = batches_of(data, make(), 1)
+    here, there, _ = both(make, data, batches, [[3, 1], [0, 2]], tmp_path, channels=channel)
+    local = loop_for(make(), Sequential(), channels=channel, buffers="local")
+    local.run(batches[0], Autocast("cpu"))
+    assert here.server.buffers.tolist() == there.server.buffers.tolist() == [3.0]
+    assert torch.equal(here.point, local.point)
 
 
 def test_counts_do_not_pass_by_a_channel_with_noise():

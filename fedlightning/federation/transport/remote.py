@@ -5,11 +5,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from fedlightning.core.per_architecture import TaskArchitectures
 from fedlightning.core.validation import require
-from fedlightning.federation.buffers import whole_numbers
+from fedlightning.federation.buffers import are_whole
 from fedlightning.federation.cohort import RoundBatch
 from fedlightning.federation.processes import OneProcess, Processes
 from fedlightning.federation.protocol import (
@@ -118,7 +119,7 @@ class Remote:
             lambda: server.algorithm,
             simulation.space.personal.dim,
             channels,
-            lambda: whole_numbers(simulation.runner.clients.table.averaged_buffers, simulation.task),
+            partial(are_whole, simulation.runner.clients.table, simulation.task),
         )
         self._device = server.point.device
         self._simulation = simulation
