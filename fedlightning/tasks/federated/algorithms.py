@@ -14,7 +14,6 @@ from fedlightning.core.errors import InvalidTypeError, InvalidValueError
 from fedlightning.core.schedule import has_schedule
 from fedlightning.core.validation import numbers_of_a_round
 from fedlightning.local.clipping import Clip
-from fedlightning.local.optimizers import LocalOptimizer
 from fedlightning.tasks.federated.optimizers import Steps
 
 AlgorithmCallable = Callable[[float], Algorithm]
@@ -86,11 +85,10 @@ def with_steps(algorithm: Algorithm, steps: Steps | None, lr_is_open: bool) -> A
         try:
             return _changed(algorithm, changes)
         except InvalidTypeError as error:
-            takes_none = isinstance(steps.optimizer, LocalOptimizer)  # though others take it
-            why = f"{error} Take plain SGD" if takes_none else "it takes SGD, Adam and AdamW. Take one of them"
             raise InvalidTypeError(
-                f"{name} does not take over the steps of the module's {steps.name}: {why} in configure_optimizers, or "
-                "an algorithm whose clients begin anew in every round (FedAvg)."
+                f"{name} does not take over the steps of the module's {steps.name}: {error} Torch's SGD, Adam and "
+                "AdamW become those of fedlightning.local. Return one that fits from configure_optimizers, or take an "
+                "algorithm whose clients begin anew in every round (FedAvg)."
             ) from None
     if "lr" in changes:
         raise InvalidValueError(
