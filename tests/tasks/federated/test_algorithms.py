@@ -57,7 +57,7 @@ def test_an_optimizer_whose_moments_cannot_be_kept_is_named():
     steps = Steps(0.1, partial(torch.optim.RMSprop, lr=1.0), "RMSprop")
     with pytest.raises(
         TypeError,
-        match=r"^StatefulFedAvg does not take over .* module's RMSprop: StatefulFedAvg\(.* Torch's SGD, Adam and AdamW become",
+        match=r"^StatefulFedAvg does not take over .* module's RMSprop: .* Torch's SGD, Adam and AdamW become",
     ):
         with_steps(with_open_step_size(StatefulFedAvg)[0], steps, lr_is_open=True)
     assert with_steps(with_open_step_size(FedAvg)[0], steps, lr_is_open=True).local_optimizer is steps.optimizer
