@@ -180,7 +180,7 @@ def test_a_second_fit_from_other_weights_begins_anew():
     with pytest.warns(UserWarning, match="was changed since the last round"):
         trainer().validate(model, data, verbose=False)
     model.network.body[1].weight.data.zero_()
-    with pytest.warns(UserWarning, match="given up: the task's parameters were changed"):
+    with pytest.warns(UserWarning, match="given up: the task's parameters or its algorithm were changed"):
         fitted(model, one, max_steps=1, val_check_interval=1)
     heads = [model.personalize(i).network.head.weight for i in range(CLIENTS)]
     assert sum(torch.equal(head, start["network.head.weight"]) for head in heads) == CLIENTS - 1
