@@ -355,7 +355,7 @@ class LocalGradientAlgorithm(Algorithm):
             ValueError: If the local optimizer is not elementwise, or for the reasons of :meth:`Algorithm.bind`.
         """
         bound = super().bind(space, like, regularizer)
-        optimizer = bound_optimizer(bound.local_optimizer, self.lr, space, like, "local_optimizer")
+        optimizer = bound_optimizer(bound.local_optimizer, space, like, "local_optimizer")
         object.__setattr__(bound, "local_optimizer", optimizer)
         return bound
 

@@ -1,52 +1,96 @@
-"""A warning of clients' steps that move parameters without a gradient."""
+"""A word on clients' steps that move parameters without a gradient."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+import torch
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.core.parameter_space import Layout
-from fedlightning.local.descent import step_at_rest
+from fedlightning.local.descent import OptimizerCallable, last_move
+from fedlightning.local.optimizers import LocalOptimizer
 from fedlightning.oracle.rest import Rest
 
 
-def warn_of_steps_at_rest(task: str, algorithm: Algorithm, rest: Rest, z: Tensor, layout: Layout) -> None:
-    """Warn if local steps move shared parameters while the loss does not depend on them.
+class AtRest:
+    """Looks, chunk by chunk, whether local steps move shared parameters that a client's losses do not depend on.
 
     An optimizer of torch steps over a parameter that has no gradient. A client's operator is a vector of all
     parameters, zero where the loss does not depend on them; weight decay acts there as everywhere, and so does what an
-    optimizer remembers of earlier gradients.
-
-    Args:
-        task: Name of the task.
-        algorithm: Bound to the task's parameters.
-        rest: Of which parameters losses have depended since the optimizer's memory began.
-        z: Shared parameters, ``[d]``.
-        layout: Where each of them lies in ``z``.
+    optimizer remembers of the same client's earlier gradients.
     """
-    optimizer = getattr(algorithm, "local_optimizer", None)
-    without = [name for name in layout.names if name in rest.without]
-    if not without or optimizer is None:
-        return
-    decays, remembers = (layout.views(step_at_rest(optimizer, z, after_motion)) for after_motion in (False, True))
-    if decayed := [name for name in without if decays[name].any()]:
-        _warn(task, decayed, "the weight decay", "give them no weight decay")
-    elif kept := [name for name in without if name in rest.having and remembers[name].any()]:
-        _warn(task, kept, "the momentum", "take SGD without momentum")
+
+    def __init__(self, task: str, layout: Layout) -> None:
+        """Begin before the first round.
+
+        Args:
+            task: Name of the task.
+            layout: Where each shared parameter lies in a vector of all.
+        """
+        self._task, self._layout = task, layout
+        self._of_client: dict[int, Rest] = {}  # of optimizers whose memory goes on from round to round
+        self._seen: set[tuple[frozenset[str], frozenset[str]]] = set()
+
+    def look(self, algorithm: Algorithm, rest: Rest, clients: Iterable[int], z: Tensor) -> None:
+        """Warn if steps move parameters at rest, and begin anew with what the next chunk shows.
+
+        Args:
+            algorithm: Bound to the task's parameters.
+            rest: Of which parameters the losses of these clients have depended.
+            clients: Computed by the same operations; one alone where they may differ.
+            z: Shared parameters, ``[d]``.
+        """
+        optimizer = _optimizer_of(algorithm)
+        if optimizer is not None:
+            for each in self._with_memory(rest, clients) if _keeps_memory(algorithm) else [rest]:
+                if each.without:
+                    self._warn(optimizer, each, z)
+        rest.forget()
+
+    def _with_memory(self, rest: Rest, clients: Iterable[int]) -> list[Rest]:
+        """Return what is known of each client since its optimizer's memory began, now that this is seen, too."""
+        known = [self._of_client.setdefault(client, Rest()) for client in clients]
+        for each in known:
+            each.include(rest)
+        return known
+
+    def _warn(self, optimizer: OptimizerCallable | LocalOptimizer, rest: Rest, z: Tensor) -> None:
+        seen = frozenset(rest.without), frozenset(rest.having)
+        without = [name for name in self._layout.names if name in rest.without]
+        if not without or seen in self._seen:  # steps on vectors take time
+            return
+        self._seen.add(seen)
+        at_once, later, again, after_rest = (
+            self._layout.views(last_move(optimizer, z, gradients))
+            for gradients in ([0.0], [1.0, 0.0], [1.0, 1.0], [1.0, 0.0, 1.0])
+        )
+        moved = [name for name in without if name in rest.having]
+        if decayed := [name for name in without if at_once[name].any()]:
+            _tell(self._task, decayed, "the weight decay of the clients' steps moves", "give them no weight decay")
+        elif kept := [name for name in moved if later[name].any()]:
+            _tell(self._task, kept, "the momentum of the clients' steps moves", "take SGD without momentum")
+        elif faded := [name for name in moved if not torch.allclose(after_rest[name], again[name])]:
+            _tell(self._task, faded, "what the clients' optimizer remembers fades for", "take SGD without momentum")
 
 
-def keeps_memory(algorithm: Algorithm) -> bool:
+def _optimizer_of(algorithm: Algorithm) -> OptimizerCallable | LocalOptimizer | None:
+    """Return what takes the clients' steps in place of plain ones, the algorithm's own or its solver's."""
+    own = getattr(algorithm, "local_optimizer", None)
+    return getattr(getattr(algorithm, "solver", None), "optimizer", None) if own is None else own
+
+
+def _keeps_memory(algorithm: Algorithm) -> bool:
     """Return whether what the optimizers of clients remember goes on from round to round."""
     return "local_optimizer" in algorithm.state_depends_on
 
 
-def _warn(task: str, names: Sequence[str], what: str, remedy: str) -> None:
+def _tell(task: str, names: Sequence[str], what: str, remedy: str) -> None:
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     rank_zero_warn(
-        f"{task}: the loss does not always depend on '{names[0]}'{more}, and {what} of the clients' steps moves such "
+        f"{task}: the loss does not always depend on '{names[0]}'{more}, and {what} such "
         "parameters all the same; an optimizer of torch leaves them as they are while they have no gradient. Freeze "
         f"them with requires_grad_(False), or {remedy}."
     )

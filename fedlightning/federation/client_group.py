@@ -17,7 +17,7 @@ from fedlightning.channel.channel import Channels
 from fedlightning.core.modules import in_evaluation_mode
 from fedlightning.core.parameter_space import read
 from fedlightning.core.tree import map_tensors
-from fedlightning.federation.at_rest import keeps_memory, warn_of_steps_at_rest
+from fedlightning.federation.at_rest import AtRest
 from fedlightning.federation.buffers import are_whole
 from fedlightning.federation.client_states import Before, StatesByField
 from fedlightning.federation.client_table import ClientTable
@@ -71,6 +71,7 @@ class ClientGroup:
         self._full_calls: dict[int, int] = {}  # gradients on all data that a chunk last took, by phase
         self._drift = drift
         self._channels = channels
+        self._at_rest = AtRest(self.objective.name, table.space.shared)
         self._pending: list[tuple[Stamp, list[int], StatesByField]] = []
         self._earlier: list[tuple[int, Before]] = []  # round, and clients before one of its phases, if not the last
 
@@ -143,14 +144,13 @@ class ClientGroup:
         passage = Passage.through(self._channels, self.table.algorithm, request, whole)
         request = replace(request, message=copied(request.message))
         evaluators = _Evaluators(self.objective, phase, cohort, self._full_calls.get(request.stamp.phase, 1))
+        if isinstance(selection.oracle, Sequential):  # clients may differ, and some were looked at before
+            self.objective.rest.forget()
         with limited(selection.oracle.threads_inside(self.objective)):
             for chunk in cohort.chunks(selection.chunk_size, selection.oracle.at_a_time):
                 answers = self._answers_of(chunk, phase, request, evaluators, selection)
                 yield from answers if passage is None else passage.sent(answers, self.table.states, self._pending)
-        name, rest, shared = self.objective.name, self.objective.rest, self.table.space.shared
-        warn_of_steps_at_rest(name, self.table.algorithm, rest, request.point, shared)
-        if not keeps_memory(self.table.algorithm):
-            rest.forget()
+                self._at_rest.look(self.table.algorithm, self.objective.rest, chunk.ids, request.point)
 
     def settle(self, accepted: Mapping[int, Stamp]) -> bool:
         """Keep the pending states of clients whose answers the server has accepted, and drop all others.

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -212,13 +211,12 @@ def optimizer_step(w: Tensor, lr: float | Tensor, make: OptimizerCallable) -> St
 
 
 def bound_optimizer(
-    optimizer: OptimizerCallable | LocalOptimizer | None, lr: Any, space: ParameterSpace, like: Tensor, argument: str
+    optimizer: OptimizerCallable | LocalOptimizer | None, space: ParameterSpace, like: Tensor, argument: str
 ) -> OptimizerCallable | LocalOptimizer | None:
     """Return a local optimizer that is ready to step, or None for plain steps.
 
     Args:
         optimizer: As the user gave it.
-        lr: Step size, as the user gave it.
         space: Names and blocks of the parameters.
         like: Gives dtype and device of vectors.
         argument: What messages call the optimizer.
@@ -230,51 +228,36 @@ def bound_optimizer(
         return optimizer.bind(space, like)
     if optimizer is not None:
         require_elementwise(optimizer, like, argument)
-        _warn_of_another_step_size(optimizer, lr, argument)
     return optimizer
 
 
-def _warn_of_another_step_size(make: OptimizerCallable, lr: Any, argument: str) -> None:
-    """Warn if an optimizer was given a step size of its own, which no step would have."""
-    try:
-        own = _known_own_step_size(make)
-    except TypeError:  # an object that is not hashable
-        own = _own_step_size(make)
-    if own is not None and isinstance(lr, float | int) and own != lr:
-        warnings.warn(
-            f"{argument}={_name(make)} was given lr={own:g}, but steps have the size of the algorithm, "
-            f"lr={lr:g}. Leave lr out of the optimizer.",
-            stacklevel=2,
-        )
+def own_step_size(make: OptimizerCallable) -> float | None:
+    """Return the step size that an optimizer brings along, which no local step has.
 
-
-def _own_step_size(make: OptimizerCallable) -> float | None:
-    """Return the step size that an optimizer was given; None if it has its class's own, or 1 for any."""
+    None if it is that of a class of torch's by itself, or 1, which stands for any.
+    """
     made = make([torch.zeros(1, requires_grad=True)])
     lr, known = made.defaults.get("lr"), inspect.signature(type(made)).parameters.get("lr")
     return None if lr is None or float(lr) in (1.0, known.default if known else None) else float(lr)
 
 
-_known_own_step_size = lru_cache(maxsize=16)(_own_step_size)
-
-
-def step_at_rest(optimizer: OptimizerCallable | LocalOptimizer, z: Tensor, after_motion: bool = False) -> Tensor:
-    """Return how far a step moves parameters of 1 whose gradient is zero, ``[d]``, as decay or momentum does.
+def last_move(optimizer: OptimizerCallable | LocalOptimizer, z: Tensor, gradients: Sequence[float]) -> Tensor:
+    """Return how far the last of some steps moves parameters of 1, ``[d]``.
 
     Args:
         optimizer: Bound to the task's parameters.
         z: Shared parameters, ``[d]``; gives shape, dtype and device.
-        after_motion: Whether it is the second step, after one along gradients of 1; else it is the first.
+        gradients: The gradient of every parameter at each step, at least one.
     """
-    start, zeros = torch.ones_like(z)[None], torch.zeros_like(z)[None]
-    before = [start] if after_motion else []
+    point, along = torch.ones_like(z)[None], [torch.full_like(z, each)[None] for each in gradients]
     if isinstance(optimizer, LocalOptimizer):
-        moments = optimizer.start(start)
-        for gradient in before:
-            _, moments = optimizer.move(start, gradient, moments)
-        return optimizer.move(start, zeros, moments)[0][0]
-    here = _trial(optimizer, start, torch.stack(before)) if before else start
-    return (here - _trial(optimizer, start, torch.stack([*before, zeros])))[0]
+        moments = optimizer.start(point)
+        for gradient in along:
+            move, moments = optimizer.move(point, gradient, moments)
+        return move[0]
+    *before, _ = along
+    start = _trial(optimizer, point, torch.stack(before)) if before else point
+    return (start - _trial(optimizer, point, torch.stack(along)))[0]
 
 
 TRIAL_STEPS = 24
@@ -303,8 +286,8 @@ def require_elementwise(make: OptimizerCallable, like: Tensor, argument: str) ->
         objection = _objection(*key)
     if objection is not None:
         raise InvalidValueError(
-            f"{argument}={_name(make)} is not elementwise: {objection}. Use an elementwise one: SGD, Adam, AdamW, "
-            "RMSprop, Adagrad, ..."
+            f"{argument}={name_of_optimizer(make)} is not elementwise: {objection}. Use an elementwise one: SGD, Adam, "
+            "AdamW, RMSprop, Adagrad, ..."
         )
 
 
@@ -359,7 +342,7 @@ def _trial(make: OptimizerCallable, start: Tensor, gradients: Tensor) -> Tensor:
     return w.detach()
 
 
-def _name(make: Any) -> str:
+def name_of_optimizer(make: Any) -> str:
     """Return the name of an optimizer that is given directly or as a partial."""
     made = getattr(make, "func", make)
     return str(getattr(made, "__name__", made))

@@ -165,7 +165,7 @@ class LocalSteps(LocalSolver):
             ValueError: If the optimizer is not elementwise, or for the reasons of :meth:`LocalSolver.bind`.
         """
         bound = super().bind(space, like)
-        optimizer = bound_optimizer(self.optimizer, self.lr, space, like, "LocalSteps: optimizer")
+        optimizer = bound_optimizer(self.optimizer, space, like, "LocalSteps: optimizer")
         object.__setattr__(bound, "optimizer", optimizer)
         return bound
 

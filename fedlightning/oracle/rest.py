@@ -28,6 +28,11 @@ class Rest:
         for name, gradient in zip(names, gradients, strict=True):
             (self.without if gradient is None else self.having).add(name)
 
+    def include(self, other: Rest) -> None:
+        """Note what other evaluations have shown, too."""
+        self.without |= other.without
+        self.having |= other.having
+
     def forget(self) -> None:
         """Forget what evaluations have shown so far."""
         self.without.clear()

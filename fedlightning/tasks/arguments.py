@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence, Set
 from difflib import get_close_matches
 from operator import index
 from typing import Any
@@ -22,17 +23,24 @@ _OF_A_CLASS = (
     "per_client_evaluation",
     "higher_is_better",
 )
+_VALUES = (str, bool, Sequence, Set, Mapping)
+"""What these attributes may be."""
 
 
-def require_known_attributes(cls: type[Any]) -> None:
-    """Make sure that no attribute of a task's class is nearly one by which tasks are trained.
+def require_known_attributes(owner: type[Any] | object) -> None:
+    """Make sure that no attribute of a task, or of its class, is nearly one by which tasks are trained.
+
+    Args:
+        owner: The task or its class. Attributes that it inherits are not looked at.
 
     Raises:
         TypeError: If one is; it would be ignored.
     """
-    for name, value in vars(cls).items():
-        meant = get_close_matches(name, _OF_A_CLASS, n=1, cutoff=0.9)
-        if meant and name not in _OF_A_CLASS and not callable(value):
+    for name, value in vars(owner).items():
+        if name.startswith("_") or not isinstance(value, _VALUES) or any(known in name for known in _OF_A_CLASS):
+            continue
+        if meant := get_close_matches(name, _OF_A_CLASS, n=1, cutoff=0.9):
+            cls = owner if isinstance(owner, type) else type(owner)
             raise InvalidTypeError(f"{cls.__name__}.{name} is no attribute of tasks. Did you mean {meant[0]}?")
 
 

@@ -29,13 +29,15 @@ class CheckpointedTask(GuardedModule):
     algorithm: Algorithm
     client_storage: Storage | None
     run: FederationRun
-    _read: int | None = None
+    _has_read = False
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Keep the states also where hooks of a checkpoint are a task's own, which Lightning's never has to call."""
         super().__init_subclass__(**options)
-        cls.on_save_checkpoint = _with_states_saved(cls.on_save_checkpoint)  # type: ignore[method-assign]
-        cls.on_load_checkpoint = _with_states_loaded(cls.on_load_checkpoint)  # type: ignore[method-assign]
+        if _is_foreign(cls, "on_save_checkpoint"):
+            cls.on_save_checkpoint = _with_states_saved(cls.on_save_checkpoint)  # type: ignore[method-assign]
+        if _is_foreign(cls, "on_load_checkpoint"):
+            cls.on_load_checkpoint = _with_states_loaded(cls.on_load_checkpoint)  # type: ignore[method-assign]
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add server and client states, and write hyper-parameters in plain types."""
@@ -47,7 +49,7 @@ class CheckpointedTask(GuardedModule):
         Raises:
             CheckpointError: If the checkpoint has none, they are damaged, or they belong to another algorithm or model.
         """
-        self._read = id(checkpoint)
+        self._has_read = True
         if self._trainer is None:
             codec.load(self, checkpoint, fitting=True)
             return
@@ -96,6 +98,12 @@ class CheckpointedTask(GuardedModule):
         return task
 
 
+def _is_foreign(cls: type[CheckpointedTask], hook: str) -> bool:
+    """Return whether a class has a hook of its own, or from a base that is no task, whose hooks are seen to already."""
+    owner = next(base for base in cls.__mro__ if hook in vars(base))
+    return owner is cls or not issubclass(owner, CheckpointedTask)
+
+
 def _with_states_saved(hook: Callable[..., None]) -> Callable[..., None]:
     """Return a hook that adds the states to a checkpoint, unless it has them by ``super()``."""
 
@@ -113,9 +121,9 @@ def _with_states_loaded(hook: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(hook)
     def on_load_checkpoint(self: CheckpointedTask, checkpoint: dict[str, Any]) -> None:
-        self._read = None
+        self._has_read = False
         hook(self, checkpoint)
-        if self._read != id(checkpoint):
+        if not self._has_read:
             CheckpointedTask.on_load_checkpoint(self, checkpoint)
 
     return on_load_checkpoint

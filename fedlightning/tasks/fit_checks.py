@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from math import isclose
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
@@ -10,13 +12,15 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from fedlightning.callbacks.clients import EvaluateClients
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError, UsageError
-from fedlightning.core.in_force import scheduled
+from fedlightning.core.in_force import in_force, scheduled
 from fedlightning.core.parameter_space import ParameterSpace
 from fedlightning.core.per_block import per_block_fields
 from fedlightning.core.settings import settings
 from fedlightning.data.module import FederatedDataModule
 from fedlightning.data.remote import RemoteClients
 from fedlightning.federation.cohort import RoundBatch
+from fedlightning.local.descent import name_of_optimizer, own_step_size
+from fedlightning.local.optimizers import LocalOptimizer
 from fedlightning.tasks.channel_checks import require_suitable_cohorts
 from fedlightning.tasks.lightning_surface import refuse_synchronised_statistics, warn_of_single_samples
 from fedlightning.tasks.nodes_measure import nodes_validate, require_measurable_at_nodes
@@ -41,6 +45,11 @@ def check_fit(task: FederatedLightningModule, space: ParameterSpace) -> None:
     """
     refuse_synchronised_statistics(task)
     _warn_of_unused_pairs(task, space)
+    for owner, optimizer in (
+        (task.algorithm, "local_optimizer"),
+        (getattr(task.algorithm, "solver", None), "optimizer"),
+    ):
+        _warn_of_unused_step_size(owner, optimizer)
     data: Any = task.trainer.datamodule  # type: ignore[attr-defined]
     channels = task.federation_options.channel
     if channels is not None and isinstance(data, FederatedDataModule | RemoteClients):
@@ -138,6 +147,25 @@ def _warn_of_unused_pairs(task: FederatedLightningModule, space: ParameterSpace)
                 f"{type(task).__name__} maximises nothing: the second value is not used. Name what is maximised in "
                 "max_parameters, or give one number."
             )
+
+
+def _warn_of_unused_step_size(owner: Any, optimizer: str) -> None:
+    """Warn if an optimizer of local steps has another step size than the one that its steps begin with.
+
+    Args:
+        owner: An algorithm or a local solver, before it is bound.
+        optimizer: The field that may have the optimizer.
+    """
+    make = getattr(owner, optimizer, None)
+    if make is None or isinstance(make, LocalOptimizer) or (own := own_step_size(make)) is None:
+        return
+    lr = in_force(owner, 0).lr
+    begins = lr.values() if isinstance(lr, Mapping) else lr if isinstance(lr, Sequence) else [lr]
+    if not all(isinstance(each, Real) and isclose(each, own, rel_tol=1e-6) for each in begins):
+        rank_zero_warn(
+            f"{type(owner).__name__}({optimizer}={name_of_optimizer(make)}) has lr={own:g} of its own, which no step "
+            f"has: their size is that of {type(owner).__name__}(lr={owner.lr!r})."
+        )
 
 
 def _say_what_is_not_validated(task: FederatedLightningModule, data: FederatedDataModule) -> None:

@@ -7,10 +7,12 @@ from functools import partial
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import TensorDataset
 
-from fedlightning.algorithms import FedAvg, StatefulFedAvg
-from fedlightning.local import SGD, Adam
-from fedlightning.local.descent import step_at_rest
+from fedlightning import FederatedDataModule
+from fedlightning.algorithms import FedAvg, FedPD, StatefulFedAvg
+from fedlightning.local import SGD, Adam, LocalSteps
+from fedlightning.local.descent import last_move
 from fedlightning.oracle import Sequential, Vectorized
 from tests.support.small import Line, fitted, regression_data
 
@@ -64,21 +66,16 @@ def test_decay_of_what_has_a_gradient_needs_no_word():
     fitted(frozen, max_steps=1)
 
 
-def test_a_step_at_rest():
+def test_the_last_move():
     z = torch.zeros(3)
-    torch.testing.assert_close(step_at_rest(partial(torch.optim.SGD, weight_decay=0.1), z), torch.full((3,), 0.01))
-    assert not step_at_rest(torch.optim.RMSprop, z).any()
-    assert not step_at_rest(SGD(momentum=0.5), z).any()
-
-
-def test_a_step_at_rest_after_motion():
-    z = torch.zeros(3)
-    heavy = partial(torch.optim.SGD, momentum=0.5)
-    torch.testing.assert_close(step_at_rest(heavy, z, after_motion=True), torch.full((3,), 0.05))
-    torch.testing.assert_close(step_at_rest(SGD(momentum=0.5), z, after_motion=True), torch.full((3,), 0.5))
-    assert step_at_rest(Adam(), z, after_motion=True).all()
-    assert not step_at_rest(partial(torch.optim.SGD), z, after_motion=True).any()
-    assert not step_at_rest(torch.optim.RMSprop, z, after_motion=True).any()
+    heavy, decaying = partial(torch.optim.SGD, momentum=0.5), partial(torch.optim.SGD, weight_decay=0.1)
+    torch.testing.assert_close(last_move(decaying, z, [0.0]), torch.full((3,), 0.01))
+    torch.testing.assert_close(last_move(heavy, z, [1.0, 0.0]), torch.full((3,), 0.05))
+    torch.testing.assert_close(last_move(SGD(momentum=0.5), z, [1.0, 0.0]), torch.full((3,), 0.5))
+    assert not last_move(SGD(momentum=0.5), z, [0.0]).any()
+    assert last_move(Adam(), z, [1.0, 0.0]).all()
+    for optimizer in (torch.optim.SGD, torch.optim.RMSprop):
+        assert not last_move(optimizer, z, [1.0, 0.0]).any()
 
 
 class Turns(Line):
@@ -95,7 +92,7 @@ class Turns(Line):
         return found
 
 
-IN_TURNS = "the loss does not always depend on 'turns.weight' and 1 more, and the {} of the clients' steps moves"
+IN_TURNS = "the loss does not always depend on 'turns.weight' and 1 more, and {}"
 
 
 def in_turns(algorithm, oracle):
@@ -106,9 +103,9 @@ def in_turns(algorithm, oracle):
 @pytest.mark.parametrize(
     ("algorithm", "what"),
     [
-        (StatefulFedAvg(0.05, local_optimizer=SGD(momentum=0.9)), "momentum"),
-        (StatefulFedAvg(0.05, local_optimizer=Adam()), "momentum"),
-        (FedAvg(0.05, local_optimizer=SGD(weight_decay=0.1)), "weight decay"),
+        (StatefulFedAvg(0.05, local_optimizer=SGD(momentum=0.9)), "the momentum of the clients' steps moves"),
+        (StatefulFedAvg(0.05, local_optimizer=Adam()), "the momentum of the clients' steps moves"),
+        (FedAvg(0.05, local_optimizer=SGD(weight_decay=0.1)), "the weight decay of the clients' steps moves"),
     ],
 )
 def test_a_parameter_that_rests_in_a_later_epoch_is_told(algorithm, what, oracle):
@@ -122,3 +119,70 @@ def test_a_parameter_that_rests_in_a_later_epoch_is_told(algorithm, what, oracle
 )
 def test_memory_that_begins_anew_in_every_round_moves_nothing_at_rest(algorithm):
     in_turns(algorithm, None)
+
+
+class Heads(Line):
+    """Has a layer for each of two kinds of clients."""
+
+    def __init__(self, algorithm):
+        super().__init__(algorithm, dropout=0.0, oracle=Sequential())
+        self.heads = nn.ModuleList(nn.Linear(6, 1) for _ in range(2))
+
+    def objective(self, batch):
+        *rest, kind = batch
+        return super().objective(rest)["loss"] + self.heads[int(kind[0])](batch[0]).square().mean()
+
+
+def of_kinds(algorithm):
+    x = torch.randn(4, 12, 6, generator=torch.Generator().manual_seed(0))
+    clients = [TensorDataset(own, own[:, 0], torch.full((12,), i % 2)) for i, own in enumerate(x)]
+    data = FederatedDataModule.from_datasets(train=clients, batch_size=4, local_steps=3)
+    fitted(Heads(algorithm), data, max_steps=3)
+
+
+@pytest.mark.filterwarnings("error:.*the loss does not always depend")
+@pytest.mark.parametrize("algorithm", [FedAvg, StatefulFedAvg])
+@pytest.mark.parametrize("optimizer", [SGD(momentum=0.9), Adam()])
+def test_layers_of_other_clients_are_moved_by_no_momentum(algorithm, optimizer):
+    of_kinds(algorithm(0.05, local_optimizer=optimizer))
+
+
+def test_layers_of_other_clients_are_moved_by_decay():
+    with pytest.warns(UserWarning, match=r"depend on 'heads\.[01]\.weight' and 1 more, and the weight decay"):
+        of_kinds(FedAvg(0.05, local_optimizer=SGD(weight_decay=0.1)))
+
+
+def test_decay_of_a_solver_is_told():
+    solver = LocalSteps(lr=0.1, optimizer=partial(torch.optim.SGD, weight_decay=0.5))
+    task = Idle(FedPD(eta=1.0, solver=solver))
+    before = task.idle.weight.detach().clone()
+    with pytest.warns(UserWarning, match=TOLD):
+        fitted(task, max_steps=1)
+    assert not torch.equal(task.idle.weight, before)
+
+
+class Late(Line):
+    """Has a layer that is left out where the first label of a minibatch is negative."""
+
+    def __init__(self, algorithm):
+        super().__init__(algorithm, dropout=0.0, oracle=Sequential())
+        self.late = nn.Linear(6, 1)
+
+    def objective(self, batch):
+        loss = super().objective(batch)["loss"]
+        return {"loss": loss if batch[1][0] < 0 else loss + self.late(batch[0]).square().mean()}
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "told"),
+    [
+        (torch.optim.RMSprop, "what the clients' optimizer remembers fades for such parameters"),
+        (torch.optim.Adagrad, None),
+        (torch.optim.SGD, None),
+    ],
+)
+def test_memory_that_fades_at_rest_is_told(optimizer, told, recwarn):
+    fitted(Late(FedAvg(0.01, local_optimizer=optimizer)), regression_data(), max_steps=2)
+    assert [told in str(each.message) for each in recwarn if "always depend on 'late" in str(each.message)] == (
+        [] if told is None else [True]
+    )

@@ -14,7 +14,7 @@ from torch import optim
 
 from fedlightning import FederatedDataModule
 from fedlightning.algorithms import Ditto, FedALA, FedAlt, FedAvg, FedDR, FedMM, FedProx, FedSkip
-from fedlightning.local import SGD, LocalSteps
+from fedlightning.local import LocalSteps
 from fedlightning.local.descent import gradient_step, optimizer_step, require_elementwise
 from fedlightning.oracle import Sequential, Vectorized
 from fedlightning.tasks import ClientNumbers, QuadraticSaddle
@@ -187,26 +187,10 @@ def test_the_trial_is_made_once_a_fit():
         trainer(max_steps=rounds).fit(
             Line(FedAvg(0.05, local_optimizer=watched), oracle=Vectorized()), regression_data()
         )
+        _MADE.remove(torch.Size([1]))  # was asked for its step size
         trials = [shape for shape in _MADE if shape[-1] != 41]  # as many parameters has the task
-        assert len(trials) == (13 if rounds == 1 else 0)  # the second fit knows
+        assert len(trials) == (12 if rounds == 1 else 0)  # the second fit knows
         assert len(_MADE) - len(trials) == rounds
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "told"),
-    [
-        (partial(torch.optim.Adam, lr=1e-6), True),
-        (partial(torch.optim.Adam, lr=torch.tensor(3.0)), True),
-        (partial(torch.optim.Adam, lr=0.05), False),
-        (partial(torch.optim.SGD, momentum=0.9), False),
-        (torch.optim.Adam, False),
-        (SGD(momentum=0.9), False),
-    ],
-)
-def test_a_step_size_of_the_optimizer_that_no_step_has_is_told(optimizer, told, recwarn):
-    trainer(max_steps=1, limit_val_batches=0).fit(Line(FedAvg(0.05, local_optimizer=optimizer)), regression_data())
-    words = "local_optimizer=Adam was given lr="
-    assert any(words in str(each.message) and "lr=0.05" in str(each.message) for each in recwarn) == told
 
 
 def test_results_with_a_local_optimizer_do_not_depend_on_the_chunking():

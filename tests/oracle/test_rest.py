@@ -13,5 +13,8 @@ def test_a_parameter_may_have_a_gradient_in_some_evaluations():
     assert (rest.having, rest.without) == ({"a"}, {"b"})
     rest.note(["b"], [torch.zeros(1)])  # a gradient of zero is one
     assert (rest.having, rest.without) == ({"a", "b"}, {"b"})
+    other = Rest()
+    other.include(rest)
     rest.forget()
+    assert (other.having, other.without) == ({"a", "b"}, {"b"})
     assert not rest.having | rest.without

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from functools import partial
+
 import pytest
 import torch
 
 from fedlightning.algorithms import CDMA_ONE, FedADMMGong, FedAlt, FedAvg, FedPD
 from fedlightning.callbacks import EvaluateClients
+from fedlightning.local import SGD, LocalSteps
 from fedlightning.participation import Full, Uniform
 from fedlightning.schedules import Exponential
 from fedlightning.tasks.fit_checks import evaluates_clients, require_round
@@ -91,3 +95,35 @@ def test_a_value_for_a_max_block_that_there_is_none_of_is_told(lr, told, recwarn
     trainer(max_steps=1, limit_val_batches=0).fit(Line(FedAvg(lr)), regression_data())
     words = "is a pair [min, max], and Line maximises nothing: the second value is not used"
     assert any(words in str(each.message) for each in recwarn) == told
+
+
+def heavy(lr):
+    return partial(torch.optim.SGD, lr=lr, momentum=0.9)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "told"),
+    [
+        (
+            FedAvg(0.05, local_optimizer=partial(torch.optim.Adam, lr=1e-6)),
+            r"FedAvg\(local_optimizer=Adam\) has lr=1e-06 of",
+        ),
+        (FedAvg(0.05, local_optimizer=heavy(torch.tensor(3.0))), r"has lr=3 of its own, .* of FedAvg\(lr=0\.05\)\."),
+        (FedAvg([0.05, 0.1], local_optimizer=heavy(0.05)), r"lr=0\.05.*lr=\[0\.05, 0\.1\]"),
+        (FedAvg({"body": 0.1, "head": 0.1}, local_optimizer=heavy(0.5)), r"lr=0\.5.*'head': 0\.1"),
+        (FedAvg(Exponential(0.05, gamma=0.9), local_optimizer=heavy(0.5)), r"lr=0\.5.*Exponential"),
+        (FedPD(eta=1.0, solver=LocalSteps(lr=0.1, optimizer=heavy(0.5))), r"LocalSteps\(optimizer=SGD\).*lr=0\.5"),
+        (FedAvg(0.05, local_optimizer=heavy(torch.tensor(0.05))), None),
+        (FedAvg({"body": 0.1, "head": 0.1}, local_optimizer=heavy(0.1)), None),
+        (FedAvg(Exponential(0.05, gamma=0.9), local_optimizer=heavy(0.05)), None),
+        (FedAvg(0.05, local_optimizer=partial(torch.optim.SGD, momentum=0.9)), None),
+        (FedAvg(0.05, local_optimizer=torch.optim.Adam), None),
+        (FedAvg(0.05, local_optimizer=SGD(momentum=0.9)), None),
+        (FedPD(eta=1.0), None),
+    ],
+)
+def test_a_step_size_of_the_optimizer_that_no_step_has_is_told_once(algorithm, told, recwarn):
+    trainer(max_steps=3, limit_val_batches=0).fit(Line(algorithm), regression_data())
+    found = [str(each.message) for each in recwarn if "of its own, which no step has" in str(each.message)]
+    assert len(found) == (told is not None)
+    assert told is None or re.search(told, found[0])

@@ -103,12 +103,12 @@ def warn_of_other_epochs(trainer: Trainer, schedulers: Sequence[Any]) -> None:
     """
     length: Any = trainer.num_training_batches
     by_epoch = [each for each in map(SchedulerConfig.of, schedulers) if each.interval == "epoch" and not each.waits]
-    due = trainer.current_epoch * length + trainer.fit_loop.batch_idx
-    if by_epoch and trainer.global_step != due:
+    before = trainer.global_step - trainer.fit_loop.batch_idx
+    if by_epoch and before % length:
         rank_zero_warn(
             f"{type(by_epoch[0].scheduler).__name__} is stepped every {length} rounds, counted from the first. This "
-            f"fit goes on after {trainer.global_step} rounds where the Trainer's epochs have {due}, because epochs "
-            "were of another length before or one was cut short: it is stepped in the midst of them."
+            f"fit goes on in an epoch that began after {before} rounds, because epochs were of another length before "
+            "or one was cut short: it is stepped in the midst of them."
         )
 
 

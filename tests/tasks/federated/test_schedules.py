@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 import torch
+from lightning.pytorch import Callback
 from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader, Sampler
 
@@ -188,8 +189,9 @@ def test_a_scheduler_may_ask_the_trainer_for_all_else():
     [
         ({"max_epochs": 2}, by_epoch, False),
         ({"max_steps": 3}, by_epoch, True),
-        ({"max_steps": 3}, by_step, False),
-        ({"max_epochs": 2, "limit_train_batches": 1}, by_epoch, True),
+        ({"max_steps": 4}, by_epoch, False),
+        ({"max_epochs": 3, "limit_train_batches": 1}, by_step, False),
+        ({"max_epochs": 3, "limit_train_batches": 1}, by_epoch, True),
     ],
 )
 def test_a_scheduler_that_is_stepped_in_the_midst_of_epochs_is_told(first, by, told, recwarn, tmp_path):
@@ -198,9 +200,23 @@ def test_a_scheduler_that_is_stepped_in_the_midst_of_epochs_is_told(first, by, t
     fit.fit(federate(Plain(by), FedAvg), data())
     fit.save_checkpoint(tmp_path / "half.ckpt")
     recwarn.clear()
-    then = trainer(max_steps=-1, max_epochs=4, limit_val_batches=0)
+    ends = EpochEnds()
+    then = trainer(max_steps=-1, max_epochs=6, limit_val_batches=0, callbacks=[ends])
     then.fit(federate(Plain(by), FedAvg), data(), ckpt_path=tmp_path / "half.ckpt")
     assert any("is stepped every 2 rounds, counted from the first." in str(each.message) for each in recwarn) == told
+    assert len(ends.rounds) > 1
+    if by is by_epoch:
+        assert any(rounds % 2 for rounds in ends.rounds) == told
+
+
+class EpochEnds(Callback):
+    """Notes after how many rounds epochs end."""
+
+    def __init__(self):
+        self.rounds = []
+
+    def on_train_epoch_end(self, trainer, pl_module):
+        self.rounds.append(trainer.global_step)
 
 
 def test_something_that_is_no_scheduler_is_refused():
