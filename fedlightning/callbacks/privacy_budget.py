@@ -107,7 +107,8 @@ class PrivacyBudget(Callback):
         if not self._before.releases + self.earlier:
             rank_zero_info(
                 "The account of privacy starts at zero. If the parameters were trained on the same clients before, add "
-                "the rounds of that run: PrivacyBudget(earlier=...)."
+                "the rounds of that run, PrivacyBudget(earlier=...), and draw this one's noise and cohorts by another "
+                "seed of the data module."
             )
         _check_relations(self._before, self._sampling)
         if self.delta * self._sampling.num_clients >= 1:

@@ -75,17 +75,23 @@ class AllRows:
         for place, (name, parts) in enumerate(self._parts.items()):
             shape = _shape_of_all(name, parts)
             flat = [part.reshape(len(part), prod(shape)) for part in parts]
-            whole = torch.full((prod(shape),), name in counts, device=flat[0].device)
-            if name == BUFFERS and self._whole is not None:
-                whole = self._whole.to(whole.device)
-            mean = flat[0].new_empty(len(whole))
-            if bool(whole.any()):
-                rows = ClientRows([part[:, whole] for part in flat], client_ids, self._processes)
-                mean[whole] = torch.cat([block.median(dim=0).values for block in rows.blocks()])
-            if not bool(whole.all()) or not len(whole):
+            whole = self._whole if name == BUFFERS else None
+            if name in counts or (whole is not None and bool(whole.all())):
+                mean = self._median(flat, client_ids)
+            elif whole is None or not bool(whole.any()):
+                mean = self._aggregate(flat, place, client_ids)
+            else:
+                whole = whole.to(flat[0].device)
+                mean = flat[0].new_empty(len(whole))
+                mean[whole] = self._median([part[:, whole] for part in flat], client_ids)
                 mean[~whole] = self._aggregate([part[:, ~whole] for part in flat], place, client_ids)
             self._means[name] = mean.view(shape)
         self._parts = {}
+
+    def _median(self, rows: list[Tensor], client_ids: Sequence[int]) -> Tensor:
+        """Return the lower median of the rows of one field, element by element."""
+        blocks = ClientRows(rows, client_ids, self._processes).blocks()
+        return torch.cat([block.median(dim=0).values for block in blocks])
 
     def _aggregate(self, rows: list[Tensor], place: int, client_ids: Sequence[int]) -> Tensor:
         """Return what the rule makes of the rows of one field, those of adversaries among them."""

@@ -21,7 +21,7 @@ from fedlightning.federation.at_rest import AtRest
 from fedlightning.federation.buffers import are_whole
 from fedlightning.federation.client_states import Before, StatesByField
 from fedlightning.federation.client_table import ClientTable
-from fedlightning.federation.client_update import copied, updated
+from fedlightning.federation.client_update import Received, updated
 from fedlightning.federation.cohort import Chunk, Cohort
 from fedlightning.federation.oracle_selection import OracleSelection
 from fedlightning.federation.passage import Passage
@@ -71,6 +71,7 @@ class ClientGroup:
         self._full_calls: dict[int, int] = {}  # gradients on all data that a chunk last took, by phase
         self._drift = drift
         self._channels = channels
+        self._received = Received(None)
         self._at_rest = AtRest(self.objective.name, table.space.shared)
         self._pending: list[tuple[Stamp, list[int], StatesByField]] = []
         self._earlier: list[tuple[int, Before]] = []  # round, and clients before one of its phases, if not the last
@@ -142,7 +143,7 @@ class ClientGroup:
         phase = self.table.algorithm.phases[request.stamp.phase]
         whole = None if self._channels is None else are_whole(self.table, self.table.task)
         passage = Passage.through(self._channels, self.table.algorithm, request, whole)
-        request = replace(request, message=copied(request.message))
+        self._received = Received(request.message)
         evaluators = _Evaluators(self.objective, phase, cohort, self._full_calls.get(request.stamp.phase, 1))
         if isinstance(selection.oracle, Sequential):  # clients may differ, and some were looked at before
             self.objective.rest.forget()
@@ -258,7 +259,7 @@ class ClientGroup:
     ) -> tuple[Reply, GradientOracle]:
         """Compute the reply of a chunk's clients."""
         evaluate, evaluate_full = evaluators.of(batching, len(chunk))
-        algorithm = self.table.algorithm
+        algorithm, request = self.table.algorithm, replace(request, message=self._received.message)
         reply, oracle = updated(self.table, algorithm, request, chunk.ids, chunk, evaluate, evaluate_full)
         self._full_calls[request.stamp.phase] = oracle.full_calls
         is_last = phase == algorithm.phases[-1]

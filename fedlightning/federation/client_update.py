@@ -59,8 +59,30 @@ def updated(
         return update(message, state, oracle), oracle
 
 
-def copied(message: Any) -> Any:
-    """Copy the tensors of a message, so that receivers may change them without changing the server's state."""
+class Received:
+    """Gives each client update the message as it was sent; an update may write into it."""
+
+    def __init__(self, message: Any) -> None:
+        """Keep a message, of which receivers get copies: one for all while nobody writes into it."""
+        self._sent = message
+        self._copy: Any = None
+        self._versions: list[int] = []
+
+    @property
+    def message(self) -> Any:
+        """Return the message in tensors that are not the server's."""
+        if self._copy is None or _versions(self._copy) != self._versions:
+            self._copy = _copied(self._sent)
+            self._versions = _versions(self._copy)
+        return self._copy
+
+
+def _versions(message: Any) -> list[int]:
+    """Return numbers that are others as soon as something is written into a tensor of a message."""
+    return [] if message is None else [tensor._version for tensor in tensors_of(message).values()]
+
+
+def _copied(message: Any) -> Any:
     if message is None:
         return None
     received = copy(message)

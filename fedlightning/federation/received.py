@@ -45,12 +45,15 @@ class ReceivedCopies:
         self._copies: dict[str, Tensor] = {}
         self._origins = dict(task.received_parameters) if isinstance(task, KeepsReceived) else {}
         shapes = dict(zip(self._shared.names, self._shared.shapes, strict=True))
-        known = [name for name, _ in named_parameters(task)]
+        first = {id(parameter): name for name, parameter in reversed([*task.named_parameters()])}
+        tied = {name: first[id(parameter)] for name, parameter in task.named_parameters(remove_duplicate=False)}
+        known = [*tied, *(name for name, _ in task.named_buffers(remove_duplicate=False))]
         for prefix, origin in self._origins.items():
             for each in (prefix, origin):
                 names_under(each, known, f"{self._name}.received_parameters", "parameter")
             for name, parameter in named_parameters(task):
                 source = origin + name.removeprefix(prefix)
+                source = tied.get(source, source)
                 if not is_under(name, prefix) or source not in shapes:
                     continue
                 if parameter.requires_grad or parameter.shape != shapes[source]:
@@ -71,7 +74,7 @@ class ReceivedCopies:
         Raises:
             ValueError: If clients received different points; there is one copy for all.
         """
-        if not self._copies:
+        if not self._origins:
             return
         values = self._shared.views(self._received(request))
         with torch.no_grad():

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedlightning.algorithms.binding import in_round
 from fedlightning.federation.client_table import ClientTable
-from fedlightning.federation.client_update import copied, updated
+from fedlightning.federation.client_update import Received, updated
 from fedlightning.federation.cohort import Chunk
 from fedlightning.federation.protocol import Request
 from fedlightning.oracle.base import Blocks, Evaluation, StepInPlace
@@ -44,7 +44,7 @@ def share_in_place(table: ClientTable, chunk: Chunk, request: Request) -> float:
         chunk: Clients whose data can be had again.
         request: What the server asks of the clients.
     """
-    counted, asked = _Counted(), replace(request, message=copied(request.message))
+    counted, asked = _Counted(), replace(request, message=Received(request.message).message)
     algorithm = in_round(table.algorithm, request.stamp.round)
     generators = torch.random.fork_rng(devices=[request.point.device] if request.point.is_cuda else [])
     with generators, python_generators_restored(), undone(table.task):

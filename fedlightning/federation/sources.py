@@ -7,7 +7,6 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from math import inf
 from typing import Any, ClassVar
 
 import torch
@@ -71,6 +70,7 @@ class Source(ABC):
 
 
 _EXACT_IN_FLOAT32 = 2.0**24
+"""All whole numbers up to here are numbers of float32."""
 
 
 class TensorSource(Source):
@@ -87,6 +87,8 @@ class TensorSource(Source):
         """Return a copy on the device, made on the first call."""
         key = (device, dtype)
         if key not in self._placed:
+            for leaf in self._leaves:
+                _warn_of_lost_numbers(leaf, dtype)
             moved = map_tensors(lambda t: _moved(t, device, dtype), self.tensors)
             self._placed = {key: TensorSource(moved, self.transform)}  # one device at a time
         return self._placed[key]
@@ -168,6 +170,7 @@ class LoadedSource(Source):
         """
         self._items = items
         self._kept: deque[Any] = deque()
+        self._has_looked = False
         self._device = device
         self._dtype = dtype
 
@@ -215,6 +218,10 @@ class LoadedSource(Source):
 
     def _draw(self, num_clients: int, keep: bool) -> list[Any]:
         drawn = [self._kept.popleft() if self._kept else next(self._items) for _ in range(num_clients)]
+        if not self._has_looked and drawn:
+            self._has_looked = True
+            for leaf in flatten(drawn[0])[0]:
+                _warn_of_lost_numbers(leaf, self._dtype)
         if keep:
             self._kept.extendleft(reversed(drawn))
         return drawn
@@ -268,16 +275,21 @@ def _given(samples: Any, rows: Rows | None = None) -> Any:
 def _moved(
     tensor: Tensor, device: torch.device | None, dtype: torch.dtype | None, non_blocking: bool = False
 ) -> Tensor:
-    """Return a tensor on a device, real numbers in ``dtype``, and warn where that loses whole numbers."""
+    """Return a tensor on a device, real numbers in ``dtype``."""
     if not tensor.is_floating_point():
         return tensor.to(device, non_blocking=non_blocking)
-    if tensor.dtype == torch.float64 and dtype not in (None, torch.float64) and tensor.numel():
-        largest = float(tensor.abs().max())
-        if _EXACT_IN_FLOAT32 <= largest < inf:
-            warnings.warn(
-                f"Samples hold float64 numbers as large as {largest:.4g}. Clients get real numbers in the parameters' "
-                f"{dtype}, which does not tell whole numbers of that size apart. Subtract and scale them in the data "
-                "set (time stamps, say), or give them as integers, which stay what they are.",
-                stacklevel=2,
-            )
     return tensor.to(device, dtype, non_blocking=non_blocking)
+
+
+def _warn_of_lost_numbers(tensor: Tensor, dtype: torch.dtype | None) -> None:
+    """Warn if float64 numbers are whole in samples and others in ``dtype``; a single one, a mask's, may be another."""
+    if tensor.dtype != torch.float64 or dtype in (None, torch.float64):
+        return
+    large = tensor[(tensor.abs() >= _EXACT_IN_FLOAT32) & tensor.isfinite() & (tensor == tensor.round())].abs()
+    if len(large[large.to(dtype) != large].unique()) > 1:
+        warnings.warn(
+            "Samples hold whole numbers beyond 2^24 in float64. Clients get real numbers in the parameters' "
+            f"{dtype}, which does not tell whole numbers of that size apart. Subtract and scale them in the data "
+            "set (time stamps, say), or give them as integers, which stay what they are.",
+            stacklevel=2,
+        )

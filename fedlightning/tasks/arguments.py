@@ -23,6 +23,15 @@ _OF_A_CLASS = (
     "per_client_evaluation",
     "higher_is_better",
 )
+_CALLED_OTHERWISE = {
+    "max_params": "max_parameters",
+    "maximised_parameters": "max_parameters",
+    "maximized_parameters": "max_parameters",
+    "personal_params": "personal_parameters",
+    "private_parameters": "personal_parameters",
+    "local_parameters": "personal_parameters",
+    "per_client_eval": "per_client_evaluation",
+}
 _VALUES = (str, bool, Sequence, Set, Mapping)
 """What these attributes may be."""
 
@@ -39,9 +48,10 @@ def require_known_attributes(owner: type[Any] | object) -> None:
     for name, value in vars(owner).items():
         if name.startswith("_") or not isinstance(value, _VALUES) or any(known in name for known in _OF_A_CLASS):
             continue
-        if meant := get_close_matches(name, _OF_A_CLASS, n=1, cutoff=0.9):
+        found = _CALLED_OTHERWISE.get(name) or next(iter(get_close_matches(name, _OF_A_CLASS, n=1, cutoff=0.9)), None)
+        if found is not None:
             cls = owner if isinstance(owner, type) else type(owner)
-            raise InvalidTypeError(f"{cls.__name__}.{name} is no attribute of tasks. Did you mean {meant[0]}?")
+            raise InvalidTypeError(f"{cls.__name__}.{name} is no attribute of tasks. Did you mean {found}?")
 
 
 def require_algorithm(owner: object, algorithm: Any) -> None:

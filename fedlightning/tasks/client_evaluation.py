@@ -15,6 +15,7 @@ from fedlightning.core.tree import map_tensors
 from fedlightning.data.evaluation import ClientLoader, EvaluationPart
 from fedlightning.federation.protocol import ClientValues, EvaluationAnswer, EvaluationRequest
 from fedlightning.metrics.sums import sums_of
+from fedlightning.tasks.carried_over import CarriedOver
 from fedlightning.tasks.side_by_side import SideBySide
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ class ClientEvaluation:
         self._side_by_side = side_by_side
         self._records: dict[Logged, MetricRecord] = {}
         self._measured: tuple[EvaluationPart, int] | None = None  # what is logged is this client's, of this data loader
-        self._batches = 0  # of the present client so far
+        self._carried_over = CarriedOver(task)
         self._group: tuple[tuple[EvaluationPart, ...], int] | None = None  # the batch is these clients'
         side_by_side.forget_models()
 
@@ -169,7 +170,8 @@ class ClientEvaluation:
         """
         self.finish_batch()
         parts = loader.batches[batch_idx]
-        self._batches = 1 if self.unfinished is None else self._batches + 1
+        if self.unfinished is None:
+            self._carried_over.begin_client()
         if loader.grouped:
             self._group = parts, dataloader_idx
         else:
@@ -180,6 +182,7 @@ class ClientEvaluation:
         """End the last batch, if there is one, and put the global model back into the task."""
         self._group = None
         if self._measured is not None:
+            self._carried_over.finish_batch()
             self._stop_measuring(*self._measured)
             self._task.evaluation_session.restore()
 
@@ -212,24 +215,10 @@ class ClientEvaluation:
         logged, pooled = Logged(dataloader_idx, part.model, name), part.model == "shared"
         if not isinstance(value, Metric):
             _require_mean(name, reduce_fx)
-            self._require_of_this_client(name, value)
+            self._carried_over.require_own(name, value)
         record = self._records.setdefault(logged, MetricRecord(name, prog_bar and part.model != "global", pooled))
         record.add(value, len(part.index) if batch_size is None else batch_size)
         return True
-
-    def _require_of_this_client(self, name: str, value: Any) -> None:
-        """Make sure that a number is not the value of a metric so far, which other clients' samples are part of.
-
-        Raises:
-            ValueError: If it is.
-        """
-        for metric in self._task.modules() if isinstance(value, Tensor) else ():
-            if isinstance(metric, Metric) and metric._computed is value and metric.update_count > self._batches:
-                raise InvalidValueError(
-                    f"'{name}' is what {type(metric).__name__}.compute() returned, the value of all batches so far, "
-                    f"other clients' among them. Log the metric itself, self.log('{name}', metric), after it was "
-                    "updated: it is computed and reset client by client."
-                )
 
     def takes_over(self, stage: str, batch: Any) -> bool:
         """Evaluate a batch of several clients, leaves ``[S, B, ...]``; return False if the batch is one client's."""

@@ -21,10 +21,12 @@ from fedlightning.data.remote import RemoteClients
 from fedlightning.federation.cohort import RoundBatch
 from fedlightning.local.descent import name_of_optimizer, own_step_size
 from fedlightning.local.optimizers import LocalOptimizer
+from fedlightning.tasks.arguments import require_known_attributes
 from fedlightning.tasks.channel_checks import require_suitable_cohorts
 from fedlightning.tasks.lightning_surface import refuse_synchronised_statistics, warn_of_single_samples
 from fedlightning.tasks.nodes_measure import nodes_validate, require_measurable_at_nodes
 from fedlightning.tasks.private_fit import check_private_fit
+from fedlightning.tasks.repeated_draws import repeated_rounds, say_what_is_drawn_again
 
 if TYPE_CHECKING:
     from fedlightning.tasks.base import FederatedLightningModule
@@ -38,11 +40,12 @@ def check_fit(task: FederatedLightningModule, space: ParameterSpace) -> None:
         space: The parameters of the task.
 
     Raises:
-        TypeError: If clients have models of their own that no callback would validate, or nodes are to validate a task
-            with hooks of validation.
+        TypeError: If an attribute of the task is nearly one by which tasks are trained, clients have models of their
+            own that no callback would validate, or nodes are to validate a task with hooks of validation.
         ValueError: If a layer would mix the samples of clients, cohorts do not suit the channel, or its noise would not
             hide clients.
     """
+    require_known_attributes(task)
     refuse_synchronised_statistics(task)
     _warn_of_unused_pairs(task, space)
     for owner, optimizer in (
@@ -58,7 +61,10 @@ def check_fit(task: FederatedLightningModule, space: ParameterSpace) -> None:
         warn_of_single_samples(task, data)
         _say_what_partial_cohorts_cost(task, data)
         _say_what_is_not_validated(task, data)
-    check_private_fit(task, data)
+    repeated = repeated_rounds(task, data) if isinstance(data, FederatedDataModule) else 0
+    check_private_fit(task, data, repeated)
+    if repeated:
+        say_what_is_drawn_again(task, data, repeated)
     if nodes_validate(data) and is_overridden("validation_step", task) and task.trainer.limit_val_batches:
         require_measurable_at_nodes(task, "val")
     name = type(task.algorithm).__name__

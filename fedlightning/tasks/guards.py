@@ -39,7 +39,8 @@ class GuardedModule(LightningModule):
     rounds: TrainingRounds
     evaluation_session: EvaluationSession
     _waits_for_epoch = False
-    _has_own_axis = False
+    _trains_on_own_axis = False
+    _validates_on_own_axis = False
     moment: Moment = Moment()
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -50,7 +51,8 @@ class GuardedModule(LightningModule):
         """
         super().__init_subclass__(**options)
         require_known_attributes(cls)
-        cls.on_train_epoch_end = _with_round(cls.on_train_epoch_end)  # type: ignore[method-assign]
+        if not getattr(cls.on_train_epoch_end, _LOGS_ROUND, False):
+            cls.on_train_epoch_end = _with_round(cls.on_train_epoch_end)  # type: ignore[method-assign]
         if not getattr(cls.on_validation_epoch_end, _LOGS_ROUND, False):
             cls.on_validation_epoch_end = _with_validated_round(cls.on_validation_epoch_end)  # type: ignore[method-assign]
 
@@ -142,10 +144,12 @@ class GuardedModule(LightningModule):
         if self.evaluation_session.hears(name, value, *args, **kwargs):
             return
         trainer: Any = self._trainer
-        self._has_own_axis |= name == "step"
-        if trainer is not None and (trainer.validating or trainer.testing) and name != "step":
+        if trainer is not None and name == "step":
+            self._trains_on_own_axis |= trainer.training
+            self._validates_on_own_axis |= trainer.validating
+        elif trainer is not None and (trainer.validating or trainer.testing):
             self.evaluation_session.warn_if_mixed(name)
-        if trainer is not None and trainer.training and not trainer.barebones and not self._has_own_axis:
+        if trainer is not None and trainer.training and not trainer.barebones and not self._trains_on_own_axis:
             given = inspect.signature(LightningModule.log).bind(self, name, value, *args, **kwargs).arguments
             is_logged = given.get("logger") is not False
             self._waits_for_epoch |= is_logged and bool(given.get("on_epoch"))
@@ -160,10 +164,11 @@ def _with_round(hook: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(hook)
     def on_train_epoch_end(self: GuardedModule) -> None:
         hook(self)
-        if self._waits_for_epoch:
-            self._waits_for_epoch = False
+        if self._waits_for_epoch and not self._trains_on_own_axis:
             _log_round(self)
+        self._waits_for_epoch = False
 
+    setattr(on_train_epoch_end, _LOGS_ROUND, True)
     return on_train_epoch_end
 
 
@@ -173,14 +178,14 @@ def _with_validated_round(hook: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(hook)
     def on_validation_epoch_end(self: GuardedModule) -> None:
         hook(self)
-        if self.trainer.state.fn == "fit" and not self.trainer.sanity_checking:
+        if self.trainer.state.fn == "fit" and not self.trainer.sanity_checking and not self._validates_on_own_axis:
             _log_round(self)
+        self._validates_on_own_axis = False
 
     setattr(on_validation_epoch_end, _LOGS_ROUND, True)
     return on_validation_epoch_end
 
 
 def _log_round(task: GuardedModule) -> None:
-    """Log the axis of loggers, unless the task logs one of its own, such as the epoch."""
-    if not task._has_own_axis:
-        LightningModule.log(task, "step", float(task.trainer.global_step))
+    """Log the axis of loggers."""
+    LightningModule.log(task, "step", float(task.trainer.global_step))

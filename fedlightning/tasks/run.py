@@ -5,9 +5,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import torch
+from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
 from fedlightning.core.errors import NoSuchClientError
@@ -127,6 +129,12 @@ class FederationRun:
         return any(table["template"] for table in tables)
 
     @property
+    def _keeps_more_than_models(self) -> bool:
+        """Return whether clients keep anything, or the server something beside the model."""
+        clients = self.simulation.runner.clients.table
+        return clients.start_state is not None or len(fields(self.simulation.server.state)) > 1
+
+    @property
     def holds_weights_alone(self) -> bool:
         """Return whether weights of a global model were loaded, but no client states."""
         return self._weights_were_loaded and not self.has_client_states
@@ -218,6 +226,12 @@ class FederationRun:
                     "were changed since, or the data are of other clients.",
                     stacklevel=2,
                 )
+        elif self._simulation is not None and self.rounds and self._keeps_more_than_models:
+            rank_zero_info(
+                f"{type(self._task).__name__}: this fit goes on from the model alone, as a new optimizer does. What "
+                f"server and clients of {type(self._simulation.server.algorithm).__name__} have kept beside it goes on "
+                "with ckpt_path, from a checkpoint."
+            )
         self._simulation = None
         self.trained_on = data.identity if federated else {}
         self._task.client_models.adapt_on(data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import partial
 from typing import ClassVar
 
@@ -630,18 +631,36 @@ class Computes(Own):
 
     def validation_step(self, batch, batch_idx):
         x, y = batch
-        if self.how == "reset":
+        if self.how in ("reset", "two views"):
             self.error.reset()
         self.error.update(self(x), y)
-        self.log("val_error", self.error if self.how == "metric" else self.error.compute(), batch_size=len(y))
+        if self.how == "two views":
+            self.error.update(self(x), y)
+        self.log("val_error", self.found(), batch_size=len(y))
+
+    def found(self):
+        if self.how == "metric":
+            return self.error
+        error = self.error.compute()
+        return {"item": error.item, "times": lambda: 100 * error}.get(self.how, lambda: error)()
 
 
 def test_the_value_of_a_metric_so_far_is_no_clients_own():
     data = held_out_data(eval_batch_size=20)
     with pytest.raises(ValueError, match=r"'val_error' is what MeanAbsoluteError.compute\(\) returned, .* self.log\("):
         two_rounds(Computes("compute"), data, num_sanity_val_steps=0)
-    tasks = [Computes("metric"), Computes("reset")]
-    tasks[1].load_state_dict(tasks[0].state_dict())
-    for each in tasks:
-        two_rounds(each, data)
-    torch.testing.assert_close(tasks[1].client_metrics["val_error"], tasks[0].client_metrics["val_error"])
+    tasks = [Computes(how) for how in ("metric", "reset", "two views")]
+    for each in tasks[1:]:
+        each.load_state_dict(tasks[0].state_dict())
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*MeanAbsoluteError")
+        for each in tasks:
+            two_rounds(each, data)
+    for each in tasks[1:]:
+        torch.testing.assert_close(each.client_metrics["val_error"], tasks[0].client_metrics["val_error"])
+
+
+@pytest.mark.parametrize("how", ["item", "times"])
+def test_what_is_made_of_the_value_of_a_metric_so_far_is_told(how):
+    with pytest.warns(UserWarning, match=r"Computes calls MeanAbsoluteError\.compute\(\) while a client is evaluated"):
+        two_rounds(Computes(how), held_out_data(eval_batch_size=20), num_sanity_val_steps=0)

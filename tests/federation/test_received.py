@@ -131,6 +131,58 @@ def test_statistics_come_with_the_parameters():
     assert not torch.equal(task.norm.running_mean, mean)
 
 
+class Follows(Normed):
+    """Has a copy with statistics of its own, which its objective changes."""
+
+    def objective(self, batch):
+        x, y = batch
+        self.received(2 * x)
+        return Line.objective(self, (self.norm(x), y))
+
+
+def test_statistics_that_the_objective_changes_stay_the_copys_own():
+    task = Follows()
+    fitted(task, regression_data(local_steps=1), max_steps=3, limit_val_batches=0)
+    assert task.norm.running_mean.abs().max() > 0.01
+    torch.testing.assert_close(task.received.running_mean, 2 * task.norm.running_mean)
+
+
+class Bare(Line):
+    """Receives the statistics of a layer without parameters."""
+
+    received_parameters: ClassVar = {"received": "norm"}
+
+    def __init__(self):
+        super().__init__(fl.FedAvg(0.05))
+        self.norm = nn.BatchNorm1d(6, affine=False)
+        self.received = deepcopy(self.norm)
+
+    def objective(self, batch):
+        x, y = batch
+        self.received.eval()
+        return super().objective((self.norm(x) + 0 * self.received(x), y))
+
+
+def test_layers_without_parameters_have_copies():
+    task, before = Bare(), []
+    notes = Noted(lambda: before.append(task.norm.running_mean.clone()))
+    fitted(task, regression_data(local_steps=1), max_steps=3, limit_val_batches=0, callbacks=[notes])
+    assert torch.equal(task.received.running_mean, before[1])
+    assert not torch.equal(before[0], before[1])
+
+
+def test_copies_of_tied_layers_have_what_the_first_of_them_received():
+    task = Copied()
+    task.tied = nn.Linear(2, 1)
+    task.tied.weight, task.tied.bias = task.line.weight, task.line.bias
+    task.received_parameters = {"copy": "tied"}
+    copies = ReceivedCopies(task, space := shared_of(task))
+    copies.fill(SimpleNamespace(message=None, point=torch.full((3,), 7.0), buffers=torch.zeros(0)))
+    assert space.shared.names == ("line.weight", "line.bias")
+    assert task.copy.weight.eq(7).all()
+    assert task.copy.bias.eq(7).all()
+
+
 class Noted(Callback):
     def __init__(self, note):
         self.note = note

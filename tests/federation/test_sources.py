@@ -83,18 +83,26 @@ def test_a_loader_that_ends_early_is_not_silent():
         loaded(1).minibatches(ONE_EACH.expand(2, 2, 1))
 
 
+STAMPS = 1.7e9 + torch.arange(4, dtype=torch.float64)
+
+
 @pytest.mark.parametrize(
-    ("number", "dtype", "told"),
+    ("numbers", "dtype", "told"),
     [
-        (1.7e9, torch.float32, True),
-        (1.7e9, torch.float64, False),
-        (1.7e6, torch.float32, False),
-        (torch.inf, torch.float32, False),
+        (STAMPS, torch.float32, True),
+        (torch.cat([STAMPS, torch.tensor([torch.nan, torch.inf])]), torch.float32, True),
+        (STAMPS, torch.float64, False),
+        (STAMPS / 1e3, torch.float32, False),
+        (1e8 * torch.tensor([0.12345678912345, 0.3], dtype=torch.float64), torch.float32, False),
+        (torch.tensor([0.0, -1e9, 1e30, -1e30, torch.inf], dtype=torch.float64), torch.float32, False),
     ],
 )
-def test_large_numbers_that_the_parameters_dtype_mixes_up_are_told(number, dtype, told, recwarn):
-    stamps = number + torch.arange(4, dtype=torch.float64)
-    TensorSource(stamps).place(CPU, dtype)
-    LoadedSource(iter([[stamps]]), CPU, dtype).ahead([0])
-    TensorSource(stamps.nan_to_num(0, 0, 0).long()).place(CPU, dtype)
-    assert any("does not tell whole numbers of that size apart" in str(each.message) for each in recwarn) == told
+@pytest.mark.parametrize("loaded", [False, True])
+def test_large_numbers_that_the_parameters_dtype_mixes_up_are_told_once(numbers, dtype, told, loaded, recwarn):
+    if loaded:
+        source = LoadedSource(iter([[numbers]] * 3), CPU, dtype)
+        source.ahead([0, 2])
+    else:
+        TensorSource(numbers).place(CPU, dtype)
+    TensorSource(numbers.nan_to_num(0, 0, 0).long()).place(CPU, dtype)
+    assert sum("does not tell whole numbers of that size apart" in str(each.message) for each in recwarn) == told

@@ -10,6 +10,8 @@ import torch
 from fedlightning.algorithms import SCAFFOLD, FedAvg
 from fedlightning.core.serialisation import CheckpointError
 from fedlightning.oracle import Sequential
+from fedlightning.tasks.checkpoint import CHECKPOINT_KEY
+from fedlightning.tasks.run import FederationRun
 from tests.support.small import Line, fitted, regression_data, trainer
 
 
@@ -57,7 +59,23 @@ class Super(Own):
         self.note += 1
 
 
-@pytest.mark.parametrize(("cls", "note"), [(Own, 3), (Mixed, 3), (Super, 4)])
+class HasNone(Line):
+    pass
+
+
+class OfBoth(HasNone, Own):
+    """Its hooks come behind a task without hooks."""
+
+
+class Migrates(Own):
+    """Hands on a copy, with what an older version has called otherwise."""
+
+    def on_load_checkpoint(self, checkpoint):
+        self.note = checkpoint["note"]
+        Line.on_load_checkpoint(self, {**checkpoint, "older": None})
+
+
+@pytest.mark.parametrize(("cls", "note"), [(Own, 3), (Mixed, 3), (Super, 4), (OfBoth, 3), (Migrates, 3)])
 def test_states_are_kept_where_the_hooks_of_a_checkpoint_are_a_tasks_own(cls, note, tmp_path):
     first = cls(SCAFFOLD(0.05), oracle=Sequential())
     straight, then = deepcopy(first), cls(SCAFFOLD(0.05), oracle=Sequential())
@@ -68,6 +86,27 @@ def test_states_are_kept_where_the_hooks_of_a_checkpoint_are_a_tasks_own(cls, no
     assert torch.equal(then.server_state.c, straight.server_state.c)
     assert torch.equal(then.client_states.c, straight.client_states.c)
     assert cls.load_from_checkpoint(tmp_path / "half.ckpt").note == note
+
+
+class Renamed(Line):
+    """Finds the states of a federation under another name."""
+
+    def on_load_checkpoint(self, checkpoint):
+        super().on_load_checkpoint({**checkpoint, CHECKPOINT_KEY: checkpoint["older"]})
+
+
+def test_states_are_loaded_once_from_what_a_hook_hands_on(tmp_path, monkeypatch):
+    first, path = Renamed(SCAFFOLD(0.05)), tmp_path / "end.ckpt"
+    fitted(first, tmp_path=tmp_path, max_steps=2).save_checkpoint(path)
+    stored = torch.load(path, weights_only=True)
+    stored["older"] = stored.pop(CHECKPOINT_KEY)
+    torch.save(stored, path)
+    loads, load = [], FederationRun.load
+    monkeypatch.setattr(FederationRun, "load", lambda *given, **options: loads.append(1) or load(*given, **options))
+    then = Renamed(SCAFFOLD(0.05))
+    trainer(max_steps=4).fit(then, regression_data(), ckpt_path=path)
+    assert len(loads) == 1
+    assert then.traffic == (2 * first.traffic[0], 2 * first.traffic[1])
 
 
 def test_hyper_parameters_given_win_over_those_stored(saved):

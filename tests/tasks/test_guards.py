@@ -147,3 +147,49 @@ def test_validations_are_logged_at_their_round_or_at_the_tasks_own_axis(cls, ste
     fitted(cls(), regression_data(rounds_per_epoch=2), max_steps=6, logger=logger)
     with (tmp_path / "metrics.csv").open(newline="") as file:
         assert [row["step"] for row in csv.DictReader(file) if row["val_loss"]] == steps
+
+
+class LogsAllButItsAxis(EndsWithItsOwnAxis):
+    """Logs an axis of its own in validations alone, and in a test before the fit."""
+
+    def on_train_batch_end(self, *args):
+        self.log("value", 1.0, on_step=False, on_epoch=True, batch_size=1)
+
+    def test_step(self, batch, batch_idx):
+        self.log("step", 7.0)
+
+
+def test_an_axis_of_one_stage_is_not_that_of_another(tmp_path):
+    logger, task = CSVLogger(tmp_path, name="", version=""), LogsAllButItsAxis()
+    trainer().test(task, regression_data(), verbose=False)
+    fitted(task, regression_data(rounds_per_epoch=2), max_steps=6, logger=logger)
+    with (tmp_path / "metrics.csv").open(newline="") as file:
+        found = list(csv.DictReader(file))
+    assert [row["step"] for row in found if row["value"]] == ["2", "4", "6"]
+    assert [row["step"] for row in found if row["val_loss"]] == ["0", "1", "2"]
+
+
+class EndsEpochs(Line):
+    """Has hooks of its own at the ends of epochs."""
+
+    ended = 0
+
+    def on_train_epoch_end(self):
+        self.ended += 1
+
+    def on_validation_epoch_end(self):
+        self.ended += 1
+
+
+class HasNone(Line):
+    pass
+
+
+class OfBoth(HasNone, EndsEpochs):
+    pass
+
+
+def test_hooks_behind_a_task_without_hooks_are_called():
+    task = OfBoth()
+    fitted(task, regression_data(rounds_per_epoch=2), max_steps=4, num_sanity_val_steps=0)
+    assert task.ended == 4

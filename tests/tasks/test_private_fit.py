@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from fedlightning import algorithms as fl
 from fedlightning.channel import AdaptiveClip, Channel, Clip, DistributedGaussianNoise, GaussianNoise
 from fedlightning.data.remote import RemoteClients
+from fedlightning.participation import Full, Poisson
 from fedlightning.tasks import ClientNumbers, QuadraticSaddle
 from fedlightning.tasks.private_fit import check_private_fit
 from tests.support.small import trainer
@@ -86,3 +88,31 @@ def test_a_resume_with_other_hyper_parameters_would_need_the_mean_of_all_clients
             continue
         with pytest.raises(ValueError, match="sigma"):
             trainer(tmp_path, max_steps=3).fit(task(3.0, channel), data(), ckpt_path=path)
+
+
+@pytest.mark.parametrize(
+    ("secure", "participation", "refused"),
+    [(False, Full(), True), (False, Poisson(0.5), True), (True, Poisson(0.5), True), (True, Full(), False)],
+)
+def test_another_fit_draws_no_noise_and_no_cohorts_again(secure, participation, refused, tmp_path):
+    channel = Channel(client=[Clip(1.0)], server=[GaussianNoise(4.0, secure=secure)])
+    task = QuadraticSaddle(fl.FedAvg(0.05), num_clients=8, channel=channel)
+
+    def fit_anew(seed=0, **options):
+        run, data = (
+            trainer(tmp_path, max_steps=4),
+            ClientNumbers(8, local_steps=2, participation=participation, seed=seed),
+        )
+        run.fit(task, data, **options)
+        return run
+
+    fit_anew().save_checkpoint(tmp_path / "last.ckpt")
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"seed=0 .* 4 rounds of another fit") if refused else nullcontext():
+            fit_anew()
+    fit_anew(seed=1)
+    with pytest.raises(ValueError, match=r"seed=1 .* 4 rounds of another fit") if refused else nullcontext():
+        fit_anew(seed=1)
+    with pytest.raises(ValueError, match=r"seed=0 .* 4 rounds of another fit") if refused else nullcontext():
+        fit_anew()
+    fit_anew(ckpt_path=tmp_path / "last.ckpt")

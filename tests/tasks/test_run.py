@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedlightning.algorithms import SCAFFOLD, FedAvg
+from fedlightning.algorithms import SCAFFOLD, FedAvg, FedDyn
 from fedlightning.core.parameter_space import read
 from fedlightning.core.serialisation import CheckpointError
 from tests.support.small import Line, Personal, clients, fitted, regression_data
@@ -138,3 +138,16 @@ def test_a_second_fit_by_another_algorithm_begins_with_new_models_and_says_so():
     with pytest.warns(UserWarning, match="are given up: the task's parameters or its algorithm were changed since"):
         fitted(task, max_steps=1)
     assert task.server_state.c.any()
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "said"), [(SCAFFOLD(0.05), True), (FedDyn(0.05, alpha=1.0), True), (FedAvg(0.05), False)]
+)
+def test_a_second_fit_that_drops_states_says_so(algorithm, said, caplog):
+    caplog.set_level("INFO")
+    task = Line(algorithm)
+    for count in (0, int(said)):
+        fitted(task, max_steps=1)
+        told = [each.message for each in caplog.records if "goes on from the model alone" in each.message]
+        assert len(told) == count
+    assert all(f"of {type(algorithm).__name__} have kept" in each for each in told)

@@ -114,6 +114,27 @@ def with_steps_of(algorithm: Algorithm, other: Algorithm, lr_is_open: bool) -> A
         return _changed(algorithm, {what: theirs[what] for what in is_open & theirs.keys()})
 
 
+def with_steps_left_open(
+    algorithm: Algorithm, made: Algorithm, chosen: Algorithm, lr_is_open: bool
+) -> tuple[Algorithm, bool]:
+    """Return an algorithm that was set after a fit, and whether its step size is left to the module's optimizer.
+
+    One made from the fit's, as by ``dataclasses.replace``, has the steps that the fit took from module and Trainer.
+    These are the next fit's to say.
+
+    Args:
+        algorithm: As the user set it.
+        made: The algorithm of the fit.
+        chosen: As the user chose it before the fit.
+        lr_is_open: Whether its step size was none that the user chose.
+    """
+    if type(algorithm) is not type(made):
+        return algorithm, False
+    now, then, before = _place(algorithm), _place(made), _place(chosen)
+    taken = {what for what, value in now.items() if value is then.get(what) and what in before}
+    return _changed(algorithm, {what: before[what] for what in taken}), lr_is_open and "lr" in taken
+
+
 def with_clip(algorithm: Algorithm, clip: Clip | None, given: str) -> Algorithm:
     """Return an algorithm that limits clients' gradients.
 

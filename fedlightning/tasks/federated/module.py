@@ -21,6 +21,7 @@ from fedlightning.tasks.federated.algorithms import (
     with_clip,
     with_open_step_size,
     with_steps,
+    with_steps_left_open,
     with_steps_of,
 )
 from fedlightning.tasks.federated.clipping import ClipBy, GradientClipping
@@ -226,8 +227,8 @@ class Federated(FederatedLightningModule):
     def _step_as(self, configured: Configured) -> None:
         """Let clients step as an optimizer does."""
         if self.algorithm is not self._made:  # the user has given it another one
-            self._chosen = self._names.hyper_parameters(self.algorithm)
-            self._lr_is_open = False
+            given = self._names.hyper_parameters(self.algorithm)
+            self._chosen, self._lr_is_open = with_steps_left_open(given, self._made, self._chosen, self._lr_is_open)
         steps = None
         self._schedulers = configured.schedulers
         if configured.optimizer is not None:

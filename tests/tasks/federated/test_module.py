@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -244,6 +245,22 @@ def test_an_algorithm_that_is_set_between_two_fits_counts():
     trainer(max_steps=2, limit_val_batches=0).fit(task, regression_data())
     assert task.algorithm.lr == {"module.head": 0.01, "default": 1e-9}
     torch.testing.assert_close(task.module.body[0].weight, before, rtol=0, atol=1e-6)
+
+
+def test_an_algorithm_made_from_that_of_a_fit_leaves_to_the_module_what_it_left_before():
+    module = made(optimizer=partial(torch.optim.SGD, lr=0.1, momentum=0.9))
+    task = federate(module, partial(FedProx, mu=0.1))
+    trainer(max_steps=2, gradient_clip_val=0.1).fit(task, regression_data())
+    assert task.algorithm.local_clip is not None
+    task.algorithm = replace(task.algorithm, mu=0.7)
+    module.optimizer = partial(torch.optim.SGD, lr=0.01)
+    trainer(max_steps=2).fit(task, regression_data())
+    assert (task.algorithm.lr, task.algorithm.mu) == (0.01, 0.7)
+    assert (task.algorithm.local_clip, task.algorithm.local_optimizer) == (None, None)
+    task.algorithm = replace(task.algorithm, lr=0.02)
+    trainer(max_steps=2, gradient_clip_val=0.5).fit(task, regression_data())
+    assert (task.algorithm.lr, task.algorithm.mu) == (0.02, 0.7)
+    assert task.algorithm.local_clip == 0.5
 
 
 def test_a_trained_module_goes_on_with_an_ordinary_trainer():
