@@ -31,6 +31,9 @@ class LastCheckpoint(Checkpoint):
         every_n_seconds: Seconds between two saves, at least 0; 0 saves after every round.
     """
 
+    best_model_path = ""
+    """Lightning asks for it where ``ckpt_path`` is ``best``: this callback chooses none."""
+
     def __init__(self, folder: str | None = None, every_n_seconds: float = 30.0) -> None:
         self._folder = folder
         self.every_n_seconds = every_n_seconds

@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
 import yaml
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
-from lightning.pytorch.callbacks import BasePredictionWriter, ProgressBar
+from lightning.pytorch.callbacks import BasePredictionWriter, ModelCheckpoint, ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.utilities import rank_zero_info
@@ -22,7 +23,7 @@ from fedlightning.callbacks.history import is_metric
 from fedlightning.callbacks.run_folder import run_folder
 from fedlightning.cli import DESCRIPTIONS
 from fedlightning.cli.default_logger import default_logger, tensorboard_is_installed
-from fedlightning.cli.early import MistakeError, asks_for_help, require_checkpoint
+from fedlightning.cli.early import MistakeError, asks_for_help, require_checkpoint, require_keeper
 from fedlightning.cli.errors import comes_from, is_refusal
 from fedlightning.cli.groups import refuse
 from fedlightning.cli.one_seed import require_one_seed
@@ -192,8 +193,7 @@ class FederatedCLI(LightningCLI):
         metrics = {name: float(value) for name, value in self.trainer.callback_metrics.items() if is_metric(name)}
         if metrics:
             rounds, validated = self.trainer.global_step, self._last_validation.round
-            is_of_now = validated in (None, rounds)
-            earlier = set() if is_of_now else {name for name in metrics if name.startswith("val_")}
+            earlier = set() if validated == rounds else self._last_validation.names & metrics.keys()
             said = f"After round {rounds}: {_listed(metrics, metrics.keys() - earlier)}"
             rank_zero_info(f"{said}; of round {validated}: {_listed(metrics, earlier)}" if earlier else said)
         elif self.model.rounds.last is None and self.trainer.global_step:
@@ -228,6 +228,7 @@ class FederatedCLI(LightningCLI):
         path = subcommand and self.config[subcommand].get("ckpt_path")
         try:
             require_checkpoint(path)
+            require_keeper(path, bool(subcommand) and _keeps_last(self.config[subcommand].get("trainer.callbacks")))
         except MistakeError as mistake:
             refuse(str(mistake))
 
@@ -237,14 +238,27 @@ _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _LastValidation(Callback):
-    """Notes after which round a fit has validated last."""
+    """Notes after which round a fit has validated last, and the names of what that validation logged."""
 
     def __init__(self) -> None:
         self.round: int | None = None
+        self.names: set[str] = set()
+        self._before: set[str] = set()
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._before = set(trainer.callback_metrics)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not trainer.sanity_checking:
             self.round = trainer.global_step
+            self.names |= set(trainer.callback_metrics) - self._before
+
+
+def _keeps_last(callbacks: Any) -> bool:
+    """Return whether a configured callback is a ``ModelCheckpoint``, which Lightning asks for the last checkpoint."""
+    given = callbacks if isinstance(callbacks, list) else [callbacks] if callbacks else []
+    classes = (each.class_path.rpartition(".") for each in given)
+    return any(issubclass(getattr(import_module(module), name), ModelCheckpoint) for module, _, name in classes)
 
 
 def _listed(metrics: Mapping[str, float], names: Collection[str]) -> str:

@@ -70,6 +70,23 @@ def require_checkpoint(path: object) -> None:
     raise MistakeError(f"--ckpt_path={path}: no such file.{near}")
 
 
+def require_keeper(path: object, keeps_last: bool) -> None:
+    """Raise an error if Lightning is to find a checkpoint by a name that nothing in this process stands for.
+
+    Args:
+        path: As given.
+        keeps_last: Whether a callback of the run knows where the last checkpoint lies.
+
+    Raises:
+        MistakeError: If none is found.
+    """
+    if path != "best" and (path != "last" or keeps_last):
+        return
+    newest = max(Path("runs").glob("**/*.ckpt"), key=lambda found: found.stat().st_mtime_ns, default=None)
+    near = "" if newest is None else f" The newest is {newest}."
+    raise MistakeError(f"--ckpt_path={path}: a new process knows of no {path} checkpoint. Name the file.{near}")
+
+
 @dataclass
 class _Place:
     """Represents a place in the configuration where a class is given.

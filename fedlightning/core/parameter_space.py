@@ -203,8 +203,9 @@ class ParameterSpace:
         personal = _match(personal_parameters, trainable, tied, frozen, "personal_parameters")
         if both := sorted(maximised & personal):
             raise InvalidValueError(
-                f"Parameter '{both[0]}' is named by max_parameters and by personal_parameters; "
-                "a parameter belongs to one block. Narrow one of the prefixes."
+                f"Parameter '{both[0]}' is named by max_parameters and by personal_parameters: what never leaves a "
+                "client is always minimised. Narrow one of the prefixes, or let a personal part ascend by reversing "
+                "its gradient in the objective."
             )
         dtypes = {p.dtype for p in trainable.values()}
         if len(dtypes) > 1 or any(not dtype.is_floating_point for dtype in dtypes):

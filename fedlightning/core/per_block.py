@@ -42,9 +42,17 @@ def name_prefix(default: str | None = None) -> Any:
     return field(default=default, metadata={"name_prefix": True})
 
 
-def is_name_prefix(declared: Field[Any]) -> bool:
-    """True if a field is the name prefix of a block, by :func:`name_prefix`."""
-    return bool(declared.metadata.get("name_prefix"))
+def is_name_prefix(owner: type[Any], name: str) -> bool:
+    """Return whether a hyper-parameter is the name prefix of a block, by :func:`name_prefix`.
+
+    A subclass may declare it once more, with a default of its own alone.
+
+    Args:
+        owner: A dataclass.
+        name: Of a field of it.
+    """
+    declared = (vars(base).get("__dataclass_fields__", {}).get(name) for base in owner.__mro__)
+    return any(each is not None and each.metadata.get("name_prefix") for each in declared)
 
 
 def per_block_fields(algorithm: type[Any]) -> list[str]:

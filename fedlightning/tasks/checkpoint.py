@@ -40,12 +40,13 @@ def save(task: CheckpointedTask, checkpoint: dict[str, Any]) -> None:
     Raises:
         CheckpointError: If the client states lie in several processes, and a plugin writes one file.
     """
-    simulation = task.run.simulation
+    simulation, space = task.run.simulation, task.parameter_space()
     state = {
         "format": FORMAT,
         "algorithm": class_path(type(task.algorithm)),
         "data": dict(task.run.trained_on),
-        "personal_parameters": list(task.parameter_space().personal.names),
+        "personal_parameters": list(space.personal.names),
+        "max_parameters": list(space.shared.names[space.shared.minimised :]),
         **simulation.state_dict(),
     }
     if simulation.processes.count > 1 and task.client_models.keep_states and state["clients"] is not None:
@@ -99,7 +100,7 @@ def load(task: CheckpointedTask, checkpoint: Mapping[str, Any], fitting: bool) -
     if fits and state is not None:
         require_same_personal_order(task, state)
     if fitting and state is not None:
-        require_same_personal_parameters(task, state)
+        require_same_blocks(task, state)
     if fits and state is not None:
         require_same_buffers(task, state, fitting)
     task.run.load(
@@ -131,22 +132,27 @@ def resume(task: CheckpointedTask, checkpoint: Mapping[str, Any], strict: bool |
         require_same_home(task, checkpoint)
 
 
-def require_same_personal_parameters(task: CheckpointedTask, state: Mapping[str, Any]) -> None:
-    """Make sure that the same parameters stay on the clients as when a checkpoint was written.
+def require_same_blocks(task: CheckpointedTask, state: Mapping[str, Any]) -> None:
+    """Make sure that the same parameters stay on the clients, and are maximised, as when a checkpoint was written.
 
     Raises:
-        CheckpointError: If a parameter was shared that is personal now, or the other way round.
+        CheckpointError: If a parameter belongs to another block now.
     """
-    before = state.get("personal_parameters")
-    if before is None:  # a file written before these were noted
-        return
-    now = task.parameter_space().personal.names
-    if moved := [name for name in (*before, *now) if (name in before) != (name in now)]:
-        was, is_now = ("personal", "shared") if moved[0] in before else ("shared", "personal")
-        raise CheckpointError(
-            f"{task.run.source} was trained with '{moved[0]}' {was}, now it is {is_now}: states and optimizers do not "
-            f"fit. Resume with the same personal_parameters, or {START_ANEW}."
-        )
+    space = task.parameter_space()
+    blocks = {
+        "personal_parameters": ("personal", "shared", space.personal.names),
+        "max_parameters": ("maximised", "minimised", space.shared.names[space.shared.minimised :]),
+    }
+    for argument, (inside, outside, now) in blocks.items():
+        before = state.get(argument)
+        if before is None:  # a file written before these were noted
+            continue
+        if moved := [name for name in (*before, *now) if (name in before) != (name in now)]:
+            was, is_now = (inside, outside) if moved[0] in before else (outside, inside)
+            raise CheckpointError(
+                f"{task.run.source} was trained with '{moved[0]}' {was}, now it is {is_now}: states and optimizers do "
+                f"not fit. Resume with the same {argument}, or {START_ANEW}."
+            )
 
 
 def require_same_personal_order(task: CheckpointedTask, state: Mapping[str, Any]) -> None:

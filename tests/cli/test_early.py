@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from fedlightning.cli.app import FederatedCLI
-from fedlightning.cli.early import MistakeError, Options, check
+from fedlightning.cli.early import MistakeError, Options, check, require_keeper
 from tests.support.paths import CONFIGS, ROOT
 
 FIT = [f"--config={CONFIGS}/classification/{name}.yaml" for name in ("base", "fed_avg")]
@@ -122,6 +123,19 @@ def test_in_place_of_a_missing_checkpoint_the_newest_is_named(tmp_path):
         os.utime(tmp_path / run / "last.ckpt", (1e9 - age, 1e9 - age))
     with pytest.raises(MistakeError, match=rf"no such file\. There is {tmp_path / 'b' / 'last.ckpt'}\.$"):
         check("fit", [*FIT, f"--ckpt_path={tmp_path / 'd' / 'last.ckpt'}"])
+
+
+@pytest.mark.parametrize(
+    ("path", "keeps_last", "known"),
+    [("best", True, False), ("last", False, False), ("last", True, True), ("hpc", False, True), (None, False, True)],
+)
+def test_a_name_for_a_checkpoint_needs_somebody_who_knows_it(path, keeps_last, known, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "version_0").mkdir(parents=True)
+    (tmp_path / "runs" / "version_0" / "last.ckpt").touch()
+    said = rf"--ckpt_path={path}: a new process knows of no {path} checkpoint\. .* The newest is runs/.*/last.ckpt\."
+    with nullcontext() if known else pytest.raises(MistakeError, match=said):
+        require_keeper(path, keeps_last)
 
 
 @pytest.mark.parametrize(

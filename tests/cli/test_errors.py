@@ -33,6 +33,11 @@ TASKS = """
 import torch
 from fedlightning.tasks import Classification
 
+class Seen(Classification):
+    def validation_step(self, batch, batch_idx):
+        super().validation_step(batch, batch_idx)
+        self.log("seen_at", float(self.trainer.global_step))
+
 class Item(Classification):
     def objective(self, batch):
         return batch[0].sum().item() * super().objective(batch)
@@ -118,6 +123,22 @@ def test_the_command_tells_the_round_of_an_earlier_validation(caplog):
     assert "train_loss=" in now
     assert "val_" not in now
     assert "val_accuracy=" in then
+
+
+def test_names_of_a_validations_values_are_the_tasks_own(caplog):
+    with caplog.at_level(logging.INFO):
+        main([*FIT, "--model=faulty_tasks.Seen", "--trainer.max_steps=3", "--trainer.val_check_interval=2"])
+    (line,) = [line for line in caplog.messages if line.startswith("After round 3: ")]
+    now, then = line.split("; of round 2: ")
+    assert "seen_at" not in now
+    assert "seen_at=2" in then
+
+
+@pytest.mark.parametrize("path", ["best", "last"])
+def test_a_checkpoint_that_only_another_process_knew_is_refused(path, capsys):
+    with pytest.raises(SystemExit):
+        main([*FIT, f"--ckpt_path={path}"])
+    assert f"--ckpt_path={path}: a new process knows of no {path} checkpoint. Name the file." in capsys.readouterr().err
 
 
 def test_the_command_says_if_a_checkpoint_leaves_nothing_to_train(caplog):

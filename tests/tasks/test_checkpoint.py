@@ -301,10 +301,20 @@ class OwnHead(Line):
     personal_parameters = ("head",)
 
 
+class MaxHead(Line):
+    max_parameters = ("head",)  # stands last in any case
+
+
 @pytest.mark.parametrize(
-    ("first", "then", "was", "now"), [(Line, OwnHead, "shared", "personal"), (OwnHead, Line, "personal", "shared")]
+    ("first", "then", "was", "now"),
+    [
+        (Line, OwnHead, "shared", "personal"),
+        (OwnHead, Line, "personal", "shared"),
+        (Line, MaxHead, "minimised", "maximised"),
+        (MaxHead, Line, "maximised", "minimised"),
+    ],
 )
-def test_a_resume_with_other_personal_parameters_is_refused_by_name(first, then, was, now, tmp_path):
+def test_a_resume_with_other_blocks_is_refused_by_name(first, then, was, now, tmp_path):
     run = trainer(max_steps=1)
     data = FederatedDataModule.from_datasets(clients(), batch_size=4, local_steps=2)
     run.fit(first(dropout=0.0), data)

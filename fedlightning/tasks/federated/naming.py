@@ -93,7 +93,7 @@ class ModuleNames:
             value = getattr(owner, each.name)
             if takes_blocks(each):
                 named = self.keys(value, each.name)
-            elif is_name_prefix(each):
+            elif is_name_prefix(type(owner), each.name):
                 named = self.known(value, each.name)
             else:
                 named = self.hyper_parameters(value)

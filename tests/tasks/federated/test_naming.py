@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 
@@ -79,3 +81,14 @@ def test_a_head_by_prefix_is_the_modules():
     assert torch.equal(module.head.weight, start.head.weight)
     assert not torch.equal(module.body[0].weight, start.body[0].weight)
     assert ModuleNames(module).hyper_parameters(FedBABU(0.1, head=None)).head is None
+
+
+@dataclass(frozen=True, eq=False)
+class OfHead(FedBABU):
+    """Has another default, declared as of any dataclass."""
+
+    head: str | None = "head"
+
+
+def test_a_prefix_stays_one_in_a_subclass_that_declares_it_again():
+    assert ModuleNames(made()).hyper_parameters(OfHead(0.1)).head == "module.head"
