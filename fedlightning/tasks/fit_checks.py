@@ -58,6 +58,11 @@ def check_fit(task: FederatedLightningModule, space: ParameterSpace) -> None:
     if channels is not None and isinstance(data, FederatedDataModule | RemoteClients):
         require_suitable_cohorts(channels, len(task.algorithm.phases), data)
     if isinstance(data, FederatedDataModule):
+        if task.predict_client is not None and task.predict_client >= data.num_clients:
+            raise InvalidValueError(
+                f"{type(task).__name__}(predict_client={task.predict_client}): the data have clients 0 to "
+                f"{data.num_clients - 1}."
+            )
         warn_of_single_samples(task, data)
         _say_what_partial_cohorts_cost(task, data)
         _say_what_is_not_validated(task, data)

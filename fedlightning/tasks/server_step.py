@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
+from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
@@ -28,6 +29,8 @@ EXAMPLES = {
     "server_scheduler": "functools.partial(torch.optim.lr_scheduler.StepLR, step_size=10)",
 }
 
+_OF_TORCH = 1e-3
+"""The learning rate that SGD has by itself."""
 
 _AS_IT_IS = (
     "but without server_optimizer the server takes the algorithm's proposal as it is. Give "
@@ -68,7 +71,7 @@ class ServerStep:
             ValueError: If the optimizer needs the loss, or moves other parameters, or these are of less than 32 bits.
         """
         self._require_full_precision(parameters)
-        made = torch.optim.SGD(parameters, lr=1.0) if self.optimizer is None else self.optimizer(parameters)
+        made: Optimizer = self._made(parameters)
         _require_optimizer(made, parameters)
         note_given(made)
         if self.scheduler is None:
@@ -85,6 +88,21 @@ class ServerStep:
             )
         note_schedule(made, scheduler)
         return [made], [scheduler]
+
+    def _made(self, parameters: Sequence[Tensor]) -> Any:
+        """Return the optimizer of the server's step, and say so if it hardly moves."""
+        if self.optimizer is None:
+            return torch.optim.SGD(parameters, lr=1.0)
+        try:
+            made = self.optimizer(parameters)
+        except ValueError as error:
+            raise InvalidValueError(f"server_optimizer: {error}. Give it other options.") from error
+        if type(made) is torch.optim.SGD and made.defaults["lr"] == _OF_TORCH:
+            rank_zero_warn(
+                f"server_optimizer: SGD(lr={_OF_TORCH}), torch's default, moves the model by a thousandth of what the "
+                "algorithm proposes in a round. lr=1.0 takes the proposal whole."
+            )
+        return made
 
     def _require_full_precision(self, parameters: Sequence[Tensor]) -> None:
         given = {"server_optimizer": self.optimizer, "server_scheduler": self.scheduler, "server_clip": self.clip}

@@ -29,18 +29,11 @@ from tests.support.over_the_wire import FederationOverTheWire
 from tests.support.peers import played
 
 ROUNDS = 2
-CHAINS = (
-    Channel(client=[Clip(0.5)], server=[GaussianNoise(0.1)]),
-    Channel(client=[Clip(0.5), DistributedGaussianNoise(0.1)]),
-    Channel(client=[AdaptiveClip(0.5, count_noise=1.0, initial=0.5)], server=[GaussianNoise(0.1)]),
-    Channel(aggregate=Median()),
-    Channel(client=[ErrorFeedback(TopK(0.3))], download=[QSGD(8)]),
-)
 OF_CLIENTS_ALONE = (
     Channel(client=[AdaptiveClip(0.5, count_noise=0.0, initial=0.5), QSGD(8)]),
     Channel(client=[ErrorFeedback(TopK(0.3))]),
 )
-ON_THEIR_WAY = (
+CHAINS = (
     Channel(
         client=[AdaptiveClip(0.5, count_noise=1.0, initial=0.5), DistributedGaussianNoise(0.1)],
         server=[GaussianNoise(0.1)],
@@ -48,7 +41,6 @@ ON_THEIR_WAY = (
     Channel(client=[Clip(0.5)], aggregate=Median()),
     Channel(client=[ErrorFeedback(TopK(0.3))], download=[QSGD(8)]),
 )
-"""All that is in ``CHAINS``, in fewer runs, for tests in which every number must arrive as it would have here."""
 
 pytestmark = [
     pytest.mark.parametrize("name", CASES, scope="module"),  # so that tests of one algorithm share their runs
@@ -56,10 +48,10 @@ pytestmark = [
 ]
 
 
-def chains_of(name, chains=CHAINS):
+def chains_of(name):
     if CASES[name].make.server_knows_clients:
         return OF_CLIENTS_ALONE
-    return [each for each in chains if not each.adds_noise] if name == "FedExP" else chains
+    return [each for each in CHAINS if not each.adds_noise] if name == "FedExP" else CHAINS
 
 
 def loop(name, channel, **options):
@@ -70,7 +62,7 @@ def batches_of(name, **options):
     return rounds_of(CASES[name].algorithm(), ROUNDS, size=4, **options)
 
 
-@lru_cache(maxsize=2 * (len(CHAINS) + len(ON_THEIR_WAY)) + 1)
+@lru_cache(maxsize=4 * len(CHAINS) + 1)
 def whole_run(name, channel, oracle=Vectorized):
     """Return a run that nothing interrupts, its trajectory, and what it stores and reports after every round."""
     whole = loop(name, channel, oracle=oracle())
@@ -116,7 +108,7 @@ def test_resumed_run_is_bitwise_the_uninterrupted_one(name):
 
 
 def test_the_wire_changes_nothing(name):
-    for channel in chains_of(name, ON_THEIR_WAY):
+    for channel in chains_of(name):
         here, trajectory, *_ = whole_run(name, channel, Sequential)
         task = quadratic(CASES[name].algorithm())
         there = FederationOverTheWire(task, CLIENTS, Sequential(), channels=channel)
@@ -126,7 +118,7 @@ def test_the_wire_changes_nothing(name):
 
 def test_nodes_change_nothing(name, tmp_path):
     algorithm = CASES[name].algorithm()
-    for place, channel in enumerate(chains_of(name, ON_THEIR_WAY)):
+    for place, channel in enumerate(chains_of(name)):
         folder = tmp_path / str(place)
         here, *_, results = whole_run(name, channel, Sequential)
         there, answered = by_nodes(
@@ -140,7 +132,7 @@ def test_two_processes_are_one(name):
         federation = loop(name, channel, processes=processes)
         return run(federation, batches_of(name, processes=processes)), federation.server.traffic
 
-    for channel in chains_of(name, ON_THEIR_WAY):
+    for channel in chains_of(name):
         alone, trajectory, *_ = whole_run(name, channel)
         (one, traffic), (other, _) = played(2, of)
         assert torch.equal(one, other)

@@ -127,3 +127,8 @@ def test_a_step_size_of_the_optimizer_that_no_step_has_is_told_once(algorithm, t
     found = [str(each.message) for each in recwarn if "of its own, which no step has" in str(each.message)]
     assert len(found) == (told is not None)
     assert told is None or re.search(told, found[0])
+
+
+def test_a_client_that_is_to_predict_is_one_of_the_data():
+    with pytest.raises(ValueError, match=r"Line\(predict_client=4\): the data have clients 0 to 3\."):
+        trainer(max_steps=1).fit(Line(predict_client=4), regression_data())

@@ -150,3 +150,13 @@ def test_a_server_that_moves_freely_needs_parameters_of_32_bits(option):
         fitted(Line(**option), max_steps=1, precision="bf16-true")
     fitted(Line(**option), max_steps=1, precision="bf16-mixed")
     fitted(Line(), max_steps=1, precision="bf16-true")
+
+
+def test_a_server_that_hardly_moves_is_told():
+    with pytest.warns(UserWarning, match=r"SGD\(lr=0\.001\), torch's default, moves the model by a thousandth"):
+        fitted(Line(server_optimizer=torch.optim.SGD), max_steps=1)
+
+
+def test_options_that_torch_refuses_are_named():
+    with pytest.raises(InvalidValueError, match=r"server_optimizer: Invalid learning rate: -1\. Give it other options"):
+        fitted(Line(server_optimizer=partial(torch.optim.SGD, lr=-1)), max_steps=1)
