@@ -12,7 +12,7 @@ import torch
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
-from fedlightning.core.errors import NoSuchClientError
+from fedlightning.core.errors import NoSuchClientError, UsageError
 from fedlightning.core.parameter_space import ParameterSpace, write
 from fedlightning.core.per_architecture import TaskArchitectures, keep_active_alone
 from fedlightning.core.serialisation import CheckpointError
@@ -65,6 +65,29 @@ class FederationRun:
         self._loaded: Mapping[str, Any] | None = None
         self._shards: Sequence[Mapping[str, Any]] = ()
         self._weights_were_loaded = False
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> FederationRun:
+        """Copy everything, what a fit has made among it."""
+        copied = object.__new__(type(self))
+        memo[id(self)] = copied
+        vars(copied).update(deepcopy(vars(self), memo))
+        return copied
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a pickle keeps, from which a run goes on as from a checkpoint: recordings and data stay here.
+
+        Raises:
+            UsageError: If client states lie in several processes.
+        """
+        kept = {**vars(self), "_simulation": None, "training_data": None, "connect": None}
+        if self._simulation is not None:
+            if self._simulation.processes.count > 1:
+                raise UsageError(
+                    f"{type(self._task).__name__}: its client states lie in {self._simulation.processes.count} "
+                    "processes, and a pickle would keep those of one. Use trainer.save_checkpoint(path)."
+                )
+            kept["_loaded"] = self._simulation.state_dict()
+        return kept
 
     @property
     def simulation(self) -> Simulation:
