@@ -232,7 +232,16 @@ class Algorithm(ABC):
         """Return the new server state, given the old state and the averaged update."""
 
     def point(self, server: Any) -> Tensor:
-        """Return the model ``[d]`` that belongs to a server state."""
+        """Return the model ``[d]`` that belongs to a server state.
+
+        Raises:
+            TypeError: If the state has no field of that name.
+        """
+        if not hasattr(server, "z"):
+            raise InvalidTypeError(
+                f"{type(self).__name__}: the server's state, a {type(server).__name__}, has no field z with the model. "
+                "Return a frozen dataclass that has one from init_server, or write point(self, server)."
+            )
         return server.z  # type: ignore[no-any-return]
 
     def with_point(self, server: Any, z: Tensor) -> Any:

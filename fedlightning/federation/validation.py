@@ -175,8 +175,10 @@ def absent_state_named(algorithm: Algorithm, update: Callable[..., Any], state: 
 
 
 def _no_init_client(algorithm: Algorithm, name: str) -> str:
+    has_one = type(algorithm).init_client is not Algorithm.init_client
     return (
-        f"{type(algorithm).__name__} has no init_client, so that its clients keep nothing from one round to the next. "
+        f"{type(algorithm).__name__}{'.init_client returned None' if has_one else ' has no init_client'}, so that its "
+        "clients keep nothing from one round to the next. "
         "Write init_client(self, z), which returns a client's state before its first round, a frozen dataclass of "
         f"tensors, e.g. {name}(torch.zeros_like(z))."
     )

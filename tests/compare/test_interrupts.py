@@ -131,16 +131,26 @@ def whole(tmp_path_factory):
 LAST_LINE = "fedlightning compare: interrupted. The same command goes on where it stopped."
 
 
-@pytest.mark.parametrize("group", [False, True])
-def test_an_interrupt_stops_all_and_the_same_command_goes_on(group, slow, whole):
-    process = _started(2)
-    (os.killpg if group else os.kill)(process.pid, signal.SIGINT)
+def assert_stopped(process):
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert errors.splitlines()[-1] == LAST_LINE
     assert "Traceback" not in errors
     _wait_until_nobody_is_left(process)
+
+
+def test_an_interrupt_stops_all_and_the_same_command_goes_on(slow, whole):
+    process = _started(2)
+    os.killpg(process.pid, signal.SIGINT)
+    assert_stopped(process)
     assert_goes_on(whole)
+
+
+def test_an_interrupt_of_the_command_alone_stops_the_others(slow):
+    process = _started(2, seeds=["0"])  # one process beside the command
+    os.kill(process.pid, signal.SIGINT)
+    assert_stopped(process)
+    assert not list(Path().rglob("done.json"))
 
 
 def test_an_interrupt_stops_one_run_after_the_other_and_the_same_command_goes_on(slow, whole, capfd):
@@ -190,21 +200,18 @@ def test_an_interrupt_in_the_last_round_of_a_search_begins_nothing_new(slow):
 
 
 def test_the_second_interrupt_does_not_wait_for_the_round(slow):
-    command = [*command_line(2, "out")[:-1], "trainer.callbacks=slow_rounds.Long"]
+    command = [*command_line(2, "out", seeds=["0"])[:-1], "trainer.callbacks=slow_rounds.Long"]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
-    while len(list(Path().glob("begun-*"))) < 2:
+    while not list(Path().glob("begun-*")):
         assert process.poll() is None
         time.sleep(0.05)
     for _ in range(2):
         os.killpg(process.pid, signal.SIGINT)
         time.sleep(1)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert errors.splitlines()[-1] == LAST_LINE
-    _wait_until_nobody_is_left(process)
+    assert_stopped(process)
 
 
 def test_the_second_interrupt_does_not_wait_for_the_round_of_a_single_run(slow, capfd):
@@ -246,6 +253,7 @@ def test_a_killed_process_is_told(slow):
             **arguments(
                 algorithms=[f"A={SADDLE / 'fed_mm.yaml'}"],
                 set=[*SMALL, "trainer.callbacks=slow_rounds.Killed"],
+                seeds=[0],
                 jobs=2,
             )
         )

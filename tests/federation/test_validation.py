@@ -93,6 +93,24 @@ class State:
     c: Tensor
 
 
+class Forgets(Mine):
+    def init_client(self, z):
+        Server(z)
+
+    def client_update(self, message, state, oracle):
+        return Reply(Server(state.c), point=message.z)
+
+
+@dataclass(frozen=True)
+class Modelless:
+    c: Tensor
+
+
+class WithoutModel(Mine):
+    def init_server(self, z):
+        return Modelless(z)
+
+
 class Reads(Mine):
     def client_update(self, message, state, oracle):
         w, v = self.local_steps(message.z - state.c, oracle)
@@ -141,6 +159,16 @@ MISTAKES = {
         Reads(0.1),
         TypeError,
         r"Reads\.client_update reads state\.c, but Reads has no init_client, .* Write init_client\(self, z\), which r",
+    ),
+    "no state returned": (
+        Forgets(0.1),
+        TypeError,
+        r"Forgets\.client_update reads state\.c, but Forgets\.init_client returned None, so that its clients keep",
+    ),
+    "no model": (
+        WithoutModel(0.1),
+        TypeError,
+        r"WithoutModel: the server's state, a Modelless, has no field z with the model\. Return a frozen",
     ),
     "another None": (Misreads(0.1), AttributeError, r"'NoneType' object has no attribute 'z'"),
     "a state that would be lost": (
