@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from copy import deepcopy
 
 import pytest
 import torch
@@ -130,3 +131,13 @@ def test_what_only_the_trainer_knows_is_refused_at_server_and_node(tmp_path):
     assert (stand_in.current_epoch, stand_in.global_step, stand_in.training) == (0, 0, False)
     with pytest.raises(AttributeError, match=r"self.trainer.max_epochs: a node has no Trainer"):
         _ = stand_in.max_epochs
+
+
+def test_a_copy_at_a_node_gathers_what_its_own_module_logs():
+    task = federate(made(), FedAvg)
+    copied = deepcopy(task)
+    copied.configure_at_node()
+    batch = torch.randn(4, 6), torch.randn(4)
+    assert copied.objective(batch).keys() == {"loss", "logged/rmse"}
+    assert set(copied.log_options) == {"rmse"}
+    assert not task.log_options
