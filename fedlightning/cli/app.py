@@ -5,14 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
 import yaml
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
-from lightning.pytorch.callbacks import BasePredictionWriter, ModelCheckpoint, ProgressBar
+from lightning.pytorch.callbacks import BasePredictionWriter, ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.utilities import rank_zero_info
@@ -228,7 +227,7 @@ class FederatedCLI(LightningCLI):
         path = subcommand and self.config[subcommand].get("ckpt_path")
         try:
             require_checkpoint(path)
-            require_keeper(path, bool(subcommand) and _keeps_last(self.config[subcommand].get("trainer.callbacks")))
+            require_keeper(path, bool(subcommand) and _may_keep_last(self.config[subcommand].get("trainer.callbacks")))
         except MistakeError as mistake:
             refuse(str(mistake))
 
@@ -254,11 +253,10 @@ class _LastValidation(Callback):
             self.names |= set(trainer.callback_metrics) - self._before
 
 
-def _keeps_last(callbacks: Any) -> bool:
-    """Return whether a configured callback is a ``ModelCheckpoint``, which Lightning asks for the last checkpoint."""
+def _may_keep_last(callbacks: Any) -> bool:
+    """Return whether a configured callback may be a ``ModelCheckpoint``, which Lightning asks for the last one."""
     given = callbacks if isinstance(callbacks, list) else [callbacks] if callbacks else []
-    classes = (each.class_path.rpartition(".") for each in given)
-    return any(issubclass(getattr(import_module(module), name), ModelCheckpoint) for module, _, name in classes)
+    return any(not str(getattr(each, "class_path", "")).startswith("fedlightning.") for each in given)
 
 
 def _listed(metrics: Mapping[str, float], names: Collection[str]) -> str:

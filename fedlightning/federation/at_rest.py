@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from lightning.pytorch.utilities import rank_zero_warn
@@ -32,7 +33,8 @@ class AtRest:
         """
         self._task, self._layout = task, layout
         self._of_client: dict[int, Rest] = {}  # of optimizers whose memory goes on from round to round
-        self._seen: set[tuple[frozenset[str], frozenset[str]]] = set()
+        self._faults: list[_Fault] | None = None  # of the optimizer, once it is asked
+        self._told: set[str] = set()
 
     def look(self, algorithm: Algorithm, rest: Rest, clients: Iterable[int], z: Tensor) -> None:
         """Warn if steps move parameters at rest, and begin anew with what the next chunk shows.
@@ -58,22 +60,46 @@ class AtRest:
         return known
 
     def _warn(self, optimizer: OptimizerCallable | LocalOptimizer, rest: Rest, z: Tensor) -> None:
-        seen = frozenset(rest.without), frozenset(rest.having)
-        without = [name for name in self._layout.names if name in rest.without]
-        if not without or seen in self._seen:  # steps on vectors take time
-            return
-        self._seen.add(seen)
-        at_once, later, again, after_rest = (
-            self._layout.views(last_move(optimizer, z, gradients))
-            for gradients in ([0.0], [1.0, 0.0], [1.0, 1.0], [1.0, 0.0, 1.0])
-        )
-        moved = [name for name in without if name in rest.having]
-        if decayed := [name for name in without if at_once[name].any()]:
-            _tell(self._task, decayed, "the weight decay of the clients' steps moves", "give them no weight decay")
-        elif kept := [name for name in moved if later[name].any()]:
-            _tell(self._task, kept, "the momentum of the clients' steps moves", "take SGD without momentum")
-        elif faded := [name for name in moved if not torch.allclose(after_rest[name], again[name])]:
-            _tell(self._task, faded, "what the clients' optimizer remembers fades for", "take SGD without momentum")
+        """Warn of parameters at rest that no warning has named yet."""
+        if self._faults is None:
+            self._faults = list(_faults_of(optimizer, z, self._layout))
+        for fault in self._faults:
+            found = fault.names & rest.without & (rest.having if fault.needs_motion else rest.without)
+            if new := [name for name in self._layout.names if name in found - self._told]:
+                self._told |= found
+                _tell(self._task, new, fault)
+
+
+@dataclass(frozen=True)
+class _Fault:
+    """Describes what an optimizer does to parameters at rest.
+
+    Attributes:
+        what: The beginning of a sentence about them.
+        remedy: What to do.
+        names: The parameters.
+        needs_motion: Whether it does so only after they have had gradients.
+    """
+
+    what: str
+    remedy: str
+    names: set[str]
+    needs_motion: bool
+
+
+def _faults_of(optimizer: OptimizerCallable | LocalOptimizer, z: Tensor, layout: Layout) -> Iterator[_Fault]:
+    """Yield what an optimizer does to parameters at rest, by trial steps."""
+    at_once, later, again, after_rest = (
+        layout.views(last_move(optimizer, z, gradients))
+        for gradients in ([0.0], [1.0, 0.0], [1.0, 1.0], [1.0, 0.0, 1.0])
+    )
+    decayed = {name for name in layout.names if at_once[name].any()}
+    moved = {name for name in layout.names if later[name].any()}
+    faded = {name for name in layout.names if not torch.allclose(after_rest[name], again[name])}
+    without = "take SGD without momentum"
+    yield _Fault("the weight decay of the clients' steps moves", "give them no weight decay", decayed, False)
+    yield _Fault("the momentum of the clients' steps moves", without, moved, True)
+    yield _Fault("what the clients' optimizer remembers fades for", without, faded, True)
 
 
 def _optimizer_of(algorithm: Algorithm) -> OptimizerCallable | LocalOptimizer | None:
@@ -87,10 +113,10 @@ def _keeps_memory(algorithm: Algorithm) -> bool:
     return "local_optimizer" in algorithm.state_depends_on
 
 
-def _tell(task: str, names: Sequence[str], what: str, remedy: str) -> None:
+def _tell(task: str, names: Sequence[str], fault: _Fault) -> None:
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     rank_zero_warn(
-        f"{task}: the loss does not always depend on '{names[0]}'{more}, and {what} such "
+        f"{task}: the loss does not always depend on '{names[0]}'{more}, and {fault.what} such "
         "parameters all the same; an optimizer of torch leaves them as they are while they have no gradient. Freeze "
-        f"them with requires_grad_(False), or {remedy}."
+        f"them with requires_grad_(False), or {fault.remedy}."
     )

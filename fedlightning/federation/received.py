@@ -42,7 +42,7 @@ class ReceivedCopies:
         """
         self._name, self._shared = type(task).__name__, space.shared
         self._task = task
-        self._copies: dict[str, Tensor] = {}
+        self._copies: list[tuple[str, Tensor]] = []  # with the names of their originals
         self._origins = dict(task.received_parameters) if isinstance(task, KeepsReceived) else {}
         shapes = dict(zip(self._shared.names, self._shared.shapes, strict=True))
         first = {id(parameter): name for name, parameter in reversed([*task.named_parameters()])}
@@ -61,7 +61,7 @@ class ReceivedCopies:
                         f"{self._name}.received_parameters: '{name}' {list(parameter.shape)} is no frozen copy of "
                         f"'{source}' {list(shapes[source])}. Make it by deepcopy, with requires_grad_(False)."
                     )
-                self._copies[source] = parameter
+                self._copies.append((source, parameter))
 
     def fill(self, request: Request, averaged: Sequence[str] = (), changed: Collection[str] = ()) -> None:
         """Write the point that clients received: of the message if that is a point, else the global model.
@@ -78,7 +78,7 @@ class ReceivedCopies:
             return
         values = self._shared.views(self._received(request))
         with torch.no_grad():
-            for name, copy in self._copies.items():
+            for name, copy in self._copies:
                 copy.copy_(values[name])
             buffers = dict(self._task.named_buffers())
             parts = request.buffers.split([buffers[name].numel() for name in averaged])

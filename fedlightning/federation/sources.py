@@ -72,6 +72,9 @@ class Source(ABC):
 _EXACT_IN_FLOAT32 = 2.0**24
 """All whole numbers up to here are numbers of float32."""
 
+_ALL_WHOLE = 2.0**53
+"""From here on float64 has whole numbers alone."""
+
 
 class TensorSource(Source):
     """Gathers samples by index from tensors ``[n, ...]`` in any nesting of dicts, lists and tuples."""
@@ -87,8 +90,7 @@ class TensorSource(Source):
         """Return a copy on the device, made on the first call."""
         key = (device, dtype)
         if key not in self._placed:
-            for leaf in self._leaves:
-                _warn_of_lost_numbers(leaf, dtype)
+            any(_loses_numbers(leaf, dtype) for leaf in self._leaves)
             moved = map_tensors(lambda t: _moved(t, device, dtype), self.tensors)
             self._placed = {key: TensorSource(moved, self.transform)}  # one device at a time
         return self._placed[key]
@@ -170,7 +172,7 @@ class LoadedSource(Source):
         """
         self._items = items
         self._kept: deque[Any] = deque()
-        self._has_looked = False
+        self._has_warned = False
         self._device = device
         self._dtype = dtype
 
@@ -218,10 +220,8 @@ class LoadedSource(Source):
 
     def _draw(self, num_clients: int, keep: bool) -> list[Any]:
         drawn = [self._kept.popleft() if self._kept else next(self._items) for _ in range(num_clients)]
-        if not self._has_looked and drawn:
-            self._has_looked = True
-            for leaf in flatten(drawn[0])[0]:
-                _warn_of_lost_numbers(leaf, self._dtype)
+        if not self._has_warned:
+            self._has_warned = any(_loses_numbers(leaf, self._dtype) for each in drawn for leaf in flatten(each)[0])
         if keep:
             self._kept.extendleft(reversed(drawn))
         return drawn
@@ -281,15 +281,24 @@ def _moved(
     return tensor.to(device, dtype, non_blocking=non_blocking)
 
 
-def _warn_of_lost_numbers(tensor: Tensor, dtype: torch.dtype | None) -> None:
-    """Warn if float64 numbers are whole in samples and others in ``dtype``; a single one, a mask's, may be another."""
-    if tensor.dtype != torch.float64 or dtype in (None, torch.float64):
-        return
-    large = tensor[(tensor.abs() >= _EXACT_IN_FLOAT32) & tensor.isfinite() & (tensor == tensor.round())].abs()
-    if len(large[large.to(dtype) != large].unique()) > 1:
-        warnings.warn(
-            "Samples hold whole numbers beyond 2^24 in float64. Clients get real numbers in the parameters' "
-            f"{dtype}, which does not tell whole numbers of that size apart. Subtract and scale them in the data "
-            "set (time stamps, say), or give them as integers, which stay what they are.",
-            stacklevel=2,
-        )
+def _loses_numbers(tensor: Tensor, dtype: torch.dtype | None) -> bool:
+    """Return whether float64 numbers are whole in samples and others in ``dtype``, and say so.
+
+    A single one, a mask's, may be another; and from 2^53 on all numbers are whole.
+    """
+    if tensor.dtype != torch.float64 or dtype in (None, torch.float64) or not tensor.numel():
+        return False
+    low, high = tensor.aminmax()
+    if max(-float(low), float(high)) < _EXACT_IN_FLOAT32:  # not if one is NaN
+        return False
+    size = tensor.abs()
+    large = size[(size >= _EXACT_IN_FLOAT32) & (size < _ALL_WHOLE) & (tensor == tensor.round())]
+    if len(large[large.to(dtype) != large].unique()) < 2:
+        return False
+    warnings.warn(
+        "Samples hold whole numbers beyond 2^24 in float64. Clients get real numbers in the parameters' "
+        f"{dtype}, which does not tell whole numbers of that size apart. Subtract and scale them in the data "
+        "set (time stamps, say), or give them as integers, which stay what they are.",
+        stacklevel=2,
+    )
+    return True

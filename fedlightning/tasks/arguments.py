@@ -32,8 +32,6 @@ _CALLED_OTHERWISE = {
     "local_parameters": "personal_parameters",
     "per_client_eval": "per_client_evaluation",
 }
-_VALUES = (str, bool, Sequence, Set, Mapping)
-"""What these attributes may be."""
 
 
 def require_known_attributes(owner: type[Any] | object) -> None:
@@ -46,12 +44,21 @@ def require_known_attributes(owner: type[Any] | object) -> None:
         TypeError: If one is; it would be ignored.
     """
     for name, value in vars(owner).items():
-        if name.startswith("_") or not isinstance(value, _VALUES) or any(known in name for known in _OF_A_CLASS):
+        if name.startswith("_") or not _may_be_meant(value) or any(known in name for known in _OF_A_CLASS):
             continue
         found = _CALLED_OTHERWISE.get(name) or next(iter(get_close_matches(name, _OF_A_CLASS, n=1, cutoff=0.9)), None)
-        if found is not None:
+        if found is not None and not getattr(owner, found, None):
             cls = owner if isinstance(owner, type) else type(owner)
             raise InvalidTypeError(f"{cls.__name__}.{name} is no attribute of tasks. Did you mean {found}?")
+
+
+def _may_be_meant(value: Any) -> bool:
+    """Return whether a value is one that such an attribute may have: names, a truth value, or these by name."""
+    if isinstance(value, Mapping):
+        return bool(value) and all(isinstance(each, str | bool) for each in value.values())
+    if isinstance(value, Sequence | Set) and not isinstance(value, str):
+        return bool(value) and all(isinstance(each, str) for each in value)
+    return isinstance(value, str | bool)
 
 
 def require_algorithm(owner: object, algorithm: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from lightning.pytorch.utilities import rank_zero_warn
@@ -27,10 +28,18 @@ class CarriedOver:
         self._held: dict[Metric, int] = {}  # with the number of updates at the start of the batch
         self._has_warned = False
 
-    def begin_client(self) -> None:
-        """Begin with a client's first batch."""
-        metrics = (each for each in self._task.modules() if isinstance(each, Metric))
-        self._held = {metric: metric.update_count for metric in metrics if metric.update_count}
+    def begin_batch(self, is_first: bool) -> None:
+        """Begin with a batch, the client's first or a further one; resets of metrics are noted until it is finished."""
+        if is_first:
+            self._held = {each: 0 for each in self._task.modules() if isinstance(each, Metric) and each.update_count}
+        for metric in self._held:
+            self._held[metric] = metric.update_count
+            metric.reset = partial(self._reset, metric)  # type: ignore[method-assign]
+
+    def _reset(self, metric: Metric) -> None:
+        self._held.pop(metric, None)
+        vars(metric).pop("reset", None)
+        metric.reset()
 
     def require_own(self, name: str, value: Any) -> None:
         """Make sure that a number that is logged is none that a metric computed over other clients as well.
@@ -47,7 +56,7 @@ class CarriedOver:
                 )
 
     def finish_batch(self) -> None:
-        """Warn if a metric was computed over other clients as well, and take note of those that were reset."""
+        """Warn if a metric was computed over other clients as well."""
         for metric in self._computed():
             if not self._has_warned:
                 self._has_warned = True
@@ -56,7 +65,8 @@ class CarriedOver:
                     "evaluated: that is the value of all batches so far, other clients' among them. Log the metric "
                     "itself, self.log(name, metric), which is computed and reset client by client, or reset it."
                 )
-        self._held = {each: each.update_count for each, count in self._held.items() if each.update_count > count}
+        for metric in self._held:
+            vars(metric).pop("reset", None)
 
     def _computed(self) -> list[Metric]:
         """Return the metrics that were updated in this batch and computed then."""

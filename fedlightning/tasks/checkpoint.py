@@ -45,6 +45,7 @@ def save(task: CheckpointedTask, checkpoint: dict[str, Any]) -> None:
         "format": FORMAT,
         "algorithm": class_path(type(task.algorithm)),
         "data": dict(task.run.trained_on),
+        "drawn": dict(task.run.drawn),
         "personal_parameters": list(space.personal.names),
         "max_parameters": list(space.shared.names[space.shared.minimised :]),
         **simulation.state_dict(),
@@ -108,6 +109,7 @@ def load(task: CheckpointedTask, checkpoint: Mapping[str, Any], fitting: bool) -
         {} if state is None else state.get("data", {}),
         () if state is None else state.get("other_clients", ()),
         checkpoint.get("global_step", 0),
+        None if state is None else state.get("drawn"),
     )
 
 

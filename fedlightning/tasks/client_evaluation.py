@@ -170,8 +170,7 @@ class ClientEvaluation:
         """
         self.finish_batch()
         parts = loader.batches[batch_idx]
-        if self.unfinished is None:
-            self._carried_over.begin_client()
+        self._carried_over.begin_batch(is_first=self.unfinished is None)
         if loader.grouped:
             self._group = parts, dataloader_idx
         else:

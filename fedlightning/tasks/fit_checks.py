@@ -66,7 +66,7 @@ def check_fit(task: FederatedLightningModule, space: ParameterSpace) -> None:
         warn_of_single_samples(task, data)
         _say_what_partial_cohorts_cost(task, data)
         _say_what_is_not_validated(task, data)
-    repeated = repeated_rounds(task, data) if isinstance(data, FederatedDataModule) else 0
+    repeated = repeated_rounds(task, data)
     check_private_fit(task, data, repeated)
     if repeated:
         say_what_is_drawn_again(task, data, repeated)
@@ -172,10 +172,11 @@ def _warn_of_unused_step_size(owner: Any, optimizer: str) -> None:
         return
     lr = in_force(owner, 0).lr
     begins = lr.values() if isinstance(lr, Mapping) else lr if isinstance(lr, Sequence) else [lr]
-    if not all(isinstance(each, Real) and isclose(each, own, rel_tol=1e-6) for each in begins):
+    if not any(isinstance(each, Real) and isclose(each, own, rel_tol=1e-6) for each in begins):
         rank_zero_warn(
             f"{type(owner).__name__}({optimizer}={name_of_optimizer(make)}) has lr={own:g} of its own, which no step "
-            f"has: their size is that of {type(owner).__name__}(lr={owner.lr!r})."
+            f"has: their size is that of {type(owner).__name__}(lr={owner.lr!r}). Give the size that is meant "
+            "there, and the optimizer none."
         )
 
 

@@ -28,6 +28,7 @@ from fedlightning.tasks.lightning_surface import (
     refuse_switched_parameters,
 )
 from fedlightning.tasks.precision import RoundPrecision
+from fedlightning.tasks.repeated_draws import note_draws
 from fedlightning.tasks.round_report import RoundReport, client_step_sizes
 from fedlightning.tasks.server_step import ServerStep
 
@@ -124,6 +125,7 @@ class TrainingRounds:
             warn_of_negative_variances(task)
         simulation.loop.finish_round()
         task.run.rounds = task.trainer.global_step
+        note_draws(task)
         numbers = _hyper_parameters(simulation.server.algorithm, before, batch)
         self.last = self.named(replace(result, metrics={**result.metrics, **numbers}))
         return self.last

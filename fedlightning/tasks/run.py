@@ -12,7 +12,7 @@ import torch
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
-from fedlightning.core.errors import NoSuchClientError, UsageError
+from fedlightning.core.errors import NoSuchClientError
 from fedlightning.core.parameter_space import ParameterSpace, write
 from fedlightning.core.per_architecture import TaskArchitectures, keep_active_alone
 from fedlightning.core.serialisation import CheckpointError
@@ -35,6 +35,7 @@ class FederationRun:
         trained_on: Identity of the federation the states belong to; empty if unknown.
         is_of_one_client: Whether the task is one client's personal model.
         rounds: Number of rounds after which the models are as they are, those before a checkpoint among them.
+        drawn: Number of rounds, from the first, whose cohorts, minibatches and noise each seed of the data has drawn.
         connect: Makes the transport to clients on other machines, to be set before a fit; None if clients are here.
         training_data: On what clients adapt the global model where the algorithm has them do so; None if these data
             are not at hand.
@@ -57,6 +58,7 @@ class FederationRun:
         self.trained_on: Mapping[str, Any] = {}
         self.is_of_one_client = of_one_client
         self.rounds = 0
+        self.drawn: dict[int, int] = {}
         self.connect: Connect | None = None
         self.training_data: TrainingData | None = None
         self._task = task
@@ -65,29 +67,6 @@ class FederationRun:
         self._loaded: Mapping[str, Any] | None = None
         self._shards: Sequence[Mapping[str, Any]] = ()
         self._weights_were_loaded = False
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> FederationRun:
-        """Copy everything, what a fit has made among it."""
-        copied = object.__new__(type(self))
-        memo[id(self)] = copied
-        vars(copied).update(deepcopy(vars(self), memo))
-        return copied
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return what a pickle keeps, from which a run goes on as from a checkpoint: recordings and data stay here.
-
-        Raises:
-            UsageError: If client states lie in several processes.
-        """
-        kept = {**vars(self), "_simulation": None, "training_data": None, "connect": None}
-        if self._simulation is not None:
-            if self._simulation.processes.count > 1:
-                raise UsageError(
-                    f"{type(self._task).__name__}: its client states lie in {self._simulation.processes.count} "
-                    "processes, and a pickle would keep those of one. Use trainer.save_checkpoint(path)."
-                )
-            kept["_loaded"] = self._simulation.state_dict()
-        return kept
 
     @property
     def simulation(self) -> Simulation:
@@ -152,12 +131,6 @@ class FederationRun:
         return any(table["template"] for table in tables)
 
     @property
-    def _keeps_more_than_models(self) -> bool:
-        """Return whether clients keep anything, or the server something beside the model."""
-        clients = self.simulation.runner.clients.table
-        return clients.start_state is not None or len(fields(self.simulation.server.state)) > 1
-
-    @property
     def holds_weights_alone(self) -> bool:
         """Return whether weights of a global model were loaded, but no client states."""
         return self._weights_were_loaded and not self.has_client_states
@@ -199,6 +172,7 @@ class FederationRun:
         trained_on: Mapping[str, Any],
         shards: Sequence[Any] = (),
         rounds: int = 0,
+        drawn: Mapping[int, int] | None = None,
     ) -> None:
         """Keep loaded states, to be unpacked when the simulation is needed.
 
@@ -207,8 +181,11 @@ class FederationRun:
             trained_on: Identity of the federation they belong to; empty if unknown.
             shards: The clients of other processes.
             rounds: Number of rounds before they were saved.
+            drawn: Rounds that were drawn by each seed; None if the file does not say, and then those of its data.
         """
         self.rounds = rounds
+        known = {trained_on["seed"]: rounds} if drawn is None and "seed" in trained_on else drawn or {}
+        self.drawn = {seed: max(known.get(seed, 0), self.drawn.get(seed, 0)) for seed in known.keys() | self.drawn}
         self._simulation, self._loaded, self._shards = None, state, shards
         self.trained_on = trained_on
 
@@ -249,7 +226,7 @@ class FederationRun:
                     "were changed since, or the data are of other clients.",
                     stacklevel=2,
                 )
-        elif self._simulation is not None and self.rounds and self._keeps_more_than_models:
+        elif self._simulation is not None and self.rounds and _keeps_more_than_models(self._simulation):
             rank_zero_info(
                 f"{type(self._task).__name__}: this fit goes on from the model alone, as a new optimizer does. What "
                 f"server and clients of {type(self._simulation.server.algorithm).__name__} have kept beside it goes on "
@@ -298,6 +275,11 @@ class FederationRun:
             RuntimeError: If the client states lie in several processes, or before the first round.
         """
         return self.simulation.client_states()
+
+
+def _keeps_more_than_models(simulation: Simulation) -> bool:
+    """Return whether clients keep anything, or the server something beside the model."""
+    return simulation.runner.clients.table.start_state is not None or len(fields(simulation.server.state)) > 1
 
 
 def _changed(kept: Mapping[str, Tensor], present: Mapping[str, Tensor]) -> str | None:

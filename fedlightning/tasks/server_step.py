@@ -75,6 +75,7 @@ class ServerStep:
         _require_optimizer(made, parameters)
         note_given(made)
         if self.scheduler is None:
+            _say_if_it_hardly_moves(made)
             return made
         scheduler: Any = self.scheduler(made)
         if not isinstance(scheduler, LRScheduler):
@@ -90,19 +91,13 @@ class ServerStep:
         return [made], [scheduler]
 
     def _made(self, parameters: Sequence[Tensor]) -> Any:
-        """Return the optimizer of the server's step, and say so if it hardly moves."""
+        """Return the optimizer of the server's step."""
         if self.optimizer is None:
             return torch.optim.SGD(parameters, lr=1.0)
         try:
-            made = self.optimizer(parameters)
+            return self.optimizer(parameters)
         except ValueError as error:
             raise InvalidValueError(f"server_optimizer: {error}. Give it other options.") from error
-        if type(made) is torch.optim.SGD and made.defaults["lr"] == _OF_TORCH:
-            rank_zero_warn(
-                f"server_optimizer: SGD(lr={_OF_TORCH}), torch's default, moves the model by a thousandth of what the "
-                "algorithm proposes in a round. lr=1.0 takes the proposal whole."
-            )
-        return made
 
     def _require_full_precision(self, parameters: Sequence[Tensor]) -> None:
         given = {"server_optimizer": self.optimizer, "server_scheduler": self.scheduler, "server_clip": self.clip}
@@ -204,4 +199,14 @@ def _require_optimizer(optimizer: Any, parameters: Sequence[Tensor]) -> None:
             f"server_optimizer={name} was made for other parameters than the {len(parameters)} shared ones it was "
             "given, so the global model would not move as a whole. Use those, e.g. "
             f"{EXAMPLES['server_optimizer']}."
+        )
+
+
+def _say_if_it_hardly_moves(optimizer: Optimizer) -> None:
+    """Warn of plain steps of the size that torch gives to SGD by itself, which suits no pseudo-gradient."""
+    groups = optimizer.param_groups
+    if type(optimizer) is torch.optim.SGD and all((each["lr"], each["momentum"]) == (_OF_TORCH, 0) for each in groups):
+        rank_zero_warn(
+            f"server_optimizer: SGD(lr={_OF_TORCH}), torch's default, moves the model by a thousandth of what the "
+            "algorithm proposes in a round. lr=1.0 takes the proposal whole."
         )

@@ -33,11 +33,6 @@ TASKS = """
 import torch
 from fedlightning.tasks import Classification
 
-class Seen(Classification):
-    def validation_step(self, batch, batch_idx):
-        super().validation_step(batch, batch_idx)
-        self.log("seen_at", float(self.trainer.global_step))
-
 class Item(Classification):
     def objective(self, batch):
         return batch[0].sum().item() * super().objective(batch)
@@ -49,6 +44,11 @@ class Key(Classification):
 class Product(Classification):
     def objective(self, batch):
         return torch.ones(3) @ torch.ones(4)
+
+class Seen(Classification):
+    def validation_step(self, batch, batch_idx):
+        super().validation_step(batch, batch_idx)
+        self.log("seen_at", float(self.trainer.global_step))
 """
 
 

@@ -175,12 +175,14 @@ def test_copies_of_tied_layers_have_what_the_first_of_them_received():
     task = Copied()
     task.tied = nn.Linear(2, 1)
     task.tied.weight, task.tied.bias = task.line.weight, task.line.bias
-    task.received_parameters = {"copy": "tied"}
-    copies = ReceivedCopies(task, space := shared_of(task))
+    task.other = nn.Linear(2, 1).requires_grad_(False)
+    task.received_parameters = {"other": "line", "copy": "tied"}
+    copies = ReceivedCopies(task, space := ParameterSpace(task))
     copies.fill(SimpleNamespace(message=None, point=torch.full((3,), 7.0), buffers=torch.zeros(0)))
     assert space.shared.names == ("line.weight", "line.bias")
-    assert task.copy.weight.eq(7).all()
-    assert task.copy.bias.eq(7).all()
+    for copy in (task.copy, task.other):
+        assert copy.weight.eq(7).all()
+        assert copy.bias.eq(7).all()
 
 
 class Noted(Callback):

@@ -95,13 +95,13 @@ STAMPS = 1.7e9 + torch.arange(4, dtype=torch.float64)
         (STAMPS / 1e3, torch.float32, False),
         (1e8 * torch.tensor([0.12345678912345, 0.3], dtype=torch.float64), torch.float32, False),
         (torch.tensor([0.0, -1e9, 1e30, -1e30, torch.inf], dtype=torch.float64), torch.float32, False),
+        (1e22 * torch.tensor([0.12345678912345, 0.3, 0.7], dtype=torch.float64), torch.float32, False),
     ],
 )
 @pytest.mark.parametrize("loaded", [False, True])
 def test_large_numbers_that_the_parameters_dtype_mixes_up_are_told_once(numbers, dtype, told, loaded, recwarn):
     if loaded:
-        source = LoadedSource(iter([[numbers]] * 3), CPU, dtype)
-        source.ahead([0, 2])
+        LoadedSource(iter([[torch.zeros(4)], [numbers], [numbers]]), CPU, dtype).ahead([0, 2])
     else:
         TensorSource(numbers).place(CPU, dtype)
     TensorSource(numbers.nan_to_num(0, 0, 0).long()).place(CPU, dtype)

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import io
-from copy import deepcopy
-
 import pytest
 import torch
 
-from fedlightning import federate
-from fedlightning.algorithms import SCAFFOLD, Ditto, FedAvg, FedDyn
+from fedlightning.algorithms import SCAFFOLD, FedAvg, FedDyn
 from fedlightning.core.parameter_space import read
 from fedlightning.core.serialisation import CheckpointError
-from tests.support.lit import Lit
 from tests.support.small import Line, Personal, clients, fitted, regression_data
 
 
@@ -156,35 +151,3 @@ def test_a_second_fit_that_drops_states_says_so(algorithm, said, caplog):
         told = [each.message for each in caplog.records if "goes on from the model alone" in each.message]
         assert len(told) == count
     assert all(f"of {type(algorithm).__name__} have kept" in each for each in told)
-
-
-def assert_pickled(task):
-    """What comes out of a pickle has the models and states that went in, and goes on from them."""
-    fitted(task, regression_data(), max_steps=2)
-    file = io.BytesIO()
-    torch.save(task, file)
-    file.seek(0)
-    other = torch.load(file, weights_only=False)
-    assert other.traffic == task.traffic
-    for one, same in ((task, other), (task.personalize(2), other.personalize(2))):
-        assert all(map(torch.equal, one.state_dict().values(), same.state_dict().values()))
-    fitted(other, regression_data(), max_steps=1)
-    return other
-
-
-def test_a_fitted_task_can_be_pickled_with_its_clients():
-    task = Line(SCAFFOLD(0.05))
-    other = assert_pickled(task)
-    assert not torch.equal(other.client_states.c, task.client_states.c)
-    for made in (Personal(), federate(Lit(), Ditto(0.05, lam=0.1))):
-        assert_pickled(made)
-
-
-def test_a_copy_of_a_fitted_task_has_what_the_fit_made():
-    task = Line(SCAFFOLD(0.05))
-    fitted(task, max_steps=1)
-    copied = deepcopy(task)
-    assert copied.run.simulation is not task.run.simulation
-    assert torch.equal(copied.client_states.c, task.client_states.c)
-    fitted(copied, max_steps=1)
-    assert not torch.equal(copied.body[0].weight, task.body[0].weight)

@@ -74,7 +74,7 @@ def with_steps(algorithm: Algorithm, steps: Steps | None, lr_is_open: bool) -> A
     changes: dict[str, Any] = {}
     if "lr" in place and (lr_is_open or place["lr"] is None):
         steps.require_to_move()
-        changes["lr"] = steps.lr
+        changes["lr"] = _of_its_own(steps.lr)
     elif has_schedule(steps.lr):
         rank_zero_info(f"{name} has a step size of its own: the schedule of the module's optimizer is not used.")
     if steps.optimizer is None:
@@ -159,7 +159,12 @@ def with_clip(algorithm: Algorithm, clip: Clip | None, given: str) -> Algorithm:
             f"{type(algorithm).__name__} limits clients' gradients by {own!r}, and {given} by {clip!r}: give one of "
             "the two."
         )
-    return _changed(algorithm, {"clip": clip})
+    return _changed(algorithm, {"clip": _of_its_own(clip)})
+
+
+def _of_its_own(value: Any) -> Any:
+    """Return a number as an object that nobody else has, by which it is told from one that the user gives."""
+    return float(repr(value)) if type(value) is float else value
 
 
 def _place(algorithm: Algorithm) -> dict[str, Any]:

@@ -103,7 +103,8 @@ def warn_of_other_epochs(trainer: Trainer, schedulers: Sequence[Any]) -> None:
     """
     length: Any = trainer.num_training_batches
     by_epoch = [each for each in map(SchedulerConfig.of, schedulers) if each.interval == "epoch" and not each.waits]
-    before = trainer.global_step - trainer.fit_loop.batch_idx
+    done = trainer.fit_loop.batch_idx
+    before = trainer.global_step - (done if done < length else 0)  # of an epoch that has ended, the next one counts
     if by_epoch and before % length:
         rank_zero_warn(
             f"{type(by_epoch[0].scheduler).__name__} is stepped every {length} rounds, counted from the first. This "

@@ -257,6 +257,10 @@ def test_an_algorithm_made_from_that_of_a_fit_leaves_to_the_module_what_it_left_
     trainer(max_steps=2).fit(task, regression_data())
     assert (task.algorithm.lr, task.algorithm.mu) == (0.01, 0.7)
     assert (task.algorithm.local_clip, task.algorithm.local_optimizer) == (None, None)
+    task.algorithm = FedProx(lr=0.01, mu=0.7)  # as the module has it, and the user's from now on
+    module.optimizer = partial(torch.optim.SGD, lr=0.5)
+    trainer(max_steps=2).fit(task, regression_data())
+    assert task.algorithm.lr == 0.01
     task.algorithm = replace(task.algorithm, lr=0.02)
     trainer(max_steps=2, gradient_clip_val=0.5).fit(task, regression_data())
     assert (task.algorithm.lr, task.algorithm.mu) == (0.02, 0.7)

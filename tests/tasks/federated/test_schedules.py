@@ -192,12 +192,15 @@ def test_a_scheduler_may_ask_the_trainer_for_all_else():
         ({"max_steps": 4}, by_epoch, False),
         ({"max_epochs": 3, "limit_train_batches": 1}, by_step, False),
         ({"max_epochs": 3, "limit_train_batches": 1}, by_epoch, True),
+        ({"max_epochs": 1, "rounds_per_epoch": 5}, by_epoch, True),
     ],
 )
 def test_a_scheduler_that_is_stepped_in_the_midst_of_epochs_is_told(first, by, told, recwarn, tmp_path):
     data = partial(regression_data, rounds_per_epoch=2)
-    fit = trainer(**{"max_steps": -1, "limit_val_batches": 0, **first})
-    fit.fit(federate(Plain(by), FedAvg), data())
+    length = {"rounds_per_epoch": first["rounds_per_epoch"]} if "rounds_per_epoch" in first else {}
+    limits = {name: value for name, value in first.items() if name != "rounds_per_epoch"}
+    fit = trainer(**{"max_steps": -1, "limit_val_batches": 0, **limits})
+    fit.fit(federate(Plain(by), FedAvg), data(**length))
     fit.save_checkpoint(tmp_path / "half.ckpt")
     recwarn.clear()
     ends = EpochEnds()
