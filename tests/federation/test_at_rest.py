@@ -124,8 +124,8 @@ def test_memory_that_begins_anew_in_every_round_moves_nothing_at_rest(algorithm)
 class Heads(Line):
     """Has a layer for each of two kinds of clients."""
 
-    def __init__(self, algorithm):
-        super().__init__(algorithm, dropout=0.0, oracle=Sequential())
+    def __init__(self, algorithm, oracle):
+        super().__init__(algorithm, dropout=0.0, oracle=oracle)
         self.heads = nn.ModuleList(nn.Linear(6, 1) for _ in range(2))
 
     def objective(self, batch):
@@ -133,18 +133,20 @@ class Heads(Line):
         return super().objective(rest)["loss"] + self.heads[int(kind[0])](batch[0]).square().mean()
 
 
-def of_kinds(algorithm):
+def of_kinds(algorithm, oracle=None):
     x = torch.randn(4, 12, 6, generator=torch.Generator().manual_seed(0))
     clients = [TensorDataset(own, own[:, 0], torch.full((12,), i % 2)) for i, own in enumerate(x)]
     data = FederatedDataModule.from_datasets(train=clients, batch_size=4, local_steps=3)
-    fitted(Heads(algorithm), data, max_steps=3)
+    fitted(Heads(algorithm, oracle), data, max_steps=3)
 
 
 @pytest.mark.filterwarnings("error:.*the loss does not always depend")
 @pytest.mark.parametrize("algorithm", [FedAvg, StatefulFedAvg])
 @pytest.mark.parametrize("optimizer", [SGD(momentum=0.9), Adam()])
-def test_layers_of_other_clients_are_moved_by_no_momentum(algorithm, optimizer):
-    of_kinds(algorithm(0.05, local_optimizer=optimizer))
+@pytest.mark.parametrize("oracle", [Sequential(), None])
+def test_layers_of_other_clients_are_moved_by_no_momentum(oracle, algorithm, optimizer):
+    """Also where an oracle has been tried on two clients before."""
+    of_kinds(algorithm(0.05, local_optimizer=optimizer), oracle)
 
 
 def test_layers_of_other_clients_are_moved_by_decay():
