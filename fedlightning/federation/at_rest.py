@@ -10,28 +10,28 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from fedlightning.algorithms.base import Algorithm
-from fedlightning.core.parameter_space import Layout
+from fedlightning.core.parameter_space import Layout, ParameterSpace
 from fedlightning.local.descent import OptimizerCallable, last_move
 from fedlightning.local.optimizers import LocalOptimizer
 from fedlightning.oracle.rest import Rest
 
 
 class AtRest:
-    """Looks, chunk by chunk, whether local steps move shared parameters that a client's losses do not depend on.
+    """Looks, chunk by chunk, whether local steps move parameters that a client's losses do not depend on.
 
     An optimizer of torch steps over a parameter that has no gradient. A client's operator is a vector of all
     parameters, zero where the loss does not depend on them; weight decay acts there as everywhere, and so does what an
     optimizer remembers of the same client's earlier gradients.
     """
 
-    def __init__(self, task: str, layout: Layout) -> None:
+    def __init__(self, task: str, space: ParameterSpace) -> None:
         """Begin before the first round.
 
         Args:
             task: Name of the task.
-            layout: Where each shared parameter lies in a vector of all.
+            space: The parameters of the task.
         """
-        self._task, self._layout = task, layout
+        self._task, self._space = task, space
         self._of_client: dict[int, Rest] = {}  # of optimizers whose memory goes on from round to round
         self._faults: list[_Fault] | None = None  # of the optimizer, once it is asked
         self._told: set[str] = set()
@@ -49,7 +49,7 @@ class AtRest:
         if optimizer is not None:
             for each in self._with_memory(rest, clients) if _keeps_memory(algorithm) else [rest]:
                 if each.without:
-                    self._warn(optimizer, each, z)
+                    self._warn(each, optimizer, algorithm, z)
         rest.forget()
 
     def _with_memory(self, rest: Rest, clients: Iterable[int]) -> list[Rest]:
@@ -59,15 +59,23 @@ class AtRest:
             each.include(rest)
         return known
 
-    def _warn(self, optimizer: OptimizerCallable | LocalOptimizer, rest: Rest, z: Tensor) -> None:
+    def _warn(self, rest: Rest, optimizer: OptimizerCallable | LocalOptimizer, algorithm: Algorithm, z: Tensor) -> None:
         """Warn of parameters at rest that no warning has named yet."""
+        shared, personal = self._space.shared, self._space.personal
         if self._faults is None:
-            self._faults = list(_faults_of(optimizer, z, self._layout))
+            self._faults = list(_faults_of(optimizer, z, shared))
+            own = optimizer.personal if isinstance(optimizer, LocalOptimizer) else None  # others leave that block alone
+            if own is not None and personal.dim and not _is_zero(getattr(algorithm, "personal_lr", 0.0)):
+                self._faults += _faults_of(own, z.new_ones(personal.dim), personal)
         for fault in self._faults:
             found = fault.names & rest.without & (rest.having if fault.needs_motion else rest.without)
-            if new := [name for name in self._layout.names if name in found - self._told]:
+            if new := [name for name in (*shared.names, *personal.names) if name in found - self._told]:
                 self._told |= found
                 _tell(self._task, new, fault)
+
+
+def _is_zero(lr: float | Tensor) -> bool:
+    return not isinstance(lr, Tensor) and lr == 0.0
 
 
 @dataclass(frozen=True)

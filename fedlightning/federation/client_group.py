@@ -72,7 +72,7 @@ class ClientGroup:
         self._drift = drift
         self._channels = channels
         self._received = Received(None)
-        self._at_rest = AtRest(self.objective.name, table.space.shared)
+        self._at_rest = AtRest(self.objective.name, table.space)
         self._pending: list[tuple[Stamp, list[int], StatesByField]] = []
         self._earlier: list[tuple[int, Before]] = []  # round, and clients before one of its phases, if not the last
 

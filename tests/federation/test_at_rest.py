@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import partial
 
 import pytest
@@ -152,6 +153,23 @@ def test_layers_of_other_clients_are_moved_by_no_momentum(oracle, algorithm, opt
 def test_layers_of_other_clients_are_moved_by_decay():
     with pytest.warns(UserWarning, match=r"depend on 'heads\.[01]\.weight' and 1 more, and the weight decay"):
         of_kinds(FedAvg(0.05, local_optimizer=SGD(weight_decay=0.1)))
+
+
+class IdleOwn(Idle):
+    personal_parameters = ("idle",)
+
+
+def test_decay_of_a_personal_layer_is_told():
+    algorithm = FedAvg(0.05, local_optimizer=SGD(weight_decay=0.5))
+    with pytest.warns(UserWarning, match=TOLD):
+        fitted(IdleOwn(algorithm), max_steps=1, limit_val_batches=0)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*the loss does not always depend")
+        fitted(
+            IdleOwn(FedAvg(0.05, local_optimizer=partial(torch.optim.SGD, weight_decay=0.5))),
+            max_steps=1,
+            limit_val_batches=0,
+        )
 
 
 def test_decay_of_a_solver_is_told():
