@@ -86,7 +86,8 @@ def test_comparison_is_valid(path, tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("paper", PAPERS, ids=lambda paper: paper.name)
 def test_every_command_of_a_page_is_valid(paper, tmp_path, monkeypatch):
-    outputs = set()
+    """Every combination is planned, and made where it has a file that none before had."""
+    outputs, made_of = set(), set()
     for subcommand, *words in commands(paper):
         if subcommand == "fit":
             run = Run("judge", 0, tuple("--config" if word == "-c" else word for word in words), tmp_path)
@@ -99,7 +100,9 @@ def test_every_command_of_a_page_is_valid(paper, tmp_path, monkeypatch):
             first = next(iter(parse_algorithms(asked["algorithms"])))
             comparison = plan(asked, [first])
             run = comparison.run(first, 0, (), tmp_path)
-            assert prepare(run).rounds > 0
+            if not made_of.issuperset(asked["base"]) or "--grid" in words:
+                assert prepare(run).rounds > 0
+                made_of.update(asked["base"])
             if "--grid" in words:
                 assert hyper_parameters(run).keys() & parse_grid(asked["grid"]).keys()
 
