@@ -68,7 +68,9 @@ class AtRest:
             if own is not None and personal.dim and not _is_zero(getattr(algorithm, "personal_lr", 0.0)):
                 self._faults += _faults_of(own, z.new_ones(personal.dim), personal)
         for fault in self._faults:
-            found = fault.names & rest.without & (rest.having if fault.needs_motion else rest.without)
+            found = fault.names & rest.without
+            if fault.needs_motion:
+                found &= rest.having
             if new := [name for name in (*shared.names, *personal.names) if name in found - self._told]:
                 self._told |= found
                 _tell(self._task, new, fault)

@@ -208,6 +208,9 @@ def _problems(state: Any) -> Iterator[str]:
         if not isinstance(value, types) and not (keys[:1] == ("clients",) and state.get("clients", 0) is None):
             expected = " or ".join(each.__name__ for each in types) if isinstance(types, tuple) else types.__name__
             yield f"'{'.'.join(('federation', *keys))}' is missing or a {type(value).__name__}, expected {expected}."
+    drawn = state.get("drawn", {})
+    if not isinstance(drawn, Mapping) or not all(isinstance(each, int) for pair in drawn.items() for each in pair):
+        yield "'federation.drawn' is no mapping of seeds to numbers of rounds."
     for where, tensor in _floating(state["server"], "federation.server"):
         if tensor.isnan().any():
             yield f"'{where}' contains NaN."

@@ -45,7 +45,7 @@ class ReceivedCopies:
         self._copies: list[tuple[str, Tensor]] = []  # with the names of their originals
         self._origins = dict(task.received_parameters) if isinstance(task, KeepsReceived) else {}
         shapes = dict(zip(self._shared.names, self._shared.shapes, strict=True))
-        first = {id(parameter): name for name, parameter in reversed([*task.named_parameters()])}
+        first = {id(parameter): name for name, parameter in named_parameters(task)}
         tied = {name: first[id(parameter)] for name, parameter in task.named_parameters(remove_duplicate=False)}
         known = [*tied, *(name for name, _ in task.named_buffers(remove_duplicate=False))]
         for prefix, origin in self._origins.items():

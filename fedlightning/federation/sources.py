@@ -90,7 +90,7 @@ class TensorSource(Source):
         """Return a copy on the device, made on the first call."""
         key = (device, dtype)
         if key not in self._placed:
-            any(_loses_numbers(leaf, dtype) for leaf in self._leaves)
+            _has_warned_of_lost_numbers(self._leaves, dtype)
             moved = map_tensors(lambda t: _moved(t, device, dtype), self.tensors)
             self._placed = {key: TensorSource(moved, self.transform)}  # one device at a time
         return self._placed[key]
@@ -221,7 +221,7 @@ class LoadedSource(Source):
     def _draw(self, num_clients: int, keep: bool) -> list[Any]:
         drawn = [self._kept.popleft() if self._kept else next(self._items) for _ in range(num_clients)]
         if not self._has_warned:
-            self._has_warned = any(_loses_numbers(leaf, self._dtype) for each in drawn for leaf in flatten(each)[0])
+            self._has_warned = _has_warned_of_lost_numbers(flatten(drawn)[0], self._dtype)
         if keep:
             self._kept.extendleft(reversed(drawn))
         return drawn
@@ -281,10 +281,23 @@ def _moved(
     return tensor.to(device, dtype, non_blocking=non_blocking)
 
 
-def _loses_numbers(tensor: Tensor, dtype: torch.dtype | None) -> bool:
-    """Return whether float64 numbers are whole in samples and others in ``dtype``, and say so.
+def _has_warned_of_lost_numbers(leaves: Sequence[Tensor], dtype: torch.dtype | None) -> bool:
+    """Warn if samples hold whole numbers that are others in ``dtype``, and return whether they do."""
+    found = any(_loses_numbers(leaf, dtype) for leaf in leaves)
+    if found:
+        warnings.warn(
+            "Samples hold whole numbers beyond 2^24 in float64. Clients get real numbers in the parameters' "
+            f"{dtype}, which does not tell whole numbers of that size apart. Subtract and scale them in the data "
+            "set (time stamps, say), or give them as integers, which stay what they are.",
+            stacklevel=2,
+        )
+    return found
 
-    A single one, a mask's, may be another; and from 2^53 on all numbers are whole.
+
+def _loses_numbers(tensor: Tensor, dtype: torch.dtype | None) -> bool:
+    """Return whether several whole numbers of a float64 tensor are others in ``dtype``.
+
+    A single one may be a mask's, and from 2^53 on all numbers are whole.
     """
     if tensor.dtype != torch.float64 or dtype in (None, torch.float64) or not tensor.numel():
         return False
@@ -293,12 +306,4 @@ def _loses_numbers(tensor: Tensor, dtype: torch.dtype | None) -> bool:
         return False
     size = tensor.abs()
     large = size[(size >= _EXACT_IN_FLOAT32) & (size < _ALL_WHOLE) & (tensor == tensor.round())]
-    if len(large[large.to(dtype) != large].unique()) < 2:
-        return False
-    warnings.warn(
-        "Samples hold whole numbers beyond 2^24 in float64. Clients get real numbers in the parameters' "
-        f"{dtype}, which does not tell whole numbers of that size apart. Subtract and scale them in the data "
-        "set (time stamps, say), or give them as integers, which stay what they are.",
-        stacklevel=2,
-    )
-    return True
+    return len(large[large.to(dtype) != large].unique()) > 1

@@ -34,7 +34,7 @@ _CALLED_OTHERWISE = {
 }
 
 
-def require_known_attributes(owner: type[Any] | object) -> None:
+def require_known_attributes(owner: object) -> None:
     """Make sure that no attribute of a task, or of its class, is nearly one by which tasks are trained.
 
     Args:

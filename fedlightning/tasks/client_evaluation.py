@@ -170,18 +170,16 @@ class ClientEvaluation:
         """
         self.finish_batch()
         parts = loader.batches[batch_idx]
-        self._carried_over.begin_batch(is_first=self.unfinished is None)
         if loader.grouped:
             self._group = parts, dataloader_idx
         else:
             self._task.evaluation_session.show(parts[0].client, own=parts[0].model == "own")
-            self._measured = parts[0], dataloader_idx
+            self._measure(parts[0], dataloader_idx)
 
     def finish_batch(self) -> None:
         """End the last batch, if there is one, and put the global model back into the task."""
         self._group = None
         if self._measured is not None:
-            self._carried_over.finish_batch()
             self._stop_measuring(*self._measured)
             self._task.evaluation_session.restore()
 
@@ -254,13 +252,19 @@ class ClientEvaluation:
             data = map_tensors(own, batch)
             if predictions is None:
                 task.evaluation_session.show(part.client, own=part.model == "own")
-            self._measured = part, dataloader_idx
+            self._measure(part, dataloader_idx)
             task.evaluate(stage, data, task.predictions(data) if predictions is None else map_tensors(own, predictions))
             self._stop_measuring(part, dataloader_idx)
         task.evaluation_session.restore()
 
+    def _measure(self, part: EvaluationPart, dataloader_idx: int) -> None:
+        """Take what is logged from now on as a client's."""
+        self._carried_over.begin_batch(is_first=self.unfinished is None)
+        self._measured = part, dataloader_idx
+
     def _stop_measuring(self, part: EvaluationPart, dataloader_idx: int) -> None:
         """Compute the values of a client whose last batch has been evaluated."""
+        self._carried_over.finish_batch()
         self._measured = None
         self.unfinished = None if part.last else part.client
         if part.last:

@@ -184,8 +184,10 @@ class FederationRun:
             drawn: Rounds that were drawn by each seed; None if the file does not say, and then those of its data.
         """
         self.rounds = rounds
-        known = {trained_on["seed"]: rounds} if drawn is None and "seed" in trained_on else drawn or {}
-        self.drawn = {seed: max(known.get(seed, 0), self.drawn.get(seed, 0)) for seed in known.keys() | self.drawn}
+        if drawn is None:
+            drawn = {trained_on["seed"]: rounds} if "seed" in trained_on else {}
+        for seed, until in drawn.items():
+            self.drawn[seed] = max(until, self.drawn.get(seed, 0))
         self._simulation, self._loaded, self._shards = None, state, shards
         self.trained_on = trained_on
 

@@ -668,6 +668,40 @@ def test_the_value_of_a_metric_so_far_is_no_clients_own():
         torch.testing.assert_close(each.client_metrics["val_error"], tasks[0].client_metrics["val_error"])
 
 
+class ComputesSideBySide(BatchedEvaluationTask):
+    """Evaluates several clients a batch, and logs what its metric computes, from all clients so far."""
+
+    personal_parameters = ("offset",)
+    per_client_evaluation = True
+
+    def __init__(self):
+        super().__init__(FedAlt(0.05))
+        self.line, self.offset = nn.Linear(6, 1, bias=False), nn.Parameter(torch.zeros(1))
+        self.error = torchmetrics.MeanAbsoluteError()
+
+    def predictions(self, batch):
+        return self.line(batch[0]).squeeze(1) + self.offset
+
+    def objective(self, batch):
+        return (self.predictions(batch) - batch[1]).square().mean()
+
+    def evaluate(self, stage, batch, scores):
+        self.error.update(scores, batch[1])
+        self.log(f"{stage}_error", self.error.compute(), batch_size=len(scores))
+
+
+def test_a_metric_over_clients_side_by_side_is_no_clients_own():
+    task = ComputesSideBySide()
+    with pytest.raises(ValueError, match=r"'val_error' is what MeanAbsoluteError\.compute\(\) returned"):
+        two_rounds(task, held_out_data(), num_sanity_val_steps=0)
+
+
+def test_metrics_are_left_as_they_were():
+    task = Computes("reset")
+    two_rounds(task, held_out_data(eval_batch_size=20))
+    assert "reset" not in vars(task.error)
+
+
 @pytest.mark.parametrize("how", ["item", "times"])
 def test_what_is_made_of_the_value_of_a_metric_so_far_is_told(how):
     with pytest.warns(UserWarning, match=r"Computes calls MeanAbsoluteError\.compute\(\) while a client is evaluated"):

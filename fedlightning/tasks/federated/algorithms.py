@@ -164,7 +164,7 @@ def with_clip(algorithm: Algorithm, clip: Clip | None, given: str) -> Algorithm:
 
 def _of_its_own(value: Any) -> Any:
     """Return a number as an object that nobody else has, by which it is told from one that the user gives."""
-    return float(repr(value)) if type(value) is float else value
+    return float(repr(value)) if isinstance(value, int | float) else value
 
 
 def _place(algorithm: Algorithm) -> dict[str, Any]:
