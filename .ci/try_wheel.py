@@ -22,7 +22,7 @@ SUBSET = (
     *("callbacks", "cli/test_app.py", "cli/test_default_logger.py", "data", "models", "plotting"),
     *(
         "oracle/test_vectorized.py",
-        "tasks/test_checkpointed.py",
+        "tasks/checkpoints/test_checkpointed.py",
         "tasks/test_domain_adaptation.py",
         "tasks/test_gan.py",
     ),

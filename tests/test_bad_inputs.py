@@ -42,9 +42,9 @@ from fedlightning.data import (
     SourceTargetShare,
     Synthetic,
 )
-from fedlightning.federation.checkpoint_io import CheckpointError
 from fedlightning.federation.client_states import MemoryMapped
-from fedlightning.federation.loaded_samples import SampleError
+from fedlightning.federation.files.checkpoint_io import CheckpointError
+from fedlightning.federation.sampling.loaded_samples import SampleError
 from fedlightning.federation.server import RoundRejectedError
 from fedlightning.local import (
     SVRG,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+from collections import Counter
 from functools import cache, cached_property
 from importlib import import_module
 from importlib.util import find_spec
@@ -13,7 +14,7 @@ from tests.support.paths import ROOT
 PACKAGE, TESTS = ROOT / "fedlightning", ROOT / "tests"
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.stem not in ("__init__", "__main__"))
 MIRRORED = 0.95
-LINES, METHODS, FILE, LOOSE = 250, 20, 400, 6
+LINES, METHODS, FILE, LOOSE, FOLDER = 250, 20, 400, 6, 36
 INHERITED = 20
 """Methods a class may have together with its bases in this package.
 
@@ -196,6 +197,13 @@ def test_folders_build_on_each_other_in_one_order():
 
 def test_few_modules_lie_loose_at_the_top():
     assert len([path for path in PACKAGE.glob("*.py") if path.stem not in ("__init__", "__main__")]) <= LOOSE
+
+
+def test_no_folder_holds_too_many_modules():
+    counts = Counter(path.parent.relative_to(PACKAGE).as_posix() for path in MODULES)
+    assert {name for name, count in counts.items() if count > FOLDER} == {"algorithms"}, (
+        "one file an algorithm, no others"
+    )
 
 
 def test_tests_touch_nothing_private():

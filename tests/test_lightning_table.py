@@ -23,9 +23,9 @@ from torch import nn
 from fedlightning import FederatedDataModule
 from fedlightning.algorithms import FedAlt, FedAvg
 from fedlightning.callbacks import EvaluateClients
-from fedlightning.federation.checkpoint_io import AtomicCheckpointIO
+from fedlightning.federation.files.checkpoint_io import AtomicCheckpointIO
 from fedlightning.oracle import Sequential
-from fedlightning.tasks.lightning_surface import HOOKS, TRANSFER_HOOKS
+from fedlightning.tasks.checks.lightning_surface import HOOKS, TRANSFER_HOOKS
 from tests.support.paths import ROOT
 from tests.support.small import Line, Normed, clients, regression_data, trainer
 from tests.support.with_gaps import OwnLine

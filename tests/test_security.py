@@ -20,7 +20,7 @@ from fedlightning.callbacks import History, LastCheckpoint
 from fedlightning.cli import main
 from fedlightning.core.serialisation import CheckpointError, UntrustedClassError
 from fedlightning.data import ClientDatasets
-from fedlightning.federation.checkpoint_io import AtomicCheckpointIO
+from fedlightning.federation.files.checkpoint_io import AtomicCheckpointIO
 from fedlightning.oracle import Sequential
 from fedlightning.participation import Uniform
 from fedlightning.tasks import Classification, DomainAdaptation
@@ -71,7 +71,7 @@ class Canaries:
             "fedlightning.federation.client_states.os.mkdir": {"path": ran},
             "fedlightning.oracle.auto.time.os.mkdir": {"path": ran},
             "fedlightning.cli.main": {"args": ["fit", f"--trainer.default_root_dir={ran}"]},
-            "fedlightning.federation.checkpoint_io.write_whole": {"value": 0, "target": ran},
+            "fedlightning.federation.files.checkpoint_io.write_whole": {"value": 0, "target": ran},
             "fedlightning.data.MNIST": {"root": ran, "download": True},
             "torch.optim.sys.modules": {},
             "torch.nn.modules.module.torch.save": {"obj": 0, "f": ran},

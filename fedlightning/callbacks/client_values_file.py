@@ -17,9 +17,9 @@ from fedlightning.callbacks.run_folder import run_folder
 from fedlightning.core.errors import InvalidTypeError, OutputError
 from fedlightning.core.validation import require
 from fedlightning.federation.client_columns import ClientColumn, of_all_processes
-from fedlightning.federation.cohort import RoundBatch
+from fedlightning.federation.files.whole_files import FULL, why_unwritten
 from fedlightning.federation.loop import RoundResult
-from fedlightning.federation.whole_files import FULL, why_unwritten
+from fedlightning.federation.sampling.cohort import RoundBatch
 
 KEYS = ("round", "stage", "client")
 

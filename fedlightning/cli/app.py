@@ -32,9 +32,9 @@ from fedlightning.cli.stops import status_of_signals
 from fedlightning.cli.wording import remedy
 from fedlightning.core.requirements import how_to_install
 from fedlightning.data.module import FederatedDataModule
-from fedlightning.federation.checkpoint_io import AtomicCheckpointIO
+from fedlightning.federation.files.checkpoint_io import AtomicCheckpointIO
 from fedlightning.tasks.base import FederatedLightningModule
-from fedlightning.tasks.sharding import refuse_sharded_models
+from fedlightning.tasks.checks.sharding import refuse_sharded_models
 
 
 class TaskParser(ComparisonParser, LightningArgumentParser):

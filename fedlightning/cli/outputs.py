@@ -14,7 +14,7 @@ from typing import Any
 
 from fedlightning.cli.errors import is_refusal, is_users
 from fedlightning.core.errors import OutputError, chain
-from fedlightning.federation.whole_files import FULL, why_unwritten
+from fedlightning.federation.files.whole_files import FULL, why_unwritten
 
 _ONLY_WRITES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 """Errors that no reader meets."""

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from fedlightning.data.synthetic import Synthetic
     from fedlightning.data.tensors import MixedTensorData, TensorData
     from fedlightning.data.text import byte_tokens, padded, text_of
-    from fedlightning.federation.round_loader import RoundLoader
+    from fedlightning.federation.sampling.round_loader import RoundLoader
 
 __all__ = [
     "CIFAR10",
@@ -148,6 +148,6 @@ __getattr__, __dir__ = lazily(
         "synthetic": "Synthetic",
         "tensors": "MixedTensorData TensorData",
         "text": "byte_tokens padded text_of",
-        ".federation.round_loader": "RoundLoader",
+        ".federation.sampling.round_loader": "RoundLoader",
     },
 )

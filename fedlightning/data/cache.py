@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedlightning.federation.whole_files import write_whole
+from fedlightning.federation.files.whole_files import write_whole
 
 
 def cached(path: Path | None, make: Callable[[], Tensor]) -> Tensor:

@@ -14,8 +14,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from fedlightning.core.tree import map_tensors
 from fedlightning.data.tensors import TensorData, as_tensor_data, in_memory, shape_of_samples
-from fedlightning.federation.minibatches import repeat_last
-from fedlightning.federation.round_plan import ClientPositions
+from fedlightning.federation.sampling.minibatches import repeat_last
+from fedlightning.federation.sampling.round_plan import ClientPositions
 
 Signature = tuple[str, str, int]
 """What the parts of a batch must share: model, architecture, and shape of samples."""

@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.data.partition import Partition
 from fedlightning.data.tensors import in_memory, shape_of_samples, stored_samples
-from fedlightning.federation.sources import Source
+from fedlightning.federation.sampling.sources import Source
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,9 @@ from fedlightning.data.evaluation_loaders import EvaluationLoaders, Loader
 from fedlightning.data.federation import Federation
 from fedlightning.data.identity import difference, identity_of
 from fedlightning.data.poisoning import Poisoning
-from fedlightning.federation.checkpoint_io import read_checkpoint, read_hyper_parameters
-from fedlightning.federation.round_loader import RoundLoader
-from fedlightning.federation.round_plan import require_minibatches
+from fedlightning.federation.files.checkpoint_io import read_checkpoint, read_hyper_parameters
+from fedlightning.federation.sampling.round_loader import RoundLoader
+from fedlightning.federation.sampling.round_plan import require_minibatches
 from fedlightning.participation import Full, Participation
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
 from fedlightning.core.tree import flatten, map_tensors
-from fedlightning.federation.sources import MixedSource, TensorSource, Transform
+from fedlightning.federation.sampling.sources import MixedSource, TensorSource, Transform
 
 
 @dataclass(frozen=True)

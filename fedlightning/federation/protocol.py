@@ -1,9 +1,9 @@
 """The messages that pass between server and clients, and the transport that carries them.
 
 The server half (:class:`~fedlightning.federation.server.FederatedServer`) sees no data and no client state. The client
-half (:class:`~fedlightning.federation.client.ClientRunner`) sees no server state. Everything that passes between the
-halves is defined here, as plain dataclasses of tensors and numbers. A :class:`Transport` decides where the clients run:
-in this process, in several processes, or on machines of their own.
+half (:class:`~fedlightning.federation.clients.client.ClientRunner`) sees no server state. Everything that passes
+between the halves is defined here, as plain dataclasses of tensors and numbers. A :class:`Transport` decides where the
+clients run: in this process, in several processes, or on machines of their own.
 """
 
 from __future__ import annotations

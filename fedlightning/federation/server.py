@@ -17,10 +17,10 @@ from fedlightning.core.arrivals import Arrivals
 from fedlightning.core.errors import FedlightningError, InvalidValueError
 from fedlightning.federation.aggregation import CohortMean
 from fedlightning.federation.buffers import finite_or_zero
+from fedlightning.federation.channels.reception import Kept, Reception, require_same
 from fedlightning.federation.client_columns import ClientColumn
 from fedlightning.federation.processes import Processes
 from fedlightning.federation.protocol import Answer, EvaluationRequest, Moment, Precision, Request, Roster, Stamp
-from fedlightning.federation.reception import Kept, Reception, require_same
 from fedlightning.federation.remedies import LOOK_AT_DATA, smaller_steps
 from fedlightning.federation.round_start import begun
 from fedlightning.federation.traffic import Traffic, floats

@@ -15,20 +15,20 @@ from fedlightning.core.errors import InvalidValueError, UsageError
 from fedlightning.core.parameter_space import ParameterSpace, read, write
 from fedlightning.core.per_architecture import TaskArchitectures
 from fedlightning.core.serialisation import UntrustedClassError, class_path, from_config, to_config
-from fedlightning.federation.adapting import TrainingData
-from fedlightning.federation.architectures import Architectures
 from fedlightning.federation.buffers import Buffers, are_whole
-from fedlightning.federation.client import ClientRunner, Clients, Models
-from fedlightning.federation.client_group import ClientGroup
 from fedlightning.federation.client_states import Storage
-from fedlightning.federation.client_table import ClientTable
-from fedlightning.federation.cohort import RoundBatch
+from fedlightning.federation.clients.adapting import TrainingData
+from fedlightning.federation.clients.architectures import Architectures
+from fedlightning.federation.clients.client import ClientRunner, Clients, Models
+from fedlightning.federation.clients.client_group import ClientGroup
+from fedlightning.federation.clients.client_table import ClientTable
+from fedlightning.federation.clients.oracle_selection import OracleSelection, When
+from fedlightning.federation.clients.received import ReceivedCopies
 from fedlightning.federation.loop import RoundLoop, RoundResult
-from fedlightning.federation.oracle_selection import OracleSelection, When
 from fedlightning.federation.processes import OneProcess, Processes, held_by
 from fedlightning.federation.protocol import EvaluationRequest, Invitation, Moment, Precision, Transport, described
-from fedlightning.federation.received import ReceivedCopies
 from fedlightning.federation.resume import Dependencies, require_same_shared
+from fedlightning.federation.sampling.cohort import RoundBatch
 from fedlightning.federation.server import FederatedServer, Weighting
 from fedlightning.federation.traffic import Traffic
 from fedlightning.federation.transport import Evaluator, InProcess

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fedlightning.core.errors import UsageError
+from fedlightning.federation.files.whole_files import why_unwritten
 from fedlightning.federation.remote.run_config import name_of_run
 from fedlightning.federation.remote.store import StoreError
-from fedlightning.federation.whole_files import why_unwritten
 
 _FILE = "building.json"
 _MOST = 3

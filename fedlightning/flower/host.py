@@ -23,7 +23,7 @@ from fedlightning.flower.built import built_data
 from fedlightning.flower.kept_run import keep_run, kept_run
 from fedlightning.flower.node_config import NodeConfig
 from fedlightning.flower.node_task import placed_task
-from fedlightning.tasks.node_evaluation import NodeEvaluator
+from fedlightning.tasks.evaluation.node_evaluation import NodeEvaluator
 
 _LOG = logging.getLogger(__name__)
 _PRECISIONS = {None: None, "32-true": Precision(), "bf16-mixed": Precision(torch.bfloat16)}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from fedlightning.federation.files.whole_files import sync_folder, why_unwritten
 from fedlightning.federation.remote.store import StoreError
-from fedlightning.federation.whole_files import sync_folder, why_unwritten
 
 _FILE = "run.yaml"
 

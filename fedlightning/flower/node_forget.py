@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from fedlightning.core.errors import InvalidValueError, UsageError
+from fedlightning.federation.files.whole_files import why_unwritten
 from fedlightning.federation.remote.kept_federations import kept_federations, remove_federations
-from fedlightning.federation.whole_files import why_unwritten
 from fedlightning.flower.node_config import read_node_config
 
 

@@ -16,17 +16,17 @@ from torch.utils.data import Subset
 
 from fedlightning.core.errors import InvalidValueError, UsageError
 from fedlightning.data.evaluation import pooled_loader
+from fedlightning.federation.files.whole_files import why_unwritten, write_whole
 from fedlightning.federation.remote.run_config import RunConfig, name_of_run
 from fedlightning.federation.remote.sent_model import SentModel
-from fedlightning.federation.whole_files import why_unwritten, write_whole
 from fedlightning.flower.allowed_classes import AllowedClasses
 from fedlightning.flower.built import built_data, enter
 from fedlightning.flower.kept_run import kept_run
 from fedlightning.flower.node_config import NodeConfig, read_node_config
 from fedlightning.flower.node_task import placed_task
 from fedlightning.tasks.base import FederatedLightningModule
-from fedlightning.tasks.kept_model import personalized_at_node
-from fedlightning.tasks.node_evaluation import positions_of
+from fedlightning.tasks.evaluation.kept_model import personalized_at_node
+from fedlightning.tasks.evaluation.node_evaluation import positions_of
 
 PARTS_OF_DATA = ("predict", "test", "val", "train")
 """The node's data that may be predicted."""

@@ -19,12 +19,12 @@ from torch import Tensor
 from fedlightning.core.errors import UsageError
 from fedlightning.core.tree import flatten, map_tensors, unflatten
 from fedlightning.oracle.base import Blocks, Evaluation, StepInPlace
-from fedlightning.oracle.course import Course
 from fedlightning.oracle.lone import of_one
 from fedlightning.oracle.objective import Objective, writes_into
 from fedlightning.oracle.randomness import NoiseOfOne, Randomness, generator_state
-from fedlightning.oracle.recording import Recording
-from fedlightning.oracle.side_by_side import run
+from fedlightning.oracle.recording.course import Course
+from fedlightning.oracle.recording.recording import Recording
+from fedlightning.oracle.recording.side_by_side import run
 
 MOST_WAITING, MOST_WAITING_BYTES = 16, 2**24
 """Steps that wait to be taken, and the memory of their samples, which are copied: more gain little."""

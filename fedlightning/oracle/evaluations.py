@@ -16,7 +16,7 @@ from fedlightning.oracle.randomness import Randomness
 
 
 class ClientData(Protocol):
-    """Provides the data of S clients in one round; see :class:`fedlightning.federation.cohort.Chunk`."""
+    """Provides the data of S clients in one round; see :class:`fedlightning.federation.sampling.cohort.Chunk`."""
 
     @property
     def steps(self) -> Tensor:

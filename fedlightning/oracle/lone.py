@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 from fedlightning.core.errors import UsageError
 from fedlightning.oracle.base import Blocks, Evaluation, differentiate
-from fedlightning.oracle.lone_layers import LoneLayers
+from fedlightning.oracle.layers.lone_layers import LoneLayers
 from fedlightning.oracle.objective import Objective
 
 

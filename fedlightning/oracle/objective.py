@@ -16,9 +16,9 @@ from torch.func import functional_call
 from fedlightning.core.errors import FedlightningError
 from fedlightning.core.parameter_space import ParameterSpace
 from fedlightning.core.tree import map_tensors
-from fedlightning.oracle.known import KnownRecordings
-from fedlightning.oracle.places import Place, places_outside
-from fedlightning.oracle.rest import Rest
+from fedlightning.oracle.effects.places import Place, places_outside
+from fedlightning.oracle.effects.rest import Rest
+from fedlightning.oracle.recording.known import KnownRecordings
 
 Named = Mapping[str, Tensor]
 

@@ -15,8 +15,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from fedlightning.core.errors import FedlightningError
 from fedlightning.core.parameter_space import ParameterSpace
 from fedlightning.core.tree import flatten, map_tensors
-from fedlightning.oracle.layers import CohortLayers
-from fedlightning.oracle.side_effects import undone
+from fedlightning.oracle.effects.side_effects import undone
+from fedlightning.oracle.layers.cohort_layers import CohortLayers
 from fedlightning.oracle.vectorized import BATCHABLE_ATTENTION
 
 

@@ -26,7 +26,7 @@ from fedlightning.oracle.base import (
     apart,
     gradients,
 )
-from fedlightning.oracle.lone_layers import LoneLayers
+from fedlightning.oracle.layers.lone_layers import LoneLayers
 from fedlightning.oracle.objective import Objective, ObjectiveError, writes_into
 from fedlightning.oracle.randomness import Randomness, seed_python
 

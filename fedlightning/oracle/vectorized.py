@@ -31,7 +31,7 @@ from fedlightning.oracle.base import (
 )
 from fedlightning.oracle.compiled import CompiledEvaluate
 from fedlightning.oracle.each import Each
-from fedlightning.oracle.layers import CohortLayers
+from fedlightning.oracle.layers.cohort_layers import CohortLayers
 from fedlightning.oracle.lone import of_one
 from fedlightning.oracle.objective import (
     BatchedError,
@@ -42,7 +42,7 @@ from fedlightning.oracle.objective import (
     writes_into,
 )
 from fedlightning.oracle.randomness import ClientNoise, LateDrawError, PerClient, Randomness, generator_state
-from fedlightning.oracle.recorded import Recorded
+from fedlightning.oracle.recording.recorded import Recorded
 
 CACHE_BYTES = 32 * 2**20
 """On a CPU a chunk's parameters, gradients and activations should stay near the caches."""
@@ -82,9 +82,10 @@ class Vectorized(ClientBatching):
     Args:
         chunk_size: Clients computed together; by default as many as memory (on a CPU: the caches) suggests. It is
             halved, with a line, whenever a chunk does not fit into memory.
-        replay: Run the steps of a round from a recording of the first one (see :mod:`fedlightning.oracle.recording`),
-            faster for small models. The gradients have the same bits; plain steps may lack a rounding. On a GPU, every
-            replay of an objective that draws no random numbers is one CUDA graph. Null: on CPUs only.
+        replay: Run the steps of a round from a recording of the first one, faster for small models (see
+            :mod:`fedlightning.oracle.recording.recording`). The gradients have the same bits; plain steps may lack a
+            rounding. On a GPU, every replay of an objective that draws no random numbers is one CUDA graph. Null: on
+            CPUs only.
         compile: Compile the gradient with ``torch.compile`` (seconds to minutes once; needs a C++ compiler) and, for
             algorithms with plain local steps, five steps at a time with their samples; the first five are compared
             with the same steps uncompiled. Worth it for small models without convolutions. Not for objectives that draw

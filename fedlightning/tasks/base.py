@@ -19,14 +19,15 @@ from fedlightning.callbacks.clients import EvaluateClients
 from fedlightning.channel.channel import Channels
 from fedlightning.core.parameter_space import ParameterSpace, read
 from fedlightning.federation.buffers import Buffers
-from fedlightning.federation.checkpoint_io import AtomicCheckpointIO
 from fedlightning.federation.client_states import Storage
-from fedlightning.federation.cohort import RoundBatch
-from fedlightning.federation.oracle_selection import When
+from fedlightning.federation.clients.oracle_selection import When
+from fedlightning.federation.files.checkpoint_io import AtomicCheckpointIO
+from fedlightning.federation.sampling.cohort import RoundBatch
 from fedlightning.federation.server import Weighting
 from fedlightning.oracle import Auto, ClientBatching
 from fedlightning.proximal import Regularizer
-from fedlightning.tasks.arguments import (
+from fedlightning.tasks.checkpoints.checkpointed import CheckpointedTask
+from fedlightning.tasks.checks.arguments import (
     require_algorithm,
     require_channel,
     require_client_number,
@@ -34,15 +35,14 @@ from fedlightning.tasks.arguments import (
     require_compatible,
     require_server_step,
 )
-from fedlightning.tasks.checkpointed import CheckpointedTask
-from fedlightning.tasks.client_models import ClientModels
-from fedlightning.tasks.fit_checks import evaluates_clients
-from fedlightning.tasks.lightning_surface import say_if_never_validated
+from fedlightning.tasks.checks.fit_checks import evaluates_clients
+from fedlightning.tasks.checks.lightning_surface import say_if_never_validated
+from fedlightning.tasks.evaluation.client_models import ClientModels
+from fedlightning.tasks.evaluation.session import EvaluationSession
+from fedlightning.tasks.fit.rounds import TrainingRounds
+from fedlightning.tasks.fit.run import FederationRun
+from fedlightning.tasks.fit.server_step import LRSchedulerCallable, OptimizerCallable, ServerStep
 from fedlightning.tasks.options import FederationOptions
-from fedlightning.tasks.rounds import TrainingRounds
-from fedlightning.tasks.run import FederationRun
-from fedlightning.tasks.server_step import LRSchedulerCallable, OptimizerCallable, ServerStep
-from fedlightning.tasks.session import EvaluationSession
 
 
 class FederatedLightningModule(CheckpointedTask):

@@ -13,7 +13,7 @@ from fedlightning.channel.channel import Channels
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.parameter_space import ParameterSpace
 from fedlightning.federation.buffers import Buffers
-from fedlightning.federation.oracle_selection import When
+from fedlightning.federation.clients.oracle_selection import When
 from fedlightning.federation.processes import DistributedProcesses, OneProcess
 from fedlightning.federation.server import Weighting
 from fedlightning.federation.simulation import Simulation

@@ -17,7 +17,7 @@ from fedlightning.algorithms.base import Algorithm
 from fedlightning.core.seeding import derive_seed
 from fedlightning.core.validation import require_argument
 from fedlightning.tasks.base import FederatedLightningModule
-from fedlightning.tasks.fit_checks import require_its_number_of_clients
+from fedlightning.tasks.checks.fit_checks import require_its_number_of_clients
 from fedlightning.tasks.quadratic_saddle import gram
 
 

@@ -21,7 +21,7 @@ from fedlightning.data.module import FederatedDataModule
 from fedlightning.data.partition import Partition
 from fedlightning.data.tensors import TensorData
 from fedlightning.tasks.base import FederatedLightningModule
-from fedlightning.tasks.fit_checks import require_its_number_of_clients
+from fedlightning.tasks.checks.fit_checks import require_its_number_of_clients
 
 
 def gram(factor: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 
 from fedlightning import algorithms as fl
 from fedlightning.algorithms import Algorithm
-from fedlightning.federation.cohort import RoundBatch
+from fedlightning.federation.sampling.cohort import RoundBatch
 from fedlightning.oracle import Autocast, Sequential, Vectorized
 from tests.support.cases import CASES, EXACT
 from tests.support.federations import (

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedlightning.algorithms.base import PerClient
-from fedlightning.federation.differences import is_count
+from fedlightning.federation.channels.differences import is_count
 from fedlightning.federation.protocol import Stamp
 from fedlightning.federation.remote.expectations import Expectations
 from tests.support.cases import CASES

@@ -12,7 +12,7 @@ from fedlightning import algorithms as fl
 from fedlightning.channel import Channel, Clip
 from fedlightning.core.arrivals import Arrivals
 from fedlightning.federation.processes import OneProcess
-from fedlightning.federation.round_loader import RoundLoader
+from fedlightning.federation.sampling.round_loader import RoundLoader
 from fedlightning.oracle import Autocast
 from fedlightning.participation import (
     Asynchronous,

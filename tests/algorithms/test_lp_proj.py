@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedlightning import algorithms as fl
-from fedlightning.federation.cohort import RoundBatch
+from fedlightning.federation.sampling.cohort import RoundBatch
 from tests.support.federations import loop_for, quadratic, rounds_of, run
 from tests.support.personal import assert_models_follow
 from tests.support.references.personal import lp_proj, sketch

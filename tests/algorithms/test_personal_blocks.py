@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedlightning import algorithms as fl
-from fedlightning.federation.client_update import for_clients
+from fedlightning.federation.clients.client_update import for_clients
 from fedlightning.federation.transport import InProcess
 from fedlightning.local import SVRG, FixedSteps, GradientDescent, LocalSteps
 from fedlightning.oracle import Sequential, Vectorized

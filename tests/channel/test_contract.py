@@ -20,7 +20,7 @@ from fedlightning.channel import (
     Median,
     TopK,
 )
-from fedlightning.federation.cohort import RoundBatch
+from fedlightning.federation.sampling.cohort import RoundBatch
 from fedlightning.oracle import Autocast, Sequential, Vectorized
 from tests.support.cases import CASES
 from tests.support.federations import CLIENTS, close, loop_for, quadratic, rounds_of, run

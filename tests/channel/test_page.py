@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from fedlightning.federation.differences import is_count
+from fedlightning.federation.channels.differences import is_count
 from fedlightning.federation.protocol import Stamp
 from fedlightning.federation.remote.expectations import Expectations
 from tests.support.cases import CASES

@@ -12,7 +12,7 @@ import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from fedlightning.cli import FederatedCLI, main
-from fedlightning.federation.checkpoint_io import AtomicCheckpointIO
+from fedlightning.federation.files.checkpoint_io import AtomicCheckpointIO
 from tests.support.commands import ALGORITHM, SMALL, of
 from tests.support.language import needs_hf
 from tests.support.paths import CONFIGS

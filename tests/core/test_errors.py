@@ -58,7 +58,7 @@ PLAIN = {
     "oracle/auto.py: NotImplementedError",
     "oracle/base.py: RuntimeError",  # raised while an objective runs, and wrapped with the client's number
     "oracle/compiled.py: RuntimeError",
-    "oracle/double.py: MemoryError",
+    "oracle/checks/double.py: MemoryError",
 }
 """Built-in errors that are raised on purpose, by file."""
 

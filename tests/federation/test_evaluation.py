@@ -12,7 +12,7 @@ from fedlightning.federation.evaluation import join_answers
 from fedlightning.federation.protocol import ClientValues, EvaluationAnswer
 from fedlightning.oracle import Autocast, Sequential
 from fedlightning.tasks.batched_evaluation import BatchedEvaluationTask
-from fedlightning.tasks.run import FederationRun
+from fedlightning.tasks.fit.run import FederationRun
 from tests.support.federations import loop_for
 from tests.support.over_the_wire import FederationOverTheWire
 from tests.support.small import Personal, clients, regression_data

@@ -16,10 +16,10 @@ from fedlightning import FederatedDataModule, FederatedLightningModule
 from fedlightning import algorithms as fl
 from fedlightning.algorithms import SCAFFOLD, FedAvg, Phase
 from fedlightning.data import RoundLoader
-from fedlightning.federation.cohort import RoundBatch
+from fedlightning.federation.sampling.cohort import RoundBatch
 from fedlightning.federation.server import RoundRejectedError
 from fedlightning.oracle import Autocast, Sequential, Vectorized
-from fedlightning.oracle.check import ladder
+from fedlightning.oracle.checks.check import ladder
 from fedlightning.participation import FirstResponders, ResponseShare, Selection
 from tests.support.federations import loop_for, quadratic, responders, rounds_of, run
 from tests.support.over_the_wire import FederationOverTheWire

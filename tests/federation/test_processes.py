@@ -11,7 +11,7 @@ import warnings
 import pytest
 import torch
 
-from fedlightning.federation.checkpoint_io import read_checkpoint
+from fedlightning.federation.files.checkpoint_io import read_checkpoint
 from fedlightning.federation.processes import OneProcess
 from tests.support.paths import ROOT
 from tests.support.shared_fits import TASKS, fit_all

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fedlightning.algorithms import FedAvg
-from fedlightning.federation.cohort import RoundBatch
+from fedlightning.federation.sampling.cohort import RoundBatch
 from fedlightning.oracle import ObjectiveError, Sequential, Vectorized
 from fedlightning.oracle.gradient import GradientOracle
 from fedlightning.oracle.minibatch import Minibatch, Rows

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedlightning.algorithms import CDMA_ONE, FedAvg
-from fedlightning.federation.cohort import RoundBatch
+from fedlightning.federation.sampling.cohort import RoundBatch
 from fedlightning.oracle import BatchedError, Sequential, Vectorized
 from fedlightning.oracle.randomness import ClientNoise, PerClient, Randomness, UnsplittableDrawError
 from tests.support.cohorts import S, assert_equal_evaluations, classify, setting

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from fedlightning.core.parameter_space import ParameterSpace, read
 from fedlightning.oracle import Autocast, Evaluation, Objective, Sequential, Vectorized
-from fedlightning.oracle.side_by_side import run
+from fedlightning.oracle.recording.side_by_side import run
 
 S, B = 3, 4
 

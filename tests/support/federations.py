@@ -7,7 +7,7 @@ import torch
 
 from fedlightning.core.parameter_space import ParameterSpace
 from fedlightning.federation.processes import OneProcess
-from fedlightning.federation.round_loader import RoundLoader
+from fedlightning.federation.sampling.round_loader import RoundLoader
 from fedlightning.federation.simulation import Simulation
 from fedlightning.oracle import Autocast, Vectorized
 from fedlightning.participation import FirstResponders, Full, Uniform

@@ -7,7 +7,7 @@ from torch.utils.data import Dataset
 
 from fedlightning import FederatedDataModule
 from fedlightning.data import TensorData
-from fedlightning.federation.round_loader import RoundLoader
+from fedlightning.federation.sampling.round_loader import RoundLoader
 
 CPU = torch.device("cpu")
 SIZES = [12, 5, 9, 20]

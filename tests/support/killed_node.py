@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from fedlightning import algorithms as fl
-from fedlightning.federation import whole_files
+from fedlightning.federation.files import whole_files
 from fedlightning.federation.protocol import Stamp
 from fedlightning.federation.remote import store as files
 from fedlightning.federation.remote.generation import RequestDigest, Standing

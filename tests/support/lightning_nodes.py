@@ -10,8 +10,8 @@ from fedlightning.federation.remote.node import NodeService
 from fedlightning.federation.remote.shard import Shard
 from fedlightning.federation.remote.store import GenerationStore
 from fedlightning.federation.transport.remote import Deadlines, Remote
+from fedlightning.tasks.evaluation.node_evaluation import NodeEvaluator
 from fedlightning.tasks.federated import Federated
-from fedlightning.tasks.node_evaluation import NodeEvaluator
 from tests.support.nodes import Wires
 
 HOLDINGS = [[3, 1], [0, 2]]

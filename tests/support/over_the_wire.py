@@ -8,10 +8,10 @@ from dataclasses import fields, replace
 
 import torch
 
-from fedlightning.federation.cohort import RoundBatch
 from fedlightning.federation.loop import RoundLoop
 from fedlightning.federation.processes import OneProcess
 from fedlightning.federation.protocol import Invitation, Precision
+from fedlightning.federation.sampling.cohort import RoundBatch
 from tests.support.federations import loop_for
 
 

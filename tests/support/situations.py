@@ -9,7 +9,7 @@ from fedlightning import algorithms as fl
 from fedlightning.channel import Channel, Clip
 from fedlightning.core.per_architecture import TaskArchitectures
 from fedlightning.federation.processes import OneProcess
-from fedlightning.federation.round_loader import RoundLoader
+from fedlightning.federation.sampling.round_loader import RoundLoader
 from fedlightning.models import PerArchitecture, PersonalMLP
 from fedlightning.participation import Devices, FirstResponders, Uniform
 from fedlightning.tasks import MOON, FedCP

@@ -188,7 +188,7 @@ class BatchNormed(OwnLine):
 @pytest.mark.parametrize("make", [Refusing, Drawing, BatchNormed])
 def test_scores_that_cannot_run_side_by_side_run_one_by_one(make, monkeypatch):
     said = []
-    monkeypatch.setattr("fedlightning.tasks.side_by_side.rank_zero_info", said.append)
+    monkeypatch.setattr("fedlightning.tasks.evaluation.side_by_side.rank_zero_info", said.append)
     task, data = make(FedAvg(0.05)), own_data()
     trainer(limit_val_batches=0).fit(task, data)
     trainer().validate(task, data, verbose=False)
@@ -235,7 +235,7 @@ def test_an_interrupted_evaluation_leaves_the_task_as_it_was():
 
 
 def test_recurrent_layers_run_side_by_side(monkeypatch):
-    monkeypatch.setattr("fedlightning.tasks.side_by_side.rank_zero_info", pytest.fail)
+    monkeypatch.setattr("fedlightning.tasks.evaluation.side_by_side.rank_zero_info", pytest.fail)
     network = HARNet(classes=3, widths=(4, 4, 4), heads=2)
     draw = torch.Generator().manual_seed(0)
     parts = [

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedlightning.core.errors import InvalidValueError
-from fedlightning.federation.differences import counts_of, squared_norms_of
+from fedlightning.federation.channels.differences import counts_of, squared_norms_of
 from fedlightning.federation.protocol import Answer, Request
 from fedlightning.federation.remote.expectations import Expectation
 from fedlightning.federation.validation import tensors_of

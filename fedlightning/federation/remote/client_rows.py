@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from fedlightning.core.per_architecture import TaskArchitectures
-from fedlightning.federation.client import ClientRunner
 from fedlightning.federation.client_states import Before, StatesByField
-from fedlightning.federation.client_table import ClientTable
+from fedlightning.federation.clients.client import ClientRunner
+from fedlightning.federation.clients.client_table import ClientTable
 
 
 class ClientRows:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from torch import Tensor
 
+from fedlightning.federation.files.whole_files import sync_folder
 from fedlightning.federation.remote.tensors import to_raw
-from fedlightning.federation.whole_files import sync_folder
 
 _FILE = "data.key"
 _BYTES = 32

@@ -12,9 +12,9 @@ from torch import Tensor
 from fedlightning.algorithms.base import Algorithm, Phase
 from fedlightning.channel.channel import Channels
 from fedlightning.core.errors import UsageError
+from fedlightning.federation.channels.passage import Passage
 from fedlightning.federation.client_states import ClientStates
-from fedlightning.federation.client_update import for_clients
-from fedlightning.federation.passage import Passage
+from fedlightning.federation.clients.client_update import for_clients
 from fedlightning.federation.protocol import Answer, Request
 from fedlightning.federation.validation import tensors_of
 from fedlightning.oracle import GradientOracle

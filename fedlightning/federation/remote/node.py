@@ -10,9 +10,9 @@ import torch
 
 import fedlightning
 from fedlightning.core.per_architecture import TaskArchitectures
+from fedlightning.federation.channels.reception import description_of
 from fedlightning.federation.client_states import StatesByField
 from fedlightning.federation.protocol import Moment, Precision, Request, Roster, Stamp
-from fedlightning.federation.reception import description_of
 from fedlightning.federation.remote.client_rows import ClientRows
 from fedlightning.federation.remote.data_digest import DataDigest
 from fedlightning.federation.remote.evaluation_codec import EVALUATE, decode_evaluate, encode_evaluation

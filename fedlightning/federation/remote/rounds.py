@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from fedlightning.core.seeding import derive_seed
-from fedlightning.federation.cohort import RoundBatch
 from fedlightning.federation.protocol import Invitation
+from fedlightning.federation.sampling.cohort import RoundBatch
 from fedlightning.participation import Participation
 
 

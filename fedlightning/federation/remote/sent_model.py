@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedlightning.federation.files.whole_files import sync_folder, why_unwritten, write_whole
 from fedlightning.federation.remote.generation import Generation, Standing, text_of
 from fedlightning.federation.remote.store import StoreError
-from fedlightning.federation.whole_files import sync_folder, why_unwritten, write_whole
 
 _FILE = "model.pt"
 

@@ -12,12 +12,18 @@ from torch.utils.data import Dataset
 
 from fedlightning.algorithms.base import Phase
 from fedlightning.core.errors import InvalidValueError
-from fedlightning.federation.cohort import ClientBatches, Cohort
-from fedlightning.federation.loaded_samples import LoadedSamples
 from fedlightning.federation.protocol import Request
 from fedlightning.federation.remote.data_digest import DataDigest
-from fedlightning.federation.round_plan import ClientPositions, ClientSamples, ProcessShare, RoundData, RoundPlan
-from fedlightning.federation.sources import LoadedSource, Source
+from fedlightning.federation.sampling.cohort import ClientBatches, Cohort
+from fedlightning.federation.sampling.loaded_samples import LoadedSamples
+from fedlightning.federation.sampling.round_plan import (
+    ClientPositions,
+    ClientSamples,
+    ProcessShare,
+    RoundData,
+    RoundPlan,
+)
+from fedlightning.federation.sampling.sources import LoadedSource, Source
 
 
 class Shard:

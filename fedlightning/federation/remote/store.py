@@ -15,9 +15,9 @@ from torch import Tensor
 
 from fedlightning.core.errors import FedlightningError, InvalidValueError
 from fedlightning.federation.client_states import StatesByField
+from fedlightning.federation.files.whole_files import sync_folder, why_unwritten, write_whole
 from fedlightning.federation.remote.generation import Generation, Standing, require_federation
 from fedlightning.federation.remote.packet import Packet, PacketError
-from fedlightning.federation.whole_files import sync_folder, why_unwritten, write_whole
 
 _SUFFIX = ".pt"
 

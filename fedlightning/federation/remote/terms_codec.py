@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from fedlightning.federation.channels.reception import Reception
 from fedlightning.federation.protocol import Request
-from fedlightning.federation.reception import Reception
 from fedlightning.federation.remote.fields import Reader, Writer
 from fedlightning.federation.remote.packet import PacketError
 from fedlightning.federation.terms import Terms

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from fedlightning.core.errors import UsageError
-from fedlightning.federation.client import ClientRunner
-from fedlightning.federation.cohort import RoundBatch
+from fedlightning.federation.clients.client import ClientRunner
 from fedlightning.federation.processes import OneProcess, Processes
 from fedlightning.federation.protocol import (
     Answer,
@@ -19,6 +18,7 @@ from fedlightning.federation.protocol import (
     Roster,
     Stamp,
 )
+from fedlightning.federation.sampling.cohort import RoundBatch
 from fedlightning.federation.validation import require_same_buffers
 
 

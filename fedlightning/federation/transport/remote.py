@@ -11,7 +11,7 @@ from typing import Any
 from fedlightning.core.per_architecture import TaskArchitectures
 from fedlightning.core.validation import require
 from fedlightning.federation.buffers import are_whole
-from fedlightning.federation.cohort import RoundBatch
+from fedlightning.federation.channels.reception import description_of
 from fedlightning.federation.processes import OneProcess, Processes
 from fedlightning.federation.protocol import (
     Answer,
@@ -23,7 +23,6 @@ from fedlightning.federation.protocol import (
     Roster,
     Stamp,
 )
-from fedlightning.federation.reception import description_of
 from fedlightning.federation.remote.carrier import Carrier
 from fedlightning.federation.remote.checks import AnswerChecks
 from fedlightning.federation.remote.enrolment import Directory, EnrolmentError, merged
@@ -39,6 +38,7 @@ from fedlightning.federation.remote.run_config import name_of_run
 from fedlightning.federation.remote.silence import Silence
 from fedlightning.federation.remote.standing import Asked
 from fedlightning.federation.remote.training_codec import decode_answer, decode_answers, encode_asked
+from fedlightning.federation.sampling.cohort import RoundBatch
 from fedlightning.federation.simulation import Simulation
 from fedlightning.federation.transport.remote_evaluation import RemoteEvaluation
 

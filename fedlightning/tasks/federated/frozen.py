@@ -9,7 +9,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch import nn
 from torch.optim import Optimizer
 
-from fedlightning.federation.checkpoint_io import CheckpointError
+from fedlightning.federation.files.checkpoint_io import CheckpointError
 
 
 class FrozenParameters:

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.core.errors import UsageError
 from fedlightning.core.parameter_space import ParameterSpace
-from fedlightning.federation.cohort import RoundBatch
 from fedlightning.federation.protocol import Moment
+from fedlightning.federation.sampling.cohort import RoundBatch
 from fedlightning.tasks.base import FederatedLightningModule
 from fedlightning.tasks.federated.algorithms import (
     AlgorithmCallable,
@@ -44,7 +44,7 @@ from fedlightning.tasks.federated.stored import (
     describe,
     stored_algorithm,
 )
-from fedlightning.tasks.server_step import LRSchedulerCallable, OptimizerCallable, ServerStep
+from fedlightning.tasks.fit.server_step import LRSchedulerCallable, OptimizerCallable, ServerStep
 
 
 class Federated(FederatedLightningModule):

@@ -14,8 +14,8 @@ from fedlightning.core.errors import InvalidValueError
 from fedlightning.federation.loop import RoundResult
 from fedlightning.tasks.federated.log_options import LogOptions, name_of_epoch, of_rounds
 from fedlightning.tasks.federated.step import LOGGED, ModuleStep
-from fedlightning.tasks.rounds import TrainingRounds
-from fedlightning.tasks.server_step import ServerStep
+from fedlightning.tasks.fit.rounds import TrainingRounds
+from fedlightning.tasks.fit.server_step import ServerStep
 
 V = TypeVar("V")
 

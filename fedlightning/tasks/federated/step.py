@@ -12,7 +12,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError, UsageError
-from fedlightning.tasks.client_evaluation import is_mean
+from fedlightning.tasks.evaluation.client_evaluation import is_mean
 from fedlightning.tasks.federated.log_options import LogOptions
 from fedlightning.tasks.federated.requirements import base_of, overrides
 

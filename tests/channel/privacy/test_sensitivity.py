@@ -14,7 +14,7 @@ import torch
 
 from fedlightning.channel import Channel, Clip
 from fedlightning.channel.base import Release
-from fedlightning.federation.cohort import RoundBatch
+from fedlightning.federation.sampling.cohort import RoundBatch
 from tests.support.cases import CASES
 from tests.support.federations import loop_for, personal_quadratic, quadratic, rounds_of, run
 

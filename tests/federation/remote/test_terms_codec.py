@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from fedlightning.channel import Channel, Clip, PerPhase
+from fedlightning.federation.channels.reception import Reception
 from fedlightning.federation.protocol import Request, Stamp
-from fedlightning.federation.reception import Reception
 from fedlightning.federation.remote.fields import Reader, Writer
 from fedlightning.federation.remote.generation import RequestDigest, Standing
 from fedlightning.federation.remote.packet import Packet, PacketError

@@ -17,7 +17,7 @@ from fedlightning.federation.remote.failure import Failure, encode_failure
 from fedlightning.federation.remote.packet import Packet
 from fedlightning.federation.remote.rounds import RemoteRounds
 from fedlightning.federation.remote.silence import NodeError, Silence
-from fedlightning.federation.round_loader import RoundLoader
+from fedlightning.federation.sampling.round_loader import RoundLoader
 from fedlightning.oracle import Autocast, Sequential
 from fedlightning.participation import FirstResponders, ResponseShare, Uniform, WaitForAll
 from tests.support.federations import CLIENTS, loop_for, quadratic, rounds_of

@@ -12,7 +12,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from fedlightning import FederatedDataModule, federate
 from fedlightning.algorithms import Ditto, FedAvg, StatefulFedAvg
-from fedlightning.federation.checkpoint_io import CheckpointError
+from fedlightning.federation.files.checkpoint_io import CheckpointError
 from fedlightning.oracle import Sequential
 from tests.support.lit import Lit, distance, made
 from tests.support.paths import ROOT

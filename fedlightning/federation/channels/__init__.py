@@ -1,0 +1,1 @@
+"""Both ends of a channel, through which updates and broadcasts pass."""

@@ -1,0 +1,1 @@
+"""Files of checkpoints and client states, which are either complete or absent."""

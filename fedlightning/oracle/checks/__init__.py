@@ -1,0 +1,1 @@
+"""Comparisons of fast oracles with plain evaluation, number by number."""

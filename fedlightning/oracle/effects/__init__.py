@@ -1,0 +1,1 @@
+"""What an objective does beside computing its loss: found, undone, or refused."""

@@ -1,0 +1,1 @@
+"""Rules that turn the layers of many clients into one operation."""

@@ -1,0 +1,1 @@
+"""Gradients that are recorded as a list of tensor operations once and replayed from then on."""

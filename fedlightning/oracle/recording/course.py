@@ -1,0 +1,48 @@
+"""Steps from one point on, replayed one after the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedlightning.oracle.recording.program import Steps
+from fedlightning.oracle.recording.recording import Recording, key_of
+
+
+class Course:
+    """Takes steps from one point, and goes on with the same replay while minibatches are alike."""
+
+    def __init__(self, point: Tensor, lr: float) -> None:
+        """Begin at ``point``, ``[S, d]``, or ``[d]`` for one client, with steps of size ``lr``."""
+        self._point, self._lr = point, lr
+        self._steps: Steps | None = None
+        self._names: list[str] = []
+        self._kind: Any = None
+
+    def step(self, recording: Recording, others: tuple[Tensor, ...]) -> tuple[list[Tensor], list[str]] | None:
+        """Take a step.
+
+        Args:
+            recording: Of the operator.
+            others: Its arguments but the point.
+
+        Returns:
+            Its results but the first, and the names of scalars; None if it cannot be replayed.
+        """
+        kind = recording, key_of(others)
+        if self._steps is None or self._kind != kind:
+            self.close()
+            begun = recording.steps(self._point, *others, lr=self._lr)
+            if begun is None:
+                return None
+            (self._steps, self._names), self._kind = begun, kind
+        with torch.no_grad():
+            return self._steps.send(others), self._names
+
+    def close(self) -> None:
+        """Bring the point up to date."""
+        if self._steps is not None:
+            self._steps.close()
+        self._steps = None

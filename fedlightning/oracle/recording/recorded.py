@@ -1,0 +1,75 @@
+"""The operators of a chunk of clients from a recording of the first step of a round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+from torch import Tensor
+
+from fedlightning.core.tree import flatten, unflatten
+from fedlightning.oracle.base import Blocks, Evaluation, StepInPlace
+from fedlightning.oracle.randomness import ClientNoise, Randomness
+from fedlightning.oracle.recording.course import Course
+from fedlightning.oracle.recording.known import KnownRecordings
+from fedlightning.oracle.recording.recording import Recording
+from fedlightning.oracle.recording.side_by_side import replayed_in_parts, stepped_in_parts
+
+Compute = Callable[[Tensor, Tensor, Tensor, Any, Blocks], Evaluation]
+"""``(w [S, d], v [S, p], b [S, b], data, blocks)``: computes the operators of S clients, in operations on tensors."""
+
+
+class Recorded:
+    """Records the first evaluation of each kind, and replays it for those that follow."""
+
+    def __init__(
+        self, compute: Compute, noise: ClientNoise, threads: int, known: KnownRecordings | None = None, kind: Any = None
+    ) -> None:
+        """Start without recordings.
+
+        Args:
+            compute: Computes the operators of S clients.
+            noise: The clients' random numbers.
+            threads: Threads that divide the clients of a replay among themselves.
+            known: Keeps recordings for other rounds; None to keep none.
+            kind: Tells ``compute`` from others of which recordings are kept.
+        """
+        self._compute, self._noise, self._threads = compute, noise, threads
+        self._known, self._kind = None if known is None else known.begin(), kind
+        self._recordings: dict[Any, Recording] = {}
+
+    def __call__(
+        self, w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks = "both", randomness: Randomness | None = None
+    ) -> Evaluation:
+        """Compute operators; see :class:`~fedlightning.oracle.base.Evaluate`."""
+        leaves, structure = flatten(data)
+        if (structure, blocks) not in self._recordings:
+            self._recordings[structure, blocks] = self._record(structure, blocks)
+        recording = self._recordings[structure, blocks]
+        return Evaluation.of_parts(*replayed_in_parts(recording, (w, v, b, *leaves), self._threads))
+
+    @contextmanager
+    def steps_in_place(self, w: Tensor, v: Tensor, blocks: Blocks, lr: float) -> Iterator[StepInPlace]:
+        """Begin steps in place; see :class:`~fedlightning.oracle.base.StepsInPlace`."""
+        course = Course(w, lr)
+
+        def step(b: Tensor, data: Any, randomness: Randomness | None) -> Evaluation | None:
+            leaves, structure = flatten(data)
+            recording, others = self._recordings.get((structure, blocks)), (v, b, *leaves)
+            if recording is None:
+                return None
+            if self._threads > 1:
+                found = stepped_in_parts(recording, (w, *others), self._threads, lr)
+            else:
+                found = course.step(recording, others)
+            return None if found is None else Evaluation.of_parts([w, *found[0]], found[1])
+
+        with closing(course):
+            yield step
+
+    def _record(self, structure: Any, blocks: Blocks) -> Recording:
+        def function(w: Tensor, v: Tensor, b: Tensor, *leaves: Tensor) -> tuple[list[Tensor], list[str]]:
+            return self._compute(w, v, b, unflatten(list(leaves), structure), blocks).parts()
+
+        return Recording(function, self._noise, self._known, (self._kind, structure, blocks))

@@ -1,0 +1,294 @@
+"""Notes the operations that reach the device while a function runs, as long as replays of them would be right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch._C import DispatchKey
+from torch._C._functorch import is_functorch_wrapped_tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fedlightning.oracle.base import ROUNDED_ALIKE
+from fedlightning.oracle.randomness import Noise, is_random
+from fedlightning.oracle.recording.lines import Name
+from fedlightning.oracle.recording.outline import Draft
+from fedlightning.oracle.recording.program import Program
+from fedlightning.oracle.recording.replay import Replay
+
+aten = torch.ops.aten
+
+
+class Recorder(TorchDispatchMode):
+    """Writes every operation that reaches the device into a program, as long as replays would be right."""
+
+    def __init__(self, inputs: Sequence[Tensor], noise: Noise, draft: Draft | None = None) -> None:
+        """Begin before the first operation.
+
+        Args:
+            inputs: Arguments of the function.
+            noise: Draws the function's random numbers.
+            draft: Is told of every operation, too.
+        """
+        super().__init__()
+        self._noise, self._draft = noise, draft
+        self._given_up = False
+        self._draws = False
+        self._makes_tensors = False  # of Python's numbers, which an outline cannot compare
+        self._program = Program(len(inputs))
+        self._held: set[Name] = set()  # tensors from before the call, and views of them
+        self._names: dict[int, Name] = {}
+        self._storages: set[int] = set()  # of tensors that are not held, among the first so many that are alive
+        self._looked_at = 0
+        self._alive: list[Tensor] = []  # because ids of freed tensors are used again
+        self._empty: list[Tensor] = []  # used again by every replay
+        self._point = inputs[0].untyped_storage().data_ptr() if inputs else 0
+        self._joined_of_point: set[Name] = set()  # tensors that were joined from parts in the first input's memory
+        for place, tensor in enumerate(inputs):
+            self._call(tensor, self._program.input(place))
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        output = self._noted(func, args, kwargs := kwargs or {})
+        if self._draft is not None:
+            self._draft.note(func, args, kwargs, output)
+        return output
+
+    def _noted(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an operation, and write it into the program."""
+        traits = _traits(func)
+        random = traits.may_draw and is_random(func, args, kwargs)
+        if traits.reads_values or (traits.indexes and _by_mask(args[1])) or kwargs.get("generator") is not None:
+            self._given_up = True
+        if not self._given_up and traits.is_made_in_python:
+            return self._made_in_python(func, args[0])
+        output = self._noise(func, *args, **kwargs) if random else func(*args, **kwargs)
+        if self._given_up:
+            return output
+        self._draws |= random
+        if isinstance(output, (bool, int, float)):  # e.g. from torch.equal: what Python does next may depend on it
+            self._given_up = True
+            return output
+        if not (random or traits.writes) and _changes_nothing(args, output):
+            self._call(output, self._name_of(args[0]))
+            return output
+        if func is aten.cat.default and _are_alike(args[0], output):
+            joined = self._program.join(args[0], _dim(args, kwargs), self._name_of, output)
+            if any(map(self._is_in_point, args[0])):
+                self._joined_of_point.add(joined)
+            self._call(output, joined)
+            return output
+        if not (random or traits.writes) and isinstance(output, Tensor) and _is_empty(output):
+            self._call(output, self._program.hold(output))
+            self._empty.append(output)
+            return output
+        function, arguments = (self._noise, (func, *args)) if random else (traits.as_recorded, args)
+        acts = random or traits.writes
+        makes = self._program.add(function, arguments, kwargs, self._name_of, output, acts, traits.makes_views)
+        if self._held:
+            self._follow_views(func, args, kwargs, makes)
+        for result, name in zip((output,) if isinstance(output, Tensor) else output or (), makes, strict=True):
+            if name is not None:
+                self._call(result, name)
+        return output
+
+    def replay(self, outputs: Sequence[Tensor], constant: Any) -> Replay | None:
+        """Return what runs the program; None if a replay would not be right."""
+        if self._given_up or not all(map(_is_empty, self._empty)):  # one has grown to hold a result, by out=
+            return None
+        names = [self._name_of(output) for output in outputs]
+        is_apart = names[0] not in self._joined_of_point and not any(map(self._is_in_point, outputs))
+        is_apart = is_apart and outputs[0].numel() == self._alive[0].numel()
+        is_apart = is_apart and self._alive[0].dtype in ROUNDED_ALIKE
+        device = self._alive[0].device
+        is_of_gpu = device.type == "cuda" and not self._draws and all(each.device == device for each in self._alive)
+        is_lasting = not (self._draws or self._makes_tensors or is_of_gpu)  # graphs keep memory of their own
+        return Replay(self._program, names, constant, is_apart, len(self._alive[0]) == 1, is_of_gpu, is_lasting)
+
+    def _made_in_python(self, func: Any, value: Tensor) -> Tensor:
+        """Note ``torch.tensor(...)``, which every replay makes anew because the function may write into the tensor."""
+        self._makes_tensors = True
+        constant = value.clone()
+        self._call(constant, self._program.hold(constant))
+        output: Tensor = func(value)
+        (name,) = self._program.add(aten.clone.default, (constant,), {}, self._name_of, output, acts=False)
+        assert name is not None
+        self._call(output, name)
+        return output
+
+    def _follow_views(
+        self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], makes: Iterable[Name | None]
+    ) -> None:
+        """Give up if a tensor from before the call is written into, be it through a view."""
+        for argument in func._schema.arguments:
+            if argument.alias_info is None:
+                continue
+            place = func._schema.arguments.index(argument)
+            value = kwargs.get(argument.name, args[place] if place < len(args) else None)
+            for item in value if isinstance(value, list | tuple) else (value,):
+                if isinstance(item, Tensor) and self._names.get(id(item)) in self._held:
+                    self._given_up = self._given_up or argument.alias_info.is_write
+                    self._held.update(name for name in makes if name is not None)
+
+    def _is_in_point(self, tensor: Tensor) -> bool:
+        """Return whether a tensor shares memory with the first input, or may do so."""
+        if tensor.numel() == 0:
+            return False
+        return tensor.layout != torch.strided or tensor.untyped_storage().data_ptr() == self._point
+
+    def _may_be_known(self, tensor: Tensor) -> bool:
+        """Return whether an unknown tensor may be an input or a result in another wrapper, of which no operation tells.
+
+        ``as_subclass`` makes such wrappers. A replay would take the tensor for a constant.
+        """
+        if type(tensor) not in (Tensor, nn.Parameter):
+            return True
+        known = (each for each in self._alive[self._looked_at :] if self._names.get(id(each)) not in self._held)
+        self._storages.update(map(_storage, known))
+        self._looked_at = len(self._alive)
+        storage = _storage(tensor)
+        return storage != 0 and storage in self._storages
+
+    def _call(self, tensor: Tensor, name: Name) -> None:
+        self._names[id(tensor)] = name
+        self._alive.append(tensor)
+
+    def _name_of(self, tensor: Tensor) -> Name:
+        name = self._names.get(id(tensor))
+        if name is None:  # held by the module, or from NumPy: a constant of the round
+            self._given_up = self._given_up or self._may_be_known(tensor)
+            name = self._program.hold(tensor)
+            self._held.add(name)
+            self._call(tensor, name)
+        return name
+
+
+class Follower(TorchDispatchMode):
+    """Drafts the outline of a function, and writes no program."""
+
+    def __init__(self, noise: Noise, draft: Draft) -> None:
+        """Begin before the first operation.
+
+        Args:
+            noise: Draws random numbers, should the function have begun to draw.
+            draft: Is told of every operation.
+        """
+        super().__init__()
+        self._noise, self._draft = noise, draft
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        random = _traits(func).may_draw and is_random(func, args, kwargs)
+        output = self._noise(func, *args, **kwargs) if random else func(*args, **kwargs)
+        self._draft.note(func, args, kwargs, output)
+        return output
+
+
+def _recurrent_layer(*args: Any, **kwargs: Any) -> Any:
+    """Keep what the backward pass needs, which oneDNN's recurrent layer leaves out where no gradients are recorded."""
+    with torch.enable_grad():
+        return aten.mkldnn_rnn_layer.default(*args, **kwargs)
+
+
+_AS_RECORDED = {aten.mkldnn_rnn_layer.default: _recurrent_layer}
+"""Operations that compute something else below ``no_grad``, under which programs run."""
+
+
+def _dim(args: Sequence[Any], kwargs: dict[str, Any]) -> int:
+    """Return the dimension along which ``torch.cat`` joins."""
+    return args[1] if len(args) > 1 else kwargs.get("dim", 0)  # type: ignore[no-any-return]
+
+
+def _are_alike(parts: Sequence[Tensor], whole: Tensor) -> bool:
+    """Return whether tensors of one dtype were joined in memory in the usual order, so that each has its place."""
+    alike = all(part.dtype == whole.dtype and part.dim() == whole.dim() for part in parts)
+    return alike and whole.is_contiguous()
+
+
+def _changes_nothing(args: Sequence[Any], output: Any) -> bool:
+    """Return whether a view (detach, expand, ...) equals its argument, as far as replaying is concerned.
+
+    A lazy conjugate or negative lies in the same memory with the same strides, but is another tensor.
+    """
+    if not isinstance(output, Tensor) or not args or not isinstance(args[0], Tensor):
+        return False
+    value = args[0]
+    return (
+        output.data_ptr() == value.data_ptr()
+        and (output.shape, output.stride(), output.dtype) == (value.shape, value.stride(), value.dtype)
+        and (output.is_conj(), output.is_neg()) == (value.is_conj(), value.is_neg())
+        and output.numel() > 0
+    )
+
+
+def _is_empty(tensor: Tensor) -> bool:
+    """Return whether a tensor has no numbers, and no memory that it would keep, so that it may be used again."""
+    return tensor.numel() == 0 and tensor.layout == torch.strided and tensor.untyped_storage().nbytes() == 0
+
+
+def _storage(tensor: Tensor) -> int:
+    """Return where a tensor's storage begins; 0 if it has none to show.
+
+    Wrappers of ``torch.func`` have none, nor the zeros that forward-mode derivatives begin with.
+    """
+    has_none = is_functorch_wrapped_tensor(tensor) or tensor._is_zerotensor()
+    plain = tensor.layout == torch.strided and not tensor.is_nested and not has_none
+    return tensor.untyped_storage().data_ptr() if plain else 0
+
+
+def _by_mask(indices: Any) -> bool:
+    """Return whether elements are chosen by a mask, so that the shape of the result depends on numbers."""
+    return any(isinstance(each, Tensor) and each.dtype in (torch.bool, torch.uint8) for each in indices)
+
+
+class _Traits(NamedTuple):
+    """Says what an operation does, whatever its arguments are.
+
+    Attributes:
+        as_recorded: What computes the same below ``no_grad``, under which programs run.
+        may_draw: Whether it may draw random numbers.
+        writes: Whether it writes into an argument.
+        makes_views: Whether its results are views of an argument, whatever that is; some operations copy at times.
+        reads_values: Whether what runs next may depend on the numbers in a tensor: on one read in Python, or on a
+            shape.
+        indexes: Whether it indexes, which depends on numbers if the index is a mask.
+        is_made_in_python: Whether its argument is a tensor made of Python's numbers.
+    """
+
+    as_recorded: Callable[..., Any]
+    may_draw: bool
+    writes: bool
+    makes_views: bool
+    reads_values: bool
+    indexes: bool
+    is_made_in_python: bool
+
+
+@cache
+def _traits(func: Any) -> _Traits:
+    """Return the traits of an operation, which are looked up once: a recording sees each of them many times."""
+    tags = func.tags
+    return _Traits(
+        as_recorded=_AS_RECORDED.get(func, func),
+        may_draw=torch.Tag.nondeterministic_seeded in tags,
+        writes=func._schema.is_mutable,
+        makes_views=func.is_view and not func.has_kernel_for_dispatch_key(DispatchKey.CompositeImplicitAutograd),
+        reads_values=func not in _INDEXING
+        and (
+            func is aten._local_scalar_dense.default
+            or torch.Tag.dynamic_output_shape in tags
+            or torch.Tag.data_dependent_output in tags
+            or "pack" in func.name()  # packed sequences are as long as their lengths say
+        ),
+        indexes=func in _INDEXING,
+        is_made_in_python=func in (aten.lift_fresh.default, aten.lift_fresh_copy.default),
+    )
+
+
+_INDEXING = (aten.index.Tensor, aten.index_put.default, aten.index_put_.default)

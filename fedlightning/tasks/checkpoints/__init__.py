@@ -1,0 +1,1 @@
+"""What a task adds to Lightning's checkpoints."""

@@ -1,0 +1,314 @@
+"""The federated part of Lightning's checkpoints: writing it, reading it, and refusing what does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import torch
+from lightning.pytorch import Trainer
+from torch import Tensor
+from torch.nn.parameter import is_lazy
+
+from fedlightning.core.serialisation import CheckpointError, class_path, rebuild
+from fedlightning.core.settings import settings
+from fedlightning.data.module import FederatedDataModule
+from fedlightning.federation.client_states import MemoryMapped
+from fedlightning.federation.files.checkpoint_io import (
+    FORMAT,
+    AtomicCheckpointIO,
+    read_checkpoint,
+    read_hyper_parameters,
+    require_federation,
+)
+from fedlightning.federation.files.shards import write_shards
+from fedlightning.federation.resume import START_ANEW
+from fedlightning.tasks.checkpoints.hyper_parameters import plain_hyper_parameters
+
+if TYPE_CHECKING:
+    from fedlightning.tasks.checkpoints.checkpointed import CheckpointedTask
+
+CHECKPOINT_KEY = "federation"
+_KEPT = {"average": "by the server", "local": "by every client"}
+_RESUMED = {"optimizer_states", "lr_schedulers", "loops"}
+
+
+def save(task: CheckpointedTask, checkpoint: dict[str, Any]) -> None:
+    """Add server and client states to a checkpoint, and write hyper-parameters in plain types.
+
+    Raises:
+        CheckpointError: If the client states lie in several processes, and a plugin writes one file.
+    """
+    simulation, space = task.run.simulation, task.parameter_space()
+    state = {
+        "format": FORMAT,
+        "algorithm": class_path(type(task.algorithm)),
+        "data": dict(task.run.trained_on),
+        "drawn": dict(task.run.drawn),
+        "personal_parameters": list(space.personal.names),
+        "max_parameters": list(space.shared.names[space.shared.minimised :]),
+        **simulation.state_dict(),
+    }
+    if simulation.processes.count > 1 and task.client_models.keep_states and state["clients"] is not None:
+        if not isinstance(task.trainer.strategy.checkpoint_io, AtomicCheckpointIO):
+            raise CheckpointError(
+                f"{type(task.trainer.strategy.checkpoint_io).__name__} writes one file, but the client states lie in "
+                f"{simulation.processes.count} processes. Leave out this plugin."
+            )
+        state["shards"] = write_shards(state["clients"], simulation.processes, Path(task.trainer.default_root_dir))
+    checkpoint[CHECKPOINT_KEY] = state
+    for key in (task.CHECKPOINT_HYPER_PARAMS_KEY, FederatedDataModule.CHECKPOINT_HYPER_PARAMS_KEY):
+        if key in checkpoint:
+            checkpoint[key] = plain_hyper_parameters(checkpoint[key])
+
+
+def has_states(checkpoint: Mapping[str, Any]) -> bool:
+    """Return whether a checkpoint has the states of server and clients."""
+    return CHECKPOINT_KEY in checkpoint
+
+
+def load(task: CheckpointedTask, checkpoint: Mapping[str, Any], fitting: bool) -> None:
+    """Restore server and client states from a checkpoint.
+
+    States of another algorithm are left out where they are not needed: if no training goes on from them, and clients
+    have no models of their own.
+
+    Args:
+        task: Receives the states.
+        checkpoint: As Lightning reads it.
+        fitting: Whether training goes on from the checkpoint.
+
+    Raises:
+        CheckpointError: If the states are missing, damaged, or belong to another algorithm.
+    """
+    name = task.run.source
+    state = checkpoint.get(CHECKPOINT_KEY)
+    if state is not None:
+        require_federation(state, name)
+    mine = class_path(type(task.algorithm))
+    fits = state is not None and state["algorithm"] == mine
+    if not fits and (fitting or (state is not None and task.client_models.exist)):
+        theirs = "no federated algorithm" if state is None else state["algorithm"]
+        remedy = (
+            f"Resume with the same algorithm, or {START_ANEW}."
+            if fitting
+            else "The clients' own models are among them: evaluate with the algorithm it was trained with."
+        )
+        raise CheckpointError(
+            f"{name} was written by {theirs}, this run uses {mine}: their states do not fit. {remedy}"
+        )
+    if fits and state is not None:
+        require_same_personal_order(task, state)
+    if fitting and state is not None:
+        require_same_blocks(task, state)
+    if fits and state is not None:
+        require_same_buffers(task, state, fitting)
+    task.run.load(
+        state if fits else None,
+        {} if state is None else state.get("data", {}),
+        () if state is None else state.get("other_clients", ()),
+        checkpoint.get("global_step", 0),
+        None if state is None else state.get("drawn"),
+    )
+
+
+def resume(task: CheckpointedTask, checkpoint: Mapping[str, Any], strict: bool | None) -> None:
+    """Restore server and client states of the checkpoint that a trainer reads.
+
+    Args:
+        task: Attached to the trainer.
+        checkpoint: As Lightning reads it.
+        strict: Whether the names of the weights must be the same; None to leave the weights unchecked.
+
+    Raises:
+        CheckpointError: If the checkpoint does not fit the task, or a fit cannot go on from it.
+    """
+    if task.trainer.ckpt_path:
+        task.run.read_from(str(task.trainer.ckpt_path))
+    load(task, checkpoint, fitting=task.trainer.training)
+    if strict is not None:
+        require_fitting_weights(task, checkpoint["state_dict"], strict)
+    if task.trainer.training:
+        require_resumable(checkpoint, task.run.source)
+        require_same_home(task, checkpoint)
+
+
+def require_same_blocks(task: CheckpointedTask, state: Mapping[str, Any]) -> None:
+    """Make sure that the same parameters stay on the clients, and are maximised, as when a checkpoint was written.
+
+    Raises:
+        CheckpointError: If a parameter belongs to another block now.
+    """
+    space = task.parameter_space()
+    blocks = {
+        "personal_parameters": ("personal", "shared", space.personal.names),
+        "max_parameters": ("maximised", "minimised", space.shared.names[space.shared.minimised :]),
+    }
+    for argument, (inside, outside, now) in blocks.items():
+        before = state.get(argument)
+        if before is None:  # a file written before these were noted
+            continue
+        if moved := [name for name in (*before, *now) if (name in before) != (name in now)]:
+            was, is_now = (inside, outside) if moved[0] in before else (outside, inside)
+            raise CheckpointError(
+                f"{task.run.source} was trained with '{moved[0]}' {was}, now it is {is_now}: states and optimizers do "
+                f"not fit. Resume with the same {argument}, or {START_ANEW}."
+            )
+
+
+def require_same_personal_order(task: CheckpointedTask, state: Mapping[str, Any]) -> None:
+    """Make sure that personal parameters stand in clients' blocks where they stood when a checkpoint was written.
+
+    Raises:
+        CheckpointError: If the same parameters come in another order.
+    """
+    before, now = state.get("personal_parameters") or (), task.parameter_space().personal.names
+    if sorted(before) == sorted(now) and list(before) != list(now):
+        was, is_now = next(pair for pair in zip(before, now, strict=True) if pair[0] != pair[1])
+        raise CheckpointError(
+            f"{task.run.source} has clients' parameters in another order, '{was}' where '{is_now}' is now: each would "
+            f"get another's numbers. Make the layers of {type(task).__name__} in the order they were trained in."
+        )
+
+
+def require_same_buffers(task: CheckpointedTask, state: Mapping[str, Any], fitting: bool) -> None:
+    """Make sure that buffers lie where they lay when a checkpoint was written: with the server, or with the clients.
+
+    Args:
+        task: Receives the states.
+        state: What is stored of them.
+        fitting: Whether training goes on from the checkpoint.
+
+    Raises:
+        CheckpointError: If the task's ``buffers`` has another value, and the objective changes some that may travel.
+    """
+    if state["clients"] is None:  # no round yet
+        return
+    tables = state["clients"].get("architectures", {"": state["clients"]}).values()
+    changed = {name for table in tables for name in table["buffers"]}
+    moving = [name for name in task.parameter_space().travelling_buffers if name in changed]
+    before, now = ("average" if state["buffers"]["names"] else "local"), task.federation_options.buffers
+    if moving and before != now:
+        anew = f", or {START_ANEW}" if fitting else ""
+        raise CheckpointError(
+            f"{task.run.source} was trained with buffers='{before}', this run has buffers='{now}': '{moving[0]}' was "
+            f"kept {_KEPT[before]}, and is expected {_KEPT[now]}. Take {settings({'model.buffers': before})}{anew}."
+        )
+
+
+def rescue(trainer: Trainer) -> str:
+    """Save the state before a round that was rejected, if the run saves checkpoints at all.
+
+    Returns:
+        A sentence that says where, to end the error with; empty if nothing was saved.
+    """
+    callback = trainer.checkpoint_callback
+    if callback is None:
+        return ""
+    folder = Path(getattr(callback, "dirpath", None) or trainer.default_root_dir)
+    path = folder / f"before-rejected-round-{trainer.global_step + 1}.ckpt"
+    trainer.save_checkpoint(path, weights_only=False)
+    return f" The state before this round was saved to {path}."
+
+
+def require_resumable(checkpoint: Mapping[str, Any], name: str) -> None:
+    """Make sure that training can go on from a checkpoint.
+
+    Raises:
+        CheckpointError: If the checkpoint holds weights alone.
+    """
+    if absent := _RESUMED - set(checkpoint):
+        raise CheckpointError(
+            f"{name} has no {', '.join(sorted(absent))}: it was saved with "
+            "save_weights_only=True. It can be evaluated; training goes on from a whole checkpoint."
+        )
+
+
+def require_same_home(task: CheckpointedTask, checkpoint: Mapping[str, Any]) -> None:
+    """Make sure that the clients of a checkpoint live where this run looks for them: here, or at nodes.
+
+    Raises:
+        CheckpointError: If their states are in the file, and this run asks nodes, or the other way round.
+    """
+    state = checkpoint.get(CHECKPOINT_KEY)
+    if state is None or state["clients"] is None or ("nodes" in state) == (task.run.connect is not None):
+        return
+    there, here = ("at nodes", "here") if "nodes" in state else ("in the file", "at nodes")
+    raise CheckpointError(
+        f"{task.run.source} is of a run whose client states are {there}, this run looks for them {here}. Go on as that "
+        f"run did, or {START_ANEW}."
+    )
+
+
+def require_fitting_weights(task: CheckpointedTask, stored: Mapping[str, Any], strict: bool) -> None:
+    """Make sure that the weights of a checkpoint fit the task, and name the first that does not.
+
+    Args:
+        task: Would receive the weights.
+        stored: The weights by name.
+        strict: Whether the names must be the same.
+
+    Raises:
+        CheckpointError: If names or shapes differ, or weights contain NaN.
+    """
+    own, name = task.state_dict(), task.run.source
+    wrong = [
+        f"'{weight}' has the shape {tuple(value.shape)} there, {tuple(own[weight].shape)} here"
+        for weight, value in stored.items()
+        if isinstance(value, Tensor) and weight in own and not is_lazy(own[weight]) and value.shape != own[weight].shape
+    ]
+    if strict:
+        wrong += [f"'{weight}' is missing there" for weight in own if weight not in stored]
+        wrong += [f"'{weight}' is missing here" for weight in stored if weight not in own]
+    if wrong:
+        more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+        raise CheckpointError(
+            f"{name} holds another model than this {type(task).__name__}: {wrong[0]}{more}. "
+            "Use the network and the hyper-parameters it was trained with."
+        )
+    for weight, _ in task.named_parameters():
+        value = stored.get(weight)
+        if isinstance(value, Tensor) and value.isnan().any():
+            raise CheckpointError(f"{name}: the weights '{weight}' contain NaN. Use an earlier one.")
+
+
+def read_task(
+    cls: Any,
+    checkpoint_path: str | Path | IO[bytes],
+    map_location: Any,
+    hparams_file: str | Path | None,
+    strict: bool | None,
+    weights_only: bool | None,
+    trusted: Iterable[Any],
+    given: Mapping[str, Any],
+) -> Any:
+    """Make the task of a checkpoint, with its weights and all states; see ``load_from_checkpoint``."""
+    checkpoint = read_checkpoint(checkpoint_path, map_location or _where_possible, weights_only)
+    name = str(checkpoint_path) if isinstance(checkpoint_path, str | Path) else "The checkpoint"
+    stored = checkpoint.get(cls.CHECKPOINT_HYPER_PARAMS_KEY, {})
+    if hparams_file is not None:
+        stored = read_hyper_parameters(Path(hparams_file))
+    wrapped_in = checkpoint.get(cls.CHECKPOINT_HYPER_PARAMS_NAME)
+    task = rebuild(cls, stored, given, trusted, wrapped_in, f"{hparams_file or name}: hyper_parameters")
+    storage = task.client_storage
+    if isinstance(storage, MemoryMapped) and not Path(storage.folder).is_dir() and "client_storage" not in given:
+        raise CheckpointError(
+            f"{name}: client states were kept in the folder {storage.folder}, which is not there. Give "
+            "client_storage=MemoryMapped(folder), or client_storage=None to keep them beside the model."
+        )
+    strict = task.strict_loading if strict is None else strict
+    task.configure_model()
+    task.run.read_from(name)
+    task.on_load_checkpoint(checkpoint)
+    require_fitting_weights(task, checkpoint["state_dict"], strict)
+    task.load_state_dict(checkpoint["state_dict"], strict=strict)
+    device = next((t.device for t in checkpoint["state_dict"].values() if isinstance(t, Tensor)), None)
+    return task if device is None else task.to(device)
+
+
+def _where_possible(storage: Any, location: str) -> Any:
+    """Put a tensor on the device it was saved from, or into main memory if there is no such device."""
+    cuda = location.startswith("cuda") and not torch.cuda.is_available()
+    mps = location.startswith("mps") and not torch.backends.mps.is_available()
+    return storage.cpu() if cuda or mps or location.startswith("xla") else None

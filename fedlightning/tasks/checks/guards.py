@@ -1,0 +1,191 @@
+"""A LightningModule that reports mistakes which would otherwise go wrong in silence."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable
+from functools import wraps
+from types import FrameType
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+
+from fedlightning.core.errors import InvalidAttributeError, InvalidTypeError, UsageError
+from fedlightning.federation.protocol import Moment
+from fedlightning.tasks.checkpoints.hyper_parameters import leave_out_what_cannot_be_copied
+from fedlightning.tasks.checks.arguments import require_known_attributes
+from fedlightning.tasks.checks.lightning_surface import never_made, require_a_federated_fit
+from fedlightning.tasks.evaluation.client_models import ClientModels
+from fedlightning.tasks.evaluation.session import EvaluationSession
+from fedlightning.tasks.fit.rounds import TrainingRounds
+
+_LOGS_ROUND = "logs_round"
+
+
+class GuardedModule(LightningModule):
+    """Refuses habits of ordinary training that no round would carry out, and says what to do instead.
+
+    Attributes:
+        personal_parameters: Dotted name prefixes of the parameters that never leave a client.
+        client_models: What clients keep, and whether it is there when it is needed.
+        rounds: Carries out the rounds of a fit.
+        evaluation_session: The state of the task while clients' models are evaluated in its place.
+        moment: When clients compute at a node, where there is no Trainer.
+    """
+
+    personal_parameters: tuple[str, ...] = ()
+    client_models: ClientModels
+    rounds: TrainingRounds
+    evaluation_session: EvaluationSession
+    _waits_for_epoch = False
+    _trains_on_own_axis = False
+    _validates_on_own_axis = False
+    moment: Moment = Moment()
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Let values of an epoch have their round also where the end of an epoch is a task's own.
+
+        Raises:
+            TypeError: If the class has an attribute that is nearly one by which tasks are trained.
+        """
+        super().__init_subclass__(**options)
+        require_known_attributes(cls)
+        if not getattr(cls.on_train_epoch_end, _LOGS_ROUND, False):
+            cls.on_train_epoch_end = _with_round(cls.on_train_epoch_end)  # type: ignore[method-assign]
+        if not getattr(cls.on_validation_epoch_end, _LOGS_ROUND, False):
+            cls.on_validation_epoch_end = _with_validated_round(cls.on_validation_epoch_end)  # type: ignore[method-assign]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call ``forward``, and warn once if the answer is that of personal parameters which no client has trained."""
+        if self.personal_parameters and (self._trainer is None or self._trainer.state.stage is None):
+            self.client_models.warn_of_the_start()
+        return super().__call__(*args, **kwargs)
+
+    def save_hyperparameters(self, *args: Any, frame: FrameType | None = None, **kwargs: Any) -> None:
+        """Save hyper-parameters as Lightning does, without its advice to leave networks out.
+
+        Networks from the command line are saved as class paths, which take no room.
+        """
+        caller = inspect.currentframe()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Attribute .* is an instance of `nn.Module`")
+            super().save_hyperparameters(*args, frame=frame or (caller and caller.f_back), **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        """Look an attribute up as ``nn.Module`` does, and say so if ``super().__init__()`` was never called."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError as error:
+            if "rounds" in vars(self):
+                raise
+            raise InvalidAttributeError(f"{error}. {never_made(self)}") from None
+
+    @property
+    def current_epoch(self) -> int:
+        """Return the number of the epoch as Lightning does; at a node, that of the server."""
+        return self.moment.epoch if self._trainer is None else super().current_epoch
+
+    @property
+    def global_step(self) -> int:
+        """Return the number of rounds as Lightning does; at a node, that of the server."""
+        return self.moment.step if self._trainer is None else super().global_step
+
+    @property
+    def trainer(self) -> Trainer:
+        """Return the trainer; Lightning sets it before anything else, so this is where impossible fits are refused.
+
+        Raises:
+            RuntimeError: If the task is not attached to a trainer.
+        """
+        if not self._jit_is_scripting and self._trainer is None and self._fabric is None:
+            raise UsageError(
+                f"{type(self).__name__} is not attached to a Trainer. (torch.jit reads every attribute of a module: "
+                "use task.personalize(i).to_torchscript(), or trace its networks.)"
+            )
+        return super().trainer
+
+    @trainer.setter
+    def trainer(self, trainer: Trainer | None) -> None:
+        from fedlightning.tasks.base import FederatedLightningModule
+
+        if "rounds" not in vars(self):
+            raise InvalidTypeError(never_made(self))
+        attach: Any = LightningModule.trainer
+        attach.fset(self, trainer)
+        if trainer is not None:
+            require_a_federated_fit(self, FederatedLightningModule, trainer)
+            leave_out_what_cannot_be_copied(self)
+
+    def optimizers(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the optimizers as Lightning does; inside ``objective`` there is none to step.
+
+        Raises:
+            RuntimeError: If ``objective`` asks for them.
+        """
+        if self.rounds.running:
+            raise UsageError(
+                f"{type(self).__name__}.objective called self.optimizers(). Return the loss: the algorithm steps the "
+                "clients' models, server_optimizer the global one."
+            )
+        return super().optimizers(*args, **kwargs)
+
+    def log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
+        """Log a value as Lightning does, or as the present client's during an evaluation client by client.
+
+        Raises:
+            RuntimeError: If ``objective`` logs; the message says what to do instead.
+        """
+        if self.rounds.running:
+            raise UsageError(
+                f"{type(self).__name__}.objective called self.log('{name}', ...). It runs for many clients at once: "
+                f"return a dict instead, {{'loss': loss, '{name}': value}}; the mean over clients is logged."
+            )
+        if self.evaluation_session.hears(name, value, *args, **kwargs):
+            return
+        trainer: Any = self._trainer
+        if trainer is not None and name == "step":
+            self._trains_on_own_axis |= trainer.training
+            self._validates_on_own_axis |= trainer.validating
+        elif trainer is not None and (trainer.validating or trainer.testing):
+            self.evaluation_session.warn_if_mixed(name)
+        if trainer is not None and trainer.training and not trainer.barebones and not self._trains_on_own_axis:
+            given = inspect.signature(LightningModule.log).bind(self, name, value, *args, **kwargs).arguments
+            is_logged = given.get("logger") is not False
+            self._waits_for_epoch |= is_logged and bool(given.get("on_epoch"))
+            if is_logged and given.get("on_step") is not False:  # else loggers would get a row without a value
+                super().log("step", float(trainer.global_step), batch_size=1)  # the axis of loggers is the round
+        super().log(name, value, *args, **kwargs)
+
+
+def _with_round(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a hook that logs values of an epoch at the round they belong to; Lightning would count one less."""
+
+    @wraps(hook)
+    def on_train_epoch_end(self: GuardedModule) -> None:
+        hook(self)
+        if self._waits_for_epoch and not self._trains_on_own_axis:
+            _log_round(self)
+        self._waits_for_epoch = False
+
+    setattr(on_train_epoch_end, _LOGS_ROUND, True)
+    return on_train_epoch_end
+
+
+def _with_validated_round(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a hook that logs values of a validation at the round they belong to; Lightning would count one less."""
+
+    @wraps(hook)
+    def on_validation_epoch_end(self: GuardedModule) -> None:
+        hook(self)
+        if self.trainer.state.fn == "fit" and not self.trainer.sanity_checking and not self._validates_on_own_axis:
+            _log_round(self)
+        self._validates_on_own_axis = False
+
+    setattr(on_validation_epoch_end, _LOGS_ROUND, True)
+    return on_validation_epoch_end
+
+
+def _log_round(task: GuardedModule) -> None:
+    """Log the axis of loggers."""
+    LightningModule.log(task, "step", float(task.trainer.global_step))

@@ -1,0 +1,230 @@
+"""A note of a value tells whether it has changed in place, and puts it back."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from argparse import Namespace
+from collections import Counter, OrderedDict, defaultdict, deque
+from copy import deepcopy
+from dataclasses import dataclass, field
+from queue import Queue
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedlightning.oracle.effects.fingerprint import changed, fingerprint
+from fedlightning.oracle.effects.notes import LostError, Notes, counts, differs, put_back
+
+
+@dataclass
+class Schedule:
+    n: int = 0
+    parts: dict = field(default_factory=lambda: {"a": [[0]]})
+
+    def step(self):
+        self.n += 1
+
+
+class Slotted:
+    __slots__ = ("n",)
+
+    def __init__(self):
+        self.n = 0
+
+
+def step(value):
+    value.n += 1
+
+
+def deep(value):
+    value.parts["a"][0][0] += 1
+
+
+CHANGES = {
+    "an object": (Schedule, step),
+    "deep in an object": (Schedule, deep),
+    "slots": (Slotted, step),
+    "a namespace": (lambda: SimpleNamespace(n=0), step),
+    "a configuration": (lambda: Namespace(n=0), step),
+    "a list of lists": (lambda: [[0]], lambda value: value[0].__setitem__(0, 1)),
+    "a new key": (lambda: {"a": {}}, lambda value: value["a"].setdefault("b", 1)),
+    "a deque": (lambda: deque([[1]], maxlen=3), lambda value: value.append([2])),
+    "an array": (lambda: np.zeros(3), lambda value: value.__iadd__(1)),
+    "a generator": (lambda: random.Random(0), lambda value: value.random()),
+    "a set": (lambda: {1}, lambda value: value.add(2)),
+    "a defaultdict": (lambda: defaultdict(float), lambda value: value["n"]),
+    "a counter": (Counter, lambda value: value.update("n")),
+    "an ordered dict": (lambda: OrderedDict(a=1, b=2), lambda value: value.pop("a")),
+    "a list in a tuple": (lambda: ([0],), lambda value: value[0].append(1)),
+    "a long list": (lambda: [0] * 20_000, lambda value: value.__setitem__(15_000, 1)),
+    "the last of many": (lambda: [[0] for _ in range(200)], lambda value: value[150].append(1)),
+    "a large array": (lambda: np.zeros(20_000), lambda value: value.__setitem__(15_000, 1)),
+    "an optimizer": (
+        lambda: torch.optim.SGD([torch.zeros(1)], lr=0.1),
+        lambda value: value.param_groups[0].update(lr=1),
+    ),
+    "a queue": (Queue, lambda value: value.put(1)),
+    "an attribute that is new": (Schedule, lambda value: setattr(value, "other", 1)),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_change_in_place_is_seen_and_put_back(what):
+    make, change = CHANGES[what]
+    value = make()
+    note = Notes().of(value)
+    assert not differs(value, value, note)
+    change(value)
+    assert differs(value, value, note)
+    assert put_back(value, note) is value
+    assert not differs(value, value, note)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [((), [0, 1]), ((5, -2), [5, 3]), ((0.5, 0.25), [0.5, 0.75]), ((2**70,), [2**70, 2**70 + 1])],
+)
+def test_counters_are_replaced(arguments, expected):
+    """Without a copy of them, which newer Pythons warn of and later ones refuse."""
+    count = itertools.count(*arguments)
+    note = Notes().of(count)
+    next(count)
+    assert differs(count, count, note)
+    before = put_back(count, note)
+    assert [next(before), next(before)] == expected
+    assert next(put_back(count, note)) == expected[0]
+
+
+def test_tensors_are_replaced():
+    tensor = torch.zeros(2)
+    note = Notes().of(tensor)
+    tensor += 1
+    assert differs(tensor, tensor, note)
+    assert torch.equal(put_back(tensor, note), torch.zeros(2))
+
+
+def network():
+    return [nn.Sequential(nn.Linear(2, 1), nn.BatchNorm1d(1)).requires_grad_(False)]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda nets: nets[0][0].weight.add_(1),
+        lambda nets: nets[0][1].running_mean.add_(1),
+        lambda nets: setattr(nets[0][1], "calls", 1),
+    ],
+    ids=["a parameter", "a buffer", "an attribute"],
+)
+def test_a_network_in_a_list_is_put_back(change):
+    nets = network()
+    before = deepcopy(nets[0].state_dict())
+    note = Notes().of(nets)
+    assert not differs(nets, nets, note)
+    change(nets)
+    assert differs(nets, nets, note)
+    put_back(nets, note)
+    for name, value in nets[0].state_dict().items():
+        assert torch.equal(value, before[name])
+    assert not hasattr(nets[0][1], "calls")
+
+
+def test_the_task_s_own_networks_are_left_out():
+    nets = network()
+    note = Notes(without=[nets[0]]).of(nets)
+    nets[0][0].weight.add_(1)
+    assert not differs(nets, nets, note)
+
+
+def test_a_cycle_ends():
+    one = [0]
+    one.append({"again": one})
+    note = Notes().of(one)
+    one[0] = 1
+    assert differs(one, one, note)
+    assert put_back(one, note)[0] == 0
+
+
+@pytest.mark.parametrize("value", [torch.zeros(200_000), np.zeros(200_000)], ids=["a tensor", "an array"])
+def test_what_is_too_large_to_be_copied_is_seen_but_lost(value):
+    note, whole = Notes().of(value), Notes(whole=True).of(value)
+    value += 1
+    assert differs(value, value, note)
+    with pytest.raises(LostError):
+        put_back(value, note)
+    assert put_back(value, whole).sum() == 0
+
+
+def test_numbers_that_are_new_do_not_count():
+    value = {"last": {}, "n": 0}
+    note = Notes().of(value)
+    value["last"]["loss"] = 3.0
+    value["other"] = 1
+    assert differs(value, value, note)
+    assert not counts(value, value, note)
+    value["n"] += 1
+    assert counts(value, value, note)
+
+
+def test_numbers_differ_by_value():
+    assert not differs(2, 2, None)
+    assert differs(3, 2, None)
+    assert differs(2.0, 2, None)
+    assert not differs(float("nan"), float("nan"), None)
+    assert not differs(np.int64(3), np.int64(3), None)
+    assert differs(np.int64(4), np.int64(3), None)
+
+
+class Task(torch.nn.Module):
+    calls = 0
+
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Linear(2, 2)
+        self.configuration = Namespace(n=0)
+
+    @staticmethod
+    def count():
+        STATIC["calls"] += 1
+
+    @classmethod
+    def count_itself(cls):
+        cls.calls += 1
+
+    @property
+    def counted(self):
+        PROPERTY["calls"] += 1
+        return 0
+
+    def objective(self, batch):
+        def inner():
+            INNER["calls"] += 1
+
+        inner()
+        return self.net(batch).sum()
+
+
+STATIC, PROPERTY, INNER = {"calls": 0}, {"calls": 0}, {"calls": 0}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda task: task.count(),
+        lambda task: task.count_itself(),
+        lambda task: task.counted,
+        lambda task: task.objective(torch.zeros(2)),
+        lambda task: step(task.configuration),
+    ],
+    ids=["staticmethod", "classmethod", "property", "nested function", "configuration"],
+)
+def test_state_behind_every_kind_of_method_is_found(change):
+    task = Task()
+    before = fingerprint(task)
+    assert changed(before, fingerprint(task)) is None
+    change(task)
+    assert changed(before, fingerprint(task)) is not None

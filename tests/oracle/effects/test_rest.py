@@ -1,0 +1,20 @@
+"""Parameters with and without a gradient, by evaluation."""
+
+from __future__ import annotations
+
+import torch
+
+from fedlightning.oracle.effects.rest import Rest
+
+
+def test_a_parameter_may_have_a_gradient_in_some_evaluations():
+    rest = Rest()
+    rest.note(["a", "b"], [torch.ones(1), None])
+    assert (rest.having, rest.without) == ({"a"}, {"b"})
+    rest.note(["b"], [torch.zeros(1)])  # a gradient of zero is one
+    assert (rest.having, rest.without) == ({"a", "b"}, {"b"})
+    other = Rest()
+    other.include(rest)
+    rest.forget()
+    assert (other.having, other.without) == ({"a", "b"}, {"b"})
+    assert not rest.having | rest.without

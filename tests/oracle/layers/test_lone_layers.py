@@ -1,0 +1,110 @@
+"""One client's layers give what they give without us, in layouts of ours."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fedlightning.oracle.layers.cohort_layers import CohortLayers
+from fedlightning.oracle.layers.lone_layers import LoneLayers, channels_last, laid_out, max_pool2d
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_channels_last_says_so_even_of_one_channel(channels):
+    x = torch.randn(2, channels, 4, 5)
+    y = channels_last(x)
+    assert torch.equal(x, y)
+    assert y.stride() == (channels * 20, 1, channels * 5, channels)
+
+
+def test_only_weights_that_are_lighter_than_the_image_are_laid_out_like_it():
+    """A kernel of one pixel lies in memory as it does in either layout."""
+    image = torch.randn(1, 8, 4, 4)
+    assert laid_out(image, torch.randn(4, 8, 2, 2)).stride(1) == 1
+    assert laid_out(image, torch.randn(5, 8, 2, 2)).is_contiguous()
+    assert laid_out(channels_last(image), torch.randn(5, 8, 2, 2)).is_contiguous()
+    assert laid_out(image, torch.randn(80, 8, 1, 1)).stride(1) == 1
+
+
+def test_networks_give_what_they_give_without_it():
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(2, 6, 3), nn.MaxPool2d(2), nn.Conv2d(6, 80, 2, padding=1), nn.GroupNorm(4, 80), nn.Conv2d(80, 3, 1)
+    ).double()
+    x, found = torch.randn(4, 2, 10, 10, dtype=torch.float64), []
+    for context in (nullcontext(), LoneLayers(), LoneLayers(channels_last=False)):
+        with context:
+            loss = net(x).square().mean()
+        found.append((loss, *torch.autograd.grad(loss, list(net.parameters()))))
+    for other in found[1:]:
+        torch.testing.assert_close(other, found[0])
+
+
+def test_random_numbers_do_not_depend_on_the_layout():
+    x = torch.ones(2, 3, 4, 5)
+    drawn = []
+    for image in (x, channels_last(x)):
+        torch.manual_seed(0)
+        with LoneLayers():
+            drawn.append((F.dropout(image, 0.5), torch.empty_like(image).uniform_(), torch.rand_like(image)))
+    torch.testing.assert_close(drawn[0], drawn[1], rtol=0, atol=0)
+
+
+class PooledBackwards(TorchDispatchMode):
+    """Collects what max pooling is given to pool backwards, and its own input."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten.max_pool2d_with_indices_backward.default:
+            self.seen += args[:2]
+        return func(*args, **(kwargs or {}))
+
+
+def lone(pool, x):
+    with LoneLayers():
+        return pool(x)
+
+
+def cohort(pool, x):
+    with CohortLayers():
+        return torch.func.vmap(pool)(x[None])[0]
+
+
+@pytest.mark.parametrize("compute", [lone, cohort])
+def test_a_gradient_is_pooled_backwards_in_the_layout_of_the_image(compute):
+    """Otherwise PyTorch copies all that it has pooled; a linear layer gives its gradient channels first."""
+
+    def pool(image):
+        return F.max_pool2d(image, 3, 2, padding=1)
+
+    x, weight = torch.randn(2, 3, 6, 6, requires_grad=True), torch.arange(54.0).view(2, 27)
+    expected = torch.autograd.grad((pool(x).flatten(1) * weight).sum(), x)
+    with PooledBackwards() as backwards:
+        found = torch.autograd.grad((compute(pool, x).flatten(1) * weight).sum(), x)
+    assert torch.equal(found[0], expected[0])
+    assert [each.is_contiguous(memory_format=torch.channels_last) for each in backwards.seen] == [True, True]
+
+
+def test_pooling_can_be_differentiated_twice_and_without_gradients():
+    x = torch.randn(1, 2, 4, 4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradgradcheck(lambda x: max_pool2d(x, 2).square().flatten(1), x)
+    assert max_pool2d(x.detach(), 2).grad_fn is None
+    _, tangent = torch.func.jvp(lambda x: max_pool2d(x, 2), (x.detach(),), (torch.ones_like(x),))
+    assert torch.equal(tangent, torch.ones(1, 2, 2, 2, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("vectorize", [False, True])
+def test_gradients_of_pooling_may_be_batched(vectorize):
+    x, found = torch.arange(32.0).view(1, 2, 4, 4), []
+    for context in (nullcontext(), LoneLayers()):
+        with context:
+            found.append(torch.autograd.functional.jacobian(lambda x: F.max_pool2d(x, 2), x, vectorize=vectorize))
+    assert torch.equal(*found)

@@ -1,0 +1,212 @@
+"""What is known from another round is used again where the function does the same, and only there."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from fedlightning.algorithms import FedAvg
+from fedlightning.oracle import Sequential, Vectorized
+from fedlightning.oracle.randomness import ClientNoise, Randomness
+from fedlightning.oracle.recording import recorder
+from fedlightning.oracle.recording.known import KnownRecordings
+from fedlightning.oracle.recording.program import Program
+from fedlightning.oracle.recording.recording import Recording, key_of
+from tests.support.cohorts import NETS, assert_equal_evaluations, setting
+from tests.support.federations import loop_for, quadratic, rounds_of, run
+
+HELD = torch.tensor([2.0, 3.0])
+
+
+class Changing:
+    """A function that reads a number, a branch and a tensor from outside."""
+
+    def __init__(self):
+        self.factor, self.negative, self.held = 2.0, False, HELD
+
+    def __call__(self, x):
+        y = x.sin() * self.factor * self.held
+        return [-y if self.negative else y], "constant"
+
+
+def rounds(function, count, known, change=lambda k: None):
+    """Replays of each of some rounds after the first call, whose results, and later ones, are the function's."""
+    replayed = []
+    for k in range(count):
+        change(k)
+        recording = Recording(function, known=known.begin())
+        for _ in range(3):
+            x = torch.randn(2)
+            assert torch.equal(recording(x)[0][0], function(x)[0][0])
+            replayed.append(recording.is_replayed(x))
+    return replayed
+
+
+def kind_of(x, kind=None):
+    """What recordings of a function of one tensor are kept by."""
+    return kind, torch.get_num_threads(), key_of([x])
+
+
+X = torch.ones(2)
+
+
+def test_a_function_that_does_the_same_is_known_from_round_to_round():
+    known = KnownRecordings()
+    assert rounds(Changing(), 1, known) == [True] * 3
+    replay = known.of(kind_of(X)).replay
+    assert rounds(Changing(), 2, known) == [True] * 6
+    assert known.of(kind_of(X)).replay is replay
+
+
+CHANGES = {
+    "a number": lambda function: setattr(function, "factor", 3.0),
+    "a branch": lambda function: setattr(function, "negative", True),
+    "a tensor of other numbers": lambda function: setattr(function, "held", HELD + 1),
+    "a tensor of equal numbers": lambda function: setattr(function, "held", HELD.clone()),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_function_that_does_something_else_is_recorded_anew(change):
+    """Its first call is a call, its second is recorded, and so is the first one of every later round."""
+    known, function = KnownRecordings(), Changing()
+    replayed = rounds(function, 4, known, lambda k: change(function) if k == 2 else None)
+    assert replayed == [True] * 6 + [None] + [True] * 5
+    assert not known.is_of_use(kind_of(X))
+
+
+def test_numbers_written_into_a_held_tensor_are_seen_without_a_new_recording():
+    known, function = KnownRecordings(), Changing()
+    function.held = HELD.clone()
+    assert rounds(function, 3, known, lambda k: function.held.add_(k)) == [True] * 9
+    assert known.of(kind_of(X)) is not None
+
+
+def test_what_draws_or_makes_tensors_of_pythons_numbers_is_recorded_in_every_round():
+    for function in (lambda x: ([x + torch.rand(2)], None), lambda x: ([x + torch.tensor([1.0, 2.0])], None)):
+        known = KnownRecordings()
+        for _ in range(2):
+            recording = Recording(function, known=known.begin())
+            recording(X)
+            assert recording.replays
+            assert not known.is_of_use(kind_of(X))
+
+
+def test_a_function_that_begins_to_draw_draws_each_clients_numbers():
+    known, draws, noise = KnownRecordings(), [], ClientNoise()
+
+    def function(x):
+        return [x + torch.rand(2, 3) if draws else x + 1], None
+
+    x, found = torch.zeros(2, 3), []
+    Recording(function, noise, known.begin())(x)
+    draws.append(1)
+    for kept in (known.begin(), None):
+        recording = Recording(function, noise, kept)
+        for step in range(3):
+            noise.begin(Randomness((5, 7), step))
+            found.append(recording(x)[0][0])
+    for one, other in zip(found[:3], found[3:], strict=True):
+        assert torch.equal(one, other)
+    assert len(torch.stack(found).unique()) == 18
+
+
+def test_other_threads_have_other_recordings():
+    """They may subtract other products while these are computed, which leaves out a rounding."""
+    known, threads = KnownRecordings(), torch.get_num_threads()
+    try:
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            Recording(lambda x: ([x + 1], None), known=known.begin())(X)
+    finally:
+        torch.set_num_threads(threads)
+    assert len(known) == 2
+
+
+POOL = torch.arange(20.0)
+
+
+def test_a_window_that_has_moved_is_seen():
+    """A view at an absolute place is nothing new only where the tensor begins there."""
+    known, held = KnownRecordings(), POOL[0:2].clone()
+
+    def function(x):
+        return [x * held.as_strided((2,), (1,), 0)], None
+
+    def move(k):
+        if k == 2:
+            held.data = POOL[7:9]
+
+    assert rounds(function, 4, known, move) == [True] * 6 + [None] + [True] * 5
+
+
+class Own(torch.Tensor):
+    """A tensor with a class of its own, of which an outline knows too little."""
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("name", ["nested", "subclass"])
+def test_tensors_of_other_kinds_are_recorded_in_every_round(name):
+    parts = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)])
+    own = HELD.as_subclass(Own)
+    functions = {"nested": lambda x: x * parts.to_padded_tensor(0.0).sum(), "subclass": lambda x: x * own}
+    known = KnownRecordings()
+    rounds(lambda x: ([functions[name](x)], None), 3, known)
+    assert known.of(kind_of(X)) is None
+
+
+def test_other_second_results_are_not_known():
+    known, names = KnownRecordings(), ["loss"]
+
+    def function(x):
+        return [x + 1], list(names)
+
+    Recording(function, known=known.begin())(torch.ones(2))
+    names.append("accuracy")
+    recording = Recording(function, known=known.begin())
+    assert [recording(torch.ones(2))[1] for _ in range(2)] == [["loss", "accuracy"]] * 2
+
+
+@pytest.mark.parametrize("backward", [None, "vmap"])
+@pytest.mark.parametrize("name", NETS)
+def test_three_rounds_of_every_network(name, backward):
+    """The second follows the first; the third does something else."""
+    make, shape = NETS[name]
+    objective, w, v, b, data = setting(make(), shape)
+    objective.draws, inner = False, objective.task.loss
+    for k in range(3):
+        if k == 2:
+            objective.task.loss = lambda *arguments: 1.5 * inner(*arguments)
+        evaluate = Vectorized(backward=backward).evaluator(objective, 100)
+        for _ in range(2):
+            w = w + 0.1 * torch.randn_like(w)
+            expected = Sequential().evaluator(objective, 1)(w, v, b, data)
+            assert_equal_evaluations(evaluate(w, v, b, data), expected)
+
+
+def test_a_network_is_written_down_once(monkeypatch):
+    net = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
+    objective, *arguments = setting(net, (6,), loss=lambda net, batch: F.cross_entropy(net(batch[0]), batch[1]))
+    written = []
+    monkeypatch.setattr(recorder, "Program", lambda inputs: written.append(1) or Program(inputs))
+    for _ in range(3):
+        Vectorized().evaluator(objective, 100)(*arguments)
+    assert written == [1]
+
+
+def test_a_schedule_that_begins_late_is_seen():
+    """Two rounds alike, then another factor in each; plain evaluation is the judge."""
+    algorithm, points = FedAvg(0.05), []
+    batches = rounds_of(algorithm, 5, local_steps=10)
+    for oracle in (Vectorized(), Sequential()):
+        task = quadratic(algorithm)
+        task.factor, original = 1.0, task.objective
+        task.objective = lambda batch, task=task, original=original: task.factor * original(batch)
+        loop = loop_for(task, oracle)
+        for k, batch in enumerate(batches):
+            task.factor = 1.0 if k < 2 else 0.5**k
+            points.append(run(loop, [batch])[0])
+    for together, alone in zip(points[:5], points[5:], strict=True):
+        torch.testing.assert_close(together, alone, rtol=1e-12, atol=1e-12)
