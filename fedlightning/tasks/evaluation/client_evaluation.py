@@ -99,13 +99,15 @@ class MetricRecord:
 
     def close(self, client: int) -> None:
         """Compute the value of a client whose batches have all been evaluated; a metric is to be reset afterwards."""
+        if not self._samples:  # this client logged nothing under the name, others did
+            return
         if self.metric is not None:
             if self._keeps_sums:
                 self._sums[client] = _require_sums(self._name, self.metric)
             synchronises, self.metric.sync_on_compute = self.metric.sync_on_compute, False
             self._by_client[client] = float(self.metric.compute()), self._samples  # other processes, other clients
             self.metric.sync_on_compute = synchronises
-        elif self._samples:
+        else:
             self._by_client[client] = self._total / self._samples, self._samples
         self._total = self._samples = 0.0
 
