@@ -64,10 +64,11 @@ def require_checkpoint(path: object) -> None:
         return
     if path.startswith("registry") or "://" in path or Path(path).exists():
         return
-    folder = next(folder for folder in Path(path).absolute().parents if folder.is_dir())
-    newest = max(folder.glob("**/last.ckpt"), key=lambda found: found.stat().st_mtime_ns, default=None)
-    near = "" if newest is None else f" There is {newest}."
-    raise MistakeError(f"--ckpt_path={path}: no such file.{near}")
+    near = [folder for folder in Path(path).absolute().parents[:2] if folder.is_dir() and folder.parent != folder]
+    found = (file for levels in ("", "*/", "*/*/") for folder in near[:1] for file in folder.glob(f"{levels}last.ckpt"))
+    newest = max(found, key=lambda file: file.stat().st_mtime_ns, default=None)
+    hint = "" if newest is None else f" There is {newest}."
+    raise MistakeError(f"--ckpt_path={path}: no such file.{hint}")
 
 
 def require_keeper(path: object, keeps_last: bool) -> None:

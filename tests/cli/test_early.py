@@ -125,6 +125,14 @@ def test_in_place_of_a_missing_checkpoint_the_newest_is_named(tmp_path):
         check("fit", [*FIT, f"--ckpt_path={tmp_path / 'd' / 'last.ckpt'}"])
 
 
+def test_nobody_waits_for_a_search_far_from_a_missing_checkpoint(tmp_path):
+    (tmp_path / "last.ckpt").touch()
+    far = tmp_path / "a" / "b" / "c" / "last.ckpt"
+    for path in (far, "/nowhere/last.ckpt"):  # from its nearest folder on, all of the disk would be searched
+        with pytest.raises(MistakeError, match=r"no such file\.$"):
+            check("fit", [*FIT, f"--ckpt_path={path}"])
+
+
 @pytest.mark.parametrize(
     ("path", "keeps_last", "known"),
     [("best", True, False), ("last", False, False), ("last", True, True), ("hpc", False, True), (None, False, True)],
