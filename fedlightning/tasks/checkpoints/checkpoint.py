@@ -309,6 +309,6 @@ def read_task(
 
 def _where_possible(storage: Any, location: str) -> Any:
     """Put a tensor on the device it was saved from, or into main memory if there is no such device."""
-    cuda = location.startswith("cuda") and not torch.cuda.is_available()
+    cuda = location.startswith("cuda") and int(location.partition(":")[2] or 0) >= torch.cuda.device_count()
     mps = location.startswith("mps") and not torch.backends.mps.is_available()
     return storage.cpu() if cuda or mps or location.startswith("xla") else None
