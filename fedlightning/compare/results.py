@@ -198,7 +198,8 @@ def _cost(costs: Sequence[float]) -> str:
 
 
 def _short(number: float) -> str:
-    for size, unit in ((1e9, " G"), (1e6, " M"), (1e4, " k")):
-        if number >= size:
-            return f"{number / (1e3 if unit == ' k' else size):.3g}{unit}"
-    return f"{number:.0f}"
+    if not number >= 1e4:
+        return f"{number:.0f}"
+    rounded = float(f"{number:.3g}")  # 999,999 are 1 M, not 1e+03 k
+    size, unit = next((size, unit) for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")) if rounded >= size)
+    return f"{rounded / size:.3g} {unit}"
