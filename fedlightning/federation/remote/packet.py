@@ -106,6 +106,7 @@ class Packet:
             raise PacketError(f"A message of {len(data)} bytes breaks off in its header.")
         try:
             version, kind, values, arrays = json.loads(data[8:start])
+            values = dict(values)
             layout = [(str(name), str(dtype), tuple(map(index, shape))) for name, dtype, shape in arrays]
         except (ValueError, TypeError, RecursionError) as error:
             raise PacketError("The header of a message cannot be read.") from error
@@ -117,7 +118,7 @@ class Packet:
             start = stop
         if start != len(data):
             raise PacketError(f"A message has {len(data)} bytes; its header speaks of {start}.")
-        return cls(str(kind), dict(values), found)
+        return cls(str(kind), values, found)
 
 
 def nested(kind: str, parts: Sequence[Packet]) -> Packet:

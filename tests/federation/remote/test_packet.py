@@ -45,6 +45,7 @@ def with_header(header):
         ([FORMAT, "ask", {}, [["w", "int8", [1.5]]]], r"cannot be read|shape"),
         ([FORMAT, "ask", {}, [["w", "float64", [2]]]], "came with 0 bytes; expected 16"),
         ({"no": "list"}, "cannot be read"),
+        ([FORMAT, "ask", [1, 2], []], "cannot be read"),
     ],
 )
 def test_wrong_headers_are_named(header, why):
