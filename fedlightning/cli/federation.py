@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from fedlightning.cli.early import MistakeError, check
 from fedlightning.cli.federation_commands import COMMANDS, Given
 from fedlightning.cli.groups import chosen, refuse
+from fedlightning.cli.parser import underscored
 from fedlightning.cli.run_changes import is_change, require_changes
 
 _HELP = f"""usage: fedlightning federation {{{",".join(COMMANDS)}}} FOLDER ...
@@ -41,7 +42,7 @@ def main(args: Sequence[str]) -> None:
     changes = [each for each in rest if is_change(each)] if command.takes_changes else []
     if bare := next((each for each in changes if "=" not in each), None):
         refuse(f"{bare}: there is no value. Expected {bare}=...")
-    values = vars(parser.parse_args([_underscored(each) for each in rest if each not in changes]))
+    values = vars(parser.parse_args([underscored(each) for each in rest if each not in changes]))
     try:
         _check_configs(values)
         given = Given(values, tuple(changes))
@@ -56,8 +57,3 @@ def _check_configs(values: Mapping[str, object]) -> None:
     files = values.get("config")
     if isinstance(files, list):
         check("fit", [f"--config={file}" for file in files])
-
-
-def _underscored(argument: str) -> str:
-    option, equals, value = argument.partition("=")
-    return f"--{option[2:].replace('-', '_')}{equals}{value}" if option.startswith("--") else argument

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedlightning.cli.groups import Command
 from fedlightning.core.errors import FedlightningError, UsageError
 
 if TYPE_CHECKING:
@@ -40,23 +41,6 @@ class Given:
         from fedlightning.flower.deployment.server_folder import ServerFolder
 
         return FlowerCommands(ServerFolder.find(self.folder), show=lambda line: print(f"$ {line}", flush=True))
-
-
-@dataclass(frozen=True)
-class Command:
-    """Describes a command.
-
-    Attributes:
-        about: What it does.
-        add_arguments: Adds its arguments to a parser.
-        carry_out: Carries it out; Flower is imported here.
-        takes_changes: Whether it takes options of the run's config.
-    """
-
-    about: str
-    add_arguments: Callable[[ArgumentParser], None]
-    carry_out: Callable[[Given], None]
-    takes_changes: bool = False
 
 
 def _folder(parser: ArgumentParser) -> None:

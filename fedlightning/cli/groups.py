@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn
 
 from fedlightning.cli.complaints import did_you_mean
 from fedlightning.cli.parser import ComparisonParser
@@ -13,23 +14,26 @@ if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
 
 
-class Described(Protocol):
-    """Describes a command of a group."""
+@dataclass(frozen=True)
+class Command:
+    """Describes a command of a group.
 
-    @property
-    def about(self) -> str:
-        """What the command does."""
+    Attributes:
+        about: What it does.
+        add_arguments: Adds its arguments to a parser.
+        carry_out: Carries it out, given what the group makes of the arguments; heavy packages are imported here.
+        takes_changes: Whether it takes options of a run's config.
+    """
 
-    def add_arguments(self, parser: ArgumentParser, /) -> None:
-        """Add the command's arguments to a parser."""
-
-
-C = TypeVar("C", bound=Described)
+    about: str
+    add_arguments: Callable[[ArgumentParser], None]
+    carry_out: Callable[..., None]
+    takes_changes: bool = False
 
 
 def chosen(
-    group: str, args: Sequence[str], commands: Mapping[str, C], text: str
-) -> tuple[C, ComparisonParser, list[str]]:
+    group: str, args: Sequence[str], commands: Mapping[str, Command], text: str
+) -> tuple[Command, ComparisonParser, list[str]]:
     """Return the command that arguments name, a parser of its arguments, and what is left for it to parse.
 
     The process ends here where help is asked for, or no such command is there.

@@ -5,31 +5,15 @@ Help and mistakes are answered before Flower is imported, and torch is imported 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedlightning.cli import node_forget
-from fedlightning.cli.groups import chosen
+from fedlightning.cli.groups import Command, chosen
 from fedlightning.cli.node_models import arguments_of_export, arguments_of_predict, export, predict
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
-
-
-@dataclass(frozen=True)
-class Command:
-    """Describes a command.
-
-    Attributes:
-        about: What it does.
-        add_arguments: Adds its arguments to a parser.
-        carry_out: Carries it out with the values of the arguments; heavy packages are imported here.
-    """
-
-    about: str
-    add_arguments: Callable[[ArgumentParser], None]
-    carry_out: Callable[[Mapping[str, Any]], None]
 
 
 def main(args: Sequence[str]) -> None:

@@ -40,6 +40,12 @@ class ComparisonParser(ArgumentParser):
         self.exit(2)
 
 
+def underscored(argument: str) -> str:
+    """Replace dashes in an option's name by underscores: ``--budget-upload`` becomes ``--budget_upload``."""
+    option, equals, value = argument.partition("=")
+    return f"--{option[2:].replace('-', '_')}{equals}{value}" if option.startswith("--") else argument
+
+
 def plain(message: str, parser: ArgumentParser | None = None) -> str:
     """Return the essential part of an error message of jsonargparse.
 

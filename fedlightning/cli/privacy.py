@@ -3,32 +3,16 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fedlightning.channel.privacy import RDP, Accountant, Sampling, noise_multiplier, sampling_of
-from fedlightning.cli.groups import chosen, refuse
+from fedlightning.cli.groups import Command, chosen, refuse
 from fedlightning.core.errors import FedlightningError
 from fedlightning.participation import Full, Participation, Poisson, Uniform
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
-
-
-@dataclass(frozen=True)
-class Command:
-    """Describes a command of the group.
-
-    Attributes:
-        about: What it does.
-        add_arguments: Adds its arguments to a parser.
-        carry_out: Answers, given the parsed arguments and the sampling.
-    """
-
-    about: str
-    add_arguments: Callable[[ArgumentParser], None]
-    carry_out: Callable[[Namespace, Sampling], None]
 
 
 def main(args: Sequence[str]) -> None:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Literal
 
-from fedlightning.cli.parser import ComparisonParser
+from fedlightning.cli.parser import ComparisonParser, underscored
 from fedlightning.cli.stops import interrupts_kept
 
 Mode = Literal["max", "min"]
@@ -76,7 +76,7 @@ def main(args: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--set", action="extend", nargs="+", type=str, default=[], help="values of all runs, e.g. trainer.max_steps=100"
     )
-    config = parser.parse_args([_underscored(argument) for argument in (sys.argv[1:] if args is None else args)])
+    config = parser.parse_args([underscored(argument) for argument in (sys.argv[1:] if args is None else args)])
     with interrupts_kept():
         from lightning.pytorch.utilities.exceptions import SIGTERMException
 
@@ -87,9 +87,3 @@ def main(args: Sequence[str] | None = None) -> None:
     except (KeyboardInterrupt, SIGTERMException) as stop:
         print("fedlightning compare: interrupted. The same command goes on where it stopped.", file=sys.stderr)
         raise SystemExit(130 if isinstance(stop, KeyboardInterrupt) else 143) from None
-
-
-def _underscored(argument: str) -> str:
-    """Replace dashes in option names by underscores: ``--budget-upload`` becomes ``--budget_upload``."""
-    option, equals, value = argument.partition("=")
-    return f"--{option[2:].replace('-', '_')}{equals}{value}" if option.startswith("--") else argument

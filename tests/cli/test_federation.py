@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fedlightning.cli import main
-from fedlightning.cli.federation_commands import COMMANDS, Command
+from fedlightning.cli.federation_commands import COMMANDS
+from fedlightning.cli.groups import Command
 from tests.support.commands import of
 
 CONFIGS = of("classification", "fed_avg")

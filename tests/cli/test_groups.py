@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
-from fedlightning.cli.groups import chosen, refuse
+from fedlightning.cli.groups import Command, chosen, refuse
 
 
 def add_arguments(parser):
     parser.add_argument("--clients", type=int)
 
 
-COMMANDS = {"start": SimpleNamespace(about="Start it.", add_arguments=add_arguments)}
+COMMANDS = {"start": Command("Start it.", add_arguments, print)}
 
 
 def test_a_command_is_found_with_its_arguments():
