@@ -9,13 +9,13 @@ from math import hypot
 from torch import Tensor
 
 from fedlightning.channel.base import Exchange, Fields, Sent, Transform
-from fedlightning.channel.chain import Part, under
+from fedlightning.channel.chain import Composed, Part, joined
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError
 from fedlightning.core.validation import require_instance
 
 
 @dataclass(frozen=True)
-class ByField(Transform):
+class ByField(Composed):
     """Applies to each field of an update a transform of its own.
 
     ``ByField({"dz": Clip(1.0), "dc": Clip(0.1)})`` clips the two fields of SCAFFOLD each by itself.
@@ -44,7 +44,8 @@ class ByField(Transform):
         """
         values, bits, after = dict(sent.values), dict(sent.bits), dict[str, Tensor]()
         reports = dict(sent.reports)
-        for name, part in self._parts.items():
+        for part in self.parts:
+            name = part.name
             if name not in values:
                 raise InvalidValueError(
                     f"ByField names the field '{name}', which this update does not have; it has "
@@ -59,47 +60,8 @@ class ByField(Transform):
 
     def memory(self, like: Fields) -> Fields:
         """Return the memories of the transforms, each for its field."""
-        found: dict[str, Tensor] = {}
-        for name, part in self._parts.items():
-            if name in like:
-                found |= under(name, part.transform.memory({name: like[name]}))
-        return found
-
-    @property
-    def adds_noise(self) -> bool:
-        """Return whether any transform hides single clients."""
-        return any(transform.adds_noise for transform in self.transforms.values())
-
-    @property
-    def remembers(self) -> bool:
-        """Return whether any transform remembers something of each client."""
-        return any(transform.remembers for transform in self.transforms.values())
-
-    def public(self) -> Fields:
-        """Return what the server tells clients at the start, for all transforms."""
-        found: dict[str, Tensor] = {}
-        for name, part in self._parts.items():
-            found |= under(name, part.transform.public())
-        return found
-
-    def reported(self) -> Mapping[str, Sequence[float]]:
-        """Return the only values that reports may have, for all transforms."""
-        found: dict[str, Sequence[float]] = {}
-        for name, part in self._parts.items():
-            found |= under(name, part.transform.reported())
-        return found
-
-    def publish(self, public: Fields, reports: Fields, exchange: Exchange, purpose: int) -> Fields:
-        """Return what the server tells clients in the next round, for all transforms."""
-        told: dict[str, Tensor] = {}
-        for part in self._parts.values():
-            told |= part.publish(public, reports, exchange, purpose)
-        return told
-
-    @property
-    def spent(self) -> float:
-        """Return what the reports of all transforms have spent."""
-        return sum(transform.spent for transform in self.transforms.values())
+        own = [part for part in self.parts if part.name in like]
+        return joined((part.name, part.transform.memory({part.name: like[part.name]})) for part in own)
 
     def bound(self, before: float | None, names: Sequence[str], exchange: Exchange) -> float | None:
         """Return the root of the sum of the squared bounds of all fields, if every field has one.
@@ -107,7 +69,7 @@ class ByField(Transform):
         The norm of a field is at most that of all fields, so ``before`` bounds fields without a transform; together
         they count once.
         """
-        parts = self._parts
+        parts = {part.name: part for part in self.parts}
         bounds = [
             parts[name].transform.bound(before, [name], parts[name].told(exchange)) for name in names if name in parts
         ]
@@ -116,5 +78,6 @@ class ByField(Transform):
         return hypot(*known) if len(known) == len(bounds) + len(others) else None
 
     @property
-    def _parts(self) -> dict[str, Part]:
-        return {name: Part(name, place, each) for place, (name, each) in enumerate(sorted(self.transforms.items()))}
+    def parts(self) -> list[Part]:
+        """Return the transforms by their fields."""
+        return [Part(name, place, each) for place, (name, each) in enumerate(sorted(self.transforms.items()))]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -23,6 +24,11 @@ def inside(prefix: str, values: Mapping[str, ValueT]) -> dict[str, ValueT]:
     """Return the values that :func:`under` named with a prefix, by the names they had."""
     start = f"{prefix}."
     return {name.removeprefix(start): value for name, value in values.items() if name.startswith(start)}
+
+
+def joined(values: Iterable[tuple[str, Mapping[str, ValueT]]]) -> dict[str, ValueT]:
+    """Return the values of several parts, given with the parts' names, each under the name of its part."""
+    return {name: value for part, own in values for name, value in under(part, own).items()}
 
 
 @dataclass(frozen=True)
@@ -62,8 +68,47 @@ class Part:
         return derive_seed(purpose, self.number)
 
 
+class Composed(Transform):
+    """Is made of other transforms, whose memories, reports and public values it keeps apart by name."""
+
+    @property
+    @abstractmethod
+    def parts(self) -> Sequence[Part]:
+        """Return the transforms in their order, with the names that tell them apart."""
+
+    @property
+    def adds_noise(self) -> bool:
+        """Return whether any transform hides single clients."""
+        return any(part.transform.adds_noise for part in self.parts)
+
+    @property
+    def remembers(self) -> bool:
+        """Return whether any transform remembers something of each client."""
+        return any(part.transform.remembers for part in self.parts)
+
+    def public(self) -> Fields:
+        """Return what the server tells clients at the start, for all transforms."""
+        return joined((part.name, part.transform.public()) for part in self.parts)
+
+    def reported(self) -> Mapping[str, Sequence[float]]:
+        """Return the only values that reports may have, for all transforms."""
+        return joined((part.name, part.transform.reported()) for part in self.parts)
+
+    def publish(self, public: Fields, reports: Fields, exchange: Exchange, purpose: int) -> Fields:
+        """Return what the server tells clients in the next round, for all transforms."""
+        told: dict[str, Tensor] = {}
+        for part in self.parts:
+            told |= part.publish(public, reports, exchange, purpose)
+        return told
+
+    @property
+    def spent(self) -> float:
+        """Return what the reports of all transforms have spent."""
+        return sum(part.transform.spent for part in self.parts)
+
+
 @dataclass(frozen=True)
-class Chain(Transform):
+class Chain(Composed):
     """Applies transforms one after the other.
 
     Args:
@@ -72,10 +117,15 @@ class Chain(Transform):
 
     transforms: Sequence[Transform] = ()
 
+    @property
+    def parts(self) -> list[Part]:
+        """Return the transforms by their places."""
+        return [Part(str(place), place, transform) for place, transform in enumerate(self.transforms)]
+
     def apply(self, sent: Sent, memory: Fields, exchange: Exchange, purpose: int) -> tuple[Sent, Fields]:
         """Return what the last transform returns, and the memories of all."""
         after: dict[str, Tensor] = {}
-        for part in self._parts:
+        for part in self.parts:
             bound, spent = part.transform.bound(exchange.bound, list(sent.values), part.told(exchange)), exchange.spent
             sent, kept = part.apply(sent, memory, exchange, purpose)
             exchange = replace(exchange, bound=bound, spent=spent + part.transform.spent)
@@ -84,50 +134,10 @@ class Chain(Transform):
 
     def memory(self, like: Fields) -> Fields:
         """Return the memories of all transforms."""
-        return {
-            name: value for part in self._parts for name, value in under(part.name, part.transform.memory(like)).items()
-        }
-
-    @property
-    def adds_noise(self) -> bool:
-        """Return whether any transform hides single clients."""
-        return any(transform.adds_noise for transform in self.transforms)
-
-    @property
-    def remembers(self) -> bool:
-        """Return whether any transform remembers something of each client."""
-        return any(transform.remembers for transform in self.transforms)
-
-    def public(self) -> Fields:
-        """Return what the server tells clients at the start, for all transforms."""
-        return {
-            name: value for part in self._parts for name, value in under(part.name, part.transform.public()).items()
-        }
-
-    def reported(self) -> Mapping[str, Sequence[float]]:
-        """Return the only values that reports may have, for all transforms."""
-        return {
-            name: values for part in self._parts for name, values in under(part.name, part.transform.reported()).items()
-        }
-
-    def publish(self, public: Fields, reports: Fields, exchange: Exchange, purpose: int) -> Fields:
-        """Return what the server tells clients in the next round, for all transforms."""
-        told: dict[str, Tensor] = {}
-        for part in self._parts:
-            told |= part.publish(public, reports, exchange, purpose)
-        return told
-
-    @property
-    def spent(self) -> float:
-        """Return what the reports of all transforms have spent."""
-        return sum(transform.spent for transform in self.transforms)
+        return joined((part.name, part.transform.memory(like)) for part in self.parts)
 
     def bound(self, before: float | None, names: Sequence[str], exchange: Exchange) -> float | None:
         """Return the bound after the last transform."""
-        for part in self._parts:
+        for part in self.parts:
             before = part.transform.bound(before, names, part.told(exchange))
         return before
-
-    @property
-    def _parts(self) -> list[Part]:
-        return [Part(str(place), place, transform) for place, transform in enumerate(self.transforms)]
