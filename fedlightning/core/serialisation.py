@@ -130,6 +130,16 @@ class Trust:
         )
 
 
+def shown(config: Any) -> str:
+    """Return a plain configuration of :func:`to_config` as a Python expression, for messages."""
+    if isinstance(config, Mapping) and "class_path" in config:
+        arguments = ", ".join(f"{name}={shown(value)}" for name, value in config.get("init_args", {}).items())
+        return f"{config['class_path'].rpartition('.')[2]}({arguments})"
+    if isinstance(config, Mapping):
+        return "{" + ", ".join(f"{name!r}: {shown(value)}" for name, value in config.items()) + "}"
+    return f"[{', '.join(map(shown, config))}]" if isinstance(config, list) else repr(config)
+
+
 def from_config(config: Any, trust: Trust | None = None, place: str = "The configuration") -> Any:
     """Build objects from the plain values of :func:`to_config`.
 

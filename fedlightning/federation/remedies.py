@@ -27,7 +27,7 @@ def client_options(algorithm: Algorithm) -> dict[str, str]:
         those that the algorithm lacks are left out.
     """
     solver = getattr(algorithm, "solver", None)
-    own, of_solver = _names(algorithm), _names(solver)
+    own, of_solver = argument_names(algorithm), argument_names(solver)
     found = {}
     for name, there in _OF_SOLVER.items():
         if name in own:
@@ -58,6 +58,6 @@ def one_of(items: Sequence[str]) -> str:
     return f"{', '.join(items[:-1])}, or {items[-1]}"
 
 
-def _names(value: Any) -> set[str]:
+def argument_names(value: Any) -> set[str]:
     """Return the names of the arguments of a dataclass's object; empty for anything else."""
     return {each.name for each in fields(value) if each.init} if is_dataclass(value) else set()

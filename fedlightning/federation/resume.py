@@ -13,7 +13,7 @@ from torch import Tensor
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.in_force import scheduled
-from fedlightning.core.serialisation import NotPlainError, UntrustedClassError, from_config, to_config
+from fedlightning.core.serialisation import NotPlainError, UntrustedClassError, from_config, shown, to_config
 from fedlightning.core.validation import numbers_of_a_round
 from fedlightning.federation.validation import shapes_of
 
@@ -102,7 +102,7 @@ class Dependencies:
         """Return the differing hyper-parameters as text, with the checkpoint's values and with this run's values."""
         names, present = self._differing(stored), self.values
         then, now = (
-            ", ".join(f"{_NAMES.get(name, name)}={_shown(values[name])}" for name in names)
+            ", ".join(f"{_NAMES.get(name, name)}={shown(values[name])}" for name in names)
             for values in (stored, present)
         )
         return then, now
@@ -140,11 +140,3 @@ def _alike(one: Any, other: Any) -> bool:
     if isinstance(one, Tensor) or isinstance(other, Tensor):
         return one is not None and other is not None and bool((torch.as_tensor(one) == torch.as_tensor(other)).all())
     return bool(one == other)
-
-
-def _shown(config: Any) -> str:
-    """Format a plain configuration as a Python expression."""
-    if isinstance(config, Mapping) and "class_path" in config:
-        arguments = ", ".join(f"{name}={_shown(value)}" for name, value in config.get("init_args", {}).items())
-        return f"{config['class_path'].rpartition('.')[2]}({arguments})"
-    return f"[{', '.join(map(_shown, config))}]" if isinstance(config, list) else repr(config)

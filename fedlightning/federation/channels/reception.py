@@ -13,7 +13,7 @@ from fedlightning.algorithms.base import Algorithm
 from fedlightning.channel.chain import inside, under
 from fedlightning.channel.channel import Channels
 from fedlightning.core.errors import InvalidValueError
-from fedlightning.core.serialisation import NotPlainError, to_config
+from fedlightning.core.serialisation import NotPlainError, shown, to_config
 from fedlightning.federation.aggregation import CohortMean
 from fedlightning.federation.channels.broadcasts import Broadcast, broadcast
 from fedlightning.federation.channels.passage import UPLOAD, exchange_of
@@ -171,7 +171,7 @@ def described(channels: Channels | None) -> str:
     if channels is None:
         return ""
     try:
-        return _shown(to_config(channels))
+        return shown(to_config(channels))
     except NotPlainError:
         return repr(channels)
 
@@ -205,13 +205,3 @@ def _spent_so_far(stored: Mapping[str, Any] | None) -> str:
         f" Weights alone do not tell what they have cost of privacy: then set PrivacyBudget(earlier={most}), which "
         "counts these rounds with the noise of the new run; where that is stronger, set more."
     )
-
-
-def _shown(config: Any) -> str:
-    """Format a plain configuration as a Python expression."""
-    if isinstance(config, Mapping) and "class_path" in config:
-        arguments = ", ".join(f"{name}={_shown(value)}" for name, value in config.get("init_args", {}).items())
-        return f"{config['class_path'].rpartition('.')[2]}({arguments})"
-    if isinstance(config, Mapping):
-        return "{" + ", ".join(f"{name!r}: {_shown(value)}" for name, value in config.items()) + "}"
-    return f"[{', '.join(map(_shown, config))}]" if isinstance(config, list) else repr(config)

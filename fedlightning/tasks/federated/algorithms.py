@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,6 +13,7 @@ from fedlightning.algorithms.base import Algorithm
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError
 from fedlightning.core.schedule import has_schedule
 from fedlightning.core.validation import numbers_of_a_round
+from fedlightning.federation.remedies import argument_names
 from fedlightning.local.clipping import Clip
 from fedlightning.tasks.federated.optimizers import Steps
 
@@ -169,24 +170,19 @@ def _of_its_own(value: Any) -> Any:
 
 def _place(algorithm: Algorithm) -> dict[str, Any]:
     """Return the present values of the options of clients' steps that the algorithm, or its solver, has."""
-    own = {what: name for what, name in _OWN.items() if name in _names(algorithm)}
+    own = {what: name for what, name in _OWN.items() if name in argument_names(algorithm)}
     solver: Any = getattr(algorithm, "solver", None)
-    of_solver = {what: name for what, name in _OF_SOLVER.items() if name in _names(solver) and what not in own}
+    of_solver = {what: name for what, name in _OF_SOLVER.items() if name in argument_names(solver) and what not in own}
     return {what: getattr(algorithm, name) for what, name in own.items()} | {
         what: getattr(solver, name) for what, name in of_solver.items()
     }
 
 
 def _changed(algorithm: Algorithm, changes: Mapping[str, Any]) -> Algorithm:
-    own = {_OWN[what]: value for what, value in changes.items() if _OWN[what] in _names(algorithm)}
-    inner = {_OF_SOLVER[what]: value for what, value in changes.items() if _OWN[what] not in _names(algorithm)}
+    own = {_OWN[what]: value for what, value in changes.items() if _OWN[what] in argument_names(algorithm)}
+    inner = {_OF_SOLVER[what]: value for what, value in changes.items() if _OWN[what] not in argument_names(algorithm)}
     if inner:
         made: Any = algorithm
         own["solver"] = replace(made.solver, **inner)
     made_anew: Any = algorithm
     return replace(made_anew, **own) if own else algorithm
-
-
-def _names(value: Any) -> set[str]:
-    """Return the names of the arguments of a dataclass's object; empty for anything else."""
-    return {each.name for each in fields(value) if each.init} if is_dataclass(value) else set()
