@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from threading import Thread
@@ -19,6 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from fedlightning.cli import plain_refusals
+from fedlightning.cli.complaints import did_you_mean
 from fedlightning.cli.outputs import writing_to
 from fedlightning.compare.arguments import Mode, Report
 from fedlightning.compare.best_round import require_choice
@@ -170,11 +170,10 @@ def _search(
     every = sorted(frozenset[str]().union(*known.values()))
     for name in grid:
         if "." not in name and name not in every:
-            close = get_close_matches(name, every, n=1)
-            hint = f" Did you mean '{close[0]}'?" if close else ""
             listed = "; ".join(f"{algorithm}: {', '.join(sorted(own))}" for algorithm, own in known.items())
             raise InvalidValueError(
-                f"--grid {name}=...: no algorithm here has a hyper-parameter '{name}'.{hint} {listed}."
+                f"--grid {name}=...: no algorithm here has a hyper-parameter '{name}'."
+                f"{did_you_mean(name, every)} {listed}."
             )
     searched: dict[str, dict[Values, Run]] = {}
     for name in plan.algorithms:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 
+from fedlightning.cli.complaints import did_you_mean
 from fedlightning.compare.arguments import Mode, Report
 from fedlightning.compare.grid import Values, label, split_outside_brackets
 from fedlightning.compare.run import ALGORITHM, Run, hyper_parameters
@@ -161,11 +161,9 @@ def _own(algorithm: Algorithm, known: Mapping[str, str]) -> list[str]:
     for value in algorithm.values:
         name, _, given = value.partition("=")
         if _is_short(value) and name not in known:
-            close = get_close_matches(name, known, n=1)
-            hint = f" Did you mean '{close[0]}'?" if close else ""
             raise InvalidValueError(
-                f"--algorithms {algorithm.name}={algorithm.path} {value}: it has no hyper-parameter '{name}'.{hint} "
-                f"Known: {', '.join(sorted(known))}."
+                f"--algorithms {algorithm.name}={algorithm.path} {value}: it has no hyper-parameter '{name}'."
+                f"{did_you_mean(name, known)} Known: {', '.join(sorted(known))}."
             )
         arguments.append(f"--{known.get(name, name)}={given}")
     return arguments
