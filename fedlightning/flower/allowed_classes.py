@@ -142,23 +142,30 @@ class AllowedClasses:
         )
 
 
-def _names(config: Any, place: str) -> Iterator[tuple[str, str, bool]]:
+def _names(config: Any, place: str, owner: Any = None) -> Iterator[tuple[str, str, bool]]:
     """Yield every text of a config with its place, and whether it is a class path.
+
+    Args:
+        config: Plain values, or what a parser has made of them.
+        place: Where the config stands.
+        owner: The class path of the class that the config is the arguments of, if it is any's.
 
     Raises:
         RefusedClassError: If an argument asks for a download.
     """
     if isinstance(config, Mapping):
         for key, value in config.items():
-            if key == "download" and value not in (False, None):
+            if key == "download" and value not in (False, None) and owner not in _CHANNELS:
                 raise RefusedClassError(
                     f"{place}.download={value!r}: a run may not have a node fetch anything. Send what was fetched with "
                     "the parameters, or have a class of the node's own fetch it, and list that class."
                 )
             if key == "class_path":
                 yield (value if isinstance(value, str) else repr(value)), place, True
+            elif key == "init_args":
+                yield from _names(value, place, config.get("class_path"))
             else:
-                yield from _names(value, place if key == "init_args" else f"{place}.{key}")
+                yield from _names(value, f"{place}.{key}")
     elif isinstance(config, list | tuple | set | frozenset):
         for number, value in enumerate(config):
             yield from _names(value, f"{place}[{number}]")
@@ -167,6 +174,10 @@ def _names(config: Any, place: str) -> Iterator[tuple[str, str, bool]]:
         yield from _names(_within(config, place), place)
     elif callable(config) and hasattr(config, "__qualname__"):
         yield _home(config), place, True
+
+
+_CHANNELS = ("fedlightning.channel.Channel", "fedlightning.channel.channel.Channel")
+"""Class paths of the class whose ``download`` says what broadcasts go through, and fetches nothing."""
 
 
 def _within(text: str, place: str) -> Any:

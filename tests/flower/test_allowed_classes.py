@@ -110,6 +110,19 @@ def test_a_run_has_nothing_downloaded():
         with pytest.raises(RefusedClassError, match=r"model.*\.download=True: a run may not have a node fetch"):
             require(task(activation=config), "fedlightning", HOSPITAL)
     require(task(activation={**network, "init_args": {"download": False}}), "fedlightning", HOSPITAL)
+    for arguments in ({"dict_kwargs": {"download": [1]}}, {"download": [1]}):
+        with pytest.raises(RefusedClassError, match=r"\.download=\[1\]: a run may not have a node fetch"):
+            require(task(channel={"class_path": "fedlightning.channel.Channel", **arguments}), "fedlightning", HOSPITAL)
+
+
+def test_broadcasts_may_go_through_a_channel():
+    def through(*transforms):
+        return task(channel={"class_path": "fedlightning.channel.Channel", "init_args": {"download": list(transforms)}})
+
+    require(through(), "fedlightning", HOSPITAL)
+    require(through({"class_path": "fedlightning.channel.TopK"}), "fedlightning", HOSPITAL)
+    with pytest.raises(RefusedClassError, match=r"subprocess\.Popen"):
+        require(through({"class_path": "subprocess.Popen"}), "fedlightning", HOSPITAL)
 
 
 @pytest.mark.parametrize("entry", ["torch", "torch.optim", HOSPITAL, f"{HOSPITAL}.Tumour", "torch.nn.Linear.forward"])

@@ -11,6 +11,7 @@ pytestmark = pytest.mark.flower
 from lightning.fabric import seed_everything
 
 from fedlightning.algorithms import FedAvg
+from fedlightning.channel import Channel, TopK
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.federation.remote.run_config import LocalWork, RunConfig
 from fedlightning.flower.allowed_classes import AllowedClasses, RefusedClassError
@@ -45,6 +46,13 @@ def test_arguments_become_what_they_are_annotated_as():
     task = built(server_optimizer=optimizer, weighting="samples")
     assert task.federation_options.weighting == "samples"
     assert isinstance(task.algorithm, FedAvg)
+
+
+@pytest.mark.parametrize("place", ["client", "download"])
+def test_a_channel_is_built_as_its_run_says(place):
+    top = {"class_path": "fedlightning.channel.TopK", "init_args": {"fraction": 0.5}}
+    task = built(channel={"class_path": "fedlightning.channel.Channel", "init_args": {place: [top]}})
+    assert task.federation_options.channel == Channel(**{place: [TopK(0.5)]})
 
 
 @pytest.mark.parametrize("hidden", ["{class_path: subprocess.Popen, init_args: {args: 'true'}}", "subprocess.Popen"])
