@@ -79,6 +79,9 @@ WRITTEN = (
     "tied weights",
     "frozen layer with a low-rank adapter",
     "convolutions and pooling",
+    "convolution and pooling, viewed as rows",
+    "convolution, normalised in groups by view and view_as",
+    "convolution, written into through a view",
 )
 
 LISTED = (

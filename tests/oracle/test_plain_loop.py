@@ -19,6 +19,7 @@ STEPS = 6
 REFUSED = {
     "checkpoint",
     "checkpoint, reentrant",
+    "convolution, written into through a view",
     "embedding, max_norm",
     "momentum encoder in place",
     "weights clipped by data.clamp_",

@@ -929,6 +929,17 @@ def direct(**options: Any) -> Loss:
     return lambda net, batch: F.cross_entropy(net(batch[0]), batch[1], **options).sum()
 
 
+def _in_groups(x: Tensor) -> Tensor:
+    groups = x.view(len(x), 2, -1)
+    return (groups - groups.mean(-1, keepdim=True)).view_as(x)
+
+
+def _through_view(x: Tensor) -> Tensor:
+    x = 2 * x
+    x.view(len(x), -1)[:, ::2] = 0.5
+    return x
+
+
 def convolution() -> nn.Module:
     return nn.Conv2d(1, 3, 3)
 
@@ -1151,6 +1162,30 @@ add(
         linear(36, 3),
     ),
     ce,
+    (1, 5, 5),
+)
+add(
+    "convolution and pooling, viewed as rows",
+    lambda: nn.ModuleList([nn.Conv2d(1, 4, 3, padding=1), nn.Linear(16, 3)]),
+    lambda n, b: F.cross_entropy(n[1](F.max_pool2d(n[0](b[0]).relu(), 2).view(len(b[0]), -1)), b[1]),
+    (1, 5, 5),
+)
+add(
+    "convolution, normalised in groups by view and view_as",
+    lambda: nn.ModuleList([nn.Conv2d(1, 4, 3), nn.Linear(36, 3)]),
+    lambda n, b: F.cross_entropy(n[1](_in_groups(n[0](b[0])).flatten(1)), b[1]),
+    (1, 5, 5),
+)
+add(
+    "convolution, as_strided",
+    lambda: nn.ModuleList([nn.Conv2d(1, 4, 3), nn.Linear(36, 3)]),
+    lambda n, b: F.cross_entropy(n[1](n[0](b[0]).tanh().as_strided((len(b[0]), 36), (36, 1))), b[1]),
+    (1, 5, 5),
+)
+add(
+    "convolution, written into through a view",
+    lambda: nn.ModuleList([nn.Conv2d(1, 4, 3), nn.Linear(36, 3)]),
+    lambda n, b: F.cross_entropy(n[1](_through_view(n[0](b[0])).flatten(1)), b[1]),
     (1, 5, 5),
 )
 add(

@@ -28,17 +28,21 @@ from torch import Tensor
 from torch._C._functorch import get_unwrapped, is_batchedtensor, is_functorch_wrapped_tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.overrides import TorchFunctionMode
 
 from fedlightning.core.errors import UsageError
 from fedlightning.oracle.layers.attention import self_attention
 from fedlightning.oracle.layers.batched import are_batched, first, for_all
-from fedlightning.oracle.layers.lone_layers import compact, laid_out, max_pool2d
+from fedlightning.oracle.layers.lone_layers import laid_out, max_pool2d
 from fedlightning.oracle.layers.recurrent import lstm
+from fedlightning.oracle.layers.views import NORMS, VIEWS, Views, compact, exact_norm
 
 
-class CohortLayers(TorchFunctionMode):
-    """Computes the functions above for all clients at once, below one ``vmap``, while active."""
+class CohortLayers(Views):
+    """Computes the functions above for all clients at once, below one ``vmap``, while active.
+
+    Raises:
+        UsageError: At the end, if the objective wrote into a view that had to be a copy.
+    """
 
     def __init__(self, fast: bool = True, every_dtype: bool = False) -> None:
         """Choose the rules.
@@ -61,6 +65,10 @@ class CohortLayers(TorchFunctionMode):
             result = rule(*args, **kwargs)
             if result is not None:
                 return result
+        if self._fast and args and func in VIEWS:
+            return self.view(func, *args, **kwargs)
+        if self._fast and args and func in NORMS:
+            return exact_norm(func, *args, **kwargs)
         if func is F.multi_head_attention_forward:
             with self:  # PyTorch takes a mode off while it handles a call
                 result = self_attention(*args, **kwargs) if self._fast else None

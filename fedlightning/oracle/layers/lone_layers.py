@@ -9,15 +9,19 @@ import torch
 from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor, is_legacy_batchedtensor
 from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
+
+from fedlightning.oracle.layers.views import NORMS, VIEWS, Views, compact, exact_norm
 
 
-class LoneLayers(TorchFunctionMode):
+class LoneLayers(Views):
     """Computes one client's layers, while active, in layouts that are fast and draw what they draw in a cohort.
 
     The inputs of conv2d and max_pool2d may be laid out channels last, which suits CPUs. A convolution lays its weight
     out likewise, which takes longer than it saves for weights larger than the image. Random numbers fill a tensor in
     the order of its memory, so tensors are laid out in the order of their dimensions before they are filled.
+
+    Raises:
+        UsageError: At the end, if the objective wrote into a view that had to be a copy.
     """
 
     def __init__(self, channels_last: bool = True) -> None:
@@ -35,6 +39,10 @@ class LoneLayers(TorchFunctionMode):
                 if func is F.max_pool2d:
                     return max_pool2d(*args, **kwargs)
                 args = (laid_out(*args[:2]), *args[1:])
+        elif func in VIEWS and args:
+            return self.view(func, *args, **kwargs)
+        elif func in NORMS and args:
+            return exact_norm(func, *args, **kwargs)
         elif func in _DRAW_LIKE_INPUT:
             if args and isinstance(args[0], Tensor):
                 args = (args[0].contiguous(), *args[1:])
@@ -121,11 +129,6 @@ def _all_channels_last(gradients: Sequence[Tensor | None]) -> tuple[Tensor | Non
         each if each is None or is_legacy_batchedtensor(each) else each.contiguous(memory_format=torch.channels_last)
         for each in gradients
     )
-
-
-def compact(x: Tensor) -> Tensor:
-    """Return a contiguous copy."""
-    return x.clone(memory_format=torch.contiguous_format)
 
 
 def _is_plain_image(x: Any) -> bool:
