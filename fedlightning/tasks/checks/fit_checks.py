@@ -29,6 +29,8 @@ from fedlightning.tasks.checks.private_fit import check_private_fit
 from fedlightning.tasks.checks.repeated_draws import repeated_rounds, say_what_is_drawn_again
 
 if TYPE_CHECKING:
+    from lightning import Trainer
+
     from fedlightning.tasks.base import FederatedLightningModule
 
 
@@ -55,8 +57,10 @@ def check_fit(task: FederatedLightningModule, space: ParameterSpace) -> None:
         _warn_of_unused_step_size(owner, optimizer)
     data: Any = task.trainer.datamodule  # type: ignore[attr-defined]
     channels = task.federation_options.channel
-    if channels is not None and isinstance(data, FederatedDataModule | RemoteClients):
-        require_suitable_cohorts(channels, len(task.algorithm.phases), data)
+    if isinstance(data, FederatedDataModule | RemoteClients):
+        if channels is not None:
+            require_suitable_cohorts(channels, len(task.algorithm.phases), data)
+        _require_validation_within_an_epoch(task.trainer, data)
     if isinstance(data, FederatedDataModule):
         if task.predict_client is not None and task.predict_client >= data.num_clients:
             raise InvalidValueError(
@@ -82,6 +86,18 @@ def check_fit(task: FederatedLightningModule, space: ParameterSpace) -> None:
         raise InvalidTypeError(
             f"{type(task).__name__}.configure_callbacks leaves out EvaluateClients, without which clients' own "
             "models are never validated. Return [*super().configure_callbacks(), ...]."
+        )
+
+
+def _require_validation_within_an_epoch(trainer: Trainer, data: FederatedDataModule | RemoteClients) -> None:
+    """Refuse what Lightning does, in terms of rounds."""
+    interval, epoch = trainer.val_check_interval, data.rounds_per_epoch
+    if isinstance(interval, int) and interval > epoch and trainer.check_val_every_n_epoch is not None:
+        across = settings({"trainer.check_val_every_n_epoch": None})
+        longer = settings({"data.rounds_per_epoch": interval})
+        raise InvalidValueError(
+            f"Trainer(val_check_interval={interval}): an epoch has {epoch} rounds, within which Lightning counts. Set "
+            f"{across} beside it, to validate after every {interval} rounds of the run, or {longer} of the data module."
         )
 
 

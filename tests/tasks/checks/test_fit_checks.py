@@ -36,6 +36,20 @@ def test_a_loader_without_its_trainer_gives_rounds_that_are_not_due(algorithm, d
     assert fit.global_step == (5 if len(algorithm.phases) == 1 else 0)
 
 
+def test_a_validation_that_no_epoch_reaches_is_refused_in_rounds():
+    def fit(**options):
+        trainer(max_steps=12, **options).fit(Line(), regression_data(rounds_per_epoch=5))
+
+    with pytest.raises(
+        ValueError,
+        match=r"^Trainer\(val_check_interval=6\): an epoch has 5 rounds, .*check_val_every_n_epoch=None \(.*\) beside "
+        r"it, to validate after every 6 rounds of the run, or rounds_per_epoch=6 \(.*\) of the data module\.$",
+    ):
+        fit(val_check_interval=6)
+    fit(val_check_interval=5)
+    fit(val_check_interval=6, check_val_every_n_epoch=None)
+
+
 def test_the_callback_that_evaluates_clients_is_found():
     task = Line()
     task.trainer = trainer(callbacks=[EvaluateClients()])
