@@ -10,7 +10,7 @@ from fedlightning.core.lazy import lazily
 if TYPE_CHECKING:
     from fedlightning.channel.privacy.accountants import PLD, RDP, Accountant, Part, Releases
     from fedlightning.channel.privacy.audit import correct_guesses, epsilon_at_least
-    from fedlightning.channel.privacy.calibration import noise_multiplier, releases_within
+    from fedlightning.channel.privacy.calibration import noise_multiplier
     from fedlightning.channel.privacy.coverage import Noise, noises_of
     from fedlightning.channel.privacy.ledger import Ledger
     from fedlightning.channel.privacy.sampling import (
@@ -40,7 +40,6 @@ __all__ = [
     "epsilon_at_least",
     "noise_multiplier",
     "noises_of",
-    "releases_within",
     "sampling_of",
 ]
 
@@ -49,7 +48,7 @@ __getattr__, __dir__ = lazily(
     {
         "accountants": "PLD RDP Accountant Part Releases",
         "audit": "correct_guesses epsilon_at_least",
-        "calibration": "noise_multiplier releases_within",
+        "calibration": "noise_multiplier",
         "coverage": "Noise noises_of",
         "ledger": "Ledger",
         "sampling": "EveryClient FixedSizeSampling PoissonSampling Sampling sampling_of",

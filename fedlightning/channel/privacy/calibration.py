@@ -1,11 +1,10 @@
-"""How much noise a budget takes, and how many rounds it allows."""
+"""How much noise a budget takes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
-from fedlightning.channel.privacy.accountants import Accountant, Releases
+from fedlightning.channel.privacy.accountants import Accountant
 from fedlightning.channel.privacy.sampling import Sampling
 from fedlightning.core.errors import InvalidValueError
 
@@ -48,36 +47,6 @@ def noise_multiplier(
         middle = math.sqrt(low * high)
         low, high = (low, middle) if spent(middle) <= epsilon else (middle, high)
     return _rounded_up(high, digits)
-
-
-def releases_within(
-    accountant: Accountant, sampling: Sampling, once: Releases, epsilon: float, delta: float, at_most: int
-) -> int:
-    """Return how often releases can be made within a budget, at most ``at_most`` times.
-
-    Args:
-        accountant: Bounds what the releases tell.
-        sampling: How their cohorts are chosen.
-        once: The releases of one time, such as those of a round.
-        epsilon: Budget > 0.
-        delta: Budget between 0 and 1.
-        at_most: Where the search ends.
-    """
-
-    def fits(times: int) -> bool:
-        releases = {multiplier: count * times for multiplier, count in once.items()}
-        return accountant.epsilon(sampling, releases, delta) <= epsilon
-
-    return _last(fits, at_most)
-
-
-def _last(holds: Callable[[int], bool], end: int) -> int:
-    """Return the last of the numbers 0 to ``end`` for which a condition holds that holds up to some number."""
-    low, high = 0, end + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low
 
 
 def _rounded_up(value: float, digits: int) -> float:

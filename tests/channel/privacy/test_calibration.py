@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedlightning.channel.privacy import PLD, RDP, EveryClient, PoissonSampling, noise_multiplier, releases_within
+from fedlightning.channel.privacy import PLD, RDP, EveryClient, PoissonSampling, noise_multiplier
 from tests.support.accounts import needs_dp_accounting
 
 pytestmark = needs_dp_accounting
@@ -34,12 +34,3 @@ def test_two_phases_are_twice_the_releases():
 def test_a_budget_that_no_noise_keeps_is_refused():
     with pytest.raises(ValueError, match=r"epsilon=1e-09, delta=1e-300: no noise keeps 5 releases"):
         noise_multiplier(RDP(), EveryClient(10), 5, 1e-9, 1e-300)
-
-
-def test_rounds_within_a_budget():
-    sampling = PoissonSampling(1000, 0.1)
-    rounds = releases_within(RDP(), sampling, {2.0: 1, 3.0: 1}, 2.0, 1e-5, 10_000)
-    assert RDP().epsilon(sampling, {2.0: rounds, 3.0: rounds}, 1e-5) <= 2.0
-    assert RDP().epsilon(sampling, {2.0: rounds + 1, 3.0: rounds + 1}, 1e-5) > 2.0
-    assert releases_within(RDP(), sampling, {2.0: 1}, 2.0, 1e-5, 3) == 3
-    assert releases_within(RDP(), sampling, {0.1: 1}, 2.0, 1e-5, 3) == 0
