@@ -82,34 +82,35 @@ def load(task: CheckpointedTask, checkpoint: Mapping[str, Any], fitting: bool) -
     Raises:
         CheckpointError: If the states are missing, damaged, or belong to another algorithm.
     """
-    name = task.run.source
-    state = checkpoint.get(CHECKPOINT_KEY)
-    if state is not None:
-        require_federation(state, name)
-    mine = class_path(type(task.algorithm))
-    fits = state is not None and state["algorithm"] == mine
-    if not fits and (fitting or (state is not None and task.client_models.exist)):
-        theirs = "no federated algorithm" if state is None else state["algorithm"]
-        remedy = (
-            f"Resume with the same algorithm, or {START_ANEW}."
-            if fitting
-            else "The clients' own models are among them: evaluate with the algorithm it was trained with."
-        )
-        raise CheckpointError(
-            f"{name} was written by {theirs}, this run uses {mine}: their states do not fit. {remedy}"
-        )
-    if fits and state is not None:
+    state, rounds = checkpoint.get(CHECKPOINT_KEY), checkpoint.get("global_step", 0)
+    if state is None:
+        if fitting:
+            raise _of_another(task, "no federated algorithm", fitting)
+        task.run.load(None, {}, rounds=rounds)
+        return
+    require_federation(state, task.run.source)
+    fits = state["algorithm"] == class_path(type(task.algorithm))
+    if fits:
         require_same_personal_order(task, state)
-    if fitting and state is not None:
-        require_same_blocks(task, state)
-    if fits and state is not None:
+        if fitting:
+            require_same_blocks(task, state)
         require_same_buffers(task, state, fitting)
+    elif fitting or task.client_models.exist:
+        raise _of_another(task, state["algorithm"], fitting)
     task.run.load(
-        state if fits else None,
-        {} if state is None else state.get("data", {}),
-        () if state is None else state.get("other_clients", ()),
-        checkpoint.get("global_step", 0),
-        None if state is None else state.get("drawn"),
+        state if fits else None, state.get("data", {}), state.get("other_clients", ()), rounds, state.get("drawn")
+    )
+
+
+def _of_another(task: CheckpointedTask, theirs: str, fitting: bool) -> CheckpointError:
+    remedy = (
+        f"Resume with the same algorithm, or {START_ANEW}."
+        if fitting
+        else "The clients' own models are among them: evaluate with the algorithm it was trained with."
+    )
+    mine = class_path(type(task.algorithm))
+    return CheckpointError(
+        f"{task.run.source} was written by {theirs}, this run uses {mine}: their states do not fit. {remedy}"
     )
 
 
