@@ -1,4 +1,4 @@
-"""Two long descriptions of objects, shortened to what tells them apart."""
+"""Shortens the descriptions of two objects to the arguments in which they differ."""
 
 from __future__ import annotations
 

@@ -120,11 +120,11 @@ class StepsInPlace(Protocol):
 
 
 @runtime_checkable
-class PrefersFewNumbers(Protocol):
-    """Computes operators, and has to pay for another number of clients than before: by a recording, or copied rows."""
+class PrefersFixedSize(Protocol):
+    """Computes operators, and pays for every other number of clients at once, by a recording or by copied rows."""
 
     @property
-    def steps_a_number(self) -> int:
+    def steps_to_pay_off(self) -> int:
         """Return after how many steps it has paid to compute another number of clients than before."""
 
     @property

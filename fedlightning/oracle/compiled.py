@@ -27,11 +27,11 @@ class CompiledEvaluate:
     Functions are compiled once an objective: they outlive chunks and rounds.
 
     Attributes:
-        steps_a_number: Steps after which it has paid to compile them for another number of clients.
-        leaves_out_done: See :class:`~fedlightning.oracle.base.PrefersFewNumbers`.
+        steps_to_pay_off: Steps after which it has paid to compile them for another number of clients.
+        leaves_out_done: See :class:`~fedlightning.oracle.base.PrefersFixedSize`.
     """
 
-    steps_a_number = 32
+    steps_to_pay_off = 32
     leaves_out_done = False
 
     def __init__(self, objective: Objective, gradient: Gradient, explain: Callable[[Exception], Exception]) -> None:

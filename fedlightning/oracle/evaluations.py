@@ -1,4 +1,4 @@
-"""Evaluation of a chunk's clients on a minibatch or on all data, of those alone who need it."""
+"""Evaluates a chunk's clients on a minibatch or on all data, and skips clients that are done."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from fedlightning.oracle.base import Blocks, Evaluate, Evaluation, PrefersFewNumbers
+from fedlightning.oracle.base import Blocks, Evaluate, Evaluation, PrefersFixedSize
 from fedlightning.oracle.minibatch import Minibatch, Rows, few_places
 from fedlightning.oracle.objective import ObjectiveError
 from fedlightning.oracle.randomness import Randomness
@@ -128,4 +128,4 @@ def drawn_by(rows: Rows | None, randomness: Randomness) -> Randomness:
 
 def leaves_out_done(evaluate: Evaluate) -> bool:
     """Return whether it pays to leave out clients that are done early."""
-    return evaluate.leaves_out_done if isinstance(evaluate, PrefersFewNumbers) else True
+    return evaluate.leaves_out_done if isinstance(evaluate, PrefersFixedSize) else True

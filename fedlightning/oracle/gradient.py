@@ -9,7 +9,7 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
-from fedlightning.oracle.base import Blocks, Evaluate, Evaluation, Move, PrefersFewNumbers, StepsInPlace, apart
+from fedlightning.oracle.base import Blocks, Evaluate, Evaluation, Move, PrefersFixedSize, StepsInPlace, apart
 from fedlightning.oracle.compiled import STEPS_TOGETHER, CompiledEvaluate
 from fedlightning.oracle.evaluations import (
     ClientData,
@@ -20,7 +20,7 @@ from fedlightning.oracle.evaluations import (
     places_named,
     some,
 )
-from fedlightning.oracle.minibatch import Minibatch, Rows, of_those, with_fewer_computed
+from fedlightning.oracle.minibatch import Minibatch, Rows, computing_fewer, restricted_to
 from fedlightning.oracle.randomness import EvaluationSeeds
 from fedlightning.oracle.tally import Tally
 
@@ -71,7 +71,7 @@ class GradientOracle:
         self.full_calls = 0
         self.steps_together = STEPS_TOGETHER if isinstance(evaluate, CompiledEvaluate) else 0
         self._in_place = evaluate if isinstance(evaluate, StepsInPlace) else None
-        self._steps_a_number = evaluate.steps_a_number if isinstance(evaluate, PrefersFewNumbers) else 1
+        self._steps_a_number = evaluate.steps_to_pay_off if isinstance(evaluate, PrefersFixedSize) else 1
         self._leaves_out_done = leaves_out_done(evaluate)
         self._averaged = averaged
         self._no_block = buffers.new_empty((len(data), 0))  # made once: it takes as long as a product
@@ -86,11 +86,11 @@ class GradientOracle:
 
     def batches(self) -> Iterator[Minibatch]:
         """Yield K minibatches of every client, from the first one again at every call."""
-        return with_fewer_computed(self._data.minibatches(), self.steps, self._steps_a_number)
+        return computing_fewer(self._data.minibatches(), self.steps, self._steps_a_number)
 
     def for_those(self, going: Tensor, batch: Minibatch) -> Minibatch:
         """Return a minibatch for clients that are not done, ``going [S]``; the others' operators may be zeros."""
-        return of_those(going, batch, self._leaves_out_done)
+        return restricted_to(going, batch, self._leaves_out_done)
 
     def pairs(self) -> Iterator[tuple[Minibatch, Minibatch]]:
         """Yield two minibatches for each local step, for phases with ``draws=2``."""
@@ -139,10 +139,10 @@ class GradientOracle:
         batch = next(batches, None)
         if in_place is None or isinstance(lr, Tensor):
             return batch
-        while batch is not None and not batch.computes_idle:
+        while batch is not None and not batch.includes_finished:
             rows = batch.computed
             with _rows_of(w, rows) as point, in_place.steps_in_place(point, some(own, rows), blocks, lr) as step:
-                while batch is not None and batch.computed is rows and not batch.computes_idle:
+                while batch is not None and batch.computed is rows and not batch.includes_finished:
                     buffers, drawn = some(self.buffers, rows), drawn_by(rows, self._seeds.next())
                     result = step(buffers, batch.computed_data, drawn)
                     if result is None:

@@ -57,13 +57,13 @@ class Minibatch:
         active: ``[S]`` bool, False for a client that has no more minibatches; None if all have.
         computed: The clients whose gradients are computed: all that are active, and perhaps others; None for all. The
             gradients of the rest are zero.
-        computes_idle: Whether others are among them.
+        includes_finished: Whether clients that have no more minibatches are among them.
     """
 
     gather: Gather
     active: Tensor | None = None
     computed: Rows | None = None
-    computes_idle: bool = False
+    includes_finished: bool = False
 
     @classmethod
     def of(cls, data: Any) -> Minibatch:
@@ -85,8 +85,8 @@ class Minibatch:
         return new if self.active is None else torch.where(self.active[:, None], new, old)
 
 
-def of_those(going: Tensor, batch: Minibatch, leaves_out: bool) -> Minibatch:
-    """Return a minibatch for those of its clients that are not done.
+def restricted_to(going: Tensor, batch: Minibatch, leaves_out: bool) -> Minibatch:
+    """Restrict a minibatch to those of its clients that are not done.
 
     Args:
         going: ``[S]`` bool, the clients that are not done.
@@ -126,46 +126,46 @@ def few_places(needed: Sequence[bool], places: Sequence[int]) -> list[int]:
     return chosen
 
 
-def with_fewer_computed(batches: Iterable[Minibatch], steps: Tensor, steps_a_number: int) -> Iterator[Minibatch]:
-    """Yield minibatches that are computed for few clients beside the active ones.
+def computing_fewer(batches: Iterable[Minibatch], steps: Tensor, steps_to_pay_off: int) -> Iterator[Minibatch]:
+    """Yield minibatches that are computed for the active clients, and for few others.
 
     Args:
         batches: The clients' minibatches.
         steps: ``[S]``, how many minibatches each client has.
-        steps_a_number: As for :func:`computed_together`.
+        steps_to_pay_off: As for :func:`computed_together`.
     """
     at_step: list[tuple[Rows | None, bool]] = []
     for k, batch in enumerate(batches):
         if batch.active is None:
             yield batch
             continue
-        at_step = at_step or _computed([int(count) for count in steps.tolist()], steps_a_number, steps.device)
+        at_step = at_step or _computed([int(count) for count in steps.tolist()], steps_to_pay_off, steps.device)
         rows, with_idle = at_step[k]
         yield Minibatch(batch.gather, batch.active, rows, with_idle)
 
 
-def _computed(counts: Sequence[int], steps_a_number: int, device: torch.device) -> list[tuple[Rows | None, bool]]:
+def _computed(counts: Sequence[int], steps_to_pay_off: int, device: torch.device) -> list[tuple[Rows | None, bool]]:
     """Return for each step which clients are computed, None for all, and whether idle ones are among them."""
     longest_first = sorted(range(len(counts)), key=counts.__getitem__, reverse=True)
-    numbers, active = (computed_together(counts, steps) for steps in (steps_a_number, 1))
+    numbers, active = (computed_together(counts, steps) for steps in (steps_to_pay_off, 1))
     rows = {number: Rows.at(sorted(longest_first[:number]), device) for number in set(numbers) if number < len(counts)}
     return [(rows.get(number), number > least) for number, least in zip(numbers, active, strict=True)]
 
 
-def computed_together(counts: Sequence[int], steps_a_number: int) -> list[int]:
+def computed_together(counts: Sequence[int], steps_to_pay_off: int) -> list[int]:
     """Return how many clients are computed at each step: those that are active, and a few more to repeat few numbers.
 
     Args:
         counts: Number of steps of each client.
-        steps_a_number: Steps after which it has paid to compute another number of clients than before. If that is more
-            than one, numbers come from halving the number of clients, and change only while as many steps are left.
+        steps_to_pay_off: Steps after which it has paid to compute another number of clients than before. If more than
+            one, numbers come from halving the number of clients, and change only while as many steps are left.
     """
     ascending, numbers, number = sorted(counts), [], len(counts)
     for k in range(ascending[-1]):
         active = len(counts) - bisect_right(ascending, k)
-        if steps_a_number == 1:
+        if steps_to_pay_off == 1:
             number = active
-        elif ascending[-1] - k >= steps_a_number:
+        elif ascending[-1] - k >= steps_to_pay_off:
             while (number + 1) // 2 >= active and number > 1:
                 number = (number + 1) // 2
         numbers.append(number)

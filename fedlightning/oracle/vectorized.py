@@ -56,7 +56,7 @@ TURNS = 8
 MIN_CALLS_TO_RECORD = 3
 """Recording costs less than two replays save."""
 
-STEPS_A_RECORDING = 32
+STEPS_TO_PAY_OFF_A_RECORDING = 32
 """Steps after which a recording that serves one round has paid, where a client more takes little time."""
 
 LARGE_POINT_BYTES = 200 * 2**10
@@ -210,7 +210,7 @@ class _VectorizedEvaluate:
     """Computes operators in one of the ways, and says in the user's words what is wrong if that fails.
 
     Attributes:
-        steps_a_number: See :class:`~fedlightning.oracle.base.PrefersFewNumbers`.
+        steps_to_pay_off: See :class:`~fedlightning.oracle.base.PrefersFixedSize`.
         leaves_out_done: Likewise.
     """
 
@@ -220,7 +220,7 @@ class _VectorizedEvaluate:
         is_kept = objective.draws is False  # from round to round
         on_cpu, is_large = objective.autocast.on_cpu, objective.point_bytes >= LARGE_POINT_BYTES
         pays = on_cpu and (is_kept or is_large)
-        self.steps_a_number = STEPS_A_RECORDING if isinstance(compute, Recorded) and not pays else 1
+        self.steps_to_pay_off = STEPS_TO_PAY_OFF_A_RECORDING if isinstance(compute, Recorded) and not pays else 1
         self.leaves_out_done = isinstance(compute, Each) or (on_cpu and is_large)
 
     def __call__(
@@ -348,7 +348,7 @@ def is_slow(warning: object) -> bool:
 
 
 def _eager(objective: Objective, backward: Backward | None, noise: ClientNoise) -> Evaluate:
-    """Operations run as they come. Whoever draws is run again with every client's own numbers, and so from then on."""
+    """Run operations as they come; once an objective draws random numbers, with a generator for each client."""
 
     def evaluate(
         w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks = "both", randomness: Randomness | None = None

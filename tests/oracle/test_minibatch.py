@@ -19,9 +19,9 @@ from fedlightning.oracle.minibatch import (
     Minibatch,
     Rows,
     computed_together,
+    computing_fewer,
     few_places,
-    of_those,
-    with_fewer_computed,
+    restricted_to,
 )
 from fedlightning.oracle.objective import ObjectiveError
 from tests.support.finite_sums import Samples, evaluate, finite_sum
@@ -79,14 +79,20 @@ def test_only_the_active_are_computed_where_another_number_costs_nothing(counts)
     assert computed_together(counts, 1) == [sum(count > k for count in counts) for k in range(max(counts))]
 
 
-@pytest.mark.parametrize("steps_a_number", [1, 2])
-def test_the_computed_clients_are_those_with_the_most_steps(steps_a_number):
+@pytest.mark.parametrize("steps_to_pay_off", [1, 2])
+def test_the_computed_clients_are_those_with_the_most_steps(steps_to_pay_off):
     steps = torch.tensor([2.0, 5.0, 1.0, 4.0])
     batches = [Minibatch.of(None) if k == 0 else Minibatch(Minibatch.of(None).gather, steps > k) for k in range(5)]
-    found = [*with_fewer_computed(batches, steps, steps_a_number)]
+    found = [*computing_fewer(batches, steps, steps_to_pay_off)]
     places = {1: [None, [0, 1, 3], [1, 3], [1, 3], [1]], 2: [None, None, [1, 3], [1, 3], [1, 3]]}
-    assert [batch.computed and list(batch.computed.places) for batch in found] == places[steps_a_number]
-    assert [batch.computes_idle for batch in found] == [False, steps_a_number == 2, False, False, steps_a_number == 2]
+    assert [batch.computed and list(batch.computed.places) for batch in found] == places[steps_to_pay_off]
+    assert [batch.includes_finished for batch in found] == [
+        False,
+        steps_to_pay_off == 2,
+        False,
+        False,
+        steps_to_pay_off == 2,
+    ]
     assert found[2].computed is found[3].computed  # by which those that go on are told
 
 
@@ -110,23 +116,23 @@ def test_clients_that_are_done_are_left_out():
     every = Minibatch.of(torch.zeros(8, 1))
 
     def at(batch, *going, leaves_out=True):
-        found = of_those(torch.tensor([place in going for place in range(8)]), batch, leaves_out)
+        found = restricted_to(torch.tensor([place in going for place in range(8)]), batch, leaves_out)
         assert found is batch or found.active.nonzero().flatten().tolist() == list(going)
         return found
 
     assert at(every, *range(8)) is every
     seven, six, five = at(every, *range(7)), at(every, 0, 1, 2, 3, 5, 7), at(every, 1, 2, 3, 5, 7)
-    assert (seven.computed, seven.computes_idle) == (None, True)
-    assert (six.computed.places, six.computes_idle) == ([0, 1, 2, 3, 5, 7], False)
-    assert (five.computed.places, five.computes_idle) == ([0, 1, 2, 3, 5, 7], True)
+    assert (seven.computed, seven.includes_finished) == (None, True)
+    assert (six.computed.places, six.includes_finished) == ([0, 1, 2, 3, 5, 7], False)
+    assert (five.computed.places, five.includes_finished) == ([0, 1, 2, 3, 5, 7], True)
     assert at(every).computed is None  # nobody: there is nothing to compute
     kept = at(every, 0, leaves_out=False)
-    assert (kept.computed, kept.computes_idle) == (None, True)
+    assert (kept.computed, kept.includes_finished) == (None, True)
 
     few = Minibatch(every.gather, torch.arange(8) < 4, Rows.at([0, 1, 2, 3], CPU))
     assert at(few, 0, 1, 2, 3).computed is at(few, 0, 1, leaves_out=False).computed is few.computed
     assert at(few, 1, 3).computed.places == [1, 3]
-    assert of_those(torch.arange(8) > 2, few, True).active.tolist() == [False] * 3 + [True] + [False] * 4
+    assert restricted_to(torch.arange(8) > 2, few, True).active.tolist() == [False] * 3 + [True] + [False] * 4
 
 
 SIZES = [4, 60, 8, 3, 60, 21]
@@ -212,8 +218,8 @@ class InPlace:
 
     leaves_out_done = True
 
-    def __init__(self, steps_a_number=1):
-        self.evaluated, self.stepped, self.steps_a_number = [], [], steps_a_number
+    def __init__(self, steps_to_pay_off=1):
+        self.evaluated, self.stepped, self.steps_to_pay_off = [], [], steps_to_pay_off
 
     def __call__(self, w, *arguments):
         self.evaluated.append(len(w))

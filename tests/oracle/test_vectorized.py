@@ -12,7 +12,7 @@ from torch.nn.utils import parameters_to_vector
 
 from fedlightning.algorithms import FedAvg
 from fedlightning.oracle import Autocast, Sequential, Vectorized
-from fedlightning.oracle.base import PrefersFewNumbers
+from fedlightning.oracle.base import PrefersFixedSize
 from tests.support.cohorts import NETS, assert_equal_evaluations, conv, setting
 from tests.support.federations import loop_for, quadratic, rounds_of, run
 from tests.support.objectives_in_python import trained
@@ -155,9 +155,9 @@ def test_numbers_of_clients_are_few_where_each_is_recorded_anew(draws, device, n
     objective, *_ = setting(network, (6,), dtype=torch.float32)
     objective.draws, objective.autocast = draws, Autocast(device)
     evaluate = Vectorized(**options).evaluator(objective, 100)
-    steps_a_number = evaluate.steps_a_number if isinstance(evaluate, PrefersFewNumbers) else 1
-    assert (steps_a_number == 32) == dear
-    assert steps_a_number in (1, 32)
+    steps_to_pay_off = evaluate.steps_to_pay_off if isinstance(evaluate, PrefersFixedSize) else 1
+    assert (steps_to_pay_off == 32) == dear
+    assert steps_to_pay_off in (1, 32)
 
 
 @pytest.mark.parametrize(

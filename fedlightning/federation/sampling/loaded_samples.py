@@ -54,7 +54,7 @@ class LoadedSamples(Iterator[Any]):
         self._open: deque[SampleRequest] = deque()
         loader = DataLoader(
             _Seeded(dataset),
-            batch_sampler=_handed_out(requests, self._open),
+            batch_sampler=_noting(requests, self._open),
             num_workers=num_workers,
             persistent_workers=False,
         )
@@ -92,7 +92,7 @@ class _Seeded(Dataset[Any]):
             return several(request.positions) if several else [self._dataset[place] for place in request.positions]
 
 
-def _handed_out(requests: Iterable[SampleRequest], handed_out: deque[SampleRequest]) -> Iterator[Any]:
+def _noting(requests: Iterable[SampleRequest], handed_out: deque[SampleRequest]) -> Iterator[Any]:
     """Give the loader each request, and note which it was given.
 
     Not a method: the loader must not refer back to the object that holds it, or worker processes would live on until
