@@ -26,7 +26,7 @@ from fedlightning.compare.goal import Goal, mode_of
 from fedlightning.compare.grid import Values, best_points, grid_points, grid_table, label, parse_grid
 from fedlightning.compare.loggers import open_groups, where
 from fedlightning.compare.plan import Plan, algorithm_arguments, file_name, parse_algorithms
-from fedlightning.compare.results import VIRTUAL, caption, collect, markdown_table, require_axes, write_csv
+from fedlightning.compare.results import VIRTUAL, Curve, caption, collect, markdown_table, require_axes, write_csv
 from fedlightning.compare.run import Prepared, Run, execute, hyper_parameters, prepare
 from fedlightning.core.errors import InvalidValueError, UsageError
 from fedlightning.core.interrupts import deferred_interrupts, interrupts_held
@@ -135,24 +135,32 @@ def compare(
         figure = comparison_figure(histories, (metric, *also), axes, target, log_scale, caption=unsaid)
         figure.savefig(folder / "figure.png", dpi=150)
         console.print(table, markup=False, soft_wrap=True)
-        for name in also:
-            if any(curve.histories for curve in curves) and not any(curve.reported(name, goal) for curve in curves):
-                logged = sorted({column for curve in curves for history in curve.histories for column in history[-1]})
-                console.print(f"No run logged {name}. Logged: {', '.join(logged)}.", markup=False, soft_wrap=True)
-        for curve in curves:
-            uploads = [history[-1]["upload"] for history in curve.histories]
-            if budget_upload is not None and uploads and min(uploads) < budget_upload:
-                console.print(
-                    f"{curve.name} ended at an upload of {min(uploads):.3g}, below the budget of {budget_upload:.3g}: "
-                    "raise trainer.max_steps.",
-                    markup=False,
-                    soft_wrap=True,
-                )
+        for line in (*_never_logged(also, curves, goal), *_below_budget(curves, budget_upload)):
+            console.print(line, markup=False, soft_wrap=True)
         for run in runs:
             console.print(*_warnings_of(run), sep="", end="", markup=False, highlight=False, soft_wrap=True)
         lines = [f"\nFigure: {folder / 'figure.png'}", *where(loggers, folder)]
         console.print("\n".join(lines), markup=False, soft_wrap=True)
     return folder
+
+
+def _never_logged(also: Sequence[str], curves: Sequence[Curve], goal: Goal) -> Iterator[str]:
+    """Yield a line for every further metric that no run has logged."""
+    logged = sorted({column for curve in curves for history in curve.histories for column in history[-1]})
+    for name in also:
+        if logged and not any(curve.reported(name, goal) for curve in curves):
+            yield f"No run logged {name}. Logged: {', '.join(logged)}."
+
+
+def _below_budget(curves: Sequence[Curve], budget: float | None) -> Iterator[str]:
+    """Yield a line for every algorithm that ended before it had spent its budget of upload."""
+    for curve in curves:
+        uploads = [history[-1]["upload"] for history in curve.histories]
+        if budget is not None and uploads and min(uploads) < budget:
+            yield (
+                f"{curve.name} ended at an upload of {min(uploads):.3g}, below the budget of {budget:.3g}: raise "
+                "trainer.max_steps."
+            )
 
 
 def _search(
