@@ -131,7 +131,7 @@ def numpy_operators(task):
 
 def cohorts_of(batches):
     """Ids of every round's cohort; of every phase's cohort for algorithms with several."""
-    rounds = [[[member.id for member in cohort.members] for cohort in batch.cohorts] for batch in batches]
+    rounds = [[cohort.client_ids for cohort in batch.cohorts] for batch in batches]
     return [phases[0] if len(phases) == 1 else phases for phases in rounds]
 
 

@@ -33,10 +33,9 @@ class OverTheWire:
                 for cohort in batch.cohorts
             )
             transport.receive(RoundBatch(batch.index, cohorts, batch.samples))
-        self.first = [member.id for member in batch.cohorts[0].members]
+        self.first = batch.cohorts[0].client_ids
         return [
-            Invitation([member.id for member in cohort.members], cohort.answering, cohort.contacted, cohort.seed)
-            for cohort in batch.cohorts
+            Invitation(cohort.client_ids, cohort.answering, cohort.contacted, cohort.seed) for cohort in batch.cohorts
         ]
 
     def join(self, precision):

@@ -106,7 +106,7 @@ class FirstClients:
             data = map_tensors(lambda leaf: leaf[places], next(chunk.minibatches()).data)
             return Arguments(*group.table.start(request.point, request.buffers, num_clients), data, in_place)
 
-        with group.errors_named([member.id for member in self.cohort.members]), undone(group.table.task):
+        with group.errors_named(self.cohort.client_ids), undone(group.table.task):
             return auto.choose(
                 group.objective,
                 self.cohort.calls,

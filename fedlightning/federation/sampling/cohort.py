@@ -78,6 +78,11 @@ class Cohort:
     def __len__(self) -> int:
         return len(self.members)
 
+    @property
+    def client_ids(self) -> list[int]:
+        """Return who takes part in this process, in the order of ``members``."""
+        return [member.id for member in self.members]
+
     def place(self, device: torch.device, dtype: torch.dtype) -> Cohort:
         """Return the cohort with its samples on ``device``, real numbers in ``dtype``."""
         source = self.source.place(device, dtype)

@@ -68,7 +68,7 @@ class InProcess:
         self._batch = batch
         return [
             Invitation(
-                [member.id for member in each.members],
+                each.client_ids,
                 each.answering,
                 each.contacted,
                 each.seed,

@@ -92,7 +92,7 @@ def test_data_of_a_client_are_recognised(in_memory, tmp_path):
 def test_a_client_tries_the_objective_out():
     shard = Shard(regression_data(), phases("minibatches"), {2: 2, 3: 3})
     cohort = shard.trial(2, CPU, torch.float64)
-    assert [member.id for member in cohort.members] == [2]
+    assert cohort.client_ids == [2]
     assert next(cohort.preview(1).minibatches()).data[0].dtype == torch.float64
 
 

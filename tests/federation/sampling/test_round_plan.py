@@ -115,10 +115,8 @@ def test_processes_get_equal_shares_or_the_clients_they_own():
 
 def test_processes_share_a_cohort():
     data = federation(participation=Uniform(3))
-    whole = [[d.id for d in b.cohorts[0].members] for b in RoundLoader(data)]
-    parts = [
-        [[d.id for d in b.cohorts[0].members] for b in RoundLoader(data, rank=rank, world_size=2)] for rank in (0, 1)
-    ]
+    whole = [b.cohorts[0].client_ids for b in RoundLoader(data)]
+    parts = [[b.cohorts[0].client_ids for b in RoundLoader(data, rank=rank, world_size=2)] for rank in (0, 1)]
     for all_ids, first, second in zip(whole, *parts, strict=True):
         assert sorted(first + second) == sorted(all_ids)
     few = (Uniform(1), FirstResponders(size=3, at_least=1))
