@@ -204,6 +204,14 @@ class Aggregation(ABC):
         """Return the smallest number of clients whose updates the rule can aggregate, at least 1."""
         return 1
 
+    @property
+    def is_mean(self) -> bool:
+        """Return whether it returns the mean of all rows, up to rounding; counts are averaged then, as without it.
+
+        Of counts beside any other rule the median is taken.
+        """
+        return False
+
     @abstractmethod
     def aggregate(self, rows: Rows) -> Tensor:
         """Return the aggregate ``[n]`` of one field.

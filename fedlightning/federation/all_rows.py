@@ -14,7 +14,7 @@ from fedlightning.channel.robust.mean import Mean
 from fedlightning.channel.robust.rows import ClientRows
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.seeding import derive_seed
-from fedlightning.federation.aggregation import BUFFERS
+from fedlightning.federation.aggregation import BUFFERS, WeightedMean
 from fedlightning.federation.processes import OneProcess, Processes
 
 
@@ -36,6 +36,7 @@ class AllRows:
         """
         self._whole = whole
         self._channel = channel
+        self._rule = Mean() if channel.aggregate is None else channel.aggregate
         self._exchange = exchange
         self._purpose = purpose
         self._processes: Processes = OneProcess()
@@ -67,7 +68,8 @@ class AllRows:
 
         Args:
             client_ids: The clients of this process that count, in the order in which they were added.
-            counts: Names of fields that count something: of these the lower median is taken.
+            counts: Names of fields that count something: of these the lower median is taken, or the mean if the rule is
+                one.
 
         Raises:
             InvalidValueError: If clients sent different shapes, or too few for the rule.
@@ -77,19 +79,25 @@ class AllRows:
             flat = [part.reshape(len(part), prod(shape)) for part in parts]
             whole = self._whole if name == BUFFERS else None
             if name in counts or (whole is not None and bool(whole.all())):
-                mean = self._median(flat, client_ids)
+                mean = self._count(flat, client_ids)
             elif whole is None or not bool(whole.any()):
                 mean = self._aggregate(flat, place, client_ids)
             else:
                 whole = whole.to(flat[0].device)
                 mean = flat[0].new_empty(len(whole))
-                mean[whole] = self._median([part[:, whole] for part in flat], client_ids)
+                mean[whole] = self._count([part[:, whole] for part in flat], client_ids)
                 mean[~whole] = self._aggregate([part[:, ~whole] for part in flat], place, client_ids)
             self._means[name] = mean.view(shape)
         self._parts = {}
 
-    def _median(self, rows: list[Tensor], client_ids: Sequence[int]) -> Tensor:
-        """Return the lower median of the rows of one field, element by element."""
+    def _count(self, rows: list[Tensor], client_ids: Sequence[int]) -> Tensor:
+        """Return the mean of the rows of a count if the rule is one, otherwise their lower median by elements."""
+        if self._rule.is_mean:
+            mean = WeightedMean()
+            for part in rows:
+                mean.add({BUFFERS: part}, torch.ones(len(part)))
+            mean.gather(self._processes, rows[0].device)
+            return mean.mean(BUFFERS)
         blocks = ClientRows(rows, client_ids, self._processes).blocks()
         return torch.cat([block.median(dim=0).values for block in blocks])
 
@@ -98,8 +106,7 @@ class AllRows:
         if self._channel.adversary is not None:
             purpose = derive_seed(self._purpose, place)
             rows = self._channel.adversary.act(rows, client_ids, self._exchange, purpose, self._processes)
-        rule = Mean() if self._channel.aggregate is None else self._channel.aggregate
-        return rule.aggregate(ClientRows(rows, client_ids, self._processes))
+        return self._rule.aggregate(ClientRows(rows, client_ids, self._processes))
 
     def __contains__(self, name: str) -> bool:
         return name in self._parts or name in self._means

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedlightning.channel import Channel, GeometricMedian, Median, SignFlip
+from fedlightning.channel import Channel, FixedPoint, GeometricMedian, Mean, Median, SignFlip
 from fedlightning.federation.all_rows import AllRows
 from tests.support.exchanges import exchange
 from tests.support.peers import played
@@ -41,6 +41,21 @@ def test_without_a_rule_it_is_the_mean():
     torch.testing.assert_close(rows.mean("z"), FIELDS["z"].mean(dim=0))
 
 
+@pytest.mark.parametrize("rule", [None, Mean(), FixedPoint(52, 100.0, 5)], ids=["none", "mean", "masked sum"])
+@pytest.mark.parametrize("count", [1, 2, 6])  # of six processes, one has no client
+def test_counts_have_their_mean_where_the_rule_is_one(rule, count):
+    channel = Channel(aggregate=rule, adversary=None if rule else SignFlip(clients=[19]))
+
+    def run(processes):
+        mine = list(range(processes.rank, 5, count))
+        rows = put_together(channel, [mine] if mine else [], processes)
+        return rows.mean("z"), float(rows.mean("steps"))
+
+    for z, steps in played(count, run):
+        torch.testing.assert_close(z, FIELDS["z"].mean(dim=0))
+        assert steps == pytest.approx(4.2)
+
+
 def test_clients_of_weight_zero_are_left_out():
     rows = AllRows(Channel(aggregate=Median()), exchange(), 7)
     values = {"z": torch.tensor([[torch.nan], [1.0], [2.0], [4.0]])}
@@ -54,7 +69,7 @@ def test_adversaries_act_on_fields_and_not_on_counts():
     rows = put_together(Channel(adversary=SignFlip(clients=[8, 2])), [[0, 1], [2, 3, 4]])
     signs = torch.tensor([1.0, 1, -1, 1, -1], dtype=torch.float64)
     torch.testing.assert_close(rows.mean("z"), (signs[:, None, None] * FIELDS["z"]).mean(dim=0))
-    assert rows.mean("steps") == 4
+    assert float(rows.mean("steps")) == pytest.approx(4.2)
 
 
 @pytest.mark.parametrize("count", [2, 4, 6])  # of six processes, one has no client

@@ -26,7 +26,11 @@ class FixedPoint(Aggregation):
     M = floor((2^(bits - 1) - 1) / clients). No sum of so many clients leaves the range, so none wraps around unseen;
     the mean is off by half a step at most. An entry larger than ``largest`` is refused.
 
-    On the wire: ``bits`` for every entry, also where clients compress before, because a mask covers zeros as well.
+    Counts, such as numbers of local steps, and squared norms have ranges of their own: they are added up beside, each
+    as it is, and the server receives their mean.
+
+    On the wire: ``bits`` for every entry, also where clients compress before, because a mask covers zeros as well;
+    counts in full.
 
     Args:
         bits: Bits of the sum, 2 to 53.
@@ -47,6 +51,11 @@ class FixedPoint(Aggregation):
                 f"FixedPoint(bits={self.bits}, clients={self.clients}): expected bits >= "
                 f"{self.clients.bit_length() + 1}, so that each of the clients can add 1 to the sum."
             )
+
+    @property
+    def is_mean(self) -> bool:
+        """Return True: nothing but the grid tells it from a mean."""
+        return True
 
     @property
     def top(self) -> int:

@@ -14,6 +14,11 @@ from fedlightning.channel.base import Aggregation, Rows
 class Mean(Aggregation):
     """Averages the updates: what happens without a rule, to compare other rules with under attack."""
 
+    @property
+    def is_mean(self) -> bool:
+        """Return True."""
+        return True
+
     def aggregate(self, rows: Rows) -> Tensor:
         """Return the mean of the rows."""
         return rows.combine(torch.full((rows.count,), 1 / rows.count, dtype=torch.float64))

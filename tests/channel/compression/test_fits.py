@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
 
 import pytest
@@ -15,6 +16,8 @@ from fedlightning.local import LocalSteps
 from fedlightning.oracle import Sequential, Vectorized
 from tests.support.cases import CASES
 from tests.support.federations import CLIENTS, loop_for, quadratic, rounds_of, run
+from tests.support.paths import ROOT
+from tests.support.situations import batches_of
 from tests.support.small import Line, regression_data, trainer
 
 DIM = 8
@@ -27,6 +30,9 @@ TO_THE_SADDLE = {
     "FedADMMGong": ({"rho": 3.3, "lr_server": 1.0, "solver": LocalSteps(lr=0.1)}, 70),
 }
 """Hyper-parameters under which methods get within 1e-9 of its saddle, and the rounds that it takes."""
+
+COUNTING = re.findall(r"^\| `(\w+)` \| .*: count", (ROOT / "docs" / "channel.md").read_text(), re.MULTILINE)
+"""Classes of algorithms that send a count, of which the page on channels has them all."""
 
 
 def distance(name, channel, times=2, size=None):
@@ -114,6 +120,32 @@ def test_masked_sums_take_their_bits_and_stay_within_their_error():
     off = (run(loop, batches) - plain).abs().max()
     assert 0 < off <= masked.step / 2
     assert loop.server.traffic.upload_bits == CLIENTS * DIM * 16
+
+
+def after_unequal_steps(algorithm, channel):
+    """The server's state after three rounds in which clients take 3, 3, 4 and 3 steps."""
+    torch.manual_seed(0)
+    task = Line(algorithm, dropout=0.0).double()
+    loop = loop_for(task, Sequential(), channels=channel)
+    run(loop, batches_of(regression_data(local_steps=None, local_epochs=1), task, 3))
+    return {each.name: getattr(loop.state, each.name) for each in fields(loop.state)}
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.make.__name__ in COUNTING])
+def test_counts_of_masked_sums_are_averaged(name):
+    algorithm = CASES[name].algorithm()
+    masked = after_unequal_steps(algorithm, Channel(aggregate=FixedPoint(52, largest=100.0, clients=4)))
+    torch.testing.assert_close(masked, after_unequal_steps(algorithm, None), rtol=1e-10, atol=1e-10)
+
+
+def test_squared_norms_of_masked_sums_are_averaged():
+    """Where clients differ, so that the server extrapolates by them."""
+    algorithm = CASES["FedExP"].algorithm()
+    masked, plain = (
+        run(loop_for(quadratic(algorithm, heterogeneity=2.0), channels=channel), rounds_of(algorithm, 6))
+        for channel in (Channel(aggregate=FixedPoint(52, largest=1000.0, clients=CLIENTS)), None)
+    )
+    torch.testing.assert_close(masked, plain, rtol=1e-9, atol=1e-9)
 
 
 def test_an_update_too_large_for_a_masked_sum_stops_the_run():
