@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from fedlightning.channel.base import Aggregation, Release, Transform
 from fedlightning.channel.chain import Chain
+from fedlightning.channel.losses import require_kept_in_memory
 from fedlightning.channel.robust.attacks.base import Attack
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError
 from fedlightning.core.validation import require_instance
@@ -63,6 +64,7 @@ class Channel(Channels):
             for each in given:
                 require_instance(f"Channel({name}", each, kind, example)
             object.__setattr__(self, name, tuple(given))
+        require_kept_in_memory(self.client)
         for each in self.download:
             if each.adds_noise or each.public():
                 raise InvalidValueError(
