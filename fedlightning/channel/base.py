@@ -47,6 +47,7 @@ class Exchange:
         bound: Largest norm that the transforms before this one leave to a client's update, over all fields; None if
             nothing bounds it.
         spent: Sum of :attr:`Transform.spent` over the transforms before this one.
+        aggregate: Puts the cohort's updates together; None for the mean.
     """
 
     round: int
@@ -60,6 +61,7 @@ class Exchange:
     expected: float | None = None
     bound: float | None = None
     spent: float = 0.0
+    aggregate: Aggregation | None = None
 
     @property
     def divisor(self) -> float:
@@ -206,9 +208,10 @@ class Aggregation(ABC):
 
     @property
     def is_mean(self) -> bool:
-        """Return whether it returns the mean of all rows, up to rounding; counts are averaged then, as without it.
+        """Return whether it returns the mean of all rows, up to rounding, so that nothing else changes.
 
-        Of counts beside any other rule the median is taken.
+        Counts are averaged then, of which beside other rules the median is taken; clients may be weighted, and noise
+        that is made for a mean hides them.
         """
         return False
 
@@ -222,6 +225,15 @@ class Aggregation(ABC):
         Raises:
             ValueError: If there are too few rows for the rule.
         """
+
+    def lacks_room(self, bound: float, noise: float) -> str | None:
+        """Say why a mean of clients' updates, each with a share of noise, would not be what it says; None if it is.
+
+        Args:
+            bound: Largest norm of one client's update.
+            noise: Standard deviation of a client's noise in every entry.
+        """
+        return None
 
     def wire_bits(self, length: int) -> float | None:
         """Return the bits of one client's field of ``length`` entries; None for those that the transforms counted.

@@ -109,9 +109,19 @@ class Channel(Channels):
         return bool(self.server) or any(transform.adds_noise for transform in self.client)
 
     @property
+    def averages(self) -> bool:
+        """Return whether the server receives the mean of what clients send, or of what adversaries send for them."""
+        return self.aggregate is None or self.aggregate.is_mean
+
+    @property
+    def acts_on_cohort(self) -> bool:
+        """Return whether it acts on what a cohort sends together, so that fields of single clients would pass it by."""
+        return self.needs_rows or self.adds_noise
+
+    @property
     def counts_clients_alike(self) -> bool:
         """Return whether it presupposes that all clients weigh the same."""
-        return self.aggregate is not None or self.adds_noise or self.adversary is not None
+        return not self.averages or self.adds_noise or self.adversary is not None
 
 
 @dataclass(frozen=True)

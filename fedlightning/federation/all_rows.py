@@ -21,11 +21,15 @@ from fedlightning.federation.processes import OneProcess, Processes
 class AllRows:
     """Keeps the updates of all clients that count, and puts them together as a channel says.
 
-    It stands in for a weighted mean; all clients weigh the same. Updates stay in the chunks and in the processes in
-    which they arrived.
+    It stands in for a weighted mean; all clients weigh the same, but for rules that are means. There a client
+    multiplies its update by its share of the heaviest client's weight, which enlarges none.
+
+    Updates stay in the chunks and in the processes in which they arrived.
     """
 
-    def __init__(self, channel: Channel, exchange: Exchange, purpose: int, whole: Tensor | None = None) -> None:
+    def __init__(
+        self, channel: Channel, exchange: Exchange, purpose: int, whole: Tensor | None = None, heaviest: float = 1.0
+    ) -> None:
         """Start without clients.
 
         Args:
@@ -33,7 +37,9 @@ class AllRows:
             exchange: The exchange.
             purpose: For the draws of the attack.
             whole: Which averaged buffers are whole numbers, ``[b]``, and count something; None if none is.
+            heaviest: Largest weight of a client of the federation.
         """
+        self._heaviest = heaviest
         self._whole = whole
         self._channel = channel
         self._rule = Mean() if channel.aggregate is None else channel.aggregate
@@ -42,6 +48,7 @@ class AllRows:
         self._processes: Processes = OneProcess()
         self._parts: dict[str, list[Tensor]] = {}
         self._means: dict[str, Tensor] = {}
+        self._weights: list[Tensor] = []
         self._weight = 0.0
 
     def add(self, values: Mapping[str, Tensor], weights: Tensor) -> None:
@@ -49,7 +56,8 @@ class AllRows:
         counted = weights != 0
         for name, value in values.items():
             self._parts.setdefault(name, []).append(value if bool(counted.all()) else value[counted])
-        self._weight += float(counted.sum())
+        self._weights.append(weights[counted])
+        self._weight += float(weights.sum())
 
     def gather(self, processes: Processes, device: torch.device) -> None:
         """Take note of the processes that hold rows; every process must call this."""
@@ -61,6 +69,7 @@ class AllRows:
         known = next((fields for fields, _ in everywhere if fields), [])
         if not mine:
             self._parts = {name: [torch.empty(0, *shape, dtype=dtype, device=device)] for name, shape, dtype in known}
+            self._weights = [torch.empty(0, device=device)]
         self._weight = sum(weight for _, weight in everywhere)
 
     def finish(self, client_ids: Sequence[int], counts: Collection[str]) -> None:
@@ -94,8 +103,8 @@ class AllRows:
         """Return the mean of the rows of a count if the rule is one, otherwise their lower median by elements."""
         if self._rule.is_mean:
             mean = WeightedMean()
-            for part in rows:
-                mean.add({BUFFERS: part}, torch.ones(len(part)))
+            for part, weights in zip(rows, self._weights, strict=True):
+                mean.add({BUFFERS: part}, weights)
             mean.gather(self._processes, rows[0].device)
             return mean.mean(BUFFERS)
         blocks = ClientRows(rows, client_ids, self._processes).blocks()
@@ -106,7 +115,12 @@ class AllRows:
         if self._channel.adversary is not None:
             purpose = derive_seed(self._purpose, place)
             rows = self._channel.adversary.act(rows, client_ids, self._exchange, purpose, self._processes)
-        return self._rule.aggregate(ClientRows(rows, client_ids, self._processes))
+        if self._heaviest == 1.0:
+            return self._rule.aggregate(ClientRows(rows, client_ids, self._processes))
+        pairs = zip(rows, self._weights, strict=True)
+        scaled = [part * (weights.to(part) / self._heaviest)[:, None] for part, weights in pairs]
+        found = ClientRows(scaled, client_ids, self._processes)
+        return self._rule.aggregate(found) * (found.count * self._heaviest / self._weight)
 
     def __contains__(self, name: str) -> bool:
         return name in self._parts or name in self._means
@@ -116,7 +130,7 @@ class AllRows:
 
     @property
     def weight(self) -> float:
-        """The number of clients added so far."""
+        """The total weight added so far."""
         return self._weight
 
     def mean(self, name: str) -> Tensor:
@@ -124,7 +138,7 @@ class AllRows:
         return self._means[name]
 
     def sum(self, name: str) -> Tensor:
-        """Return the aggregate times the number of clients."""
+        """Return the aggregate times the total weight."""
         return self._means[name] * self._weight
 
 

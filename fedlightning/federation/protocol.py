@@ -334,6 +334,10 @@ class Roster:
             return torch.ones(len(client_ids))
         return self.samples[list(client_ids)]
 
+    def largest_weight(self, by_samples: bool) -> float:
+        """Return the largest weight of a client."""
+        return float(self.samples.max()) if by_samples else 1.0
+
     def total_weight(self, by_samples: bool) -> float:
         """Return the sum of the weights of all N clients."""
         return float(self.samples.sum()) if by_samples else float(self.num_clients)

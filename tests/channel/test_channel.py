@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from fedlightning.channel import AdaptiveClip, ByField, Channel, Clip, DistributedGaussianNoise, PerPhase, SignFlip
+from fedlightning.channel import (
+    AdaptiveClip,
+    ByField,
+    Channel,
+    Clip,
+    DistributedGaussianNoise,
+    FixedPoint,
+    PerPhase,
+    SignFlip,
+)
 from fedlightning.channel.chain import Chain
 from fedlightning.core.serialisation import from_config, to_config
 from tests.support.transforms import Halved, Jitter, Middle, Shift
@@ -30,7 +39,12 @@ def test_what_a_channel_presupposes():
     assert not Channel(client=[Clip(1.0)]).counts_clients_alike
     assert all(each.counts_clients_alike for each in (Channel(aggregate=Middle()), Channel(server=[Shift()])))
     robust, attacked = Channel(aggregate=Middle()), Channel(adversary=SignFlip(share=0.5))
-    assert [each.needs_rows for each in (robust, attacked, Channel())] == [True, True, False]
+    masked, shared = Channel(aggregate=FixedPoint(32, 1.0, 4)), Channel(client=[DistributedGaussianNoise(1.0)])
+    kinds = (robust, attacked, masked, shared, Channel())
+    assert [each.needs_rows for each in kinds] == [True, True, True, False, False]
+    assert [each.averages for each in kinds] == [False, True, True, True, True]
+    assert [each.acts_on_cohort for each in kinds] == [True, True, True, True, False]
+    assert [each.counts_clients_alike for each in kinds] == [True, True, False, True, False]
 
 
 def test_whether_clients_are_remembered():

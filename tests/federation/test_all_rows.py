@@ -56,6 +56,27 @@ def test_counts_have_their_mean_where_the_rule_is_one(rule, count):
         assert steps == pytest.approx(4.2)
 
 
+@pytest.mark.parametrize("rule", [Mean(), FixedPoint(52, 10.0, 5)], ids=["mean", "masked sum"])
+@pytest.mark.parametrize("count", [1, 2, 6])
+def test_weights_count_where_the_rule_is_a_mean(rule, count):
+    samples = torch.tensor([4.0, 1, 2, 3, 6], dtype=torch.float64)
+
+    def run(processes):
+        rows = AllRows(Channel(aggregate=rule), exchange(), 7, heaviest=8.0)
+        mine = list(range(processes.rank, 5, count))
+        if mine:
+            rows.add({name: value[mine] for name, value in FIELDS.items()}, samples[mine])
+        rows.gather(processes, CPU)
+        rows.finish([IDS[place] for place in mine], ["steps"])
+        return rows
+
+    for rows in played(count, run):
+        assert rows.weight == 16
+        torch.testing.assert_close(rows.mean("z"), torch.tensordot(samples / 16, FIELDS["z"], dims=1))
+        torch.testing.assert_close(rows.sum("z"), torch.tensordot(samples, FIELDS["z"], dims=1))
+        assert float(rows.mean("steps")) == pytest.approx(float(samples @ FIELDS["steps"].double()) / 16)
+
+
 def test_clients_of_weight_zero_are_left_out():
     rows = AllRows(Channel(aggregate=Median()), exchange(), 7)
     values = {"z": torch.tensor([[torch.nan], [1.0], [2.0], [4.0]])}

@@ -27,6 +27,8 @@ def test_weights_come_from_the_roster():
     assert ROSTER.num_clients == 3
     assert ROSTER.weights([2, 0], by_samples=True).tolist() == [2, 3]
     assert ROSTER.weights([2, 0], by_samples=False).tolist() == [1.0, 1.0]
+    assert ROSTER.largest_weight(by_samples=True) == 5
+    assert ROSTER.largest_weight(by_samples=False) == 1.0
     assert ROSTER.total_weight(by_samples=True) == 3 + 5 + 2
     assert ROSTER.total_weight(by_samples=False) == 3.0
 

@@ -17,6 +17,8 @@ from fedlightning.channel.base import Aggregation, Rows
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.validation import require
 
+_REACH, _STEPS = 8, 2  # standard deviations of noise within the range, and steps of the grid in one
+
 
 @dataclass(frozen=True)
 class FixedPoint(Aggregation):
@@ -28,6 +30,12 @@ class FixedPoint(Aggregation):
 
     Counts, such as numbers of local steps, and squared norms have ranges of their own: they are added up beside, each
     as it is, and the server receives their mean.
+
+    Weighted by samples, a client multiplies its update by its number of samples over the largest number that a client
+    has, and the server divides the sum, and with it the error, by the sum of these shares.
+
+    Noise of clients is rounded with their updates. If its standard deviation is two steps or more, a sum of rounded
+    numbers tells nothing that a sum without rounding does not, up to 1e-17; less is refused.
 
     On the wire: ``bits`` for every entry, also where clients compress before, because a mask covers zeros as well;
     counts in full.
@@ -66,6 +74,27 @@ class FixedPoint(Aggregation):
     def step(self) -> float:
         """Distance between neighbours of the grid, twice the largest error of the mean."""
         return self.largest / self.top
+
+    def lacks_room(self, bound: float, noise: float) -> str | None:
+        """Say that noisy entries leave the range, or that the grid shows through; see :meth:`Aggregation.lacks_room`.
+
+        An entry is beyond eight standard deviations with a probability of 1e-15. Sums of rounded Gaussians depend on
+        the summands by their sum alone, but for a share of ``exp(-pi^2 (noise / step)^2)``.
+        """
+        needed = bound + _REACH * noise
+        if needed > self.largest:
+            return (
+                f"FixedPoint(largest={self.largest:g}): updates of norm {bound:.4g} with a client's noise of standard "
+                f"deviation {noise:.4g} have entries up to {needed:.4g}. Set largest to {needed * 1.01:.3g} or more."
+            )
+        if noise < _STEPS * self.step:
+            bits = (self.clients * math.ceil(_STEPS * self.largest / noise)).bit_length() + 1
+            return (
+                f"FixedPoint(bits={self.bits}): a client's noise of standard deviation {noise:.4g} is less than "
+                f"{_STEPS} steps of the grid, {self.step:.4g} each, which would show through. Set bits to {bits} or "
+                "more, or largest to less."
+            )
+        return None
 
     def encode(self, values: Tensor) -> Tensor:
         """Return clients' whole numbers modulo 2^bits, ``[...]`` int64.

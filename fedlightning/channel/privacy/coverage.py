@@ -11,6 +11,7 @@ from fedlightning.algorithms.fed_exp import FedExP
 from fedlightning.algorithms.fiaelt import FIAELT
 from fedlightning.channel.base import Release, Transform
 from fedlightning.channel.channel import Channel, Channels
+from fedlightning.channel.compression.fixed_point import FixedPoint
 from fedlightning.channel.privacy.adaptive_clip import AdaptiveClip
 from fedlightning.channel.privacy.distributed import DistributedGaussianNoise
 from fedlightning.channel.privacy.gaussian import GaussianNoise
@@ -62,10 +63,16 @@ def _noise_of(channel: Channel) -> Noise | None:
         )
     if not shares and not channel.server:
         return None
-    if channel.aggregate is not None:
+    if not channel.averages:
         raise InvalidValueError(
             f"Channel(aggregate={channel.aggregate}): one client may move it by more than a mean, so that noise "
             "made for a mean does not hide the client. Use either noise or a robust aggregate."
+        )
+    if isinstance(channel.aggregate, FixedPoint) and channel.server:
+        raise InvalidValueError(
+            f"Channel(aggregate={channel.aggregate}): clients round what clipping has bounded, so that one may move "
+            "the sum by more than its norm, and noise at the server comes too late to cover it. Let clients add noise "
+            "before they round: DistributedGaussianNoise at the end of Channel(client=[...])."
         )
     if channel.adversary is not None:
         raise InvalidValueError(

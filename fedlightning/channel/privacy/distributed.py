@@ -54,8 +54,8 @@ class DistributedGaussianNoise(Transform):
         """Return the values with each client's share of the noise.
 
         Raises:
-            ValueError: If nothing bounds the clients' updates, statistics are averaged, or numbers have fewer than 32
-                bits.
+            ValueError: If nothing bounds the clients' updates, statistics are averaged, numbers have fewer than 32
+                bits, or the sum of the cohort has no place for the noise.
         """
         if exchange.bound is None:
             raise InvalidValueError(
@@ -66,6 +66,8 @@ class DistributedGaussianNoise(Transform):
         refuse_few_digits(sent.values)
         multiplier = multiplier_beside_counts(self.multiplier, exchange.spent)
         std = multiplier * exchange.bound / math.sqrt(self.answering * exchange.cohort)
+        if exchange.aggregate is not None and (why := exchange.aggregate.lacks_room(exchange.bound, std)):
+            raise InvalidValueError(why)
         noisy = {name: value.clone() for name, value in sent.values.items()}
         device = next(iter(noisy.values())).device
         for place, client in enumerate(exchange.client_ids):

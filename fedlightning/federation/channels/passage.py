@@ -104,7 +104,10 @@ class Passage:
             return replace(answer, bits=rest), {}
         finite = finite_clients({**values, **counts})
         exchange = replace(
-            self._exchange, client_ids=answer.client_ids, accumulated=accumulated(self._algorithm, answer.update)
+            self._exchange,
+            client_ids=answer.client_ids,
+            accumulated=accumulated(self._algorithm, answer.update),
+            aggregate=self._aggregate,
         )
         before = self._memory(values, states, answer.client_ids)
         sent, memory = self._chain.apply(Sent(values, bits), before, exchange, UPLOAD)

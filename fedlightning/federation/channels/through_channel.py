@@ -44,12 +44,13 @@ class ThroughChannel(CohortMean):
             whole: Which averaged buffers are whole numbers, ``[b]``; None if none is.
         """
         self._exchange = exchange_of(request)
-        rows = AllRows(channel, self._exchange, ATTACK, whole) if channel.needs_rows else None
+        heaviest = roster.largest_weight(by_samples)
+        rows = AllRows(channel, self._exchange, ATTACK, whole, heaviest) if channel.needs_rows else None
         super().__init__(roster, by_samples, request.buffers, rows)
         self._rows = rows
         self._channel = channel
         # With noise the divisor tells nothing of who counts; what a rule returns is no sum.
-        self._divides_by_asked = channel.adds_noise and rows is None
+        self._divides_by_asked = channel.adds_noise and channel.averages
         self._algorithm = algorithm
         self._differences = Differences(algorithm, request)
         self._ranges: dict[str, tuple[float, float]] = {}
@@ -63,7 +64,7 @@ class ThroughChannel(CohortMean):
         """
         super().add(answer)
         update = answer.update
-        if update is not None and self._channel.counts_clients_alike:
+        if update is not None and self._channel.acts_on_cohort:
             self._refuse_fields_of_each_client(type(update))
         if self._channel.adds_noise:
             _refuse_squared_norms(self._algorithm, update)

@@ -165,15 +165,13 @@ def require_channel(owner: object, algorithm: Algorithm, options: FederationOpti
     count = len(algorithm.phases)
     channels.require_phases(name, count)
     used = [channel for phase in range(count) if (channel := channels.of(phase)) is not None]
-    if not any(channel.counts_clients_alike for channel in used):
-        return
-    if options.weighting == "samples":
+    if options.weighting == "samples" and any(channel.counts_clients_alike for channel in used):
         raise InvalidValueError(
             "weighting='samples': robust means and noise presuppose that all clients count alike, because one that "
             "claims many samples would outweigh the others. Take weighting='uniform', or leave aggregate, adversary "
             "and noise out of the channel."
         )
-    if algorithm.server_knows_clients:
+    if algorithm.server_knows_clients and any(channel.acts_on_cohort for channel in used):
         raise InvalidValueError(
             f"{name} keeps something of single clients at its server, which aggregates, attackers and noise of a "
             "channel do not cover. Use transforms of clients alone, Channel(client=[...]), or another algorithm."

@@ -10,7 +10,17 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from fedlightning.callbacks import History
-from fedlightning.channel import QSGD, Channel, Clip, ErrorFeedback, FixedPoint, RandK, SignCompression, TopK
+from fedlightning.channel import (
+    QSGD,
+    Channel,
+    Clip,
+    DistributedGaussianNoise,
+    ErrorFeedback,
+    FixedPoint,
+    RandK,
+    SignCompression,
+    TopK,
+)
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.local import LocalSteps
 from fedlightning.oracle import Sequential, Vectorized
@@ -122,11 +132,11 @@ def test_masked_sums_take_their_bits_and_stay_within_their_error():
     assert loop.server.traffic.upload_bits == CLIENTS * DIM * 16
 
 
-def after_unequal_steps(algorithm, channel):
+def after_unequal_steps(algorithm, channel, **options):
     """The server's state after three rounds in which clients take 3, 3, 4 and 3 steps."""
     torch.manual_seed(0)
     task = Line(algorithm, dropout=0.0).double()
-    loop = loop_for(task, Sequential(), channels=channel)
+    loop = loop_for(task, Sequential(), channels=channel, **options)
     run(loop, batches_of(regression_data(local_steps=None, local_epochs=1), task, 3))
     return {each.name: getattr(loop.state, each.name) for each in fields(loop.state)}
 
@@ -146,6 +156,27 @@ def test_squared_norms_of_masked_sums_are_averaged():
         for channel in (Channel(aggregate=FixedPoint(52, largest=1000.0, clients=CLIENTS)), None)
     )
     torch.testing.assert_close(masked, plain, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["FedAvg", "SCAFFOLD", "FedMM over all", "CDMA"])
+def test_a_masked_sum_of_noisy_updates_is_that_without_masks(name):
+    algorithm, client = CASES[name].algorithm(), [Clip(1.0), DistributedGaussianNoise(0.5)]
+    batches = rounds_of(algorithm, 4, size=4)
+    masked = Channel(client=client, aggregate=FixedPoint(50, largest=20.0, clients=4))
+    found, plain = (run(loop_for(quadratic(algorithm), channels=each), batches) for each in (masked, Channel(client)))
+    torch.testing.assert_close(found, plain, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["FedAvg", "FedNova", "SCAFFOLD", "FedMM over all"])
+def test_clients_of_masked_sums_may_be_weighted(name):
+    algorithm = CASES[name].algorithm()
+    masked, plain = (
+        after_unequal_steps(algorithm, channel, weighting="samples")
+        for channel in (Channel(aggregate=FixedPoint(52, largest=100.0, clients=4)), None)
+    )
+    torch.testing.assert_close(masked, plain, rtol=1e-10, atol=1e-10)
+    alike = after_unequal_steps(algorithm, None)
+    assert any(not torch.equal(alike[each], plain[each]) for each in plain)
 
 
 def test_an_update_too_large_for_a_masked_sum_stops_the_run():

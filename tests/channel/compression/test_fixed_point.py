@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
@@ -86,6 +88,33 @@ def test_an_entry_that_would_wrap_around_is_refused(bad):
     rows[1, 4] = bad
     with pytest.raises(InvalidValueError, match=r"FixedPoint\(largest=1\): .*Put Clip\(norm=1\) before it"):
         FixedPoint(16, 1.0, 3).aggregate(Blocks(rows))
+
+
+def test_there_is_room_for_noise_within_the_range_and_above_the_grid():
+    """2^15 - 1 = 4 * 8191 + 3, so a step is 10 / 8191."""
+    rule = FixedPoint(16, largest=10.0, clients=4)
+    assert rule.lacks_room(bound=2.0, noise=1.0) is None
+    assert rule.lacks_room(bound=2.0, noise=2.1 * rule.step) is None
+    assert re.search(r"largest=10\).*entries up to 10\.8\. Set largest to 10\.9", rule.lacks_room(2.0, 1.1))
+    coarse = rule.lacks_room(2.0, 0.002)
+    bits = int(re.search(r"less than 2 steps of the grid.*Set bits to (\d+)", coarse)[1])
+    assert FixedPoint(bits, 10.0, 4).lacks_room(2.0, 0.002) is None
+    assert FixedPoint(bits - 1, 10.0, 4).lacks_room(2.0, 0.002) is not None
+
+
+@pytest.mark.parametrize(("steps", "most"), [(2.0, 1e-15), (0.3, None)])
+def test_two_steps_of_noise_hide_all_but_the_sum(steps, most):
+    """Of two clients: the sum of their rounded Gaussians, for the same sum of their updates."""
+
+    def chances(update):
+        edges = torch.arange(-60.5, 61.0, dtype=torch.float64)
+        return torch.special.ndtr((edges - update) / steps).diff()
+
+    def of_sum(one, other):
+        return torch.nn.functional.conv1d(chances(one)[None, None], chances(other).flip(0)[None, None], padding=120)
+
+    off = max(float((of_sum(0.1 + d, 0.2 - d) - of_sum(0.1, 0.2)).abs().max()) for d in (0.1, 0.25, 0.4))
+    assert off > 0.01 if most is None else off < most
 
 
 def test_more_clients_than_fit_are_refused():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedlightning import algorithms as fl
-from fedlightning.channel import Channel, Clip, PerPhase, SignFlip
+from fedlightning.channel import Channel, Clip, FixedPoint, Mean, PerPhase, SignFlip
 from fedlightning.channel.by_field import ByField
 from fedlightning.channel.chain import Chain
 from fedlightning.channel.privacy import AdaptiveClip, DistributedGaussianNoise, GaussianNoise, noises_of
@@ -14,6 +14,7 @@ from tests.support.transforms import Middle, Shift
 NOISE = GaussianNoise(1.0)
 SHARES = DistributedGaussianNoise(1.0)
 AVG = fl.FedAvg(lr=0.1)
+MASKED = FixedPoint(32, largest=10.0, clients=4)
 
 
 def test_the_noise_of_each_phase():
@@ -22,6 +23,11 @@ def test_the_noise_of_each_phase():
     assert noises_of(channel, fl.CDMA_ADA(lr=0.1)) == (NOISE, NOISE)
     two = PerPhase([channel, Channel(client=[AdaptiveClip(0.5, 1.0), SHARES])])
     assert noises_of(two, fl.CDMA_ADA(lr=0.1)) == (NOISE, SHARES)
+
+
+def test_the_noise_beside_aggregates_that_are_means():
+    assert noises_of(Channel(client=[Clip(1.0), SHARES], aggregate=MASKED), AVG) == (SHARES,)
+    assert noises_of(Channel(client=[Clip(1.0)], aggregate=Mean(), server=[NOISE]), AVG) == (NOISE,)
 
 
 def test_without_noise_there_is_none():
@@ -36,6 +42,7 @@ def test_without_noise_there_is_none():
     ("channel", "message"),
     [
         (Channel(aggregate=Middle(), server=[NOISE]), "may move it by more than a mean"),
+        (Channel(aggregate=MASKED, server=[NOISE]), r"clients round what .*DistributedGaussianNoise at the end"),
         (Channel(adversary=SignFlip(share=0.5), server=[NOISE]), "attackers send what no clipping has bounded"),
         (Channel(client=[SHARES], server=[NOISE]), "in one channel; an account knows one"),
         (Channel(server=[NOISE, NOISE]), "in one channel; an account knows one"),

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from fedlightning.algorithms import FedAvg
-from fedlightning.channel import Channel, Clip
+from fedlightning.channel import Channel, Clip, FixedPoint
 from fedlightning.channel.chain import Chain
 from fedlightning.channel.privacy import AdaptiveClip, DistributedGaussianNoise
+from fedlightning.channel.robust.rows import ClientRows
 from tests.support.federations import quadratic, rounds_of
 from tests.support.nodes import NODES, NUMBERS, assert_same, both
 from tests.support.transforms import exchange, sent
@@ -37,6 +38,29 @@ def test_the_shares_of_a_cohort_add_up():
 def test_fewer_answers_are_enough_where_each_share_is_larger():
     after = shared(DistributedGaussianNoise(3.0, answering=0.5), 0, 1)
     assert float((after.values["dz"] - 1).sum(0).std()) == pytest.approx(1.5, rel=4 / math.sqrt(2 * N))
+
+
+def test_a_masked_sum_carries_the_noise():
+    """On the coarsest grid that is taken, of two steps a share: rounding adds 1 / 48 of the variance."""
+    clients = (0, 1, 4, 7)
+    rule = FixedPoint(16, largest=(2**15 // 4 - 1) * 0.75 / 2, clients=4)
+    assert rule.step == 0.75 / 2
+    rows = shared(DistributedGaussianNoise(3.0), *clients, aggregate=rule).values["dz"]
+    total = 4 * rule.aggregate(ClientRows([rows], clients)) - 4
+    assert float(total.std()) == pytest.approx(1.5 * math.sqrt(1 + 1 / 48), rel=4 / math.sqrt(2 * N))
+    assert abs(float(total.mean())) < 4 * 1.5 / math.sqrt(N)
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        (FixedPoint(32, 6.0, 4), r"FixedPoint\(largest=6\): .*Set largest to 6\.57 or more"),
+        (FixedPoint(7, 10.0, 4), r"FixedPoint\(bits=7\): a client's noise .*Set bits to 8 or more"),
+    ],
+)
+def test_a_masked_sum_without_room_for_it_is_refused(rule, message):
+    with pytest.raises(ValueError, match=message):
+        shared(DistributedGaussianNoise(3.0), 0, aggregate=rule)
 
 
 def test_chunks_change_nothing():

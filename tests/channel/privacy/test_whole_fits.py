@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedlightning import algorithms as fl
-from fedlightning.channel import AdaptiveClip, Channel, Clip, DistributedGaussianNoise, GaussianNoise
+from fedlightning.channel import AdaptiveClip, Channel, Clip, DistributedGaussianNoise, FixedPoint, GaussianNoise
 from fedlightning.participation import Poisson
 from fedlightning.tasks import ClientNumbers, QuadraticSaddle
 from tests.support.small import Line, Normed, regression_data, trainer
@@ -14,6 +14,7 @@ from tests.support.small import Line, Normed, regression_data, trainer
 ADAPTIVE = Channel(client=[AdaptiveClip(0.5, count_noise=1.0)], server=[GaussianNoise(1.0)])
 SERVER = Channel(client=[Clip(0.1)], server=[GaussianNoise(1.0)])
 SHARED = Channel(client=[Clip(0.1), DistributedGaussianNoise(1.0)])
+MASKED = Channel(client=SHARED.client, aggregate=FixedPoint(32, largest=2.0, clients=30))
 
 
 def fit(folder, channel, rounds=6, ckpt_path=None, num_clients=30, rate=0.5, algorithm=None):
@@ -27,7 +28,7 @@ def kept(task):
     return task.run.simulation.server.reception.kept
 
 
-@pytest.mark.parametrize("channel", [ADAPTIVE, SERVER, SHARED])
+@pytest.mark.parametrize("channel", [ADAPTIVE, SERVER, SHARED, MASKED])
 def test_a_resumed_fit_ends_with_the_same_bits(tmp_path, channel):
     _, whole = fit(tmp_path, channel)
     first, _ = fit(tmp_path, channel, rounds=3)
@@ -47,9 +48,10 @@ def test_the_norm_moves_from_round_to_round(tmp_path):
     assert 0.1 * 0.8**3 < float(norm) < 0.1 * 1.25**3
 
 
-def test_an_empty_cohort_releases_nothing(tmp_path):
+@pytest.mark.parametrize("channel", [SERVER, MASKED])
+def test_an_empty_cohort_releases_nothing(tmp_path, channel):
     with pytest.warns(RuntimeWarning, match="was skipped: of 0 clients invited"):
-        run, task = fit(tmp_path, SERVER, rounds=12, num_clients=3, rate=0.3, algorithm=fl.FedAvg(0.05))
+        run, task = fit(tmp_path, channel, rounds=12, num_clients=3, rate=0.3, algorithm=fl.FedAvg(0.05))
     empty = sum(not Poisson(0.3).cohort(3, 0, index, 0) for index in range(12))
     assert 0 < empty < 12
     assert run.global_step == 12
@@ -66,14 +68,14 @@ def test_a_round_that_is_undone_has_released_what_it_has_released(tmp_path):
     assert kept(task).releases == {"0": first, "1": both}
 
 
-@pytest.mark.parametrize("channel", [SERVER, SHARED])
+@pytest.mark.parametrize("channel", [SERVER, SHARED, MASKED])
 def test_averaged_statistics_are_refused(tmp_path, channel):
     with pytest.raises(ValueError, match=r"buffers='average': with noise, .*buffers='local'"):
         trainer(tmp_path, max_steps=1).fit(Normed(channel=channel), regression_data())
     trainer(tmp_path, max_steps=1).fit(Normed(channel=channel, buffers="local"), regression_data())
 
 
-@pytest.mark.parametrize("channel", [SERVER, SHARED])
+@pytest.mark.parametrize("channel", [SERVER, SHARED, MASKED])
 def test_counts_that_differ_are_refused(tmp_path, channel):
     unequal = regression_data(local_steps=None, local_epochs=1)
     with pytest.raises(ValueError, match=r"sent 'steps' from .*local_steps"):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedlightning.algorithms import FedAvg, count, over_all_clients, relative_to
 from fedlightning.algorithms.base import from_each_client
-from fedlightning.channel import Channel, Clip, Release
+from fedlightning.channel import Channel, Clip, FixedPoint, Mean, Release
 from fedlightning.federation.channels.through_channel import ThroughChannel
 from fedlightning.federation.processes import OneProcess
 from fedlightning.federation.protocol import Answer, Request, Roster, Stamp
@@ -99,6 +99,24 @@ def test_under_noise_sums_are_divided_by_what_is_public(expected, divisor):
     assert (first.bound, first.divisors) == (2.0, {"w": divisor, "c": 10.0})
     assert first.purpose != second.purpose
     assert first.exchange.accumulated == {"c"}
+
+
+@pytest.mark.parametrize("rule", [None, Mean(), FixedPoint(50, 10.0, 3)], ids=["none", "mean", "masked sum"])
+@pytest.mark.parametrize(("expected", "divisor"), [(None, 4.0), (2.5, 2.5)])
+def test_under_noise_a_rule_that_is_a_mean_changes_nothing(rule, expected, divisor):
+    channel = Channel(client=[Clip(2.0)], aggregate=rule, server=[Seen([])])
+    cohort = received(channel, expected=expected, sound=torch.tensor([True, True, False]), reports={"r": torch.ones(3)})
+    update = cohort.update()
+    torch.testing.assert_close(update.w, Z + torch.tensor([6.0, 0.0]) / divisor + 1)
+    torch.testing.assert_close(update.c, torch.tensor(0.3 + 1))
+    assert float(cohort.reports()["r"]) == pytest.approx(2 / divisor)
+
+
+@pytest.mark.parametrize("rule", [Mean(), FixedPoint(50, 10.0, 3)], ids=["mean", "masked sum"])
+def test_weights_count_where_the_rule_is_a_mean(rule):
+    update = received(Channel(aggregate=rule), by_samples=True).update()
+    torch.testing.assert_close(update.w, Z + (MOVES * torch.tensor([[1.0], [2.0], [3.0]])).sum(0) / 6)
+    torch.testing.assert_close(update.c, torch.tensor((1.0 + 4.0 + 9.0) / 55))
 
 
 def test_what_a_rule_returns_is_not_scaled_by_who_counts():

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedlightning.algorithms import CDMA_ONE, FedAvg, FedDualAvg, FedMiD, FedSkip
-from fedlightning.channel import Channel, Clip, PerPhase
+from fedlightning.channel import Channel, Clip, FixedPoint, PerPhase
 from fedlightning.federation.client_states import OnHost
 from fedlightning.oracle import Sequential
 from fedlightning.proximal import L1
@@ -85,6 +85,10 @@ def test_a_channel_suits_algorithm_and_weighting():
     require_channel(Task(), FedSkip(0.1), FederationOptions(channel=clip))
     require_channel(Task(), FedAvg(0.1), FederationOptions(channel=clip, weighting="samples"))
     require_channel(Task(), CDMA_ONE(0.1), FederationOptions(channel=PerPhase([None, robust])))
+    masked = Channel(aggregate=FixedPoint(32, 1.0, 4))
+    require_channel(Task(), FedAvg(0.1), FederationOptions(channel=masked, weighting="samples"))
+    with pytest.raises(ValueError, match=r"^FedSkip keeps something of single clients"):
+        require_channel(Task(), FedSkip(0.1), FederationOptions(channel=masked))
     with pytest.raises(TypeError, match=r"^Task\(channel=Clip\(norm=1\.0, each=False\)\): expected a Channels object"):
         require_channel(Task(), FedAvg(0.1), FederationOptions(channel=Clip(1.0)))
     with pytest.raises(ValueError, match=r"PerPhase has 1 channels, but a round of CDMA_ONE has 2 phases"):

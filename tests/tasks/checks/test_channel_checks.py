@@ -6,9 +6,9 @@ import pytest
 from torch import nn
 
 from fedlightning.algorithms import FedAvg
-from fedlightning.channel import Channel, Clip, Krum, Median, PerPhase, RandK, SignFlip
+from fedlightning.channel import Channel, Clip, FixedPoint, Krum, Median, PerPhase, RandK, SignFlip
 from fedlightning.data import RemoteClients
-from fedlightning.participation import FirstResponders, Full, Uniform
+from fedlightning.participation import FirstResponders, Full, Poisson, Uniform
 from fedlightning.tasks.checks.channel_checks import require_suitable_cohorts
 from tests.support.small import Line, regression_data, trainer
 
@@ -39,6 +39,12 @@ def test_large_cohorts_pass():
     for participation in (Full(), Uniform(5), FirstResponders(10, at_least=5)):
         require_suitable_cohorts(KRUM, 1, RemoteClients(10, participation))
     require_suitable_cohorts(Channel(aggregate=Median()), 1, RemoteClients(10, Uniform(1)))
+
+
+def test_cohorts_may_be_empty_where_the_rule_is_a_mean():
+    require_suitable_cohorts(Channel(aggregate=FixedPoint(16, 1.0, 10)), 1, RemoteClients(10, Poisson(0.5)))
+    with pytest.raises(ValueError, match="a round may have 0"):
+        require_suitable_cohorts(Channel(aggregate=Median()), 1, RemoteClients(10, Poisson(0.5)))
 
 
 def test_each_phase_is_looked_at():
