@@ -139,7 +139,7 @@ def markdown_table(
         if goal.target is not None:
             line += [_cost([goal.cost(h, column) for h in curve.histories]) for column in axes]
         line += [_spread(curve.tested(name)) for name in tested]
-        line += [_short(mean(history[-1][column] for history in curve.histories)) for column in totals]
+        line += [shortened(mean(history[-1][column] for history in curve.histories)) for column in totals]
         if curve.diverged:
             line[0] += f" ({curve.diverged} {'seed' if curve.diverged == 1 else 'seeds'} diverged)"
         lines.append(line)
@@ -194,10 +194,10 @@ def _cost(costs: Sequence[float]) -> str:
     if not reached:
         return "not reached"
     note = "" if len(reached) == len(costs) else f" ({len(reached)} of {len(costs)} seeds)"
-    return f"{_short(mean(reached))}{note}"
+    return f"{shortened(mean(reached))}{note}"
 
 
-def _short(number: float) -> str:
+def shortened(number: float) -> str:
     if not number >= 1e4:
         return f"{number:.0f}"
     rounded = float(f"{number:.3g}")  # 999,999 are 1 M, not 1e+03 k

@@ -8,7 +8,7 @@ import pytest
 
 from fedlightning.compare import compare
 from fedlightning.compare.goal import Goal
-from fedlightning.compare.results import Curve, _short, caption, markdown_table
+from fedlightning.compare.results import Curve, caption, markdown_table, shortened
 from fedlightning.core.errors import InvalidValueError
 from tests.support.comparisons import SMALL, arguments, table
 
@@ -132,4 +132,4 @@ def test_further_metrics_and_logarithmic_axes():
     [(9999, "9999"), (12345, "12.3 k"), (999_499, "999 k"), (999_999, "1 M"), (999_600_000, "1 G"), (5e9, "5 G")],
 )
 def test_large_numbers_have_three_digits_and_a_unit(number, shown):
-    assert _short(number) == shown
+    assert shortened(number) == shown
