@@ -198,6 +198,7 @@ def _cost(costs: Sequence[float]) -> str:
 
 
 def shortened(number: float) -> str:
+    """Return a number of three digits and a unit: 1.23 M."""
     if not number >= 1e4:
         return f"{number:.0f}"
     rounded = float(f"{number:.3g}")  # 999,999 are 1 M, not 1e+03 k

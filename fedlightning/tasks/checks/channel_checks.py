@@ -27,9 +27,8 @@ def require_suitable_cohorts(channels: Channels, num_phases: int, data: Federate
     fewest = data.participation.fewest(data.num_clients)
     for channel in filter(None, map(channels.of, range(num_phases))):
         rule, attack = channel.aggregate, channel.adversary
-        if rule is not None and rule.fewest > max(
-            fewest, int(rule.is_mean)
-        ):  # without a rule, empty cohorts may be, too
+        answering = max(fewest, 1) if rule is not None and rule.is_mean else fewest  # empty rounds are left out
+        if rule is not None and rule.fewest > answering:
             raise InvalidValueError(
                 f"{rule!r} needs the updates of {rule.fewest} clients or more, and a round may have {fewest} with "
                 f"{data.participation!r}. Choose a participation in which as many answer, or a rule for fewer."
