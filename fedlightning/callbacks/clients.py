@@ -49,6 +49,9 @@ class EvaluateClients(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Come first among the callbacks, so that all hooks of a batch meet the model of its client."""
+        task: Any = pl_module
+        data = trainer.datamodule  # type: ignore[attr-defined]
+        task.evaluation_session.loaders.prepare(task, bool(getattr(data, "validate_train", False)))
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
         callbacks.remove(self)
         callbacks.insert(0, self)
@@ -56,6 +59,7 @@ class EvaluateClients(Callback):
     def on_validation_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Let the clients begin with the server's request, if evaluation data come client by client."""
         pl_module.evaluation_session.end()
+        pl_module.evaluation_session.loaders.begin()
         loaders = _loaders(trainer)
         if not _check_clients(trainer, pl_module, loaders) or _at_nodes(loaders):
             return
@@ -70,6 +74,7 @@ class EvaluateClients(Callback):
     ) -> None:
         """Put the client's model into the task, or prepare for several clients."""
         loader, evaluation = _loaders(trainer)[dataloader_idx], pl_module.evaluation_session.evaluation
+        pl_module.evaluation_session.loaders.start_batch(dataloader_idx)
         if isinstance(loader, ClientLoader):
             evaluation.start_batch(loader, batch_idx, dataloader_idx)
         elif evaluation is not None:
@@ -77,6 +82,11 @@ class EvaluateClients(Callback):
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Ask the clients what they measured, and log it."""
+        mixes = pl_module.evaluation_session.loaders.end()
+        self._report(trainer, pl_module)
+        pl_module.evaluation_session.loaders.are_mixed = mixes
+
+    def _report(self, trainer: Trainer, pl_module: Any) -> None:
         session, loaders = pl_module.evaluation_session, _loaders(trainer)
         at_nodes = _at_nodes(loaders)
         if trainer.sanity_checking if at_nodes else session.evaluation is None:

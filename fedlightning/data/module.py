@@ -63,9 +63,9 @@ class FederatedDataModule(LightningDataModule):
             eval_batch_size: Batch size of validation, test and prediction.
             num_workers: Number of worker processes for data sets that are not tensors.
             seed: Seed of cohorts and minibatches (and, in most data sets, of the partition).
-            validate_train: Whether validation gets the clients' training data as a second loader, for tasks whose
-                ``validation_step`` takes a ``dataloader_idx``: pooled (``Classification``: ``global_train_loss``, ...),
-                or client by client where clients have models of their own (``local_train_loss``, ...).
+            validate_train: Whether validation gets the clients' training data as a second loader: pooled (``val_loss``
+                is ``global_train_loss`` there), or client by client where clients have models of their own
+                (``local_train_loss``). A ``validation_step`` that takes a ``dataloader_idx`` names its values itself.
             poisoning: What some clients have done to their training data, to simulate attacks; null for nothing.
         """
         super().__init__()

@@ -143,6 +143,7 @@ class GuardedModule(LightningModule):
             )
         if self.evaluation_session.hears(name, value, *args, **kwargs):
             return
+        name, kwargs = self.evaluation_session.loaders.named(name, value, kwargs)
         trainer: Any = self._trainer
         if trainer is not None and name == "step":
             self._trains_on_own_axis |= trainer.training

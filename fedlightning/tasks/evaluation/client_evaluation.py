@@ -17,6 +17,7 @@ from fedlightning.federation.protocol import ClientValues, EvaluationAnswer, Eva
 from fedlightning.metrics.sums import sums_of
 from fedlightning.tasks.evaluation.carried_over import CarriedOver
 from fedlightning.tasks.evaluation.side_by_side import SideBySide
+from fedlightning.tasks.evaluation.unnumbered import on_training_data, takes_number
 
 if TYPE_CHECKING:
     from fedlightning.tasks.base import FederatedLightningModule
@@ -158,6 +159,7 @@ class ClientEvaluation:
         self.request = request
         self.unfinished: int | None = None
         self._task: Any = task
+        self._is_numbered = takes_number(task.validation_step)
         self._side_by_side = side_by_side
         self._records: dict[Logged, MetricRecord] = {}
         self._measured: tuple[EvaluationPart, int] | None = None  # what is logged is this client's, of this data loader
@@ -211,7 +213,8 @@ class ClientEvaluation:
         if self._measured is None:
             return False
         part, dataloader_idx = self._measured
-        logged, pooled = Logged(dataloader_idx, part.model, name), part.model == "shared"
+        own = on_training_data("local", name) if dataloader_idx and not self._is_numbered else name
+        logged, pooled = Logged(dataloader_idx, part.model, own), part.model == "shared"
         if not isinstance(value, Metric):
             _require_mean(name, reduce_fx)
             self._carried_over.require_own(name, value)

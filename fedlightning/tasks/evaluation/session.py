@@ -13,6 +13,7 @@ from fedlightning.federation.protocol import ClientValues, EvaluationAnswer, Eva
 from fedlightning.tasks.checks.nodes_measure import require_measurable_at_nodes
 from fedlightning.tasks.evaluation.client_evaluation import ClientEvaluation
 from fedlightning.tasks.evaluation.side_by_side import SideBySide
+from fedlightning.tasks.evaluation.unnumbered import UnnumberedLoaders
 from fedlightning.tasks.fit.precision import RoundPrecision
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ class EvaluationSession:
     Attributes:
         found: What the clients of all processes measured in the last evaluation client by client, by metric.
         reported: Models whose values the evaluation that ends has reported; empty before.
+        loaders: Tells the loaders of pooled data apart where the task's step does not.
     """
 
     def __init__(self, task: FederatedLightningModule) -> None:
@@ -38,6 +40,7 @@ class EvaluationSession:
         self._shows_a_client = False
         self.found: dict[str, ClientValues] = {}
         self.reported: tuple[str, ...] = ()
+        self.loaders = UnnumberedLoaders()
 
     @property
     def evaluation(self) -> ClientEvaluation | None:
@@ -98,6 +101,12 @@ class EvaluationSession:
                 f"'{name}' is logged at the end of an evaluation of clients' own models and of the global one. What "
                 "steps gathered for it is of both. Log it in the step, which tells them apart: the mean over clients "
                 f"as '{name}', the global model's beside it."
+            )
+        if self.loaders.are_mixed:
+            rank_zero_warn(
+                f"'{name}' is logged at the end of a validation with validate_train. What steps gathered for it is of "
+                "validation and training data together, as validation_step takes no dataloader_idx. Log it in the "
+                "step, or take dataloader_idx there."
             )
 
     def takes_over(self, stage: str, batch: Any) -> bool:
