@@ -11,6 +11,7 @@ from torch.utils.data import Dataset
 
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError
 from fedlightning.core.tree import flatten
+from fedlightning.data.described import Sizes
 from fedlightning.data.federation import Federation
 from fedlightning.data.module import FederatedDataModule
 from fedlightning.data.partition import Partition
@@ -66,6 +67,18 @@ class ClientDatasets(FederatedDataModule):
         return Federation(
             train, partition, val=val, test=test, val_partition=val_partition, test_partition=test_partition
         )
+
+    def _known_sizes(self) -> Mapping[str, Sizes] | None:
+        """Return the lengths of the data sets; None if something is no data set with one."""
+        parts: dict[str, Any] = {"train": self.clients, "val": self.val_dataset, "test": self.test_dataset}
+        try:
+            return {
+                name: [size_of(each) for each in part] if isinstance(part, list | tuple) else size_of(part)
+                for name, part in parts.items()
+                if part is not None
+            }
+        except TypeError:
+            return None
 
     def _held_out(self, name: str, given: HeldOut) -> tuple[Dataset[Any] | None, Partition | None]:
         if not isinstance(given, list | tuple):

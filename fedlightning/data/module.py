@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
 from torch import Tensor
@@ -18,6 +17,7 @@ from fedlightning.core.errors import InvalidTypeError, InvalidValueError
 from fedlightning.core.per_architecture import TaskArchitectures
 from fedlightning.core.serialisation import rebuild
 from fedlightning.core.validation import require, require_instance, spoken_name
+from fedlightning.data.described import Described
 from fedlightning.data.evaluation_loaders import EvaluationLoaders, Loader
 from fedlightning.data.federation import Federation
 from fedlightning.data.identity import difference, identity_of
@@ -28,7 +28,7 @@ from fedlightning.federation.sampling.round_plan import require_minibatches
 from fedlightning.participation import Full, Participation
 
 
-class FederatedDataModule(LightningDataModule):
+class FederatedDataModule(Described):
     """Makes rounds of federated data; each subclass defines the data sets.
 
     Tensors (:class:`TensorData`, ``TensorDataset``) are gathered by index on the device; other data sets, and
