@@ -9,8 +9,9 @@ from functools import partial
 from typing import Any
 
 import torch
+from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, default_collate, default_convert
 
 from fedlightning.core.tree import map_tensors
 from fedlightning.data.tensors import TensorData, as_tensor_data, in_memory, shape_of_samples
@@ -28,18 +29,33 @@ class PooledLoader(DataLoader[Any]):
     """
 
 
-def pooled_loader(data: Dataset[Any], batch_size: int, num_workers: int) -> PooledLoader:
+def pooled_loader(
+    data: Dataset[Any], batch_size: int, num_workers: int, dtype: torch.dtype | None = None
+) -> PooledLoader:
     """Return a loader of all samples of a data set, in their order.
 
     Args:
         data: The data set; tensors are sliced, without collating sample by sample.
         batch_size: Samples of a batch.
         num_workers: Number of worker processes for data sets that are not tensors.
+        dtype: Dtype of real numbers; None leaves them as they are.
     """
     tensors = as_tensor_data(data)
     if tensors is None:
-        return PooledLoader(data, batch_size=batch_size, num_workers=num_workers)
-    return PooledLoader(_Batches(tensors, batch_size), batch_size=None)
+        collate = partial(_cast_after, default_collate, dtype)
+        return PooledLoader(data, batch_size=batch_size, num_workers=num_workers, collate_fn=collate)
+    convert = partial(_cast_after, default_convert, dtype)
+    return PooledLoader(_Batches(tensors, batch_size), batch_size=None, collate_fn=convert)
+
+
+def dtype_of(task: Any) -> torch.dtype | None:
+    """Return the dtype of a task's parameters, in which clients get real numbers; None if it has none.
+
+    Trained parameters have one dtype, and decide.
+    """
+    parameters = [each for each in task.parameters() if each.is_floating_point()]
+    parameters.sort(key=lambda each: not each.requires_grad)
+    return parameters[0].dtype if parameters else None
 
 
 @dataclass(frozen=True)
@@ -84,6 +100,7 @@ class ClientLoader:
         num_workers: int = 0,
         at_once: int = 1,
         architecture: Callable[[int], str] = lambda client: "",
+        dtype: torch.dtype | None = None,
     ) -> None:
         """Cut the clients' samples into batches.
 
@@ -97,9 +114,11 @@ class ClientLoader:
             at_once: Largest number of clients in a batch, >= 1.
             architecture: Function from the number of a client to the name of its architecture; the clients of a batch
                 share the architecture and the shape of their samples.
+            dtype: Dtype of real numbers; None leaves them as they are.
         """
         self._dataset = dataset
         self._num_workers = num_workers
+        self._dtype = dtype
         self.num_clients = len(partition)
         self.grouped = at_once > 1
         parts = _parts(partition, range(len(partition)) if clients is None else clients, models, batch_size)
@@ -120,7 +139,8 @@ class ClientLoader:
             if tensors is None
             else (tensors[index] for index in order)
         )
-        for parts, batch in zip(self.batches, loaded, strict=True):
+        for parts, drawn in zip(self.batches, loaded, strict=True):
+            batch = _cast(drawn, self._dtype)
             yield map_tensors(partial(torch.unflatten, dim=0, sizes=(len(parts), -1)), batch) if self.grouped else batch
 
     def _signature(self, architecture: Callable[[int], str]) -> Callable[[EvaluationPart], Signature]:
@@ -130,6 +150,17 @@ class ClientLoader:
             return part.model, architecture(part.client), shape_of_samples(self._dataset, part.index)
 
         return signature
+
+
+def _cast_after(collate: Callable[[Any], Any], dtype: torch.dtype | None, samples: Any) -> Any:
+    return _cast(collate(samples), dtype)
+
+
+def _cast(batch: Any, dtype: torch.dtype | None) -> Any:
+    """Return a batch with its real numbers in ``dtype``, as clients get them in training."""
+    if dtype is None:
+        return batch
+    return apply_to_collection(batch, Tensor, lambda leaf: leaf.to(dtype) if leaf.is_floating_point() else leaf)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset
@@ -14,7 +15,7 @@ from fedlightning.core.errors import InvalidValueError, NoSuchClientError
 from fedlightning.core.per_architecture import TaskArchitectures
 from fedlightning.core.settings import settings
 from fedlightning.core.tree import map_tensors
-from fedlightning.data.evaluation import ClientLoader, pooled_loader
+from fedlightning.data.evaluation import ClientLoader, dtype_of, pooled_loader
 from fedlightning.data.federation import Federation
 from fedlightning.data.partition import Partition
 from fedlightning.data.tensors import MixedTensorData, TensorData, as_tensor_data
@@ -112,7 +113,11 @@ class EvaluationLoaders:
                 "val, test or predict one data set a client, to a task with personal_parameters."
             )
         data = dataset if partition is None else _subset(dataset, partition.order)
-        return pooled_loader(data, self.batch_size, self.num_workers)
+        return pooled_loader(data, self.batch_size, self.num_workers, self._dtype)
+
+    @property
+    def _dtype(self) -> torch.dtype | None:
+        return None if self.task is None else dtype_of(self.task)
 
     def _by_client(
         self,
@@ -124,7 +129,7 @@ class EvaluationLoaders:
     ) -> ClientLoader:
         architecture = TaskArchitectures(self.task).of
         return ClientLoader(
-            dataset, partition, self.batch_size, models, clients, self.num_workers, at_once, architecture
+            dataset, partition, self.batch_size, models, clients, self.num_workers, at_once, architecture, self._dtype
         )
 
     def _clients_here(self, partition: Partition) -> range:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import Subset
 
 from fedlightning.core.errors import InvalidValueError, UsageError
-from fedlightning.data.evaluation import pooled_loader
+from fedlightning.data.evaluation import dtype_of, pooled_loader
 from fedlightning.federation.files.whole_files import why_unwritten, write_whole
 from fedlightning.federation.remote.run_config import RunConfig, name_of_run
 from fedlightning.federation.remote.sent_model import SentModel
@@ -102,7 +102,9 @@ def predict(config_file: str, client: int, out: str, on: str = "test") -> str:
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    batches: Any = trainer.predict(task, pooled_loader(dataset, data.eval_batch_size, data.num_workers))
+    trainer.precision_plugin.convert_module(task)  # as the trainer would: real numbers come in the dtype that it leaves
+    loader = pooled_loader(dataset, data.eval_batch_size, data.num_workers, dtype_of(task))
+    batches: Any = trainer.predict(task, loader)
     tensors = all(isinstance(batch, Tensor) and batch.dim() for batch in batches)
     _write(torch.cat(batches) if tensors else batches, target)
     return (

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import TensorDataset
 
 from fedlightning.data import ClientLoader, MixedTensorData, Partition, TensorData
-from fedlightning.data.evaluation import PooledLoader, pooled_loader
+from fedlightning.data.evaluation import PooledLoader, dtype_of, pooled_loader
 from tests.support.with_gaps import Listed
 
 NUMBERS = TensorDataset(torch.arange(10))
@@ -63,3 +64,22 @@ def test_clients_of_like_size_stand_together():
         for row, part in zip(batch, parts, strict=True):
             assert torch.equal(row[: len(part.index)], part.index)
             assert (row[len(part.index) :] == part.index[-1]).all()
+
+
+@pytest.mark.parametrize("wrap", [lambda data: data, Listed], ids=["tensors", "listed"])
+def test_real_numbers_come_in_the_dtype_asked_for_and_others_as_they_are(wrap):
+    leaves = torch.randn(10, 2).double(), torch.arange(10), torch.arange(10) > 4
+    data = wrap(TensorDataset(*leaves))
+    together = [ClientLoader(data, PARTITION, 8, at_once=2, dtype=torch.float32)] if wrap is not Listed else []
+    loaders = [pooled_loader(data, 4, 0, torch.float32), ClientLoader(data, PARTITION, 2, dtype=torch.float32)]
+    for loader in loaders + together:
+        assert {tuple(leaf.dtype for leaf in batch) for batch in loader} == {(torch.float32, torch.int64, torch.bool)}
+    kept = torch.cat([x for x, _, _ in pooled_loader(data, 4, 0)])
+    assert torch.equal(kept, leaves[0])
+
+
+def test_trained_parameters_decide_on_the_dtype():
+    frozen, trained = nn.Linear(1, 1).requires_grad_(False), nn.Linear(1, 1).double()
+    assert dtype_of(nn.Sequential(frozen, trained)) == torch.float64
+    assert dtype_of(frozen) == torch.float32
+    assert dtype_of(nn.ReLU()) is None

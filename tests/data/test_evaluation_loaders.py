@@ -16,7 +16,7 @@ from fedlightning.data import ClientLoader, Federation, Partition, TensorData
 from fedlightning.data.evaluation import PooledLoader
 from fedlightning.data.evaluation_loaders import EvaluationLoaders
 from tests.support.four_clients import Slow
-from tests.support.small import clients, trainer
+from tests.support.small import Line, clients, trainer
 from tests.support.with_gaps import OwnLine, with_gaps
 
 
@@ -148,3 +148,13 @@ def test_missing_data_that_were_asked_for_are_told(run, missing):
 @pytest.mark.filterwarnings("error:The data module has no")
 def test_a_fit_goes_without_validation():
     trainer(max_steps=1).fit(OwnLine(FedAvg(0.05)), FederatedDataModule.from_datasets(clients(), batch_size=4))
+
+
+def test_float64_samples_are_evaluated_in_the_parameters_dtype_on_every_way():
+    wide = [TensorDataset(*(leaf.double() for leaf in part.tensors)) for part in clients()]
+    for cls, held in ((OwnLine, wide), (Line, wide[0])):
+        task, fit = cls(FedAvg(0.05)), trainer(max_steps=2)
+        data = FederatedDataModule.from_datasets(wide, val=held, test=held, rounds_per_epoch=2, validate_train=True)
+        fit.fit(task, data)
+        assert fit.callback_metrics["val_loss"].isfinite()
+        assert {each.dtype for each in fit.predict(task, data)} == {torch.float32}

@@ -16,8 +16,7 @@ from torchmetrics import Metric
 
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.per_architecture import TaskArchitectures
-from fedlightning.core.tree import map_tensors
-from fedlightning.data.evaluation import ClientLoader
+from fedlightning.data.evaluation import ClientLoader, dtype_of
 from fedlightning.data.module import FederatedDataModule
 from fedlightning.federation.protocol import EvaluationAnswer, EvaluationRequest, Precision
 from fedlightning.federation.remote.shard import OwnPositions
@@ -104,6 +103,7 @@ class NodeEvaluator:
                     data.num_workers,
                     self._task.evaluated_together(stage),
                     TaskArchitectures(self._task).of,
+                    dtype_of(self._task),
                 )
         return found
 
@@ -168,8 +168,4 @@ def _placed(task: Any, batch: Any, number: int) -> Any:
     """Return a batch on the task's device, passed through the task's hooks on batches."""
     batch = task.on_before_batch_transfer(batch, number)
     batch = task.transfer_batch_to_device(batch, task.device, number)
-    batch = task.on_after_batch_transfer(batch, number)
-    dtype = next(parameter.dtype for parameter in task.parameters() if parameter.is_floating_point())
-    if dtype == torch.float32:
-        return batch
-    return map_tensors(lambda leaf: leaf.to(dtype) if leaf.is_floating_point() else leaf, batch)
+    return task.on_after_batch_transfer(batch, number)
