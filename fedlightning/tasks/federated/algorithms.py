@@ -49,7 +49,20 @@ def with_open_step_size(algorithm: Any) -> tuple[Any, bool]:
         ) from None
 
 
-def with_steps(algorithm: Algorithm, steps: Steps | None, lr_is_open: bool) -> Algorithm:
+def takes_step_size(algorithm: Algorithm, lr_is_open: bool) -> bool:
+    """Return whether an algorithm takes the step size of the module's optimizer.
+
+    Args:
+        algorithm: As the user chose it.
+        lr_is_open: Whether the algorithm's own step size is none that the user chose.
+    """
+    place = _place(algorithm)
+    return "lr" in place and (lr_is_open or place["lr"] is None)
+
+
+def with_steps(
+    algorithm: Algorithm, steps: Steps | None, lr_is_open: bool, ignores_schedule: bool = False
+) -> Algorithm:
     """Return an algorithm whose clients step as a torch optimizer does.
 
     A step size or a local optimizer that the algorithm names itself stays.
@@ -58,6 +71,7 @@ def with_steps(algorithm: Algorithm, steps: Steps | None, lr_is_open: bool) -> A
         algorithm: As the user chose it.
         steps: The module's optimizer; None if it has none.
         lr_is_open: Whether the algorithm's own step size is none that the user chose.
+        ignores_schedule: Whether the module's optimizer has schedulers that are left out.
 
     Raises:
         TypeError: If the algorithm takes over some optimizers, and this is none of them.
@@ -73,11 +87,13 @@ def with_steps(algorithm: Algorithm, steps: Steps | None, lr_is_open: bool) -> A
             )
         return algorithm
     changes: dict[str, Any] = {}
-    if "lr" in place and (lr_is_open or place["lr"] is None):
+    if takes_step_size(algorithm, lr_is_open):
         steps.require_to_move()
         changes["lr"] = _of_its_own(steps.lr)
-    elif has_schedule(steps.lr):
-        rank_zero_info(f"{name} has a step size of its own: the schedule of the module's optimizer is not used.")
+    else:
+        is_used = steps.optimizer is None or "optimizer" in place  # else a line below says that nothing of it is
+        by_group = is_used and isinstance(steps.lr, Mapping)
+        _say_what_is_not_used(name, ignores_schedule or has_schedule(steps.lr), by_group)
     if steps.optimizer is None:
         return _changed(algorithm, changes)
     if "optimizer" in place:
@@ -161,6 +177,14 @@ def with_clip(algorithm: Algorithm, clip: Clip | None, given: str) -> Algorithm:
             "the two."
         )
     return _changed(algorithm, {"clip": _of_its_own(clip)})
+
+
+def _say_what_is_not_used(name: str, schedule: bool, by_group: bool) -> None:
+    """Tell the user what of the module's step sizes an algorithm with one of its own does without."""
+    unused = [*(["the schedule"] if schedule else []), *(["the step sizes by parameter group"] if by_group else [])]
+    if unused:
+        what, verb = " and ".join(unused), "are" if by_group else "is"
+        rank_zero_info(f"{name} has a step size of its own: {what} of the module's optimizer {verb} not used.")
 
 
 def _of_its_own(value: Any) -> Any:

@@ -18,6 +18,7 @@ from fedlightning.federation.sampling.cohort import RoundBatch
 from fedlightning.tasks.base import FederatedLightningModule
 from fedlightning.tasks.federated.algorithms import (
     AlgorithmCallable,
+    takes_step_size,
     with_clip,
     with_open_step_size,
     with_steps,
@@ -34,7 +35,13 @@ from fedlightning.tasks.federated.optimizers import Configured, Settled, require
 from fedlightning.tasks.federated.plateau import Plateau, StepOnPlateau
 from fedlightning.tasks.federated.requirements import overrides, require_trainable_by_clients
 from fedlightning.tasks.federated.rounds import ModuleRounds
-from fedlightning.tasks.federated.schedules import plateau_of, scheduled_groups, warn_of_other_epochs, without_clock
+from fedlightning.tasks.federated.schedules import (
+    plateau_of,
+    scheduled_groups,
+    warn_of_other_epochs,
+    without_clock,
+    without_step_size,
+)
 from fedlightning.tasks.federated.step import ModuleStep
 from fedlightning.tasks.federated.stored import (
     ALGORITHM_KEY,
@@ -222,13 +229,15 @@ class Federated(FederatedLightningModule):
 
     def _configured(self) -> Configured:
         self._frozen.names = ()
-        return Configured.by(self.module) if overrides(self.module, "configure_optimizers") else Configured(None)
-
-    def _step_as(self, configured: Configured) -> None:
-        """Let clients step as an optimizer does."""
         if self.algorithm is not self._made:  # the user has given it another one
             given = self._names.hyper_parameters(self.algorithm)
             self._chosen, self._lr_is_open = with_steps_left_open(given, self._made, self._chosen, self._lr_is_open)
+        asks = overrides(self.module, "configure_optimizers")
+        configured = Configured.by(self.module) if asks else Configured(None)
+        return configured if takes_step_size(self._chosen, self._lr_is_open) else without_step_size(configured)
+
+    def _step_as(self, configured: Configured) -> None:
+        """Let clients step as an optimizer does."""
         steps = None
         self._schedulers = configured.schedulers
         if configured.optimizer is not None:
@@ -241,7 +250,7 @@ class Federated(FederatedLightningModule):
                 groups = scheduled_groups(configured.optimizer, configured.schedulers, self._length, self.plateau)
             steps = steps_of(configured.optimizer, groups, self)
         require_steps_in_all_blocks(self.parameter_space(), steps)
-        stepping = with_steps(self._chosen, steps, self._lr_is_open)
+        stepping = with_steps(self._chosen, steps, self._lr_is_open, configured.ignores_schedule)
         self.algorithm = self._made = with_clip(stepping, self._clipping.limit, self._clipping.given)
 
     def on_train_epoch_end(self) -> None:

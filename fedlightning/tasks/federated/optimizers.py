@@ -38,10 +38,12 @@ class Configured:
     Attributes:
         optimizer: The one optimizer; None if the module has none.
         schedulers: Its schedulers, as Lightning takes them.
+        ignores_schedule: Whether it has others, which are left out.
     """
 
     optimizer: Optimizer | None
     schedulers: tuple[Any, ...] = ()
+    ignores_schedule: bool = False
 
     @classmethod
     def by(cls, module: Any) -> Configured:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice, pairwise
 from math import isfinite
 from typing import Any
@@ -18,6 +18,7 @@ from fedlightning.core.errors import InvalidTypeError, InvalidValueError, UsageE
 from fedlightning.core.schedule import Schedule
 from fedlightning.core.validation import require_argument
 from fedlightning.schedules.stepping import Turn, options_of, options_over_rounds, put_back
+from fedlightning.tasks.federated.optimizers import Configured
 from fedlightning.tasks.federated.plateau import Plateau
 from fedlightning.tasks.federated.scheduler_config import SchedulerConfig
 
@@ -92,6 +93,22 @@ def scheduled_groups(
         {**group, **{name: _over_rounds([row[number][name] for row in table], made_by) for name in table[0][number]}}
         for number, group in enumerate(optimizer.param_groups)
     ]
+
+
+def without_step_size(configured: Configured) -> Configured:
+    """Leave out schedulers of a step size that is not used; one that also cycles momentum stays.
+
+    Args:
+        configured: What ``configure_optimizers`` returned.
+    """
+    kept = tuple(each for each in configured.schedulers if _cycles_momentum(each))
+    return replace(configured, schedulers=kept, ignores_schedule=len(kept) < len(configured.schedulers))
+
+
+def _cycles_momentum(given: Any) -> bool:
+    scheduler = given.get("scheduler") if isinstance(given, Mapping) else given
+    parts = getattr(scheduler, "_schedulers", ())  # of SequentialLR and ChainedScheduler
+    return bool(getattr(scheduler, "cycle_momentum", False)) or any(map(_cycles_momentum, parts))
 
 
 def warn_of_other_epochs(trainer: Trainer, schedulers: Sequence[Any]) -> None:

@@ -53,6 +53,20 @@ def test_a_given_step_size_makes_do_without_the_optimizer_and_says_so(monkeypatc
     assert said == ["SCAFFOLD takes plain gradient steps of its own size: the module's Adam is not used."]
 
 
+@pytest.mark.parametrize(
+    ("scheduled", "said"),
+    [
+        (False, "the step sizes by parameter group of the module's optimizer are not used."),
+        (True, "the schedule and the step sizes by parameter group of the module's optimizer are not used."),
+    ],
+)
+def test_step_sizes_that_are_not_used_are_said(scheduled, said, caplog):
+    steps = Steps({"module.body": 0.1, "module.head": 0.2}, None, "SGD")
+    with caplog.at_level("INFO"):
+        assert with_steps(FedAvg(0.01), steps, lr_is_open=False, ignores_schedule=scheduled).lr == 0.01
+    assert [each.getMessage() for each in caplog.records] == [f"FedAvg has a step size of its own: {said}"]
+
+
 def test_an_optimizer_whose_moments_cannot_be_kept_is_named():
     steps = Steps(0.1, partial(torch.optim.RMSprop, lr=1.0), "RMSprop")
     with pytest.raises(

@@ -127,6 +127,32 @@ def test_the_step_size_that_the_algorithm_names_has_no_schedule(monkeypatch):
     assert said == ["FedAvg has a step size of its own: the schedule of the module's optimizer is not used."]
 
 
+@pytest.mark.parametrize("monitor", ["val_loss", None])
+def test_a_scheduler_that_is_not_used_stops_no_fit(monitor, caplog):
+    def waits(module, optimizer):
+        return {"scheduler": lr_scheduler.ReduceLROnPlateau(optimizer, patience=0), "monitor": monitor}
+
+    def reads_the_clock(module, optimizer):
+        return lr_scheduler.LambdaLR(optimizer, lambda _: 1 / (1 + module.current_epoch))
+
+    for make in (waits, reads_the_clock):
+        task = federate(made(Scheduled, make=make), FedAvg(0.01))
+        with caplog.at_level("INFO"):
+            trainer(max_steps=4, limit_val_batches=0).fit(task, regression_data())
+        assert task.plateau is None
+        assert task.algorithm.lr == 0.01
+    lines = [each.getMessage() for each in caplog.records if "not used" in each.getMessage()]
+    assert lines == ["FedAvg has a step size of its own: the schedule of the module's optimizer is not used."] * 2
+
+
+def test_a_cycle_of_momentum_goes_on_beside_a_step_size_of_the_algorithms_own():
+    kept, cycled = (federate(made(Scheduled, make=one_cycle), algorithm) for algorithm in (FedAvg(0.01), FedAvg))
+    for task in (kept, cycled):
+        trainer(max_steps=4, limit_val_batches=0).fit(task, regression_data())
+    assert kept.algorithm.lr == 0.01
+    assert kept.algorithm.local_optimizer.momentum == cycled.algorithm.local_optimizer.momentum
+
+
 def test_the_optimizer_is_left_as_it_was():
     optimizer = torch.optim.SGD(made().parameters(), lr=0.1)
     groups = scheduled_groups(optimizer, [lr_scheduler.StepLR(optimizer, 1)], lambda: (3, 1))
