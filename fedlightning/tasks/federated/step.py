@@ -105,7 +105,12 @@ class ModuleStep:
                     f"{type(self._module).__name__}.training_step logs '{name}' with reduce_fx={given!r}: what clients "
                     "log is averaged over their steps and over clients. Leave reduce_fx out."
                 )
-            self.options[name] = LogOptions.of(name, {**bound.arguments, "gathers": isinstance(value, Metric)})
+            how = LogOptions.of(name, {**bound.arguments, "gathers": isinstance(value, Metric)})
+            self.options[name] = how
+            if isinstance(value, Metric):
+                self._metrics[name] = value
+                if value._forward_cache is None and not how.on_step:
+                    return  # it is updated only, and has no value but that of the epoch
             self._open[get_ident()][LOGGED + name] = self._scalar(name, value)
         elif is_attached(self._module, to=self._module):
             base: Any = base_of(self._module)
@@ -139,12 +144,12 @@ class ModuleStep:
 
     def _scalar(self, name: str, value: Any) -> Any:
         if isinstance(value, Metric):
-            self._metrics[name] = value
             if value._forward_cache is None:
                 raise InvalidValueError(
                     f"{type(self._module).__name__}.training_step logs the metric '{name}', which it only updates: its "
-                    "value is that of all clients and steps so far. Call the metric, as in self.metric(predictions, "
-                    "labels), before it is logged: that is the value of the minibatch."
+                    "value is that of all clients and steps so far. Log it with on_step=False, on_epoch=True, for "
+                    "its value over an epoch, or call the metric, as in self.metric(predictions, labels), before it is "
+                    "logged: that is the value of the minibatch."
                 )
             value = value._forward_cache
         if isinstance(value, Tensor):

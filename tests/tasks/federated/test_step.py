@@ -8,11 +8,11 @@ from io import BytesIO
 import pytest
 import torch
 from torch.utils.data import DataLoader
-from torchmetrics import MeanAbsoluteError
+from torchmetrics import MeanAbsoluteError, MeanSquaredError, MetricCollection
 
 from fedlightning import federate
 from fedlightning.algorithms import FedAvg
-from fedlightning.oracle import Sequential
+from fedlightning.oracle import Sequential, Vectorized
 from fedlightning.tasks.federated.step import LOGGED
 from tests.support.lit import Lit, made
 from tests.support.small import clients, regression_data, trainer
@@ -142,8 +142,35 @@ def test_a_metric_that_is_only_updated_is_refused():
             self.log("error", self.error)
             return self.loss(batch)
 
-    with pytest.raises(ValueError, match=r"logs the metric 'error', which it only updates: .* Call the metric"):
+    with pytest.raises(ValueError, match=r"the metric 'error', which it only updates: .* on_epoch=True, .* call the m"):
         federate(made(Updated), FedAvg).objective(batch())
+
+
+@pytest.mark.parametrize("oracle", [None, Sequential(), Vectorized()], ids=["auto", "one by one", "vectorised"])
+def test_metrics_that_are_only_updated_have_the_value_of_an_epoch(oracle):
+    class Updated(Lit):
+        def __init__(self):
+            super().__init__()
+            self.errors = MetricCollection([MeanAbsoluteError(), MeanSquaredError()])
+            self.seen = []
+
+        def training_step(self, batch, batch_idx):
+            found = self(batch[0])
+            self.errors.update(found, batch[1])
+            self.log_dict(self.errors, on_step=False, on_epoch=True)
+            self.seen.append((found - batch[1]).detach().clone())
+            return self.loss(batch)
+
+        def on_train_epoch_end(self):
+            seen = torch.cat(self.seen)
+            self.expected = float(seen.abs().mean()), float(seen.square().mean())
+            self.seen = []
+
+    task, fit = federate(made(Updated), FedAvg, oracle=oracle), trainer(max_steps=6, limit_val_batches=0)
+    fit.fit(task, regression_data(rounds_per_epoch=3))
+    found = [float(fit.callback_metrics[name]) for name in ("MeanAbsoluteError", "MeanSquaredError")]
+    assert found == pytest.approx(task.module.expected, rel=1e-5)
+    assert task.round_metrics["MeanAbsoluteError"] == fit.callback_metrics["MeanAbsoluteError"]
 
 
 def test_the_servers_optimizer_is_not_taken_for_a_clients():
