@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from inspect import Parameter, signature
 from typing import Any
 
 from lightning.pytorch.utilities import rank_zero_info
@@ -42,11 +43,42 @@ def with_open_step_size(algorithm: Any) -> tuple[Any, bool]:
     try:
         return make() if is_named else make(lr=1.0), not is_named
     except TypeError as error:
-        name = getattr(getattr(make, "func", make), "__name__", repr(make))
-        raise InvalidTypeError(
-            f"federate(algorithm={name}): it cannot be made from a step size alone: {error}. Give an object, "
-            f"{name}(...), or functools.partial({name}, ...) to leave the step size lr to the module."
-        ) from None
+        kind = getattr(make, "func", make)
+        name = getattr(kind, "__name__", repr(kind))
+        raise InvalidTypeError(f"federate(algorithm={name}): {_why_not_made(make, kind, name, error)}") from None
+
+
+def _why_not_made(make: Any, kind: Any, name: str, error: TypeError) -> str:
+    """Return why an algorithm is not made from a step size, and what to give, by the arguments that it takes."""
+    takes, missing = _arguments(kind), [each for each in _required(make) if each != "lr"]
+    needed = [f"{each}=..." for each in _required(kind) if each != "lr"]
+    if "lr" in takes and missing:
+        others = ", ".join(needed)
+        return (
+            f"it needs {' and '.join(missing)} beside a step size. Give functools.partial({name}, {others}) to leave "
+            f"the step size lr to the module, or an object, {name}(lr=..., {others})."
+        )
+    if "lr" not in takes and "solver" in takes:
+        of_module, own = (", ".join([*needed, f"solver=LocalSteps({lr})"]) for lr in ("", "lr=..."))
+        return (
+            f"it has no step size lr of its own, the step size is its solver's. Give an object, {name}({of_module}) to "
+            f"leave the step size to the module, or {name}({own}), with fedlightning.local.LocalSteps."
+        )
+    return f"it cannot be made from a step size alone: {error}. Give an object, {name}({', '.join(needed) or '...'})."
+
+
+def _arguments(make: Any) -> Mapping[str, Parameter]:
+    """Return the arguments of a class or function by name; none where Python cannot tell."""
+    try:
+        return signature(make).parameters
+    except ValueError:
+        return {}
+
+
+def _required(make: Any) -> list[str]:
+    variable = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    takes = _arguments(make).items()
+    return [name for name, each in takes if each.default is Parameter.empty and each.kind not in variable]
 
 
 def takes_step_size(algorithm: Algorithm, lr_is_open: bool) -> bool:

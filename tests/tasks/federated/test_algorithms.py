@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 
-from fedlightning.algorithms import SCAFFOLD, FedADMM, FedAvg, FedDR, FedProx, StatefulFedAvg
+from fedlightning.algorithms import FIAELT, SCAFFOLD, FedADMM, FedAvg, FedDR, FedProx, LpProj, StatefulFedAvg
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.local import Adam, ByValue, LocalSteps
 from fedlightning.tasks.federated.algorithms import with_clip, with_open_step_size, with_steps
@@ -93,9 +93,29 @@ def test_without_an_optimizer_there_is_no_step_size():
         with_steps(with_open_step_size(FedAvg)[0], None, lr_is_open=True)
 
 
-def test_an_algorithm_that_needs_more_than_a_step_size_is_refused():
-    with pytest.raises(TypeError, match=r"federate\(algorithm=FedADMM\): it cannot be made from a step size alone"):
-        with_open_step_size(FedADMM)
+def of_ones_own(size):
+    return FedAvg(size)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "name", "said"),
+    [
+        (FedADMM, "FedADMM", r"no step size lr of its own, .* FedADMM\(sigma=\.\.\., solver=LocalSteps\(lr=\.\.\.\)\)"),
+        (partial(FedADMM, sigma=1.0), "FedADMM", r"an object, FedADMM\(sigma=\.\.\., solver=LocalSteps\(\)\) to leave"),
+        (FIAELT, "FIAELT", r"an object, FIAELT\(solver=LocalSteps\(\)\) to leave"),
+        (LpProj, "LpProj", r"it needs dim beside a step size\. Give functools\.partial\(LpProj, dim=\.\.\.\) to leave"),
+        (of_ones_own, "of_ones_own", r"from a step size alone: .* Give an object, of_ones_own\(size=\.\.\.\)\.$"),
+        (partial(FedAvg, mu=3), "FedAvg", r"from a step size alone: .*'mu'\. Give an object, FedAvg\(\.\.\.\)\.$"),
+    ],
+)
+def test_an_algorithm_that_needs_more_than_a_step_size_is_refused(algorithm, name, said):
+    with pytest.raises(TypeError, match=rf"^federate\(algorithm={name}\): .*{said}"):
+        with_open_step_size(algorithm)
+
+
+def test_what_is_advised_for_algorithms_without_a_step_size_takes_the_modules():
+    assert with_steps(FedADMM(sigma=1.0, solver=LocalSteps()), PLAIN, lr_is_open=False).solver.lr == 0.3
+    assert with_steps(with_open_step_size(partial(LpProj, dim=2))[0], PLAIN, lr_is_open=True).lr == 0.3
 
 
 def test_limits_go_where_gradients_are_computed():
