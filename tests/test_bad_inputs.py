@@ -454,7 +454,7 @@ for _name, _run, _error, _says in [
         "computes the point from its server state",
     ),
     ("unknown task option", lambda: Line(regulariser=None), T, "unexpected keyword argument 'regulariser'"),
-    ("unknown data option", lambda: regression_data(batchsize=3), T, "unexpected keyword argument 'batchsize'"),
+    ("unknown data option", lambda: regression_data(batchsize=3), T, "Did you mean 'batch_size'"),
     ("both sizes", lambda: p.Uniform(2, 0.5), V, "exactly one of size and fraction"),
     ("too many clients", lambda: IID(99).split(torch.arange(30), 0), V, "99"),
     ("sketch too long", lambda: fit(Line(a.LpProj(0.1, 10**6))), V, "1 to 41, the number of shared parameters"),

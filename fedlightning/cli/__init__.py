@@ -122,8 +122,9 @@ def _import_command_line() -> None:
 
 def _refuse_mistakes(given: Sequence[str]) -> None:
     """End the process with a one-sentence message if an argument is misspelt or missing."""
-    from fedlightning.cli.complaints import did_you_mean, no_option
+    from fedlightning.cli.complaints import no_option
     from fedlightning.cli.early import MistakeError, check
+    from fedlightning.core.misspelt import did_you_mean
 
     subcommand = given[0]
     try:

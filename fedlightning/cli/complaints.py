@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from fedlightning.cli import sources
+from fedlightning.core.misspelt import did_you_mean
 
 _PACKAGES = (
     "algorithms",
@@ -24,12 +25,6 @@ _PACKAGES = (
     "schedules",
     "tasks",
 )
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a question that proposes the most similar known name, or an empty text."""
-    close = get_close_matches(name, list(known), n=1)
-    return f" Did you mean '{close[0]}'?" if close else ""
 
 
 def no_option(given: str, name: str, options: Iterable[str]) -> str:

@@ -16,10 +16,11 @@ from typing import Any
 import yaml
 
 from fedlightning.cli import sources
-from fedlightning.cli.complaints import did_you_mean, no_argument, no_class, no_name, no_option, own_classes
+from fedlightning.cli.complaints import no_argument, no_class, no_name, no_option, own_classes
 from fedlightning.cli.default_logger import default_logger
 from fedlightning.core import strict_yaml
 from fedlightning.core.errors import FedlightningError
+from fedlightning.core.misspelt import did_you_mean
 
 _TRAINER = "lightning.pytorch.trainer.trainer.Trainer"
 _OWN = ("config", "print_config", "seed_everything", "trainer", "model", "data", "help")

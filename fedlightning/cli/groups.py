@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
-from fedlightning.cli.complaints import did_you_mean
 from fedlightning.cli.parser import ComparisonParser
+from fedlightning.core.misspelt import did_you_mean
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser

@@ -11,9 +11,10 @@ from typing import Any, NoReturn
 
 from jsonargparse import ArgumentParser
 
-from fedlightning.cli.complaints import did_you_mean, no_argument, no_class, no_name, no_option, own_classes
+from fedlightning.cli.complaints import no_argument, no_class, no_name, no_option, own_classes
 from fedlightning.cli.kinds import base_class, is_of_kind, kinds_taken, wrong_kind
 from fedlightning.cli.wording import Complaint, Subject, allows_none, deepest_complaints
+from fedlightning.core.misspelt import did_you_mean
 
 _COMMANDS = ("fit", "validate", "test", "predict")
 

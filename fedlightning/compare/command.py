@@ -18,7 +18,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from fedlightning.cli import plain_refusals
-from fedlightning.cli.complaints import did_you_mean
 from fedlightning.cli.outputs import writing_to
 from fedlightning.compare.arguments import Mode, Report
 from fedlightning.compare.best_round import require_choice
@@ -30,6 +29,7 @@ from fedlightning.compare.results import VIRTUAL, Curve, caption, collect, markd
 from fedlightning.compare.run import Prepared, Run, execute, hyper_parameters, prepare
 from fedlightning.core.errors import InvalidValueError, UsageError
 from fedlightning.core.interrupts import deferred_interrupts, interrupts_held
+from fedlightning.core.misspelt import did_you_mean
 from fedlightning.core.requirements import imported
 from fedlightning.oracle.threads import set_threads
 from fedlightning.plotting.comparison import comparison_figure

@@ -9,8 +9,8 @@ from lightning.pytorch import Callback, Trainer
 
 from fedlightning.callbacks import History
 from fedlightning.callbacks.history import TRAFFIC, is_metric
-from fedlightning.cli.complaints import did_you_mean
 from fedlightning.core.errors import InvalidValueError
+from fedlightning.core.misspelt import did_you_mean
 
 _COLUMNS = TRAFFIC | {"round", "seconds"}
 """Columns that a curve may be drawn of, and that no comparison is about."""

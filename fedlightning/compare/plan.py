@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedlightning.cli.complaints import did_you_mean
 from fedlightning.compare.arguments import Mode, Report
 from fedlightning.compare.grid import Values, label, split_outside_brackets
 from fedlightning.compare.run import ALGORITHM, Run, hyper_parameters
 from fedlightning.core.errors import InvalidValueError
+from fedlightning.core.misspelt import did_you_mean
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from torch.utils.data import Dataset
 from typing_extensions import Self
 
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError
+from fedlightning.core.misspelt import require_arguments
 from fedlightning.core.per_architecture import TaskArchitectures
 from fedlightning.core.serialisation import rebuild
 from fedlightning.core.validation import require, require_instance, spoken_name
@@ -113,7 +114,7 @@ class FederatedDataModule(Described):
                 ``seed``, ...
 
         Raises:
-            TypeError: If ``train`` is not a list.
+            TypeError: If ``train`` is not a list, or there is no such option.
             ValueError: If the list is empty.
         """
         if isinstance(train, Dataset | Tensor | str | Mapping) or not hasattr(train, "__getitem__"):
@@ -123,6 +124,12 @@ class FederatedDataModule(Described):
             )
         if not len(train):
             raise InvalidValueError("from_datasets(train=[]): give one data set a client.")
+        if "collate_fn" in options:
+            raise InvalidTypeError(
+                "from_datasets(collate_fn=...): minibatches of all clients are gathered without such a function. "
+                "Pad or collate in the data set: samples of one shape."
+            )
+        require_arguments("from_datasets", options, [cls.from_datasets, FederatedDataModule.__init__])
         from fedlightning.data.client_datasets import ClientDatasets  # a subclass of this class
 
         return ClientDatasets(train, val, test, **options)

@@ -269,6 +269,7 @@ def gradients(
             loss, scalars, buffers = forward(shared, personal, space.buffers.views(b), data)
         total = loss.sum() if autocast.scale == 1 else loss.sum() * autocast.scale
     points = moved[0] + moved[1]
+    names = [*(shared if moved[0] else ()), *(personal if moved[1] else ())]
     if blocks == "both" and not total.requires_grad:
         raise RuntimeError(
             "the loss does not depend on the parameters that are trained: it was detached, computed under no_grad or "
@@ -276,8 +277,12 @@ def gradients(
         )
     found: Sequence[Tensor | None] = [None] * len(points)
     if total.requires_grad:  # a loss need not depend on every block
-        found = torch.autograd.grad(total, points, allow_unused=True)
-    objective.rest.note([*(shared if moved[0] else ()), *(personal if moved[1] else ())], found)
+        try:
+            found = torch.autograd.grad(total, points, allow_unused=True)
+        except RuntimeError:
+            _refuse_frozen(names, points)
+            raise
+    objective.rest.note(names, found)
     grads = tuple(_dense(point, gradient) for point, gradient in zip(points, found, strict=True))
     return Gradients(
         moved[0],
@@ -287,6 +292,15 @@ def gradients(
         loss.detach().reshape(clients),
         {name: value.reshape(clients) for name, value in scalars.items()},
     )
+
+
+def _refuse_frozen(names: Sequence[str], points: Sequence[Tensor]) -> None:
+    """Refuse parameters that the objective has frozen while it ran."""
+    if frozen := next((name for name, point in zip(names, points, strict=True) if not point.requires_grad), None):
+        raise RuntimeError(
+            f"it froze parameter '{frozen}' (requires_grad_(False)) while it ran. What is trained is settled when a "
+            "fit begins: freeze before the fit, or detach what the parameter computes"
+        ) from None
 
 
 def _dense(point: Tensor, gradient: Tensor | None) -> Tensor:

@@ -7,12 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedlightning import algorithms
-from fedlightning.cli.complaints import did_you_mean, no_argument, no_class, no_name, no_option, own_classes
-
-
-def test_the_likeliest_name_is_proposed_and_an_unlikely_one_is_not():
-    assert did_you_mean("lrr", ["lr", "mu"]) == " Did you mean 'lr'?"
-    assert did_you_mean("tolerance", ["lr", "mu"]) == ""
+from fedlightning.cli.complaints import no_argument, no_class, no_name, no_option, own_classes
 
 
 @pytest.mark.parametrize(

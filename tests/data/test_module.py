@@ -21,6 +21,13 @@ def test_wrong_settings_are_named():
             federation(**wrong)
 
 
+def test_misspelt_options_and_a_collate_function_are_refused_with_a_remedy():
+    with pytest.raises(TypeError, match=r"^from_datasets\(batchsize=\.\.\.\): .* Did you mean 'batch_size'\?$"):
+        FederatedDataModule.from_datasets(clients(), batchsize=3)
+    with pytest.raises(TypeError, match=r"^from_datasets\(collate_fn=.*Pad or collate in the data set"):
+        FederatedDataModule.from_datasets(clients(), collate_fn=list)
+
+
 def test_cohorts_larger_than_the_federation_are_refused_before_the_fit():
     with pytest.raises(ValueError, match=r"Uniform\(size=5\): the cohort is larger than the federation of 4 clients"):
         federation(participation=Uniform(5)).setup("fit")

@@ -31,8 +31,8 @@ class Saddle(nn.Module):
         return {"loss": loss, "inner": self.a @ batch[:2]}
 
 
-def objective(scale=1.0):
-    task = Saddle()
+def objective(scale=1.0, cls=Saddle):
+    task = cls()
     space = ParameterSpace(task, max_parameters=("b",), personal_parameters=("c",))
     return Objective(task, space, Autocast("cpu", scale=scale))
 
@@ -73,6 +73,17 @@ def test_a_loss_of_the_data_alone_is_refused():
 
     with pytest.raises(RuntimeError, match="the loss does not depend on the parameters that are trained"):
         differentiate(of, of_data, W, V, torch.empty(0), X)
+
+
+def test_a_parameter_that_is_frozen_while_the_objective_runs_is_named():
+    class Freezing(Saddle):
+        def objective(self, batch):
+            self.b.requires_grad_(False)
+            return super().objective(batch)
+
+    evaluated = objective(cls=Freezing)
+    with pytest.raises(RuntimeError, match=r"^it froze parameter 'b' .* freeze before the fit"):
+        differentiate(evaluated, evaluated, W, V, torch.zeros(0), X)
 
 
 def test_chunks_fit_into_the_memory_that_is_free():

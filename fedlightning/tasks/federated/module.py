@@ -11,7 +11,8 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 
 from fedlightning.algorithms.base import Algorithm
-from fedlightning.core.errors import UsageError
+from fedlightning.core.errors import InvalidAttributeError, UsageError
+from fedlightning.core.misspelt import require_arguments
 from fedlightning.core.parameter_space import ParameterSpace
 from fedlightning.federation.protocol import Moment
 from fedlightning.federation.sampling.cohort import RoundBatch
@@ -105,6 +106,7 @@ class Federated(FederatedLightningModule):
             ValueError: If a value is out of range.
         """
         require_trainable_by_clients(module, without_hooks)
+        require_arguments("federate", federation, [Federated.__init__, FederatedLightningModule.__init__])
         names = ModuleNames(module)
         chosen, lr_is_open = with_open_step_size(algorithm)
         given: Any = names.hyper_parameters(chosen)
@@ -149,6 +151,15 @@ class Federated(FederatedLightningModule):
             attach.fset(self, trainer)
         self._step.answer()  # also in a copy of the task
         self.module.trainer = trainer  # also one of the package pytorch_lightning
+
+    def __getattr__(self, name: str) -> Any:
+        """Look an attribute up as ``nn.Module`` does, and say so if the module has it."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError as error:
+            if name in dir(self.__dict__.get("_modules", {}).get("module")):
+                raise InvalidAttributeError(f"{error}: it is in .module.{name}") from None
+            raise
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module."""

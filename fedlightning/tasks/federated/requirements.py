@@ -60,7 +60,7 @@ def require_trainable_by_clients(module: Any, without_hooks: Collection[str] = (
     Raises:
         TypeError: If it is no LightningModule, is federated already, has no training step, optimizes manually, or has a
             hook that would never be called.
-        ValueError: If a name in ``without_hooks`` is no such hook.
+        ValueError: If ``without_hooks`` is a text, or a name in it is no such hook.
     """
     if base_of(module) is None:
         kind = module.__name__ if isinstance(module, type) else type(module).__name__
@@ -69,6 +69,10 @@ def require_trainable_by_clients(module: Any, without_hooks: Collection[str] = (
     name = type(module).__name__
     if hasattr(module, "federation_options"):
         raise InvalidTypeError(f"federate(module={name}): it is a federated task already; fit it itself.")
+    if isinstance(without_hooks, str):
+        raise InvalidValueError(
+            f"without_hooks={without_hooks!r}: expected a sequence of names of hooks, e.g. ({without_hooks!r},)."
+        )
     if unknown := [hook for hook in without_hooks if hook not in HOOKS]:
         raise InvalidValueError(
             f"without_hooks: '{unknown[0]}' is none of the hooks that a federated fit leaves out: {', '.join(HOOKS)}."

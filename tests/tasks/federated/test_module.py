@@ -321,6 +321,22 @@ def fit(tmp_path, monkeypatch):
     return ["fit", "--model=fedlightning.Federated", *module, algorithm, *data, *quiet]
 
 
+def test_misspelt_arguments_are_named_as_they_were_written():
+    for make in (federate, Federated):
+        with pytest.raises(TypeError, match=r"^federate\(weightning=\.\.\.\): .* Did you mean 'weighting'\?$"):
+            make(made(), FedAvg, weightning="samples")
+
+
+def test_attributes_of_the_module_are_found_there():
+    task = federate(made(), FedAvg)
+    assert not hasattr(task, "body")
+    for name in ("body", "optimizer", "loss"):
+        with pytest.raises(AttributeError, match=rf"has no attribute '{name}': it is in \.module\.{name}$"):
+            getattr(task, name)
+    with pytest.raises(AttributeError, match=r"has no attribute 'nowhere'$"):
+        _ = task.nowhere
+
+
 @pytest.mark.parametrize("lr", ["-1", "0"])
 def test_the_command_line_refuses_a_wrong_step_size_of_the_algorithm(lr, fit, capsys):
     """The module's own would take its place without a word."""

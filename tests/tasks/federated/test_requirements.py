@@ -114,5 +114,7 @@ def test_hooks_without_a_meaning_are_refused_by_name(hook):
 
 
 def test_an_unknown_hook_is_refused():
+    with pytest.raises(ValueError, match=r"^without_hooks='backward': expected a sequence .* \('backward',\)\.$"):
+        federate(Lit(), FedAvg, without_hooks="backward")
     with pytest.raises(ValueError, match="without_hooks: 'on_after_backwards' is none of the hooks"):
         federate(Lit(), FedAvg, without_hooks=["on_after_backwards"])
