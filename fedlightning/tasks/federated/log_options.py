@@ -18,7 +18,7 @@ class LogOptions:
     Attributes:
         on_step: Whether the value of every round is reported.
         on_epoch: Whether the mean over the rounds of an epoch is reported at its end.
-        prog_bar: Whether the progress bar shows the mean of an epoch.
+        prog_bar: Whether the progress bar shows what is reported.
         logger: Whether loggers get the mean of an epoch; None for Lightning's default.
         gathers: Whether the value is a metric, which finds its value over an epoch by itself.
     """

@@ -104,6 +104,9 @@ class ModuleRounds(TrainingRounds):
         if trainer.barebones:
             return
         for name, how in self._options.items():
+            if name in result.metrics and how.prog_bar and how.on_step:
+                shown = f"{name}_step" if how.is_forked else name
+                trainer.progress_bar_metrics[shown] = float(result.metrics[name])
             if name in result.metrics and how.is_forked:
                 trainer.callback_metrics[name] = torch.as_tensor(result.metrics[name])
             if name in result.metrics and how.on_epoch and not how.gathers:

@@ -50,6 +50,30 @@ def test_the_clients_values_have_the_names_that_loggers_have(name, tmp_path):
     assert last.metrics == task.round_metrics
 
 
+class Shown(Lit):
+    def training_step(self, batch, batch_idx):
+        loss = self.loss(batch)
+        self.log("plain", loss, prog_bar=True)
+        self.log("both", loss, prog_bar=True, on_step=True, on_epoch=True)
+        self.log("epoch", loss, prog_bar=True, on_step=False, on_epoch=True)
+        self.log("hidden", loss)
+        return loss
+
+
+def test_the_progress_bar_shows_the_value_of_each_round():
+    seen = []
+
+    class Look(Callback):
+        def on_train_batch_end(self, trainer, pl_module, *_):
+            metrics = pl_module.rounds.last.metrics
+            seen.append((dict(trainer.progress_bar_metrics), float(metrics["plain"]), float(metrics["both"])))
+
+    fit = trainer(max_steps=2, limit_val_batches=0, callbacks=[Look()])
+    fit.fit(federate(made(Shown), FedAvg), regression_data())
+    assert [shown for shown, _, _ in seen] == [{"plain": plain, "both_step": both} for _, plain, both in seen]
+    assert set(fit.progress_bar_metrics) == {"plain", "both_step", "both_epoch", "epoch"}
+
+
 @pytest.mark.parametrize("name", ["drift", "upload", "clients", "client_lr", "dual_norm", "round_time", "client"])
 def test_names_of_what_rounds_report_are_refused(name):
     task = federate(made(Named, name=name), FedMM(0.05))
