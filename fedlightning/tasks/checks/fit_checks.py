@@ -91,7 +91,10 @@ def check_fit(task: FederatedLightningModule, space: ParameterSpace) -> None:
 
 def _require_validation_within_an_epoch(trainer: Trainer, data: FederatedDataModule | RemoteClients) -> None:
     """Refuse what Lightning does, in terms of rounds."""
-    interval, epoch = trainer.val_check_interval, data.rounds_per_epoch
+    interval, epoch = (
+        getattr(trainer, "val_check_interval", None),
+        data.rounds_per_epoch,
+    )  # none if it goes by the clock
     if isinstance(interval, int) and interval > epoch and trainer.check_val_every_n_epoch is not None:
         across = settings({"trainer.check_val_every_n_epoch": None})
         longer = settings({"data.rounds_per_epoch": interval})
