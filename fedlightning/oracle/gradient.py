@@ -71,7 +71,7 @@ class GradientOracle:
         self.full_calls = 0
         self.steps_together = STEPS_TOGETHER if isinstance(evaluate, CompiledEvaluate) else 0
         self._in_place = evaluate if isinstance(evaluate, StepsInPlace) else None
-        self._steps_a_number = evaluate.steps_to_pay_off if isinstance(evaluate, PrefersFixedSize) else 1
+        self._steps_to_pay_off = evaluate.steps_to_pay_off if isinstance(evaluate, PrefersFixedSize) else 1
         self._leaves_out_done = leaves_out_done(evaluate)
         self._averaged = averaged
         self._no_block = buffers.new_empty((len(data), 0))  # made once: it takes as long as a product
@@ -86,7 +86,7 @@ class GradientOracle:
 
     def batches(self) -> Iterator[Minibatch]:
         """Yield K minibatches of every client, from the first one again at every call."""
-        return computing_fewer(self._data.minibatches(), self.steps, self._steps_a_number)
+        return computing_fewer(self._data.minibatches(), self.steps, self._steps_to_pay_off)
 
     def for_those(self, going: Tensor, batch: Minibatch) -> Minibatch:
         """Return a minibatch for clients that are not done, ``going [S]``; the others' operators may be zeros."""
