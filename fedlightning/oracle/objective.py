@@ -18,6 +18,7 @@ from fedlightning.core.parameter_space import ParameterSpace
 from fedlightning.core.tree import map_tensors
 from fedlightning.oracle.effects.places import Place, places_outside
 from fedlightning.oracle.effects.rest import Rest
+from fedlightning.oracle.layers.recurrent import weights_in_place
 from fedlightning.oracle.recording.known import KnownRecordings
 
 Named = Mapping[str, Tensor]
@@ -153,6 +154,11 @@ class Autocast:
         """True if the objective runs on a CPU."""
         return self.device_type == "cpu"
 
+    @property
+    def on_gpu(self) -> bool:
+        """True if the objective runs on a GPU of CUDA."""
+        return self.device_type == "cuda"
+
     def __call__(self) -> AbstractContextManager[Any]:
         """Return the context in which the objective runs."""
         if self.dtype is None:
@@ -207,6 +213,7 @@ class Objective:
             for once in (False, True)
         )
         self._tied = len(every) > len(distinct)
+        self._is_recurrent = any(isinstance(module, nn.RNNBase) for module in task.modules())
 
     @property
     def point_bytes(self) -> int:
@@ -237,7 +244,8 @@ class Objective:
         state = self._state(shared, personal, buffers)
         own = self._replaced()
         try:
-            result = functional_call(self._call, state, (data,), tie_weights=self._tied)  # a search for ties takes time
+            with weights_in_place() if self._is_recurrent and not self.autocast.on_cpu else nullcontext():
+                result = functional_call(self._call, state, (data,), tie_weights=self._tied)  # a search takes time
         except BaseException:  # an interrupt may have kept PyTorch from putting the task's own tensors back
             for name, tensor in own:
                 module, _, leaf = name.rpartition(".")

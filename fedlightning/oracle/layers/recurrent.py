@@ -2,16 +2,21 @@
 
 oneDNN's kernel of an LSTM keeps a processor busy with one client's sequences, and ``vmap`` has no rule for it. It is
 called client by client, on tensors that are cut and laid out for all clients at once.
+
+On a GPU, PyTorch's recurrent layers move new weights into one piece of memory before they compute, because cuDNN wants
+them there. The weights of a client lie in its point, which algorithms move, and stay in it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedlightning.oracle.layers.batched import are_batched, for_all
 
@@ -30,6 +35,34 @@ def lstm(*args: Any, every_dtype: bool = False, **kwargs: Any) -> tuple[Tensor, 
     if not are_batched(input) or input.dim() != 3 or not _is_served(every_dtype, input, params, *options):
         return None
     return tuple(for_all(partial(_client_by_client, options), input, *hx, *params))
+
+
+@contextmanager
+def weights_in_place() -> Iterator[None]:
+    """Let cuDNN copy the weights of recurrent layers in every call, without moving them or warning of the copies.
+
+    The layers ask where their weights lie before they move them, which has no answer below ``vmap`` and must not be
+    read while a recording is made, so that the whole method is left out.
+    """
+    moves = nn.RNNBase.flatten_parameters
+    nn.RNNBase.flatten_parameters = _leave  # type: ignore[assignment, method-assign]
+    try:
+        with without_advice():
+            yield
+    finally:
+        nn.RNNBase.flatten_parameters = moves  # type: ignore[method-assign]
+
+
+@contextmanager
+def without_advice() -> Iterator[None]:
+    """Do not let cuDNN warn of copies of weights."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
+        yield
+
+
+def _leave(layer: nn.RNNBase) -> None:
+    """Move nothing."""
 
 
 _ARGUMENTS = 9

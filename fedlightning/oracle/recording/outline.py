@@ -37,6 +37,11 @@ class Outline:
     held: list[Any] = field(compare=False)
 
 
+def flat(results: Iterable[Any]) -> list[Any]:
+    """Return the results of an operation, of which some may be lists (a recurrent layer's gradients), in one list."""
+    return [each for result in results for each in (result if isinstance(result, list | tuple) else (result,))]
+
+
 class Draft:
     """Becomes an outline while a function runs."""
 
@@ -57,7 +62,7 @@ class Draft:
         """Write down an operation that has run."""
         named = [(name, self._form(value)) for name, value in kwargs.items()]
         self._operations.append((func, [self._form(value) for value in args], named))
-        for result in (output,) if isinstance(output, Tensor) else output if isinstance(output, list | tuple) else ():
+        for result in flat(output) if isinstance(output, list | tuple) else (output,):
             if isinstance(result, Tensor):
                 self._name(result)
 

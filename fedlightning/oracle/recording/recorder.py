@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -13,9 +13,10 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedlightning.oracle.base import ROUNDED_ALIKE
+from fedlightning.oracle.layers.recurrent import without_advice
 from fedlightning.oracle.randomness import Noise, is_random
 from fedlightning.oracle.recording.lines import Name
-from fedlightning.oracle.recording.outline import Draft
+from fedlightning.oracle.recording.outline import Draft, flat
 from fedlightning.oracle.recording.program import Program
 from fedlightning.oracle.recording.replay import Replay
 
@@ -87,11 +88,14 @@ class Recorder(TorchDispatchMode):
             self._empty.append(output)
             return output
         function, arguments = (self._noise, (func, *args)) if random else (traits.as_recorded, args)
+        results: Any = output
+        if isinstance(output, tuple) and any(isinstance(each, list) for each in output):
+            function, results = partial(_flattened, function), flat(output)
         acts = random or traits.writes
-        makes = self._program.add(function, arguments, kwargs, self._name_of, output, acts, traits.makes_views)
+        makes = self._program.add(function, arguments, kwargs, self._name_of, results, acts, traits.makes_views)
         if self._held:
             self._follow_views(func, args, kwargs, makes)
-        for result, name in zip((output,) if isinstance(output, Tensor) else output or (), makes, strict=True):
+        for result, name in zip((results,) if isinstance(results, Tensor) else results or (), makes, strict=True):
             if name is not None:
                 self._call(result, name)
         return output
@@ -190,14 +194,25 @@ class Follower(TorchDispatchMode):
         return output
 
 
+def _flattened(function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
+    """Return an operation's results in one list, where some of them are lists."""
+    return flat(function(*args, **kwargs))
+
+
+def _quiet_recurrent_layer(*args: Any, **kwargs: Any) -> Any:
+    """Let cuDNN copy a client's weights, which lie in its point, without advice to move them."""
+    with without_advice():
+        return aten._cudnn_rnn.default(*args, **kwargs)
+
+
 def _recurrent_layer(*args: Any, **kwargs: Any) -> Any:
     """Keep what the backward pass needs, which oneDNN's recurrent layer leaves out where no gradients are recorded."""
     with torch.enable_grad():
         return aten.mkldnn_rnn_layer.default(*args, **kwargs)
 
 
-_AS_RECORDED = {aten.mkldnn_rnn_layer.default: _recurrent_layer}
-"""Operations that compute something else below ``no_grad``, under which programs run."""
+_AS_RECORDED = {aten.mkldnn_rnn_layer.default: _recurrent_layer, aten._cudnn_rnn.default: _quiet_recurrent_layer}
+"""Operations that compute something else below ``no_grad``, under which programs run, or that warn."""
 
 
 def _dim(args: Sequence[Any], kwargs: dict[str, Any]) -> int:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import warnings
+from contextlib import suppress
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from fedlightning.oracle import Sequential, Vectorized
+from fedlightning.oracle import Autocast, Sequential, Vectorized
 from fedlightning.oracle.layers.cohort_layers import CohortLayers
-from fedlightning.oracle.layers.recurrent import lstm
+from fedlightning.oracle.layers.recurrent import lstm, weights_in_place
 from fedlightning.oracle.objective import BatchedError
 from tests.support.cohorts import assert_equal_evaluations, setting
 
@@ -146,3 +149,31 @@ def test_the_comparison_in_float64_needs_no_kernel():
 def _called(layer, x):
     start = torch.zeros(1, len(x), 6), torch.zeros(1, len(x), 6)
     return lstm(x, start, layer._flat_weights, True, 1, 0.0, True, False, True)
+
+
+def test_weights_are_not_moved_meanwhile():
+    moves = nn.RNNBase.flatten_parameters
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with suppress(KeyError), weights_in_place():
+            assert nn.RNNBase.flatten_parameters is not moves
+            nn.GRU(2, 3).flatten_parameters()
+            warnings.warn("RNN module weights are not part of single contiguous chunk of memory.", stacklevel=1)
+            warnings.warn("another", stacklevel=1)
+            raise KeyError
+    assert nn.RNNBase.flatten_parameters is moves
+    assert [str(each.message) for each in caught] == ["another"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("way", [Sequential(), Vectorized(backward="each")], ids=["plain", "one by one, as graphs"])
+def test_on_a_gpu_it_is_what_it_is_on_a_cpu(way):
+    objective, *arguments = setting(Characters(batch_first=True, num_layers=2), (7, 5), loss=loss)
+    expected = Sequential().evaluator(objective, 1)(*arguments)
+    objective.task.cuda()
+    objective.autocast = Autocast("cuda")
+    w, v, b, (x, y) = arguments
+    evaluate = way.evaluator(objective, 100)
+    for _ in range(3):
+        found = evaluate(w.cuda(), v.cuda(), b.cuda(), (x.cuda(), y.cuda()))
+        torch.testing.assert_close(found.g.cpu(), expected.g, rtol=1e-9, atol=1e-9)

@@ -186,6 +186,19 @@ def test_three_rounds_of_every_network(name, backward):
             assert_equal_evaluations(evaluate(w, v, b, data), expected)
 
 
+def test_results_in_a_list_of_their_own_are_replayed():
+    """As cuDNN's recurrent layers return the gradients of their weights."""
+    with torch.library._scoped_library("fedlightning_tests", "DEF") as library:
+        library.define("halves(Tensor x) -> (Tensor, Tensor[])")
+        library.impl("halves", lambda x: (x.sum(), list((2 * x).chunk(2))), "CompositeExplicitAutograd")
+
+        def function(x):
+            total, (one, other) = torch.ops.fedlightning_tests.halves(x)
+            return [total * one - other], None
+
+        assert all(rounds(function, 2, KnownRecordings()))
+
+
 def test_a_network_is_written_down_once(monkeypatch):
     net = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
     objective, *arguments = setting(net, (6,), loss=lambda net, batch: F.cross_entropy(net(batch[0]), batch[1]))
