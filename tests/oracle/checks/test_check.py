@@ -110,6 +110,17 @@ def test_gradients_that_are_nan_in_both_agree():
     assert check(Vectorized()) is None
 
 
+@pytest.mark.parametrize("by", [0.0, 5e2])
+def test_a_loss_scale_that_overflows_hides_nothing(by):
+    """Scaled by 2**16, gradients of this loss are infinite in float16, and so would be all that are compared."""
+    objective, w, v, b, data = setting(mlp(), (6,), torch.float32, lambda net, batch: 6e3 * classify(net, batch))
+    objective.autocast = given = Autocast("cpu", torch.float16, scale=2.0**16)
+    check = SelfCheck(objective, Sample(w[:2], v[:2], b[:2], [tuple(leaf[:2] for leaf in data)] * 3))
+    difference = check(Wrong(by=by))
+    assert (difference is not None) == (by > 0)
+    assert objective.autocast is given
+
+
 def test_an_objective_at_the_edge_of_rounding_is_not_accused():
     """A gradient of rounding errors: two ways to sum agree in no digit, and neither is wrong."""
 
