@@ -165,6 +165,9 @@ class _Captures:
             self._has_failed = True
             with suppress(Exception):
                 torch._C._cuda_endAllocateToPool(self._device, self._pool)
+            with suppress(Exception):  # the generator would wait for the capture's end, too, and draw nothing any more
+                generator = torch.cuda.default_generators[self._device]
+                generator.graphsafe_set_state(generator.clone_state())
             warnings.warn(
                 f"A CUDA graph cannot hold these operations, so all start one by one from now on: {error}", stacklevel=2
             )
