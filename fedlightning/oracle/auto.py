@@ -54,6 +54,10 @@ MOST_TOGETHER, SOME_TOGETHER = 32, 4
 LONG = 0.5
 """Seconds that steps take in sum where they are few, and up to which a first step is timed once more."""
 
+GAIN_OF_GRAPHS = 8
+"""On a GPU, clients are replayed one by one where all at once gain less than a CUDA graph of a single one may: it
+spares the time between one operation and the next, in which the GPU waits for Python."""
+
 WORTH_MORE_CLIENTS = 0.98
 """Larger chunks must save a little of the time, for the memory that they take; fewer chunks also cost less to begin."""
 
@@ -155,15 +159,20 @@ class Auto(ClientBatching):
             assert batched.chunk_size is not None
             in_chunks, taken = self._in_chunks(batched, objective, calls, load, larger)
             size = in_chunks.chunk_size
+            assert size is not None
             found.append((in_chunks, taken if size == 1 else taken / WORTH_CHUNKS))
             times = f"{taken * 1e3:.3g} ms a client's gradient in chunks of {size}, {times}"
+            if objective.autocast.on_gpu and batched.replay:
+                found.append(self._threaded(replace(batched, replay=False), objective, calls(size), load(size)))
+                times += f", {found[-1][1] * 1e3:.3g} ms without CUDA graphs"
             if objective.autocast.on_cpu and size != 1 and taken > WORTH_A_TRIAL * alone_time:
                 found.append(self._threaded(replace(batched, chunk_size=1), objective, calls(1), load(1)))
                 times += f", {found[-1][1] * 1e3:.3g} ms one by one from a recording"
         else:
             times = times.replace("alone", "a client's gradient")
         most = torch.get_num_threads()
-        if objective.autocast.on_cpu and min(time for _, time in found) * 2 * most > alone_time:
+        gain = GAIN_OF_GRAPHS if objective.autocast.on_gpu else 2 * most
+        if min(time for _, time in found) * gain > alone_time:
             each = side_by_side()
             if each is not None:
                 assert each.chunk_size is not None
@@ -171,10 +180,11 @@ class Auto(ClientBatching):
                 with limited(each.threads_inside(objective)):
                     taken = self._for_one(each, objective, calls(size), load(size, each.at_a_time))
                 found.append((each, taken))
-                times += f", {taken * 1e3:.3g} ms {'replayed' if most == 1 else 'side by side'}"
+                alike = each.at_a_time == 1
+                times += f", {taken * 1e3:.3g} ms {'replayed one by one' if alike else 'side by side'}"
         chosen, _ = min(found, key=lambda way: way[1])
         used = chosen.parts if isinstance(chosen, Vectorized) and chosen.parts > 1 else chosen.threads
-        threads = "" if used is None or most == 1 else f" on {used} of {most} threads"
+        threads = "" if used is None or most == 1 or not objective.autocast.on_cpu else f" on {used} of {most} threads"
         return Trial(chosen, f"took {type(chosen).__name__}{threads}: {times}")
 
     def _in_chunks(
@@ -296,14 +306,16 @@ class Auto(ClientBatching):
             return _seconds(operator, w)[0]
 
         first = begin()
-        if first < LONG:  # a later round's first step is compared with what is kept of the recording
+        if first < LONG or not objective.autocast.on_cpu:  # later rounds compare their first step with a kept recording
             evaluate = oracle.evaluator(objective, calls)
             first = begin()
+        second = 0.0 if objective.autocast.on_cpu or in_place == 1 else _seconds(operator, w)[0]
         found: list[tuple[float, float]] = []  # the shortest time of a kind, and how much it counts
         if in_place > 0 and isinstance(evaluate, StepsInPlace):
             steps = partial(_steps, evaluate, w, v, b, data)
-            one, result = _seconds(partial(steps, 1), w)  # is compiled
+            one, result = _seconds(partial(steps, 1), w)  # is compiled, or captured
             if result is not None:
+                second = one
                 count = _together(one)
                 placed = timed(partial(steps, count), self.trials if in_place == 1 else half)
                 found.append((min(placed) / count, in_place))
@@ -312,7 +324,8 @@ class Auto(ClientBatching):
         if calls < MIN_CALLS_TO_RECORD:
             return min(first, *(taken for taken, _ in found))
         mean = math.exp(sum(counts * math.log(taken) for taken, counts in found))
-        return mean + (max(first - found[-1][0], 0.0) / calls if objective.autocast.on_cpu else 0.0)
+        made = (first,) if objective.autocast.on_cpu else (first, second)
+        return mean + sum(max(taken - found[-1][0], 0.0) for taken in made) / calls
 
 
 def _steps(

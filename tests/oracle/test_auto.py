@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedlightning.algorithms import FedAvg
-from fedlightning.oracle import Auto, Sequential, Vectorized
+from fedlightning.oracle import Auto, Autocast, Sequential, Vectorized
 from fedlightning.oracle.auto import Arguments
 from tests.support.federations import loop_for, quadratic, rounds_of, run
 from tests.support.objectives_in_python import (
@@ -85,6 +85,33 @@ def test_one_client_at_a_time_is_tried_from_a_recording_where_chunks_gain_little
     run(loop, rounds_of(algorithm, 1))
     assert (loop.oracle.chunk_size == 1) == tried
     assert ("700 ms one by one from a recording" in said[0]) == tried
+
+
+@pytest.mark.parametrize(
+    ("graphs", "plain", "each", "expected"),
+    [
+        (1.0, 3.0, 9.0, {"replay": True, "backward": "autograd"}),
+        (3.0, 2.0, 9.0, {"replay": False, "backward": "autograd"}),
+        (4.0, 6.0, 1.0, {"backward": "each", "threads": 1}),
+    ],
+)
+def test_on_a_gpu_graphs_of_all_and_of_one_client_are_tried(graphs, plain, each, expected, monkeypatch):
+    def seconds(self, oracle, objective, calls, arguments):
+        if isinstance(oracle, Sequential):
+            return 8.0
+        return len(arguments.w) * (each if oracle.backward == "each" else graphs if oracle.replay else plain)
+
+    monkeypatch.setattr(Auto, "seconds", seconds)
+    objective = SimpleNamespace(autocast=Autocast("cuda"), point_bytes=0)
+    chosen = Auto().choose(
+        objective,
+        lambda together: 20,
+        lambda size, at_a_time=1: Arguments(*(torch.zeros(size, 0),) * 3, (), 1.0),
+        Vectorized(chunk_size=6, replay=True, backward="autograd"),
+        lambda: Vectorized(chunk_size=6, backward="each", threads=1),
+    )
+    assert {name: getattr(chosen.oracle, name) for name in expected} == expected
+    assert "without CUDA graphs" in chosen.report
 
 
 class Timed:

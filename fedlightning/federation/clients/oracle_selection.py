@@ -175,7 +175,8 @@ class OracleSelection:
     def _chosen(self, group: ClientGroup | None, cost: Cost | None, cohort: Cohort, request: Request) -> ClientBatching:
         """Replace an open choice by an oracle that all processes share and that agrees with plain evaluation."""
         on_cpu = request.point.device.type == "cpu"
-        wanted = self.oracle if isinstance(self.oracle, Vectorized) else Vectorized()
+        as_graphs = True if request.point.is_cuda else None  # where they take longer, the trial leaves them
+        wanted = self.oracle if isinstance(self.oracle, Vectorized) else Vectorized(replay=as_graphs)
         most = _NO_LIMIT if cost is None else wanted.chunk(cost)
         size = -self._processes.largest(-most)  # memory may differ between devices
         open_choice = isinstance(self.oracle, Auto)

@@ -117,13 +117,14 @@ class FirstClients:
             )
 
     def side_by_side(self) -> Vectorized | None:
-        """Return the oracle that replays one client's gradient for all on all threads.
+        """Return the oracle that replays one client's gradient for all on all threads; on a GPU, as a CUDA graph.
 
         None if that is wrong for this objective, or if there is one client.
         """
-        if len(self.cohort) == 1 or not self.group.objective.autocast.on_cpu:
+        autocast = self.group.objective.autocast
+        if len(self.cohort) == 1 or not (autocast.on_cpu or autocast.on_gpu):
             return None
-        oracle = Vectorized(backward="each", threads=torch.get_num_threads())
+        oracle = Vectorized(backward="each", threads=torch.get_num_threads() if autocast.on_cpu else 1)
         size = min(oracle.chunk(self.cost), len(self.cohort))
         check = SelfCheck(self.group.objective, sample_of(self.group, self.cohort.apart(0, size), self.request))
         return replace(oracle, chunk_size=size) if check(oracle) is None else None
