@@ -50,6 +50,13 @@ def test_vectorized_sequential_and_chunked_agree(name):
         close(trajectories[0], other)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("replay", [False, True], ids=["plain", "graphs"])
+def test_on_a_gpu_the_trajectory_is_that_of_a_cpu(name, replay):
+    found = train(CASES[name].algorithm(), ROUNDS, size=4, oracle=Vectorized(replay=replay), device="cuda")[2]
+    close(uninterrupted(name, 4)[2], found.cpu(), 1e-9)
+
+
 def test_order_of_the_cohort_does_not_matter(name):
     algorithm = CASES[name].algorithm()
 

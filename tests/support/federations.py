@@ -80,7 +80,9 @@ def loop_for(task, oracle=None, **options):
     return Rounds(task.algorithm, task, space_of(task), oracle or Vectorized(), **options)
 
 
-def rounds_of(algorithm, count, num_clients=CLIENTS, size=None, local_steps=K, seed=0, start=0, processes=None):
+def rounds_of(
+    algorithm, count, num_clients=CLIENTS, size=None, local_steps=K, seed=0, start=0, processes=None, device="cpu"
+):
     """Batches of ``count`` rounds of a federation of numbered clients: the part of one process, if several share it."""
     processes = OneProcess() if processes is None else processes
     data = ClientNumbers(
@@ -92,24 +94,24 @@ def rounds_of(algorithm, count, num_clients=CLIENTS, size=None, local_steps=K, s
     )
     share = {"rank": processes.rank, "world_size": processes.count, "by_owner": True}
     loader = RoundLoader(data, algorithm.phases, start=lambda: start, **share)
-    return [batch.place(torch.device("cpu"), torch.float64) for batch in loader]
+    return [batch.place(torch.device(device), torch.float64) for batch in loader]
 
 
 def run(loop, batches):
     """All rounds; returns the point after each, ``[rounds, d]``."""
     points = []
     for batch in batches:
-        loop.run(batch, Autocast("cpu"))
+        loop.run(batch, Autocast(loop.point.device.type))
         points.append(loop.point.clone())
     return torch.stack(points)
 
 
-def train(algorithm, rounds=4, size=None, oracle=None, local_steps=K, seed=0, **problem):
+def train(algorithm, rounds=4, size=None, oracle=None, local_steps=K, seed=0, device="cpu", **problem):
     """Task, loop and trajectory of a few rounds on a quadratic problem."""
-    task = quadratic(algorithm, **problem)
+    task = quadratic(algorithm, **problem).to(device)
     loop = loop_for(task, oracle)
     clients = problem.get("num_clients", CLIENTS)
-    trajectory = run(loop, rounds_of(algorithm, rounds, clients, size, local_steps, seed))
+    trajectory = run(loop, rounds_of(algorithm, rounds, clients, size, local_steps, seed, device=device))
     return task, loop, trajectory
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 from lightning.pytorch import Trainer
 from torch import nn
@@ -10,6 +12,9 @@ from torch.utils.data import TensorDataset
 
 from fedlightning import FederatedDataModule, FederatedLightningModule
 from fedlightning.algorithms import FedAvg
+
+ACCELERATOR = os.environ.get("FEDLIGHTNING_ACCELERATOR", "cpu")
+"""Where the tasks of these tests train; on a GPU, tests of what is said or kept on a CPU may fail."""
 
 
 class Line(FederatedLightningModule):
@@ -86,9 +91,9 @@ def regression_data(**options):
 
 
 def trainer(tmp_path=None, **options):
-    """A silent trainer on one CPU."""
+    """A silent trainer on one device."""
     defaults = {
-        "accelerator": "cpu",
+        "accelerator": ACCELERATOR,
         "devices": 1,
         "logger": False,
         "enable_checkpointing": False,

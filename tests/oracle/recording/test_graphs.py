@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from fedlightning.algorithms import SCAFFOLD, FedAvg
-from fedlightning.oracle import Sequential, Vectorized
+from fedlightning.oracle import Autocast, Sequential, Vectorized
 from fedlightning.oracle.recording.graphs import Graphed
 from fedlightning.oracle.recording.recording import Recording
 from tests.support.cohorts import NETS, S, assert_equal_evaluations, setting
@@ -179,9 +179,12 @@ def test_on_a_gpu_every_network_equals_plain_evaluation(name):
     make, shape = NETS[name]
     objective, *given = setting(make(), shape)
     objective.task.cuda()
+    objective.autocast = Autocast("cuda")
     w, v, b = (tensor.cuda() for tensor in given[:3])
     data = tuple(leaf.cuda() for leaf in given[3])
-    plain, graphed = (way.evaluator(objective, 100) for way in (Sequential(), Vectorized(replay=True)))
+    alone = name == "embedding-free-gru"  # vmap has no rule for cuDNN's recurrent layers
+    way = Vectorized(backward="each") if alone else Vectorized(replay=True)
+    plain, graphed = (each.evaluator(objective, 100) for each in (Sequential(), way))
     for _ in range(4):
         found = graphed(w, v, b, data)
         assert_equal_evaluations(found, plain(w, v, b, data), 1e-9)
@@ -192,18 +195,20 @@ def test_on_a_gpu_every_network_equals_plain_evaluation(name):
 @pytest.mark.parametrize("precision", ["32-true", "16-mixed", "bf16-mixed"])
 @pytest.mark.parametrize("algorithm", [FedAvg(0.05), SCAFFOLD(0.05)], ids=["steps in place", "operators"])
 def test_on_a_gpu_rounds_end_where_they_end_without_graphs(algorithm, precision):
-    ends = [
-        fitted(Line(algorithm, oracle=way), accelerator="gpu", precision=precision)
-        for way in (Vectorized(replay=False), Vectorized(replay=True))
-    ]
-    one, other = (nn.utils.parameters_to_vector(task.parameters()).cpu() for task in ends)
-    torch.testing.assert_close(one, other)
+    ends = []
+    for way in (Vectorized(replay=False), Vectorized(replay=True)):
+        torch.manual_seed(0)
+        task = Line(algorithm, dropout=0.0, oracle=way)
+        fitted(task, accelerator="gpu", precision=precision)
+        ends.append(nn.utils.parameters_to_vector(task.parameters()).cpu())
+    torch.testing.assert_close(*ends)
 
 
 @pytest.mark.gpu
 def test_on_a_gpu_graphs_are_captured_anew_in_every_round():
     objective, *given = setting(NETS["conv"][0](), NETS["conv"][1])
     objective.task.cuda()
+    objective.autocast = Autocast("cuda")
     w, v, b = (tensor.cuda() for tensor in given[:3])
     data = tuple(leaf.cuda() for leaf in given[3])
     expected = Sequential().evaluator(objective, 1)(w, v, b, data)
