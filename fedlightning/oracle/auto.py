@@ -112,7 +112,9 @@ class Auto(ClientBatching):
     repeat bit for bit from their start, name one way and its threads. Of the batched ways, only the fastest that agrees
     with plain evaluation is timed, also with larger chunks while those are faster, or else with smaller ones. Where it
     gains little, because a single client keeps a processor busy, replays of one client's gradient
-    (``Vectorized(backward="each")``) are tried as well, side by side if there are several threads.
+    (``Vectorized(backward="each")``) are tried as well, side by side if there are several threads. On a GPU replays are
+    CUDA graphs, and the batched way is timed without them, too: large networks gain nothing, and a graph is captured
+    anew in each round.
 
     Args:
         trials: Number of timed gradients for each way, at least 1; fewer where they take more than a tenth of a second,
