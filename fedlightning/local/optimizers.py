@@ -8,6 +8,7 @@ StatefulFedAvg.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from copy import copy
 from dataclasses import dataclass
@@ -189,9 +190,16 @@ class Adam(LocalOptimizer):
         steps = moments.steps + 1
         first = moments.first + (1 - self.beta1) * (g - moments.first)
         second = self.beta2 * moments.second + (1 - self.beta2) * g * g
-        known_first, known_second = (1 - beta ** steps[:, None] for beta in (self.beta1, self.beta2))
+        known_first, known_second = (-torch.expm1(steps[:, None] * _log(beta)) for beta in (self.beta1, self.beta2))
         move = first / known_first / ((second / known_second).sqrt() + self.eps)
         return move + decay if self.decoupled else move, Moments(steps, first, second)
+
+
+def _log(beta: Any) -> Any:
+    """Return the logarithm of numbers in [0, 1), by which ``1 - beta^t`` keeps its digits where they are close to 1."""
+    if isinstance(beta, Tensor):
+        return beta.log()
+    return math.log(beta) if beta > 0 else -math.inf
 
 
 class OptimizerSteps:

@@ -147,3 +147,16 @@ def test_dampening_without_momentum_is_left_out_as_in_torch():
         move, moments = ours.move(w, g, moments)
         w = w - 0.1 * move
     torch.testing.assert_close(w[0], plain.detach())
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.9, 0.999, 0.99999, 0.9999999])
+@pytest.mark.parametrize("by_prefix", [False, True])
+def test_a_long_memory_costs_no_digits_in_single_precision(beta, by_prefix):
+    space = ParameterSpace(nn.Linear(D, 1, bias=False))
+    betas = {"weight": beta} if by_prefix else beta
+    optimizer = Adam(beta1=0.0, beta2=betas, eps=1e-12).bind(space, torch.zeros(1))
+    w = torch.zeros(1, D)
+    moments = optimizer.start(w)
+    for _ in range(5):
+        move, moments = optimizer.move(w, torch.full((1, D), 0.3), moments)
+        torch.testing.assert_close(move, torch.ones(1, D), rtol=1e-6, atol=0)
