@@ -271,6 +271,11 @@ def _groups_by_name(
             if parameter.requires_grad:
                 found[names[id(parameter)]] = group
     trained = [name for name, parameter in task.named_parameters() if parameter.requires_grad]
+    if not trained:
+        raise InvalidValueError(
+            f"{type(optimizer).__name__} trains nothing: all parameters it was given are frozen, so there is nothing "
+            "to federate. Leave requires_grad_(False) out for what clients train, and give the optimizer that."
+        )
     return {name: found[name] for name in trained}
 
 

@@ -101,6 +101,14 @@ def test_options_and_groups_are_taken():
     assert not read(TorchAdam(module.parameters()), module).optimizer.decoupled
 
 
+@pytest.mark.parametrize("algorithm", [FedAvg, FedAvg(0.1)], ids=["step size of the module", "its own"])
+def test_a_module_of_frozen_parameters_is_refused(algorithm):
+    module = made()
+    module.requires_grad_(False)
+    with pytest.raises(ValueError, match="nothing to federate"):
+        trainer().fit(federate(module, algorithm), regression_data())
+
+
 def test_frozen_parameters_need_no_group():
     module = made()
     module.head.requires_grad_(False)
