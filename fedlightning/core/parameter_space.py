@@ -209,10 +209,11 @@ class ParameterSpace:
             )
         dtypes = {p.dtype for p in trainable.values()}
         if len(dtypes) > 1 or any(not dtype.is_floating_point for dtype in dtypes):
-            raise InvalidValueError(
-                f"Trainable parameters have dtypes {sorted(map(str, dtypes))}; one real floating dtype is needed. "
-                "Convert the module, or exclude parameters with requires_grad_(False)."
-            )
+            remedy = "Convert the module, or exclude parameters with requires_grad_(False)"
+            if any(dtype.is_complex for dtype in dtypes):
+                remedy = "Keep a complex one as torch.view_as_real(it), and read torch.view_as_complex(self.name)"
+            have = f"Trainable parameters have dtypes {sorted(map(str, dtypes))}"
+            raise InvalidValueError(f"{have}; one real floating dtype is needed. {remedy}.")
         self._prefixes = tuple(max_parameters), tuple(personal_parameters)
         self._constants = left_out
         choice = TaskArchitectures(module)

@@ -128,6 +128,15 @@ def test_mixed_dtypes_are_refused(net):
         ParameterSpace(net)
 
 
+def test_complex_parameters_have_a_way_out():
+    module = nn.Module()
+    module.wave = nn.Parameter(torch.ones(3, dtype=torch.complex64))
+    with pytest.raises(ValueError, match=r"torch\.complex64.*view_as_real"):
+        ParameterSpace(module)
+    module.wave = nn.Parameter(torch.view_as_real(module.wave.detach()))
+    assert ParameterSpace(module).shared.dim == 6
+
+
 def test_unknown_prefix_within_a_module_suggests_a_prefix(net):
     outer = nn.Module()
     outer.network = net
