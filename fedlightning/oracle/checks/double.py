@@ -55,10 +55,11 @@ class DoubleComparison:
 
     def __call__(self, oracle: ClientBatching) -> str | None:
         """Return one line of what differs in float64; None if nothing does, or ``oracle`` cannot be evaluated so."""
+        eager = _eager(oracle)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
-                difference = self.comparison.difference(_eager(oracle), self.tolerance)
+                difference = self.comparison.difference(eager, self.tolerance)
             except Exception:  # the way is for the precision of training, and there it has been found right
                 return None
         return None if difference is None else f"{difference} (in float64)"
@@ -159,11 +160,13 @@ def _sample_in_double(sample: Sample) -> Sample:
 def _eager(oracle: ClientBatching) -> ClientBatching:
     """Return the way without compiling or recording, which are compared in the precision of training.
 
-    To compile for float64 as well would take as long again, to record would keep a whole step in memory.
+    To compile for float64 as well would take as long again, to record would keep a whole step in memory. What is
+    recorded of one client is recorded here, too: it is nothing else.
     """
-    if not isinstance(oracle, Vectorized):
+    if not isinstance(oracle, Vectorized) or oracle.backward == "each":
         return oracle
-    return replace(oracle, compile=False, replay=False, backward="vmap" if oracle.compile else oracle.backward)
+    backward = "vmap" if oracle.compile else oracle.backward
+    return replace(oracle, compile=False, replay=False, parts=1, backward=backward)
 
 
 def _is_real_or_complex(tensor: Tensor) -> bool:

@@ -420,3 +420,20 @@ def test_a_compiled_gradient_is_compared_before_compilation(monkeypatch):
     monkeypatch.setattr(torch, "compile", compile_nothing)
     assert checked(mlp(), penalised)(Vectorized(compile=True)).endswith("(in float64)")
     assert len(compiled) == 1
+
+
+@pytest.mark.parametrize(
+    "way",
+    [*WAYS, Vectorized(parts=2), Vectorized(backward="each"), Vectorized(backward="each", threads=2)],
+    ids=repr,
+)
+def test_every_way_is_compared_in_double_precision(way, monkeypatch):
+    seen, evaluator = [], Vectorized.evaluator
+
+    def noted(way, objective, calls):
+        seen.append(objective.dtype)
+        return evaluator(way, objective, calls)
+
+    monkeypatch.setattr(Vectorized, "evaluator", noted)
+    assert checked(nn.Linear(6, 3), classify)(way) is None
+    assert torch.float64 in seen
