@@ -213,7 +213,7 @@ class Objective:
             for once in (False, True)
         )
         self._tied = len(every) > len(distinct)
-        self._is_recurrent = any(isinstance(module, nn.RNNBase) for module in task.modules())
+        self._recurrent = [module for module in task.modules() if isinstance(module, nn.RNNBase)]
 
     @property
     def point_bytes(self) -> int:
@@ -244,7 +244,7 @@ class Objective:
         state = self._state(shared, personal, buffers)
         own = self._replaced()
         try:
-            with weights_in_place() if self._is_recurrent and not self.autocast.on_cpu else nullcontext():
+            with weights_in_place(self._recurrent) if self._recurrent and self.autocast.on_gpu else nullcontext():
                 result = functional_call(self._call, state, (data,), tie_weights=self._tied)  # a search takes time
         except BaseException:  # an interrupt may have kept PyTorch from putting the task's own tensors back
             for name, tensor in own:

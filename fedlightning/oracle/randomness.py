@@ -243,13 +243,13 @@ Noise = ClientNoise | NoiseOfOne
 
 
 def is_random(func: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> bool:
-    """Return whether an ATen operation draws random numbers; attention does only with dropout."""
+    """Return whether an ATen operation draws random numbers; attention and recurrent layers do only with dropout."""
     if torch.Tag.nondeterministic_seeded not in func.tags:
         return False
     for place, argument in enumerate(func._schema.arguments):
-        if argument.name == "dropout_p":
+        if argument.name in ("dropout_p", "dropout"):
             given = args[place] if place < len(args) else argument.default_value
-            return bool((kwargs or {}).get("dropout_p", given))
+            return bool((kwargs or {}).get(argument.name, given))
     return True
 
 

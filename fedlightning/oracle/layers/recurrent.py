@@ -12,7 +12,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -38,30 +38,29 @@ def lstm(*args: Any, every_dtype: bool = False, **kwargs: Any) -> tuple[Tensor, 
 
 
 @contextmanager
-def weights_in_place() -> Iterator[None]:
-    """Let cuDNN copy the weights of recurrent layers in every call, without moving them or warning of the copies.
+def weights_in_place(layers: Sequence[nn.RNNBase]) -> Iterator[None]:
+    """Let cuDNN copy the weights of recurrent layers in every call, without moving them or advice to move them.
 
     The layers ask where their weights lie before they move them, which has no answer below ``vmap`` and must not be
     read while a recording is made, so that the whole method is left out.
     """
-    moves = nn.RNNBase.flatten_parameters
-    nn.RNNBase.flatten_parameters = _leave  # type: ignore[assignment, method-assign]
+    _take_no_advice()
+    for layer in layers:
+        layer.__dict__["flatten_parameters"] = _leave
     try:
-        with without_advice():
-            yield
-    finally:
-        nn.RNNBase.flatten_parameters = moves  # type: ignore[method-assign]
-
-
-@contextmanager
-def without_advice() -> Iterator[None]:
-    """Do not let cuDNN warn of copies of weights."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
         yield
+    finally:
+        for layer in layers:
+            layer.__dict__.pop("flatten_parameters", None)
 
 
-def _leave(layer: nn.RNNBase) -> None:
+@cache
+def _take_no_advice() -> None:
+    """Leave out a warning for good: a filter for some calls would show all others of the user's again and again."""
+    warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
+
+
+def _leave() -> None:
     """Move nothing."""
 
 

@@ -13,7 +13,6 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedlightning.oracle.base import ROUNDED_ALIKE
-from fedlightning.oracle.layers.recurrent import without_advice
 from fedlightning.oracle.randomness import Noise, is_random
 from fedlightning.oracle.recording.lines import Name
 from fedlightning.oracle.recording.outline import Draft, flat
@@ -46,6 +45,7 @@ class Recorder(TorchDispatchMode):
         self._looked_at = 0
         self._alive: list[Tensor] = []  # because ids of freed tensors are used again
         self._empty: list[Tensor] = []  # used again by every replay
+        self._taken: list[Tensor] = []  # were empty, and have taken memory of others
         self._point = inputs[0].untyped_storage().data_ptr() if inputs else 0
         self._joined_of_point: set[Name] = set()  # tensors that were joined from parts in the first input's memory
         for place, tensor in enumerate(inputs):
@@ -67,8 +67,12 @@ class Recorder(TorchDispatchMode):
             self._given_up = True
         if not self._given_up and traits.is_made_in_python:
             return self._made_in_python(func, args[0])
+        if func is aten._cudnn_rnn.default:
+            args = (*args[:_WEIGHTS_IN_ONE_PIECE], None, *args[_WEIGHTS_IN_ONE_PIECE + 1 :])
         output = self._noise(func, *args, **kwargs) if random else func(*args, **kwargs)
         if self._given_up:
+            return output
+        if func is aten.set_.source_Storage and self._was_empty(args[0]):
             return output
         self._draws |= random
         if isinstance(output, (bool, int, float)):  # e.g. from torch.equal: what Python does next may depend on it
@@ -138,6 +142,18 @@ class Recorder(TorchDispatchMode):
                     self._given_up = self._given_up or argument.alias_info.is_write
                     self._held.update(name for name in makes if name is not None)
 
+    def _was_empty(self, tensor: Tensor) -> bool:
+        """Return whether a tensor that had no numbers has taken the memory of another one.
+
+        cuDNN looks in this way whether weights lie in one piece. Who reads it reads what a recording cannot follow.
+        """
+        rest = [each for each in self._empty if each is not tensor]
+        had_none = len(rest) < len(self._empty)
+        if had_none:
+            self._empty = rest
+            self._taken.append(tensor)
+        return had_none
+
     def _is_in_point(self, tensor: Tensor) -> bool:
         """Return whether a tensor shares memory with the first input, or may do so."""
         if tensor.numel() == 0:
@@ -163,6 +179,7 @@ class Recorder(TorchDispatchMode):
 
     def _name_of(self, tensor: Tensor) -> Name:
         name = self._names.get(id(tensor))
+        self._given_up = self._given_up or any(tensor is each for each in self._taken)
         if name is None:  # held by the module, or from NumPy: a constant of the round
             self._given_up = self._given_up or self._may_be_known(tensor)
             name = self._program.hold(tensor)
@@ -199,20 +216,14 @@ def _flattened(function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[
     return flat(function(*args, **kwargs))
 
 
-def _quiet_recurrent_layer(*args: Any, **kwargs: Any) -> Any:
-    """Let cuDNN copy a client's weights, which lie in its point, without advice to move them."""
-    with without_advice():
-        return aten._cudnn_rnn.default(*args, **kwargs)
-
-
 def _recurrent_layer(*args: Any, **kwargs: Any) -> Any:
     """Keep what the backward pass needs, which oneDNN's recurrent layer leaves out where no gradients are recorded."""
     with torch.enable_grad():
         return aten.mkldnn_rnn_layer.default(*args, **kwargs)
 
 
-_AS_RECORDED = {aten.mkldnn_rnn_layer.default: _recurrent_layer, aten._cudnn_rnn.default: _quiet_recurrent_layer}
-"""Operations that compute something else below ``no_grad``, under which programs run, or that warn."""
+_AS_RECORDED = {aten.mkldnn_rnn_layer.default: _recurrent_layer}
+"""Operations that compute something else below ``no_grad``, under which programs run."""
 
 
 def _dim(args: Sequence[Any], kwargs: dict[str, Any]) -> int:
@@ -305,5 +316,9 @@ def _traits(func: Any) -> _Traits:
         is_made_in_python=func in (aten.lift_fresh.default, aten.lift_fresh_copy.default),
     )
 
+
+_WEIGHTS_IN_ONE_PIECE = 3
+"""Place of an argument of cuDNN's recurrent layers: the client's weights, where they happen to lie as cuDNN wants them.
+It copies them in every call instead."""
 
 _INDEXING = (aten.index.Tensor, aten.index_put.default, aten.index_put_.default)

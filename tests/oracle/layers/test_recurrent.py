@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import warnings
 from contextlib import suppress
 
@@ -46,6 +48,20 @@ LAYERS = {
     "without biases": {"batch_first": True, "bias": False},
     "a start of its own": {"batch_first": True, "own_start": True},
 }
+
+
+ADVICE = """
+import sys, warnings
+from torch import nn
+from fedlightning.oracle.layers.recurrent import weights_in_place
+shown = []
+warnings.showwarning = lambda message, *_: shown.append(str(message))
+for _ in range(3):
+    with weights_in_place([nn.GRU(2, 3)]):
+        warnings.warn("RNN module weights are not part of single contiguous chunk of memory.")
+        warnings.warn("another")
+assert shown == ["another"], shown
+"""
 
 
 def loss(net, batch):
@@ -152,17 +168,24 @@ def _called(layer, x):
 
 
 def test_weights_are_not_moved_meanwhile():
-    moves = nn.RNNBase.flatten_parameters
+    layer, other = nn.GRU(2, 3), nn.GRU(2, 3)
+    moves = layer.flatten_parameters
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        with suppress(KeyError), weights_in_place():
-            assert nn.RNNBase.flatten_parameters is not moves
-            nn.GRU(2, 3).flatten_parameters()
+        with suppress(KeyError), weights_in_place([layer]):
+            assert layer.flatten_parameters != moves
+            assert other.flatten_parameters == nn.RNNBase.flatten_parameters.__get__(other)
+            layer.flatten_parameters()
             warnings.warn("RNN module weights are not part of single contiguous chunk of memory.", stacklevel=1)
             warnings.warn("another", stacklevel=1)
             raise KeyError
-    assert nn.RNNBase.flatten_parameters is moves
-    assert [str(each.message) for each in caught] == ["another"]
+    assert layer.flatten_parameters == moves
+    assert [str(each.message) for each in caught if "weights" not in str(each.message)] == ["another"]
+
+
+def test_the_advice_to_move_weights_is_left_out_and_nothing_else():
+    """In a process of its own, because tests put filters back."""
+    subprocess.run([sys.executable, "-c", ADVICE], check=True)
 
 
 @pytest.mark.gpu

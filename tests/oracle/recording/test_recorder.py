@@ -199,6 +199,64 @@ def test_results_in_a_list_of_their_own_are_replayed():
         assert all(rounds(function, 2, KnownRecordings()))
 
 
+CUDNN = """
+rnn(Tensor x, Tensor[] weight, Tensor? weight_buf, float dropout, bool train) -> Tensor
+rnn_backward(Tensor g, Tensor x, Tensor[] weight) -> (Tensor?, Tensor[])
+"""
+
+
+class _Recurrent(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return torch.ops.fedlightning_tests.rnn(x, [weight], None, 0.0, True)
+
+    @staticmethod
+    def backward(ctx, g):
+        _, (weight,) = torch.ops.fedlightning_tests.rnn_backward(g, *ctx.saved_tensors[:1], ctx.saved_tensors[1:])
+        return None, weight
+
+
+class LikeCuDNN(nn.Module):
+    """A layer that asks in which memory its weights lie, and an operation that may draw, as cuDNN's LSTM is called."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, 6))
+
+    def forward(self, x):
+        with torch._C.DisableTorchFunction():
+            torch.empty(0, dtype=x.dtype).set_(self.weight.detach().untyped_storage())
+        return _Recurrent.apply(x, self.weight)
+
+
+def test_a_layer_like_cudnn_s_is_recorded_for_all_clients():
+    with torch.library._scoped_library("fedlightning_tests", "DEF") as library:
+        for line in CUDNN.strip().splitlines():
+            library.define(line, tags=(torch.Tag.nondeterministic_seeded,) if line.startswith("rnn(") else ())
+        library.impl("rnn", lambda x, weight, *_: x @ weight[0].T, "CompositeExplicitAutograd")
+        backward = lambda g, x, weight: (None, [g.T @ x])  # noqa: E731
+        library.impl("rnn_backward", backward, "CompositeExplicitAutograd")
+        objective, w, *rest = setting(LikeCuDNN(), (6,))
+        evaluate = Vectorized(backward="each").evaluator(objective, 100)
+        for _ in range(3):
+            expected = Sequential().evaluator(objective, 1)(w, *rest)
+            assert_equal_evaluations(evaluate(w, *rest), expected)
+            w = w - 0.1 * expected.g
+
+
+def test_what_lies_in_memory_that_was_looked_up_is_not_recorded():
+    def function(x):
+        held = torch.empty(0).set_(x.untyped_storage())
+        return [held[:2] + x], None
+
+    recording = Recording(function)
+    for _ in range(3):
+        x = torch.randn(2)
+        assert torch.equal(recording(x)[0][0], 2 * x)
+    assert not recording.replays
+
+
 def test_a_network_is_written_down_once(monkeypatch):
     net = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
     objective, *arguments = setting(net, (6,), loss=lambda net, batch: F.cross_entropy(net(batch[0]), batch[1]))
