@@ -24,12 +24,14 @@ from fedlightning.oracle.checks.comparison import Comparison, Sample, Tolerance
 from fedlightning.oracle.checks.double import DoubleComparison, in_double
 from fedlightning.oracle.checks.full_precision import in_full_precision
 from fedlightning.oracle.objective import BatchedError, Objective
+from fedlightning.oracle.recording.graphs import NoGraphWarning
 from fedlightning.oracle.sequential import Sequential
 from fedlightning.oracle.vectorized import Vectorized, is_slow
 
 GPU_EPS = 2.0**-10
 """Relative error of float32 on a GPU, where convolutions are transformed in several ways: gradients of a ResNet-18 that
-were computed in two of them differed by 0.3 per cent. What is finer than that is left to the comparison in float64."""
+were computed in two of them differed by 0.3 per cent. What is finer than that is left to the comparison in float64,
+which computes several clients without a recording."""
 
 SMALLER = 16.0
 """Divides the loss scale of 16-bit floats until plain evaluation is finite: an overflow hides what differs."""
@@ -86,6 +88,9 @@ class SelfCheck:
                 difference = self._comparison.difference(oracle, Tolerance.of(self.eps))
             except BatchedError as error:
                 return str(error).splitlines()[0]
+        for warning in caught:
+            if issubclass(warning.category, NoGraphWarning):  # it is given once
+                warnings.warn(warning.message, stacklevel=2)
         if isinstance(oracle, Vectorized) and oracle.backward == "autograd" and any(map(is_slow, caught)):
             return "vmap would run a part of the objective client by client"
         if difference is None and isinstance(oracle, Vectorized) and self._objective.runs_alone is None:

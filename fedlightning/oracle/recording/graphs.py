@@ -168,9 +168,8 @@ class _Captures:
             with suppress(Exception):  # the generator would wait for the capture's end, too, and draw nothing any more
                 generator = torch.cuda.default_generators[self._device]
                 generator.graphsafe_set_state(generator.clone_state())
-            warnings.warn(
-                f"A CUDA graph cannot hold these operations, so all start one by one from now on: {error}", stacklevel=2
-            )
+            message = f"A CUDA graph cannot hold these operations, so all start one by one from now on: {error}"
+            warnings.warn(message, NoGraphWarning, stacklevel=2)
             return None
         except RuntimeError as error:
             if is_out_of_memory(error):  # the pool keeps what the graph had taken already
@@ -193,6 +192,10 @@ class _Captures:
                     raise
                 raise _CaptureError(str(error).partition("\n")[0]) from error
         return graph, results
+
+
+class NoGraphWarning(UserWarning):
+    """Operations start one by one, where a CUDA graph was wanted."""
 
 
 class _CaptureError(FedlightningError, RuntimeError):
