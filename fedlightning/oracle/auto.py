@@ -15,7 +15,7 @@ from torch import Tensor
 from fedlightning.core.memory import give_back_what_is_free
 from fedlightning.core.validation import require
 from fedlightning.oracle.base import ClientBatching, Cost, Evaluate, StepsInPlace
-from fedlightning.oracle.objective import Objective
+from fedlightning.oracle.objective import Objective, is_out_of_memory
 from fedlightning.oracle.randomness import Randomness
 from fedlightning.oracle.sequential import Sequential
 from fedlightning.oracle.threads import limited
@@ -55,7 +55,7 @@ LONG = 0.5
 """Seconds that steps take in sum where they are few, and up to which a first step is timed once more."""
 
 GAIN_OF_GRAPHS = 8
-"""On a GPU, clients are replayed one by one where all at once gain less than a CUDA graph of a single one may: it
+"""On a GPU, replaying clients one by one is tried where all at once gain less than a CUDA graph of a single one may: it
 spares the time between one operation and the next, in which the GPU waits for Python."""
 
 WORTH_MORE_CLIENTS = 0.98
@@ -165,8 +165,9 @@ class Auto(ClientBatching):
             found.append((in_chunks, taken if size == 1 else taken / WORTH_CHUNKS))
             times = f"{taken * 1e3:.3g} ms a client's gradient in chunks of {size}, {times}"
             if objective.autocast.on_gpu and batched.replay:
-                found.append(self._threaded(replace(batched, replay=False), objective, calls(size), load(size)))
-                times += f", {found[-1][1] * 1e3:.3g} ms without CUDA graphs"
+                plain, taken = self._threaded(replace(batched, replay=False), objective, calls(size), load(size))
+                found.append((plain, taken / WORTH_CHUNKS))
+                times += f", {taken * 1e3:.3g} ms without CUDA graphs"
             if objective.autocast.on_cpu and size != 1 and taken > WORTH_A_TRIAL * alone_time:
                 found.append(self._threaded(replace(batched, chunk_size=1), objective, calls(1), load(1)))
                 times += f", {found[-1][1] * 1e3:.3g} ms one by one from a recording"
@@ -177,17 +178,29 @@ class Auto(ClientBatching):
         if min(time for _, time in found) * gain > alone_time:
             each = side_by_side()
             if each is not None:
-                assert each.chunk_size is not None
-                size = each.chunk_size
-                with limited(each.threads_inside(objective)):
-                    taken = self._for_one(each, objective, calls(size), load(size, each.at_a_time))
-                found.append((each, taken))
-                alike = each.at_a_time == 1
-                times += f", {taken * 1e3:.3g} ms {'replayed one by one' if alike else 'side by side'}"
+                one_by_one = self._seconds_if_it_fits(each, objective, calls, load)
+                if one_by_one is not None:
+                    found.append((each, one_by_one))
+                    how = "replayed one by one" if each.at_a_time == 1 else "side by side"
+                    times += f", {one_by_one * 1e3:.3g} ms {how}"
         chosen, _ = min(found, key=lambda way: way[1])
         used = chosen.parts if isinstance(chosen, Vectorized) and chosen.parts > 1 else chosen.threads
         threads = "" if used is None or most == 1 or not objective.autocast.on_cpu else f" on {used} of {most} threads"
         return Trial(chosen, f"took {type(chosen).__name__}{threads}: {times}")
+
+    def _seconds_if_it_fits(
+        self, way: Vectorized, objective: Objective, calls: Callable[[int], int], load: Load
+    ) -> float | None:
+        """Return the seconds for one client's gradient; None if a chunk does not fit into memory, as others do."""
+        size = way.chunk_size
+        assert size is not None
+        try:
+            with limited(way.threads_inside(objective)):
+                return self._for_one(way, objective, calls(size), load(size, way.at_a_time))
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+        return None
 
     def _in_chunks(
         self,
@@ -308,25 +321,25 @@ class Auto(ClientBatching):
             return _seconds(operator, w)[0]
 
         first = begin()
-        if first < LONG or not objective.autocast.on_cpu:  # later rounds compare their first step with a kept recording
+        if first < LONG or not objective.autocast.on_cpu:  # a device is warm now, and a recording kept for later rounds
             evaluate = oracle.evaluator(objective, calls)
             first = begin()
-        second = 0.0 if objective.autocast.on_cpu or in_place == 1 else _seconds(operator, w)[0]
+        made = [first]  # steps that take longer than all others of their kind
         found: list[tuple[float, float]] = []  # the shortest time of a kind, and how much it counts
         if in_place > 0 and isinstance(evaluate, StepsInPlace):
             steps = partial(_steps, evaluate, w, v, b, data)
             one, result = _seconds(partial(steps, 1), w)  # is compiled, or captured
             if result is not None:
-                second = one
+                made += [] if objective.autocast.on_cpu else [one]
                 count = _together(one)
                 placed = timed(partial(steps, count), self.trials if in_place == 1 else half)
                 found.append((min(placed) / count, in_place))
         if not found or in_place < 1:
+            made += [] if objective.autocast.on_cpu else [_seconds(operator, w)[0]]
             found.append((min(timed(operator, half if found else self.trials)), 1 - in_place if found else 1.0))
         if calls < MIN_CALLS_TO_RECORD:
             return min(first, *(taken for taken, _ in found))
         mean = math.exp(sum(counts * math.log(taken) for taken, counts in found))
-        made = (first,) if objective.autocast.on_cpu else (first, second)
         return mean + sum(max(taken - found[-1][0], 0.0) for taken in made) / calls
 
 

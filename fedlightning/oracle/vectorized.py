@@ -85,7 +85,7 @@ class Vectorized(ClientBatching):
         replay: Run the steps of a round from a recording of the first one, faster for small models (see
             :mod:`fedlightning.oracle.recording.recording`). The gradients have the same bits; plain steps may lack a
             rounding. On a GPU, every replay of an objective that draws no random numbers is one CUDA graph. Null: on
-            CPUs only.
+            CPUs only, while ``Auto`` tries it on GPUs as well.
         compile: Compile the gradient with ``torch.compile`` (seconds to minutes once; needs a C++ compiler) and, for
             algorithms with plain local steps, five steps at a time with their samples; the first five are compared
             with the same steps uncompiled. Worth it for small models without convolutions. Not for objectives that draw
@@ -93,8 +93,9 @@ class Vectorized(ClientBatching):
             next slower oracle, with a line.
         backward: ``autograd`` batches the forward pass alone and differentiates it as usual, ``vmap`` batches the
             gradient, which takes recurrent layers and attention apart; ``each`` records the gradient of one client
-            and replays it for all, with as many clients side by side as there are threads, which suits networks that
-            keep a processor busy with one client. Null tries the first, which is fastest for small networks.
+            and replays it for all, with as many clients side by side as there are threads, one on a GPU, which suits
+            networks that keep a processor busy with one client. Null tries the first, which is fastest for small
+            networks.
         threads: Threads that compute; null for as many as PyTorch takes.
         parts: Threads that divide the replays of a chunk among themselves, one processor and clients of its own each,
             in place of ``threads`` inside every operation; clients too few to be divided have all of them. This suits
@@ -164,6 +165,8 @@ class Vectorized(ClientBatching):
 
         Steps of models beyond the caches take longer than that wait, and are left to all threads.
         """
+        if self.backward == "each" and not objective.autocast.on_cpu:
+            return None  # a graph needs none, and the host has samples to prepare
         if self.backward == "each" and objective.point_bytes > CACHE_BYTES:
             return self.threads
         own = (self.backward == "each" and self.threads is not None) or self.divided_among(objective) > 1

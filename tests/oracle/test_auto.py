@@ -92,13 +92,17 @@ def test_one_client_at_a_time_is_tried_from_a_recording_where_chunks_gain_little
     [
         (1.0, 3.0, 9.0, {"replay": True, "backward": "autograd"}),
         (3.0, 2.0, 9.0, {"replay": False, "backward": "autograd"}),
+        (2.1, 2.2, 9.0, {"replay": True, "backward": "autograd"}),
         (4.0, 6.0, 1.0, {"backward": "each", "threads": 1}),
+        (4.0, 3.0, None, {"replay": False, "backward": "autograd"}),
     ],
 )
 def test_on_a_gpu_graphs_of_all_and_of_one_client_are_tried(graphs, plain, each, expected, monkeypatch):
     def seconds(self, oracle, objective, calls, arguments):
         if isinstance(oracle, Sequential):
             return 8.0
+        if oracle.backward == "each" and each is None:
+            raise torch.OutOfMemoryError("CUDA out of memory")
         return len(arguments.w) * (each if oracle.backward == "each" else graphs if oracle.replay else plain)
 
     monkeypatch.setattr(Auto, "seconds", seconds)

@@ -119,7 +119,7 @@ class FirstClients:
     def side_by_side(self) -> Vectorized | None:
         """Return the oracle that replays one client's gradient for all on all threads; on a GPU, as a CUDA graph.
 
-        None if that is wrong for this objective, or if there is one client.
+        None if that is wrong for this objective, if there is one client, or on other devices.
         """
         autocast = self.group.objective.autocast
         if len(self.cohort) == 1 or not (autocast.on_cpu or autocast.on_gpu):
