@@ -125,6 +125,18 @@ def test_in_place_of_a_missing_checkpoint_the_newest_is_named(tmp_path):
         check("fit", [*FIT, f"--ckpt_path={tmp_path / 'd' / 'last.ckpt'}"])
 
 
+def test_checkpoints_of_others_are_not_named(tmp_path, monkeypatch):
+    (tmp_path / "own").mkdir()
+    monkeypatch.chdir(tmp_path / "own")
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "last.ckpt").touch()
+    with pytest.raises(MistakeError, match=r"no such file\.$"):
+        check("fit", [*FIT, f"--ckpt_path={tmp_path / 'mine.ckpt'}"])
+    (tmp_path / "last.ckpt").touch()
+    with pytest.raises(MistakeError, match=rf"There is {tmp_path / 'last.ckpt'}\.$"):
+        check("fit", [*FIT, f"--ckpt_path={tmp_path / 'mine.ckpt'}"])
+
+
 def test_nobody_waits_for_a_search_far_from_a_missing_checkpoint(tmp_path):
     (tmp_path / "last.ckpt").touch()
     far = tmp_path / "a" / "b" / "c" / "last.ckpt"
