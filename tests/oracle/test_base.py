@@ -90,3 +90,6 @@ def test_chunks_fit_into_the_memory_that_is_free():
     small, large = (Cost(dim=1000, itemsize=4, activation_bytes=size, free_bytes=10**8) for size in (10**5, 10**7))
     assert Vectorized().chunk(small) > Vectorized().chunk(large) >= 1
     assert Vectorized(chunk_size=7).chunk(large) == 7
+    assert (
+        Vectorized(backward="each").chunk(small) == Vectorized(backward="each").chunk(large) > Vectorized().chunk(small)
+    )

@@ -72,7 +72,7 @@ class SelfCheck:
 
     @contextmanager
     def _comparable(self) -> Iterator[None]:
-        """Compute with as few roundings as the task's precision allows, and without overflow."""
+        """Compute without TF32, and with a loss scale at which plain evaluation does not overflow."""
         given = self._objective.autocast
         self._objective.autocast = replace(given, scale=self._scale)
         try:
@@ -84,13 +84,16 @@ class SelfCheck:
     def _difference(self, oracle: ClientBatching) -> str | None:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
+            difference = failure = None
             try:
                 difference = self._comparison.difference(oracle, Tolerance.of(self.eps))
             except BatchedError as error:
-                return str(error).splitlines()[0]
-        for warning in caught:
-            if issubclass(warning.category, NoGraphWarning):  # it is given once
-                warnings.warn(warning.message, stacklevel=2)
+                failure = str(error).splitlines()[0]
+        for each in caught:
+            if issubclass(each.category, NoGraphWarning):  # it is given once in a process
+                warnings.warn(each.message, stacklevel=2)
+        if failure is not None:
+            return failure
         if isinstance(oracle, Vectorized) and oracle.backward == "autograd" and any(map(is_slow, caught)):
             return "vmap would run a part of the objective client by client"
         if difference is None and isinstance(oracle, Vectorized) and self._objective.runs_alone is None:

@@ -160,8 +160,8 @@ def _sample_in_double(sample: Sample) -> Sample:
 def _eager(oracle: ClientBatching) -> ClientBatching:
     """Return the way without compiling or recording, which are compared in the precision of training.
 
-    To compile for float64 as well would take as long again, to record would keep a whole step in memory. What is
-    recorded of one client is recorded here, too: it is nothing else.
+    To compile for float64 as well would take as long again, to record would keep a whole step in memory. Replays of one
+    client have no form without a recording, and are compared as they are.
     """
     if not isinstance(oracle, Vectorized) or oracle.backward == "each":
         return oracle

@@ -1,7 +1,7 @@
 """Comparisons on a GPU in full float32.
 
 There, convolutions round their inputs to TF32's ten bits unless told otherwise. Deep networks turn that rounding into
-per cents of a gradient, behind which a wrong way would hide and for which a right one would be given up.
+per cents of a gradient, for which a right way would be given up.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import warnings
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,6 +18,7 @@ from fedlightning.federation.sampling.cohort import RoundBatch
 from fedlightning.oracle import Auto, Autocast, Sequential, Vectorized
 from fedlightning.oracle.checks.check import SelfCheck, fastest_that_agrees
 from fedlightning.oracle.checks.comparison import Sample
+from fedlightning.oracle.recording.graphs import NoGraphWarning
 from tests.support.cohorts import S, Wrong, classify, setting
 from tests.support.federations import loop_for, quadratic, rounds_of, run
 from tests.support.objectives_in_python import STEPS, trained
@@ -110,15 +112,47 @@ def test_gradients_that_are_nan_in_both_agree():
     assert check(Vectorized()) is None
 
 
-@pytest.mark.parametrize("by", [0.0, 5e2])
-def test_a_loss_scale_that_overflows_hides_nothing(by):
-    """Scaled by 2**16, gradients of this loss are infinite in float16, and so would be all that are compared."""
+@dataclass(frozen=True)
+class Unscaled(Vectorized):
+    """Right, and without a loss scale, so that nothing overflows."""
+
+    def evaluator(self, objective, calls):
+        right = Sequential().evaluator(objective, calls)
+
+        def evaluate(*arguments):
+            given = objective.autocast
+            objective.autocast = replace(given, scale=1.0)
+            try:
+                return right(*arguments)
+            finally:
+                objective.autocast = given
+
+        return evaluate
+
+
+def test_a_gradient_that_overflows_one_by_one_accuses_nobody():
+    """Scaled by 2**16, gradients of this loss are infinite in float16."""
     objective, w, v, b, data = setting(mlp(), (6,), torch.float32, lambda net, batch: 6e3 * classify(net, batch))
     objective.autocast = given = Autocast("cpu", torch.float16, scale=2.0**16)
     check = SelfCheck(objective, Sample(w[:2], v[:2], b[:2], [tuple(leaf[:2] for leaf in data)] * 3))
-    difference = check(Wrong(by=by))
-    assert (difference is not None) == (by > 0)
+    assert check(Unscaled()) is None
+    assert check(Wrong(by=5e2)) is not None
     assert objective.autocast is given
+
+
+class Uncaptured(Vectorized):
+    """Finds out in the first evaluation that no graph can be captured, and says no more of it."""
+
+    def evaluator(self, objective, calls):
+        if not hasattr(objective, "has_warned"):
+            objective.has_warned = True
+            warnings.warn("no graph", NoGraphWarning, stacklevel=2)
+        return Sequential().evaluator(objective, calls)
+
+
+def test_a_graph_that_cannot_be_captured_is_said_once():
+    with pytest.warns(NoGraphWarning, match="no graph"):
+        assert checked(mlp())[0](Uncaptured()) is None
 
 
 def test_an_objective_at_the_edge_of_rounding_is_not_accused():
