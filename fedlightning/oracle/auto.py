@@ -167,7 +167,7 @@ class Auto(ClientBatching):
             if objective.autocast.on_gpu and batched.replay:
                 plain, taken = self._threaded(replace(batched, replay=False), objective, calls(size), load(size))
                 found.append((plain, taken / WORTH_CHUNKS))
-                times += f", {taken * 1e3:.3g} ms without CUDA graphs"
+                times += f", {taken * 1e3:.3g} ms without a recording"
             if objective.autocast.on_cpu and size != 1 and taken > WORTH_A_TRIAL * alone_time:
                 found.append(self._threaded(replace(batched, chunk_size=1), objective, calls(1), load(1)))
                 times += f", {found[-1][1] * 1e3:.3g} ms one by one from a recording"
