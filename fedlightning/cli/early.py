@@ -65,10 +65,10 @@ def require_checkpoint(path: object) -> None:
         return
     if path.startswith("registry") or "://" in path or Path(path).exists():
         return
-    near = [folder for folder in Path(path).absolute().parents[:2] if folder.is_dir() and folder.parent != folder]
     parent = Path(path).absolute().parent
-    are_of_others = parent.is_dir() and not parent.is_relative_to(Path.cwd())  # what lies below: say, in /tmp
-    below = ("",) if are_of_others else ("", "*/", "*/*/")
+    near = [folder for folder in (parent, parent.parent) if folder.is_dir() and folder.parent != folder]
+    is_shared = near[:1] == [parent] and not parent.is_relative_to(Path.cwd())  # /tmp, say, where others have runs, too
+    below = ("",) if is_shared else ("", "*/", "*/*/")
     found = (file for levels in below for folder in near[:1] for file in folder.glob(f"{levels}last.ckpt"))
     newest = max(found, key=lambda file: file.stat().st_mtime_ns, default=None)
     hint = "" if newest is None else f" There is {newest}."

@@ -138,9 +138,9 @@ class Vectorized(ClientBatching):
         if self.chunk_size is not None:
             return self.chunk_size
         if self.backward == "each":  # only those that are computed at a time have activations
-            point_and_update = 2 * cost.dim * cost.itemsize
             if cost.free_bytes is not None:
                 return max(1, cost.free_bytes // (2 * _numbers(cost)))
+            point_and_update = 2 * cost.dim * cost.itemsize
             fit = max(CACHE_BYTES // _numbers(cost), min(GROWN_BYTES // point_and_update, TURNS * self.at_a_time))
             return max(1, fit // self.at_a_time) * self.at_a_time
         client = _numbers(cost) + 2 * cost.activation_bytes

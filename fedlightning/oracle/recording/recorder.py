@@ -45,7 +45,7 @@ class Recorder(TorchDispatchMode):
         self._looked_at = 0
         self._alive: list[Tensor] = []  # because ids of freed tensors are used again
         self._empty: list[Tensor] = []  # used again by every replay
-        self._taken: list[Tensor] = []  # were empty, and have taken memory of others
+        self._lent: set[int] = set()  # ids of tensors that were empty, and have taken memory of others
         self._point = inputs[0].untyped_storage().data_ptr() if inputs else 0
         self._joined_of_point: set[Name] = set()  # tensors that were joined from parts in the first input's memory
         for place, tensor in enumerate(inputs):
@@ -143,16 +143,17 @@ class Recorder(TorchDispatchMode):
                     self._held.update(name for name in makes if name is not None)
 
     def _was_empty(self, tensor: Tensor) -> bool:
-        """Return whether a tensor that had no numbers has taken the memory of another one.
+        """Return whether a tensor that had no numbers has taken the memory of another one, and take note of it.
 
-        cuDNN looks in this way whether weights lie in one piece. Who reads it reads what a recording cannot follow.
+        cuDNN's layers look in this way whether their weights lie in one piece. If anything reads such a tensor, the
+        recording is given up.
         """
         rest = [each for each in self._empty if each is not tensor]
-        had_none = len(rest) < len(self._empty)
-        if had_none:
-            self._empty = rest
-            self._taken.append(tensor)
-        return had_none
+        if len(rest) == len(self._empty):
+            return False
+        self._empty = rest
+        self._lent.add(id(tensor))
+        return True
 
     def _is_in_point(self, tensor: Tensor) -> bool:
         """Return whether a tensor shares memory with the first input, or may do so."""
@@ -179,7 +180,7 @@ class Recorder(TorchDispatchMode):
 
     def _name_of(self, tensor: Tensor) -> Name:
         name = self._names.get(id(tensor))
-        self._given_up = self._given_up or any(tensor is each for each in self._taken)
+        self._given_up = self._given_up or id(tensor) in self._lent
         if name is None:  # held by the module, or from NumPy: a constant of the round
             self._given_up = self._given_up or self._may_be_known(tensor)
             name = self._program.hold(tensor)
