@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from fedlightning.core.memory import give_back_what_is_free
 from fedlightning.core.tree import map_tensors
 from fedlightning.federation.clients.rehearsal import share_in_place
 from fedlightning.federation.protocol import Request
@@ -100,6 +101,7 @@ class FirstClients:
         in_place = share_in_place(group.table, self.cohort.preview(1), request)
 
         def arguments(size: int, at_a_time: int = 1) -> Arguments:
+            give_back_what_is_free()  # checks and trials before have left holes, of which none may be large enough
             num_clients = self._together(size, at_a_time)
             chunk = self.cohort.preview(num_clients)  # its last client is repeated if too few share one signature
             places = torch.arange(num_clients, device=request.point.device).clamp(max=len(chunk) - 1)

@@ -219,20 +219,20 @@ def _stepped(evaluate: Evaluate, point: _Point, g: Tensor) -> Iterator[Evaluatio
     w, v, b, data, randomness = point
     if not isinstance(evaluate, StepsInPlace) or w.dtype not in ROUNDED_ALIKE or not w.numel():
         return
-    times = float(w.abs().nan_to_num(0, 0, 0).amax() / g.abs().nan_to_num(0, 0, 0).amax())
+    times = float(_largest(w.nan_to_num(0, 0, 0)).amax() / _largest(g.nan_to_num(0, 0, 0)).amax())
     lr = 2.0 ** (10 + (ceil(log2(times)) if 0 < times < inf else 0))
     after = w.clone()
     with evaluate.steps_in_place(after, v, "both", lr) as step:
         result = step(b, map_tensors(torch.clone, data), randomness)
     if result is not None:
-        yield replace(result, g=(w - after) / lr)
+        yield replace(result, g=torch.sub(w, after, out=after).div_(lr))
 
 
 def _moved(w: Tensor, g: Tensor) -> Tensor:
     """Step down each client's gradient, by a hundredth of the point's length."""
     length = g.norm(dim=1, keepdim=True)
     step = 0.01 * w.norm(dim=1, keepdim=True) / torch.where(length > 0, length, 1.0)
-    return torch.sub(w, step.nan_to_num(0, 0, 0) * g.nan_to_num(0, 0, 0))
+    return torch.addcmul(w, step.nan_to_num_(0, 0, 0), g.nan_to_num(0, 0, 0), value=-1)
 
 
 def _quantities(
@@ -244,7 +244,7 @@ def _quantities(
         (space.shared, one.g, other.g),
         (space.personal, one.g_personal, other.g_personal),
     ):
-        largest = theirs.abs().amax(1).nan_to_num(0, 0, 0) if theirs.shape[1] else 0.0
+        largest = _largest(theirs).nan_to_num(0, 0, 0) if theirs.shape[1] else 0.0
         views = layout.views(theirs)
         for name, value in layout.views(mine).items():
             yield f"the gradient of '{name}'", _flat(value), _flat(views[name]), largest
@@ -290,10 +290,16 @@ def _difference_and_size(mine: Tensor, theirs: Tensor) -> tuple[Tensor, Tensor]:
     """
     if not mine.dtype == theirs.dtype == torch.float32:
         mine, theirs = mine.double(), theirs.double()
-    difference = (mine - theirs).abs().amax(1)
+    difference = _largest(mine - theirs)
     if difference.isfinite().all():  # the common case, in which all elements are finite
-        return difference, theirs.abs().amax(1)
+        return difference, _largest(theirs)
     mine, theirs = mine.double(), theirs.double()
     same = (mine == theirs) | (mine.isnan() & theirs.isnan())
     difference = torch.where(same, 0.0, (mine - theirs).abs()).nan_to_num(torch.inf).amax(1)
-    return difference, theirs.abs().nan_to_num(0, 0, 0).amax(1)
+    return difference, _largest(theirs.nan_to_num(0, 0, 0))
+
+
+def _largest(value: Tensor) -> Tensor:
+    """Return the largest absolute value of each row of ``[S, n]``, without a copy of all."""
+    largest: Tensor = torch.linalg.vector_norm(value, inf, dim=1)
+    return largest
