@@ -36,16 +36,16 @@ class ObjectiveError(FedlightningError, RuntimeError):
         super().__init__(message)
         self.place = place
 
-    def named(self, task: str, client_ids: Sequence[int]) -> ObjectiveError:
+    def named(self, objective: str, client_ids: Sequence[int]) -> ObjectiveError:
         """Return the error with the id of the client that failed; the error itself if it is not about one client.
 
         Args:
-            task: Class of the task.
+            objective: What messages call the objective.
             client_ids: Clients of the chunk, in order.
         """
         if self.place is None:
             return self
-        return ObjectiveError(f"{task}.objective failed for client {client_ids[self.place]}: {self}")
+        return ObjectiveError(f"{objective} failed for client {client_ids[self.place]}: {self}")
 
 
 class BatchedError(ObjectiveError):
@@ -63,16 +63,21 @@ def is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in str(error)
 
 
+def name_of_objective(task: nn.Module) -> str:
+    """Return what messages call a task's objective: its ``objective_name``, else its class and ``objective``."""
+    return getattr(task, "objective_name", f"{type(task).__name__}.objective")
+
+
 def begins_to_write(name: str, kind: str, constant: str) -> ObjectiveError:
     """Build the error for an objective that begins after the first round to write into what all clients share.
 
     Args:
-        name: Class of the task.
+        name: What messages call the objective.
         kind: What is written into, a buffer or a frozen parameter.
         constant: Its name.
     """
     return ObjectiveError(
-        f"{name}.objective has begun to write into the {kind} '{constant}', which it left alone in the first round, so "
+        f"{name} has begun to write into the {kind} '{constant}', which it left alone in the first round, so "
         "that it counts as a constant of all clients. Use a buffer and write into it in every call, from the first on "
         "(its own value, while nothing changes)."
     )
@@ -84,7 +89,7 @@ def writes_into(
     """Build the error for an objective that changes a trainable parameter.
 
     Args:
-        name: Class of the task.
+        name: What messages call the objective.
         parameter: Name of the parameter; None if unknown, because writes after the first round are not traced.
         by_embedding: Whether an embedding with ``max_norm`` renormalised its table.
         place: Place of the client in its chunk, from 0; None if the error is not about one client.
@@ -102,7 +107,7 @@ def writes_into(
         "to an algorithm that takes one; or keep running state in a buffer (register_buffer)"
     )
     return ObjectiveError(
-        f"{name}.objective {what}: the algorithm alone moves what is trained, and would lose the change or take it for "
+        f"{name} {what}: the algorithm alone moves what is trained, and would lose the change or take it for "
         f"its own step. {instead}.",
         place,
     )
@@ -112,7 +117,7 @@ def writes_into_frozen(name: str, parameter: str, by_embedding: bool) -> Objecti
     """Build the error for an objective that changes a frozen parameter, which would go on from client to client.
 
     Args:
-        name: Class of the task.
+        name: What messages call the objective.
         parameter: Name of the parameter.
         by_embedding: Whether an embedding with ``max_norm`` renormalised its table.
     """
@@ -123,7 +128,7 @@ def writes_into_frozen(name: str, parameter: str, by_embedding: bool) -> Objecti
         "mean of all"
     )
     return ObjectiveError(
-        f"{name}.objective writes into the frozen parameter '{parameter}', which all clients share: each would go on "
+        f"{name} writes into the frozen parameter '{parameter}', which all clients share: each would go on "
         f"from what the one before has made of it. {instead}."
     )
 
@@ -173,7 +178,7 @@ class Objective:
         task: The module with the objective.
         space: Names and blocks of the parameters, and the buffers that the objective changes.
         autocast: Mixed precision of the evaluation.
-        name: Class of the task, for messages.
+        name: What messages call the objective: the class and method that its author has written.
         dtype: Dtype of the task's trainable parameters.
         is_for_comparison: Whether evaluations are compared and thrown away, so that being right counts, not time.
         forward_only: Whether vmap can run the forward pass by itself; None until tried.
@@ -194,7 +199,7 @@ class Objective:
         self.task = task
         self.space = space
         self.autocast = autocast
-        self.name = type(task).__name__
+        self.name = name_of_objective(task)
         self.is_for_comparison = False
         self.forward_only: bool | None = None
         self.compiled: dict[Any, Any] = {}
@@ -301,23 +306,22 @@ def _split(result: Any, name: str) -> tuple[Tensor, dict[str, Tensor]]:
     if not isinstance(loss, Tensor) or loss.dim() != 0:
         got = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"{type(loss).__name__}"
         raise ObjectiveError(
-            f"{name}.objective must return a scalar tensor or a dict with a scalar tensor 'loss'; got {got}. "
+            f"{name} must return a scalar tensor or a dict with a scalar tensor 'loss'; got {got}. "
             f"{_remedy(loss, scalars)}"
         )
     if not loss.is_floating_point():
         raise ObjectiveError(
-            f"{name}.objective must return a real loss; got one of dtype {loss.dtype}, which has no gradient here. "
+            f"{name} must return a real loss; got one of dtype {loss.dtype}, which has no gradient here. "
             "Compute it from the parameters in floating point (of a complex one: .real or .abs())."
         )
     strange = [key for key, value in scalars.items() if not isinstance(value, Tensor | Real) or _is_complex(value)]
     if strange:
         raise ObjectiveError(
-            f"{name}.objective returned '{strange[0]}' = {scalars[strange[0]]!r}; only real numbers can be logged."
+            f"{name} returned '{strange[0]}' = {scalars[strange[0]]!r}; only real numbers can be logged."
         )
     wrong = [key for key, value in scalars.items() if isinstance(value, Tensor) and value.dim() != 0]
     if wrong:
         raise ObjectiveError(
-            f"{name}.objective returned '{wrong[0]}' of shape {tuple(scalars[wrong[0]].shape)}; "
-            "only scalars can be logged."
+            f"{name} returned '{wrong[0]}' of shape {tuple(scalars[wrong[0]].shape)}; only scalars can be logged."
         )
     return loss, {key: torch.as_tensor(value, device=loss.device).detach() for key, value in scalars.items()}

@@ -372,16 +372,14 @@ def _eager(objective: Objective, backward: Backward | None, noise: ClientNoise) 
 
 def _explain(error: Exception, name: str, backward: Backward | None = None) -> BatchedError:
     if is_out_of_memory(error):
-        return ChunkTooLargeError(
-            f"{name}.objective does not fit into memory for a chunk of clients. Lower chunk_size."
-        )
+        return ChunkTooLargeError(f"{name} does not fit into memory for a chunk of clients. Lower chunk_size.")
     text = f"{type(error).__name__}: {error}".splitlines()[0]
     if _LATE_DRAW in text or isinstance(error, LateDrawError):
-        return BatchedError(f"{name}.objective has begun to draw random numbers, which it did not at first")
+        return BatchedError(f"{name} has begun to draw random numbers, which it did not at first")
     if backward == "each":
-        return BatchedError(f"{name}.objective cannot be replayed from one client to the next: {text}")
+        return BatchedError(f"{name} cannot be replayed from one client to the next: {text}")
     return BatchedError(
-        f"{name}.objective cannot run for all clients at once (torch.func.vmap): {text}\n"
+        f"{name} cannot run for all clients at once (torch.func.vmap): {text}\n"
         "Typical causes: .item() or float(tensor), `if` on a tensor, indexing by a boolean mask, writing into a tensor "
         "made outside. Replace them by masks (torch.where), or set oracle to fedlightning.oracle.Sequential, "
         "which evaluates one client after the other without this limit."

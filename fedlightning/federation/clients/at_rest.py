@@ -24,14 +24,14 @@ class AtRest:
     optimizer remembers of the same client's earlier gradients.
     """
 
-    def __init__(self, task: str, space: ParameterSpace) -> None:
+    def __init__(self, objective: str, space: ParameterSpace) -> None:
         """Begin before the first round.
 
         Args:
-            task: Name of the task.
+            objective: What messages call the objective.
             space: The parameters of the task.
         """
-        self._task, self._space = task, space
+        self._objective, self._space = objective, space
         self._of_client: dict[int, Rest] = {}  # of optimizers whose memory goes on from round to round
         self._faults: list[_Fault] | None = None  # of the optimizer, once it is asked
         self._told: set[str] = set()
@@ -73,7 +73,7 @@ class AtRest:
                 found &= rest.having
             if new := [name for name in (*shared.names, *personal.names) if name in found - self._told]:
                 self._told |= found
-                _tell(self._task, new, fault)
+                _tell(self._objective, new, fault)
 
 
 def _is_zero(lr: float | Tensor) -> bool:
@@ -123,10 +123,10 @@ def _keeps_memory(algorithm: Algorithm) -> bool:
     return "local_optimizer" in algorithm.state_depends_on
 
 
-def _tell(task: str, names: Sequence[str], fault: _Fault) -> None:
+def _tell(objective: str, names: Sequence[str], fault: _Fault) -> None:
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     rank_zero_warn(
-        f"{task}: the loss does not always depend on '{names[0]}'{more}, and {fault.what} such "
+        f"{objective}: the loss does not always depend on '{names[0]}'{more}, and {fault.what} such "
         "parameters all the same; an optimizer of torch leaves them as they are while they have no gradient. Freeze "
         f"them with requires_grad_(False), or {fault.remedy}."
     )

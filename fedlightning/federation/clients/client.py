@@ -22,7 +22,7 @@ from fedlightning.federation.protocol import Answer, Parameter, Precision, Reque
 from fedlightning.federation.sampling.cohort import Chunk, Cohort
 from fedlightning.oracle import Autocast, Cost
 from fedlightning.oracle.effects.side_effects import released
-from fedlightning.oracle.objective import begins_to_write
+from fedlightning.oracle.objective import begins_to_write, name_of_objective
 from fedlightning.oracle.randomness import python_generators_restored
 
 Models = tuple[Tensor, Tensor, Tensor | None]
@@ -214,7 +214,7 @@ class ClientRunner:
         for name, tensor in self._constants():
             if name in held and held[name] != _trace(tensor):
                 kind = "frozen parameter" if isinstance(tensor, nn.Parameter) else "buffer"
-                raise begins_to_write(type(self._task).__name__, kind, name)
+                raise begins_to_write(name_of_objective(self._task), kind, name)
 
     def _constants(self) -> Iterator[tuple[str, Tensor]]:
         """Yield frozen parameters, and the buffers that the objective is not known to write into."""

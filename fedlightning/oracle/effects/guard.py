@@ -46,7 +46,7 @@ class Guard:
         kept = self._memory.changes(self._rewritten)
         if kept and batched:
             self.restore()
-            return f"{name}.objective has begun to change {kept[0]} in Python, once for every client"
+            return f"{name} has begun to change {kept[0]} in Python, once for every client"
         hooked = hooked_module(self._objective.task) if batched else None
         if hooked is not None:
             self.restore()
@@ -55,7 +55,7 @@ class Guard:
             self.restore()
             self._objective.draws_in_python = True
             return (
-                f"{name}.objective has begun to draw random numbers from Python or NumPy, which are the same for "
+                f"{name} has begun to draw random numbers from Python or NumPy, which are the same for "
                 "clients side by side"
             )
         return None
@@ -70,7 +70,7 @@ class Guard:
         restore_python_state(self._drawn)
         if lost is not None:
             raise ObjectiveError(
-                f"{self._objective.name}.objective has begun to change {lost}, which is too large to be put back. Name "
+                f"{self._objective.name} has begun to change {lost}, which is too large to be put back. Name "
                 "fedlightning.oracle.Sequential as oracle, which needs nothing put back."
             )
         for name, version in _frozen_versions(self._objective).items():

@@ -313,13 +313,11 @@ def _require_real(name: str, buffer: Tensor) -> None:
 
 def _why_alone(name: str, task: nn.Module, attribute: str | None, python: bool, compiled: bool) -> str | None:
     if compiled:
-        return f"{name}.objective has operations that compile what they are given (torch.cond), one client at a time"
+        return f"{name} has operations that compile what they are given (torch.cond), one client at a time"
     if attribute is not None:
-        return f"{name}.objective changes {attribute} in Python, once for every client it is evaluated for"
+        return f"{name} changes {attribute} in Python, once for every client it is evaluated for"
     if python:
-        return (
-            f"{name}.objective draws random numbers from Python or NumPy, which are the same for clients side by side"
-        )
+        return f"{name} draws random numbers from Python or NumPy, which are the same for clients side by side"
     hooked = hooked_module(task)
     if hooked is not None:
         return f"'{hooked}' has a backward hook, which does not run for clients side by side"

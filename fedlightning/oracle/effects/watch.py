@@ -97,7 +97,7 @@ class ParameterWatch(TorchDispatchMode):
         """Make sure that the objective takes parameters from the task's attributes, and changes none.
 
         Args:
-            name: Class of the task, for messages.
+            name: What messages call the objective.
             changed_buffers: Names of the buffers that it changes.
 
         Raises:
@@ -120,7 +120,7 @@ class ParameterWatch(TorchDispatchMode):
             )
         if self._read is not None:
             raise InvalidValueError(
-                f"{name}.objective reads parameter '{self._read}' through a reference that was kept elsewhere (in a "
+                f"{name} reads parameter '{self._read}' through a reference that was kept elsewhere (in a "
                 "list, a closure or another object). That is the task's own tensor, not the client's, so it would stay "
                 f"as it is and have no gradient. Read self.{self._read}, or self.named_parameters(), in the objective."
             )
@@ -158,7 +158,7 @@ class ParameterWatch(TorchDispatchMode):
 def reads_late(name: str, what: str) -> ObjectiveError:
     """Return the error of an objective that reads the task's tensors when a client's are in their places no more."""
     return ObjectiveError(
-        f"{name}.objective reads {what} in the backward pass, as activation checkpointing (torch.utils.checkpoint) and "
+        f"{name} reads {what} in the backward pass, as activation checkpointing (torch.utils.checkpoint) and "
         "hooks on tensors do. The task holds its own values again by then, not the client's, and gradients would be "
         "wrong. Leave checkpointing out: chunk_size of Vectorized, or Sequential, limits memory. Compute what a hook "
         "needs in the forward pass."

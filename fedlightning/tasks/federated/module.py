@@ -64,6 +64,7 @@ class Federated(FederatedLightningModule):
 
     Attributes:
         module: The LightningModule.
+        objective_name: What messages call the objective: the module's own method.
         plateau: Decides on step sizes after validation, if the module's scheduler waits for a metric.
     """
 
@@ -124,6 +125,7 @@ class Federated(FederatedLightningModule):
         self.personal_parameters = names.prefixes(personal_parameters, "personal_parameters")
         self.per_client_evaluation = per_client_evaluation
         self.module: Any = module
+        self.objective_name = f"{type(module).__name__}.training_step"
         self._names = names
         self._chosen = self._made = given
         self._lr_is_open = lr_is_open

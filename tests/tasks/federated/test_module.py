@@ -14,7 +14,7 @@ from fedlightning import Federated, FederatedDataModule, federate
 from fedlightning.algorithms import SCAFFOLD, Ditto, FedAlt, FedAvg, FedProx, PerFedAvg, StatefulFedAvg
 from fedlightning.cli import main
 from fedlightning.local import Adam
-from fedlightning.oracle import Sequential, Vectorized
+from fedlightning.oracle import ObjectiveError, Sequential, Vectorized
 from tests.support.lit import Classifier, Lit, distance, made, one_client, trained_alone
 from tests.support.small import clients, regression_data, trainer
 
@@ -335,6 +335,40 @@ def test_attributes_of_the_module_are_found_there():
             getattr(task, name)
     with pytest.raises(AttributeError, match=r"has no attribute 'nowhere'$"):
         _ = task.nowhere
+
+
+class ManyLosses(Lit):
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        return (self(x) - y).square()
+
+
+class FailsForOne(Lit):
+    def training_step(self, batch, batch_idx):
+        raise KeyError("mine")
+
+
+class Counts(Lit):
+    calls = 0
+
+    def training_step(self, batch, batch_idx):
+        self.calls += 1
+        return super().training_step(batch, batch_idx)
+
+
+@pytest.mark.parametrize(
+    ("module", "text"),
+    [(ManyLosses, "must return a scalar tensor"), (FailsForOne, "failed for client 0: KeyError: 'mine'")],
+)
+def test_errors_name_the_method_that_its_author_wrote(module, text):
+    with pytest.raises(ObjectiveError, match=rf"^{module.__name__}\.training_step {text}"):
+        trainer(max_steps=1).fit(federate(made(module), FedAvg), regression_data())
+
+
+def test_reports_name_the_method_that_its_author_wrote(caplog):
+    with caplog.at_level("INFO"):
+        trainer(max_steps=1).fit(federate(made(Counts), FedAvg), regression_data())
+    assert "Counts.training_step changes self.module.calls in Python" in caplog.text
 
 
 @pytest.mark.parametrize("lr", ["-1", "0"])
