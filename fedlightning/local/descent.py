@@ -188,9 +188,18 @@ def steps_of(
 def optimizer_step(w: Tensor, lr: float | Tensor, make: OptimizerCallable) -> Step:
     """Return a function that takes the steps of a torch optimizer over ``w``, which is changed in place.
 
-    The moves of elementwise optimizers are proportional to lr, so a vector of step sizes scales the move of lr = 1.
-    Other optimizers would mix the clients: see :func:`require_elementwise`.
+    The moves of most optimizers are proportional to lr, so a vector of step sizes scales the move of lr = 1. Optimizers
+    that are not elementwise would mix the clients: see :func:`require_elementwise`.
+
+    Raises:
+        ValueError: If step sizes are a vector, and the optimizer's moves are not proportional to them.
     """
+    if isinstance(lr, Tensor):
+        _require_proportional(make, w)
+    return _optimizer_step(w, lr, make)
+
+
+def _optimizer_step(w: Tensor, lr: float | Tensor, make: OptimizerCallable) -> Step:
     w.requires_grad_()
     optimizer = make([w])
     for group in optimizer.param_groups:
@@ -331,12 +340,39 @@ def _objection_by_shape(make: OptimizerCallable, dtype: torch.dtype, device: tor
 _known_objection = lru_cache(maxsize=16)(_objection)  # algorithms are bound more than once a fit
 
 
-def _trial(make: OptimizerCallable, start: Tensor, gradients: Tensor) -> Tensor:
+def _require_proportional(make: OptimizerCallable, like: Tensor) -> None:
+    """Check that an optimizer's moves are proportional to its step size; Rprop's and ASGD's are not."""
+    key = make, torch.promote_types(like.dtype, torch.float32), like.device
+    try:
+        is_proportional = _known_proportional(*key)
+    except TypeError:  # an object that is not hashable
+        is_proportional = _is_proportional(*key)
+    if not is_proportional:
+        raise InvalidValueError(
+            f"{name_of_optimizer(make)}: its moves are not proportional to lr, so it cannot take step sizes by name "
+            "prefix, nor those of an algorithm that keeps a block still (FedBABU's head). Give one lr, or an optimizer "
+            "like SGD, Adam, AdamW, RMSprop, Adagrad."
+        )
+
+
+def _is_proportional(make: OptimizerCallable, dtype: torch.dtype, device: torch.device) -> bool:
+    draw = torch.Generator().manual_seed(0)
+    start, *gradients = torch.randn(TRIAL_STEPS, 1, 5, generator=draw).to(device, dtype)
+    one, scaled = (_trial(make, start, torch.stack(gradients), lr) for lr in (_LR, torch.full_like(start[0], _LR)))
+    moved = (one - start).abs().max()
+    return bool((one - scaled).abs().max() <= math.sqrt(torch.finfo(dtype).eps) * (1 + moved))
+
+
+_known_proportional = lru_cache(maxsize=16)(_is_proportional)
+_LR = 0.1
+
+
+def _trial(make: OptimizerCallable, start: Tensor, gradients: Tensor, lr: float | Tensor = _LR) -> Tensor:
     """Return where an optimizer goes from ``start [S, d]`` along ``gradients [steps, S, d]``."""
     w = start.clone()
     with torch.enable_grad(), torch.random.fork_rng(devices=[w.device] if w.device.type == "cuda" else []):
         torch.manual_seed(0)
-        step = optimizer_step(w, 0.1, make)
+        step = _optimizer_step(w, lr, make)
         for gradient in gradients:
             step(w, gradient.clone(), None)
     return w.detach()

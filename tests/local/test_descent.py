@@ -103,6 +103,31 @@ def test_elementwise_optimizers_pass_and_are_one_a_client(name, dtype):
     torch.testing.assert_close(together, alone)
 
 
+@pytest.mark.parametrize("name", [n for n in ELEMENTWISE if n not in ("Rprop", "ASGD")])
+def test_a_vector_of_step_sizes_moves_each_number_as_its_own_step_size_does(name):
+    make, start, g = ELEMENTWISE[name], torch.randn(3, 7).double(), torch.randn(5, 3, 7).double()
+
+    def walk(w, lr):
+        step = optimizer_step(w, lr, make)
+        for gradient in g:
+            step(w, gradient.clone(), None)
+        return w.detach()
+
+    lr = torch.linspace(0, 0.3, 7).double()
+    each = torch.stack([walk(start.clone(), float(lr[i]))[:, i] for i in range(7)], dim=1)
+    torch.testing.assert_close(walk(start.clone(), lr), each)
+
+
+@pytest.mark.parametrize("make", [partial(optim.Rprop, step_sizes=(1e-6, 1.0)), partial(optim.ASGD, lambd=0.1)])
+def test_optimizers_whose_moves_are_not_proportional_take_one_step_size(make):
+    optimizer_step(torch.zeros(2, 7), 0.1, make)
+    name = make.func.__name__
+    with pytest.raises(ValueError, match=rf"{name}: its moves are not proportional to lr.* Give one lr"):
+        optimizer_step(torch.zeros(2, 7), torch.full((7,), 0.1), make)
+    with pytest.raises(ValueError, match=f"{name}: its moves"):
+        fitted(Line(FedAvg({"body": 0.2, "head": 0.1}, local_optimizer=make)))
+
+
 @pytest.mark.parametrize("name", MIXED)
 def test_optimizers_that_mix_clients_are_found_by_trial(name):
     with pytest.raises(ValueError, match=r"x=\w+ is not elementwise: on the matrix of several clients it mixes .*Adam"):
