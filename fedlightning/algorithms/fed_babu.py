@@ -6,17 +6,17 @@ In use:           w_i <- w_i - lr_own * g_i(w_i) in the head alone, from w_i = z
                   ``personal_passes`` times over the minibatches of a round
 
 The head keeps its random start in every round, so all bodies are trained for the same one: bit for bit, whatever a
-channel's noise or the rounding of a mean would make of it. Clients keep nothing: validation, test, prediction and
-``personalize`` fine-tune the head on the client's training data, and look at the model without fine-tuning as the
-global one (the paper's initial accuracy).
+channel's noise or the rounding of a mean would make of it. Weight decay of a server optimizer alone moves it. Clients
+keep nothing: validation, test, prediction and ``personalize`` fine-tune the head on the client's training data, and
+look at the model without fine-tuning as the global one (the paper's initial accuracy).
 
 With a max block the operator is the gradient: a head may be a part of either block.
 
 Symbols: theta_ext -> z outside the head; theta_cls -> the head; eta -> lr; tau -> local_epochs of the data; tau_f ->
 personal_passes.
 
-Departures: the head travels with the body, unchanged, and counts in upload and download. A task's personal block is
-trained along with the body and not fine-tuned.
+Departures: the head travels with the body, unchanged, and counts in upload and download; its gradient counts in the
+norm that ``local_clip`` limits. A task's personal block is trained along with the body and not fine-tuned.
 """
 
 from __future__ import annotations

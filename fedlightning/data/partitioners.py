@@ -90,10 +90,11 @@ class IID(Partitioner):
 
 @dataclass(frozen=True)
 class Dirichlet(Partitioner):
-    """Splits every class among the clients by a Dirichlet draw (Hsu, Qi and Brown, 2019).
+    """Splits every class among the clients by a Dirichlet draw (Yurochkin et al., ICML 2019).
 
-    NIID-Bench (Li et al., ICDE 2022) and PFLlib (Zhang et al., JMLR 2025) draw with ``balanced``, the one with
-    ``min_size=10``, the other with ``min_size=40`` for its tables.
+    Clients differ in size as well. Hsu, Qi and Brown (2019) draw a client's mixture of classes instead, and give all
+    clients equally many samples. NIID-Bench (Li et al., ICDE 2022) and PFLlib (Zhang et al., JMLR 2025) draw with
+    ``balanced``, the one with ``min_size=10``, the other with ``min_size=40`` for its tables.
 
     Args:
         num_clients: Number N >= 1 of clients.
@@ -101,7 +102,7 @@ class Dirichlet(Partitioner):
         min_size: Least number >= 1 of samples of a client; draws are repeated until every client has as many, a hundred
             times at most, a thousand times if ``balanced``.
         balanced: Whether a client that holds 1/N of all samples or more gets none of the remaining classes, which are
-            drawn in ascending order (Yurochkin et al., ICML 2019).
+            drawn in ascending order.
     """
 
     num_clients: int
