@@ -123,8 +123,8 @@ class FederatedLightningModule(CheckpointedTask):
             weighting: ``uniform`` minimises the mean of f_i; ``samples`` weighs clients by their numbers of samples.
             buffers: ``average`` treats BatchNorm statistics like the parameters of their layer, so those of personal
                 layers stay on the client (FedBN: name such layers in ``personal_parameters``); ``local`` leaves all
-                there. Averaged statistics suit averaged models: where clients keep models of their own beside it
-                (APFL, Ditto, pFedMe, FedALA, LpProj), normalise by groups, or choose ``local``.
+                there. Clients with a model of their own beside the global one (APFL, Ditto, pFedMe, FedALA, LpProj)
+                have one set of statistics for both: normalise by groups.
             client_storage: Where client states lie; null keeps them beside the model.
             predict_client: Client whose own model predicts; null for the global model or, where test data come client
                 by client, each client's own.

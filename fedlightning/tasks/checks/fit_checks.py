@@ -22,8 +22,8 @@ from fedlightning.federation.sampling.cohort import RoundBatch
 from fedlightning.local.descent import name_of_optimizer, own_step_size
 from fedlightning.local.optimizers import LocalOptimizer
 from fedlightning.tasks.checks.arguments import require_known_attributes
+from fedlightning.tasks.checks.batch_statistics import check_batch_statistics, warn_of_single_samples
 from fedlightning.tasks.checks.channel_checks import require_suitable_cohorts
-from fedlightning.tasks.checks.lightning_surface import refuse_synchronised_statistics, warn_of_single_samples
 from fedlightning.tasks.checks.nodes_measure import nodes_validate, require_measurable_at_nodes
 from fedlightning.tasks.checks.private_fit import check_private_fit
 from fedlightning.tasks.checks.repeated_draws import repeated_rounds, say_what_is_drawn_again
@@ -48,7 +48,7 @@ def check_fit(task: FederatedLightningModule, space: ParameterSpace) -> None:
             hide clients.
     """
     require_known_attributes(task)
-    refuse_synchronised_statistics(task)
+    check_batch_statistics(task)
     _warn_of_unused_pairs(task, space)
     for owner, optimizer in (
         (task.algorithm, "local_optimizer"),

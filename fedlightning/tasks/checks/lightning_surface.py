@@ -16,7 +16,6 @@ from lightning.pytorch import Callback, LightningModule, Trainer, callbacks
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError, UsageError
@@ -278,37 +277,3 @@ def first_validation(trainer: Trainer) -> int | None:
 def _epochs(trainer: Trainer) -> int:
     epochs, length = trainer.max_epochs, trainer.num_training_batches
     return -1 if epochs is None or epochs < 0 or not isinstance(length, int) else epochs * length
-
-
-def warn_of_single_samples(task: nn.Module, data: Any) -> None:
-    """Warn if a client has one sample only and a layer computes statistics of minibatches.
-
-    The minibatches of such a client are copies of the sample, whose variance is zero.
-
-    Args:
-        task: The task.
-        data: A :class:`~fedlightning.FederatedDataModule`.
-    """
-    if data.batch_size == 1 or not any(isinstance(module, _BatchNorm) for module in task.modules()):
-        return
-    single = (data.federation.partition.sizes == 1).nonzero().flatten().tolist()
-    if single:
-        others = f" and {len(single) - 1} other clients hold" if len(single) > 1 else " holds"
-        rank_zero_warn(
-            f"Client {single[0]}{others} one sample, of which a minibatch repeats copies: BatchNorm sees no variance "
-            "there. Leave such clients out, or use layers without batch statistics (GroupNorm, LayerNorm)."
-        )
-
-
-def refuse_synchronised_statistics(task: nn.Module) -> None:
-    """Refuse layers that would mix the samples of different clients.
-
-    Raises:
-        ValueError: If there is a ``SyncBatchNorm``, written by the user or made by ``Trainer(sync_batchnorm=True)``.
-    """
-    for name, module in task.named_modules():
-        if isinstance(module, nn.SyncBatchNorm):
-            raise InvalidValueError(
-                f"{type(task).__name__}.{name} is a SyncBatchNorm, which would mix the samples of different clients. "
-                "Use BatchNorm without sync_batchnorm: the server averages its statistics (buffers='average')."
-            )

@@ -6,16 +6,13 @@ import pytest
 import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import EMAWeightAveraging, LambdaCallback, SpikeDetection, WeightAveraging
-from torch import nn
-from torch.utils.data import TensorDataset
 
-from fedlightning import FederatedDataModule
 from fedlightning.algorithms import SCAFFOLD, Ditto, FedAlt, FedAPM, FedAvg, FedDR
 from fedlightning.data import IID, Digits
 from fedlightning.tasks import Classification
 from fedlightning.tasks.checks.lightning_surface import TRANSFER_HOOKS
 from tests.support.evaluated import Own, held_out_data, messages, two_rounds
-from tests.support.small import Line, Normed, clients, regression_data, trainer
+from tests.support.small import Line, regression_data, trainer
 
 HOOKS = {
     "training_step": r"Write objective\(batch\)",
@@ -134,14 +131,6 @@ def test_weight_averaging_beside_clients_own_models_is_refused(algorithm):
         two_rounds(Own(algorithm), held_out_data(), callbacks=[EMAWeightAveraging()])
 
 
-def test_batch_statistics_of_one_repeated_sample_are_warned_of():
-    one = TensorDataset(torch.randn(1, 6), torch.randn(1))
-    data = FederatedDataModule.from_datasets([*clients()[:3], one], batch_size=4, local_steps=1)
-    with pytest.warns(UserWarning, match="Client 3 holds one sample, of which a minibatch repeats copies: BatchNorm"):
-        two_rounds(Normed(FedAvg(0.05)), data, max_steps=1)
-    assert messages(lambda: two_rounds(Line(), data, max_steps=1)) == []
-
-
 @pytest.mark.parametrize(
     ("algorithm", "runs_as"), [(FedAlt(0.05), "FedAvg"), (FedAPM(0.05), "a federated ADMM of the shared parameters")]
 )
@@ -149,16 +138,6 @@ def test_a_method_for_personal_parts_without_any_is_named(algorithm, runs_as):
     with pytest.warns(UserWarning, match=f"{type(algorithm).__name__} is a method for personal .* runs as {runs_as}"):
         two_rounds(Line(algorithm))
     assert messages(lambda: two_rounds(Own(algorithm), held_out_data())) == []
-
-
-def test_synchronised_batch_statistics_are_refused():
-    class Synchronised(Normed):
-        def __init__(self):
-            super().__init__()
-            self.net[1] = nn.SyncBatchNorm(8)
-
-    with pytest.raises(ValueError, match=r"Synchronised\.net\.1 is a SyncBatchNorm, which would mix the samples"):
-        two_rounds(Synchronised())
 
 
 @pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
