@@ -1,6 +1,7 @@
 """Networks of the papers and benchmarks."""
 
 from fedlightning.core.per_architecture import PerArchitecture
+from fedlightning.models.augmentation import RandomCropFlip
 from fedlightning.models.causal_lm import CausalLM
 from fedlightning.models.classifiers import CNN, MLP, LeNet5, LogisticRegression, ThreeLayerCNN
 from fedlightning.models.conditional_policy import ConditionalPolicy, head_context
@@ -38,6 +39,7 @@ __all__ = [
     "PerArchitecture",
     "PersonalMLP",
     "PolicyHeads",
+    "RandomCropFlip",
     "ResNet18",
     "SensorStream",
     "SummedHeads",
