@@ -8,17 +8,23 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
 from importlib import import_module
-from types import UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from pathlib import PurePath
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from fedlightning.core.annotated import as_annotated
 from fedlightning.core.errors import FedlightningError, InvalidTypeError
 
 T = TypeVar("T")
+
+
+LEFT_OUT = "_left_out"
+"""Key of the names of hyper-parameters that had no plain form when a checkpoint was written."""
 
 
 class NotPlainError(FedlightningError, TypeError):
@@ -34,7 +40,7 @@ class UntrustedClassError(CheckpointError):
 
 
 def to_config(value: Any, place: str = "The value") -> Any:
-    """Convert ``value`` to plain types; dataclass objects, classes and partials become class paths.
+    """Convert ``value`` to plain types; dataclass objects, enums, classes and partials become class paths.
 
     Args:
         value: What is stored.
@@ -45,6 +51,8 @@ def to_config(value: Any, place: str = "The value") -> Any:
     """
     if isinstance(value, Tensor) and value.dim() == 0:
         value = value.item()
+    if isinstance(value, Enum):
+        return {"class_path": _path_of(type(value), place), "init_args": {"name": value.name}}
     for plain in (bool, int, float, str):
         if isinstance(value, plain):
             return plain(value)  # NumPy's numbers derive from these types, but would be stored as NumPy objects
@@ -61,6 +69,8 @@ def to_config(value: Any, place: str = "The value") -> Any:
         return {"class_path": _path_of(value.func, place), "init_args": to_config(value.keywords, place)}
     if isinstance(value, type):
         return {"class_path": _path_of(value, place)}
+    if isinstance(value, PurePath):
+        return str(value)
     raise NotPlainError(f"{place} is a {type(value).__name__}, which has no plain form for checkpoints.")
 
 
@@ -172,7 +182,9 @@ def from_config(config: Any, trust: Trust | None = None, place: str = "The confi
     if arguments.get("download") is True:
         arguments["download"] = False  # what was fetched is in the checkpoint, or is given again
     try:
-        arguments = _as_annotated(made, arguments)
+        if isinstance(made, type) and issubclass(made, Enum):
+            return made[arguments["name"]]
+        arguments = as_annotated(made, arguments)
         if not isinstance(made, type) or issubclass(made, Optimizer | LRScheduler) or _is_open(made, arguments):
             return functools.partial(made, **arguments)
         return made(**arguments)
@@ -205,7 +217,7 @@ def rebuild(
     if not isinstance(stored, Mapping):
         raise CheckpointError(f"{place} is a {type(stored).__name__}, expected a dict.")
     arguments = dict(stored)
-    instantiator = arguments.pop("_instantiator", None)
+    instantiator, left_out = arguments.pop("_instantiator", None), arguments.pop(LEFT_OUT, ())
     if instantiator is not None and instantiator not in _INSTANTIATORS:
         raise UntrustedClassError(
             f"{place}._instantiator asks to run {instantiator!r}; nothing of it was imported or run. No checkpoint of "
@@ -220,9 +232,12 @@ def rebuild(
         arguments = {wrapped_in: arguments}
     if not any(parameter.kind is _VAR_KEYWORD for parameter in parameters.values()):
         arguments = {name: value for name, value in arguments.items() if name in parameters}
+    missing = [name for name in left_out if name not in given and (wrapped_in is None or wrapped_in not in arguments)]
+    if missing:
+        raise CheckpointError(_left_out(cls, missing, place))
     arguments = {n: from_config(v, trust, f"{place}.{n}") for n, v in arguments.items() if n not in given}
     try:
-        return cls(**_as_annotated(cls, arguments), **given)
+        return cls(**as_annotated(cls, arguments), **given)
     except Exception as error:
         unknown = [name for name in _required(parameters) if name not in arguments and name not in given]
         if unknown and not stored:
@@ -256,6 +271,14 @@ def _nothing_saved(cls: type, unknown: Sequence[str], place: str) -> str:
         f"{cls.__name__} cannot be made from {place}: none are stored, because {cls.__name__}.__init__ does not call "
         f"self.save_hyperparameters(). Give {'them' if len(unknown) > 1 else 'it'} here, "
         f"{cls.__name__}.load_from_checkpoint(path, {values}), and call save_hyperparameters() for checkpoints to come."
+    )
+
+
+def _left_out(cls: type, missing: Sequence[str], place: str) -> str:
+    values = ", ".join(f"{name}=..." for name in missing)
+    return (
+        f"{place} lack {', '.join(missing)}, which had no plain form to be stored in. Give what was trained with: "
+        f"{cls.__name__}.load_from_checkpoint(path, {values})."
     )
 
 
@@ -357,25 +380,6 @@ def _kinds() -> tuple[type, ...]:
         *(Channels, Transform, Aggregation, Release, Attack, Poisoning),
         *(Adversary, nn.Module),
     )
-
-
-def _as_annotated(function: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn lists into tuples where tuples are annotated, because files do not know tuples."""
-    try:
-        takes = inspect.getattr_static(function, "__init__") if isinstance(function, type) else function
-        hints = get_type_hints(function if is_dataclass(function) else takes)
-    except (NameError, TypeError, AttributeError):  # annotations whose names cannot be resolved here
-        hints = {}
-    return {
-        name: tuple(value) if isinstance(value, list) and _is_tuple(hints.get(name)) else value
-        for name, value in arguments.items()
-    }
-
-
-def _is_tuple(hint: Any) -> bool:
-    members = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    origins = [get_origin(member) or member for member in members]
-    return tuple in origins and list not in origins
 
 
 def _path_of(function: Any, place: str) -> str:

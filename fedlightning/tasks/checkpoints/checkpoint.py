@@ -13,7 +13,6 @@ from torch.nn.parameter import is_lazy
 
 from fedlightning.core.serialisation import CheckpointError, class_path, rebuild
 from fedlightning.core.settings import settings
-from fedlightning.data.module import FederatedDataModule
 from fedlightning.federation.client_states import MemoryMapped
 from fedlightning.federation.files.checkpoint_io import (
     FORMAT,
@@ -58,9 +57,10 @@ def save(task: CheckpointedTask, checkpoint: dict[str, Any]) -> None:
             )
         state["shards"] = write_shards(state["clients"], simulation.processes, Path(task.trainer.default_root_dir))
     checkpoint[CHECKPOINT_KEY] = state
-    for key in (task.CHECKPOINT_HYPER_PARAMS_KEY, FederatedDataModule.CHECKPOINT_HYPER_PARAMS_KEY):
+    for owner in (task, task.trainer.datamodule):  # type: ignore[attr-defined]
+        key = getattr(owner, "CHECKPOINT_HYPER_PARAMS_KEY", None)
         if key in checkpoint:
-            checkpoint[key] = plain_hyper_parameters(checkpoint[key])
+            checkpoint[key] = plain_hyper_parameters(checkpoint[key], owner.hparams_initial)
 
 
 def has_states(checkpoint: Mapping[str, Any]) -> bool:

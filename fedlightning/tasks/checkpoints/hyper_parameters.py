@@ -10,7 +10,7 @@ from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.parsing import is_picklable
 
-from fedlightning.core.serialisation import NotPlainError, to_config
+from fedlightning.core.serialisation import LEFT_OUT, NotPlainError, to_config
 
 
 def leave_out_what_cannot_be_copied(task: LightningModule) -> None:
@@ -30,23 +30,37 @@ def leave_out_what_cannot_be_copied(task: LightningModule) -> None:
                 rank_zero_warn(_not_stored(name, error))
 
 
-def plain_hyper_parameters(stored: Mapping[str, Any]) -> dict[str, Any]:
+def plain_hyper_parameters(stored: Mapping[str, Any], initial: Mapping[str, Any]) -> dict[str, Any]:
     """Return hyper-parameters in plain types that ``torch.load(weights_only=True)`` reads.
 
     Lightning's parser makes objects from them again.
 
     Args:
-        stored: By name; those without a plain form are left out, and a warning names them.
+        stored: By name; those without a plain form are left out, and a warning names them. The names are stored, so
+            that whoever loads the checkpoint is asked for the values, and defaults do not take their places.
+        initial: The same as they were saved, with those that :func:`leave_out_what_cannot_be_copied` took out.
     """
     plain: dict[str, Any] = {}
+    left_out = [name for name, value in initial.items() if name not in stored and not _is_plain(value)]
     for name, value in stored.items():
         try:
             plain[name] = to_config(value, name)
         except NotPlainError as error:
             warnings.warn(_not_stored(name, error), stacklevel=2)
+            left_out.append(name)
+    if left_out:
+        plain[LEFT_OUT] = left_out
     if any(isinstance(value, Mapping) and "class_path" in value for value in plain.values()):
         plain.setdefault("_instantiator", "lightning.pytorch.cli.instantiate_module")
     return plain
+
+
+def _is_plain(value: Any) -> bool:
+    try:
+        to_config(value)
+    except NotPlainError:
+        return False
+    return True
 
 
 def _not_stored(name: str, error: NotPlainError) -> str:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from enum import Enum
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
 
 from fedlightning.algorithms import FedAvg
+from fedlightning.core.serialisation import CheckpointError
 from fedlightning.local import LocalSteps
 from fedlightning.tasks.checkpoints.hyper_parameters import plain_hyper_parameters
 from tests.support.evaluated import messages, two_rounds
@@ -32,6 +36,10 @@ def test_an_algorithm_with_a_lambda_is_left_out_with_a_remedy(optimizer, what, t
         fit = two_rounds(task)  # Lightning's own warning would be an error here
     file = tmp_path / "end.ckpt"
     fit.save_checkpoint(file)
+    with pytest.raises(
+        CheckpointError, match=r"lack algorithm, .*: Line\.load_from_checkpoint\(path, algorithm=\.\.\.\)"
+    ):
+        Line.load_from_checkpoint(file)
     again = Line.load_from_checkpoint(file, algorithm=FedAvg(0.1, local_optimizer=optimizer))
     assert torch.equal(again.head.weight, task.head.weight)
     assert again.hparams.dropout == task.hparams.dropout
@@ -50,5 +58,63 @@ def test_the_place_is_named():
     with pytest.warns(
         UserWarning, match=r"'parts' .* parts\['a'\]\[1\]\.optimizer is a builtin_function_or_method, which"
     ):
-        plain = plain_hyper_parameters({"parts": {"a": [1, solver]}, "width": 3})
-    assert plain == {"width": 3}
+        plain = plain_hyper_parameters({"parts": {"a": [1, solver]}, "width": 3}, initial={})
+    assert plain == {"width": 3, "_left_out": ["parts"]}
+
+
+class Act(Enum):
+    relu = "relu"
+    tanh = "tanh"
+
+
+class Kind(str, Enum):
+    wide = "w"
+
+
+@dataclass
+class Body:
+    width: int = 3
+    act: Act = Act.relu
+
+
+class Shaped(Line):
+    """Takes what users annotate: enums, a dataclass, a path, a function."""
+
+    def __init__(self, algorithm=None, act: Act = Act.relu, kind: Kind | None = None, body: Body | None = None, **more):
+        super().__init__(algorithm)
+        self.save_hyperparameters()
+        self.act, self.kind, self.shape, self.more = act, kind, body, more
+
+
+def test_enums_and_dataclasses_come_back(tmp_path):
+    task = Shaped(act=Act.tanh, kind=Kind.wide, body=Body(4, Act.tanh), other=Act.tanh, root=Path("a"))
+    fit = []
+    assert messages(lambda: fit.append(two_rounds(task))) == []
+    fit[0].save_checkpoint(tmp_path / "end.ckpt")
+    again = Shaped.load_from_checkpoint(tmp_path / "end.ckpt")
+    assert (again.act, again.kind, again.shape) == (Act.tanh, Kind.wide, Body(4, Act.tanh))
+    assert again.more["other"] is Act.tanh
+    assert again.more["root"] == "a"  # nothing says that it was a path
+
+
+def test_values_of_the_command_line_come_back_as_annotated(tmp_path):
+    """Lightning stores what the command line parsed: names of enums and dicts of fields."""
+    task = Shaped(act=Act.tanh)
+    task.hparams.update({"act": "tanh", "body": {"width": 4, "act": "tanh"}})
+    two_rounds(task).save_checkpoint(tmp_path / "end.ckpt")
+    again = Shaped.load_from_checkpoint(tmp_path / "end.ckpt")
+    assert (again.act, again.shape) == (Act.tanh, Body(4, Act.tanh))
+
+
+def test_a_function_with_a_default_is_asked_for(tmp_path):
+    class Own(Line):
+        def __init__(self, algorithm=None, act=torch.relu):
+            super().__init__(algorithm)
+            self.save_hyperparameters()
+            self.act = act
+
+    with pytest.warns(UserWarning, match="Hyper-parameter 'act' is left out of checkpoints"):
+        two_rounds(Own(act=torch.tanh)).save_checkpoint(tmp_path / "end.ckpt")
+    with pytest.raises(CheckpointError, match=r"hyper_parameters lack act, .* Own\.load_from_checkpoint\(path, act="):
+        Own.load_from_checkpoint(tmp_path / "end.ckpt")
+    assert Own.load_from_checkpoint(tmp_path / "end.ckpt", act=torch.tanh).act is torch.tanh
