@@ -15,6 +15,8 @@ Row = dict[str, float]
 class History(Callback):
     """Records a row at every validation: round, seconds of training, traffic, and the metrics of validation and round.
 
+    A metric that was not logged since the row before is left out, though Lightning keeps its value.
+
     Where the participation has a virtual clock, a row also says how many virtual seconds have passed.
 
     Traffic is counted in floats and in bytes, upload and download, both from the start and as the mean of the rounds
@@ -30,6 +32,7 @@ class History(Callback):
         self.rows: list[Row] = []
         self._seconds = 0.0
         self._since = time.perf_counter()
+        self._kept: dict[str, Any] = {}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start the clock."""
@@ -47,7 +50,10 @@ class History(Callback):
         traffic, run = getattr(pl_module, "traffic", None), getattr(pl_module, "run", None)
         counts, sizes = ((0, 0), (0.0, 0.0)) if traffic is None or run is None else (traffic, run.traffic_bytes)
         rounds_said = getattr(pl_module, "round_metrics", {})
-        logged = {k: v for k, v in trainer.callback_metrics.items() if not k.startswith("train_")} | rounds_said
+        present = dict(trainer.callback_metrics)
+        new = {name: value for name, value in present.items() if value is not self._kept.get(name)}
+        self._kept = present
+        logged = {name: value for name, value in new.items() if not name.startswith("train_")} | rounds_said
         metrics = {name: float(value) for name, value in logged.items() if is_metric(name)}
         row = {"round": float(trainer.global_step), "seconds": self._seconds}
         before = self.rows[-1] if self.rows else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -124,11 +125,11 @@ def compare(
             for seed in seeds
         ]
         loggers = _carry_out(runs, console, jobs, axes)
-        curves = collect(runs, plan.algorithms)
+        curves = collect(runs, plan.algorithms, goal)
         write_csv(runs, folder / "results.csv")
         validates_on_test = any(run.summary.get("validates_on_test", False) for run in runs)
         require_choice(report, validates_on_test)  # of runs that were finished before, for another report perhaps
-        unsaid = caption(curves, goal, validates_on_test)
+        unsaid = caption(curves, goal, validates_on_test, seeds[0] if grid else None)
         table = f"{markdown_table(curves, goal, also, axes, baseline)}\n\n{unsaid}"
         (folder / "table.md").write_text(table + "\n", encoding="utf-8")
         histories = {curve.name: curve.histories for curve in curves if curve.histories}
@@ -146,7 +147,7 @@ def compare(
 
 def _never_logged(also: Sequence[str], curves: Sequence[Curve], goal: Goal) -> Iterator[str]:
     """Yield a line for every further metric that no run has logged."""
-    logged = sorted({column for curve in curves for history in curve.histories for column in history[-1]})
+    logged = sorted({column for curve in curves for history in curve.histories for row in history for column in row})
     for name in also:
         if logged and not any(curve.reported(name, goal) for curve in curves):
             yield f"No run logged {name}. Logged: {', '.join(logged)}."
@@ -253,7 +254,8 @@ def _tell(run: Run, progress: Progress) -> None:
     """Print a line for a finished run, for terminals without a progress bar."""
     if not progress.console.is_terminal:
         metric = run.metric
-        end = "diverged" if run.summary["diverged"] else f"{metric}={run.history[-1][metric]:.4g}"
+        last = next((row[metric] for row in reversed(run.history) if metric in row), math.nan)
+        end = "diverged" if run.summary["diverged"] else f"{metric}={last:.4g}"
         progress.console.print(f"{run}: {end}", markup=False, highlight=False, soft_wrap=True)
 
 

@@ -55,10 +55,10 @@ class Goal:
         return value > other if self.mode == "max" else value < other
 
     def best_row(self, history: Sequence[Row]) -> Row:
-        """Return the first of the best rows of a history by the metric."""
+        """Return the first of the best rows of a history by the metric, among the rows that have it."""
         best = history[0]
         for row in history[1:]:
-            if self.better(row[self.metric], best[self.metric]):
+            if self.better(row.get(self.metric, math.nan), best.get(self.metric, math.nan)):
                 best = row
         return best
 
@@ -75,7 +75,7 @@ class Goal:
 
     def cost(self, history: Sequence[Row], column: str) -> float:
         """Return the value of ``column`` at which the target is first reached; infinite if never."""
-        return next((row[column] for row in history if self.reached(row[self.metric])), math.inf)
+        return next((row[column] for row in history if self.metric in row and self.reached(row[self.metric])), math.inf)
 
     def other(self) -> Goal:
         """Return the goal that reports the best round in place of the last one, or the last in place of the best."""

@@ -22,7 +22,7 @@ class Curve:
 
     Attributes:
         name: Of the algorithm.
-        histories: Rows of each seed's run that ended with finite numbers.
+        histories: Rows of each seed's run that ended with a finite model and a finite metric.
         diverged: Number of seeds that did not.
         tests: Test metrics of each seed's model of the reported round; empty where it was not tested.
         seeds: The seeds of these runs; 0, 1, ... if none are given.
@@ -77,16 +77,24 @@ def require_axes(axes: Sequence[str]) -> None:
         raise InvalidValueError(f"--axes {given}: expected one or more of {', '.join(COSTS)}, each once.")
 
 
-def collect(runs: Sequence[Run], names: Iterable[str]) -> list[Curve]:
-    """Return finished runs by algorithm, in the order of the names; no runs mean that the search diverged."""
+def collect(runs: Sequence[Run], names: Iterable[str], goal: Goal) -> list[Curve]:
+    """Return finished runs by algorithm, in the order of the names; no runs mean that the search diverged.
+
+    A run whose reported metric is infinite or not a number counts as diverged, as it does in a search.
+    """
     curves = []
     for name in names:
         own = [run for run in runs if run.name == name]
-        finished = [run for run in own if not run.summary["diverged"]]
+        finished = [run for run in own if not run.summary["diverged"] and _is_finite(goal, run.history)]
         histories = tuple(tuple(run.history) for run in finished)
         tests = tuple(run.summary["test"] for run in finished)
         curves.append(Curve(name, histories, len(own) - len(finished), tests, tuple(run.seed for run in finished)))
     return curves
+
+
+def _is_finite(goal: Goal, history: Sequence[Row]) -> bool:
+    value = goal.reported(history, goal.metric)
+    return value is None or math.isfinite(value)
 
 
 def write_csv(runs: Sequence[Run], path: Path) -> None:
@@ -146,13 +154,16 @@ def markdown_table(
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def caption(curves: Sequence[Curve], goal: Goal, validates_on_test: bool = False) -> str:
+def caption(
+    curves: Sequence[Curve], goal: Goal, validates_on_test: bool = False, searched_seed: int | None = None
+) -> str:
     """Return what a table and a figure leave unsaid: the reported round, and what stands behind a plus-minus sign.
 
     Args:
         curves: Algorithms.
         goal: What is compared, and which round is reported.
         validates_on_test: Whether the validation data are the test data.
+        searched_seed: The seed with which a grid's values were chosen; None if there was no grid.
     """
     seeds = max((len(curve.histories) for curve in curves), default=0)
     fewer = any(curve.histories and curve.diverged for curve in curves)
@@ -164,7 +175,13 @@ def caption(curves: Sequence[Curve], goal: Goal, validates_on_test: bool = False
     )
     paired = " Differences are paired by seed." if len(curves) > 1 and seeds > 1 else ""
     same = " The validation data are the test data." if validates_on_test else ""
-    return f"Reported: {goal.said}. {spread}{paired}{same}"
+    searched = "" if searched_seed is None else f" {_search_said(searched_seed, validates_on_test)}"
+    return f"Reported: {goal.said}. {spread}{paired}{same}{searched}"
+
+
+def _search_said(seed: int, validates_on_test: bool) -> str:
+    said = f"The grid's values were chosen by seed {seed}"
+    return said + (", on test data: too good by the choice." if validates_on_test else " on validation data.")
 
 
 def _of_test(metric: str) -> str:
@@ -184,7 +201,7 @@ def _difference(curve: Curve, base: Curve, goal: Goal) -> str:
 def _spread(values: Sequence[float], sign: str = "") -> str:
     if not values:
         return "-"
-    centre, width = mean(values), half_width(values)
+    centre, width = mean(values), half_width(values) if all(map(math.isfinite, values)) else None
     style = ".3f" if centre == 0 or max(abs(centre), width or 0.0) >= 0.01 else ".2e"
     return f"{centre:{sign}{style}}" + ("" if width is None else f" ± {width:{style}}")
 

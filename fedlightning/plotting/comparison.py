@@ -48,7 +48,8 @@ def comparison_figure(
                 panel.set_yscale("log")
     if curves:
         panels[0][0].legend()
-    drawn = "Mean over seeds, one standard deviation shaded." if any(len(h) > 1 for h in curves.values()) else ""
+    several = any(len(histories) > 1 for histories in curves.values())
+    drawn = "Mean over seeds, as far as all of them go, one standard deviation shaded." if several else ""
     if text := " ".join(filter(None, (drawn, caption))):
         figure.supxlabel("\n".join(wrap(text, 100 * len(axes))), x=0.01, ha="left", fontsize="x-small")
     return figure
@@ -81,9 +82,13 @@ def _draw(panel: Axes, curves: Mapping[str, Histories], metric: str, column: str
 
 
 def _on_common_grid(histories: Histories, column: str, metric: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return values ``[seeds, points]`` at the first seed's points, interpolated for the other seeds."""
-    grid = np.array([row[column] for row in histories[0]])
-    values = [
-        np.interp(grid, [row[column] for row in history], [row[metric] for row in history]) for history in histories
-    ]
-    return grid, np.array(values)
+    """Return values ``[seeds, points]`` where all seeds have some, at the first seed's points and at both ends.
+
+    The other seeds are interpolated. Nothing is continued beyond a seed's last point, unless no point is common to all.
+    """
+    known = [np.array([[row[column], row[metric]] for row in history]).T for history in histories]
+    low, high = max(x[0] for x, _ in known), min(x[-1] for x, _ in known)
+    first = known[0][0]
+    grid = np.unique([*first[(first >= low) & (first <= high)], low, high])
+    values = np.array([np.interp(grid, x, y) for x, y in known])
+    return grid, np.where(np.isfinite(values), values, np.nan)  # gaps

@@ -37,6 +37,20 @@ def test_a_round_that_ends_a_run_early_has_its_own_row():
     assert [row["drift"] for row in history.rows] == drifts[2:4]
 
 
+def test_a_metric_that_a_validation_does_not_log_is_no_part_of_its_row():
+    class Sometimes(Line):
+        def on_validation_epoch_end(self):
+            if self.trainer.global_step in (3, 9):
+                self.log("stamp", float(self.trainer.global_step))
+
+    history = History()
+    options = {"max_steps": 12, "val_check_interval": 3, "check_val_every_n_epoch": None}
+    trainer(callbacks=[history], **options).fit(Sometimes(), regression_data())
+    assert [row.get("stamp") for row in history.rows] == [3, None, 9, None]
+    for name in ("val_loss", "drift", "clients"):
+        assert all(name in row for row in history.rows)
+
+
 def test_history_survives_a_resume(tmp_path):
     def fit(rounds, ckpt_path=None):
         torch.manual_seed(0)

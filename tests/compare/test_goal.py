@@ -43,3 +43,11 @@ def test_no_number_is_never_the_best():
     history = rows([math.nan, 0.3, math.nan])
     assert Goal("acc", "max").best_row(history) is Goal("acc", "min").best_row(history) is history[1]
     assert not Goal("acc").better(math.nan, math.nan)
+
+
+def test_rounds_without_the_metric_are_left_out():
+    history = [{"round": 1.0}, {"round": 2.0, "acc": 0.6}, {"round": 3.0}, {"round": 4.0, "acc": 0.5}, {"round": 5.0}]
+    goal = Goal("acc", target=0.5, report="best")
+    assert goal.best_row(history)["round"] == 2
+    assert goal.cost(history, "round") == 2
+    assert goal.other().reported(history, "acc") == 0.5

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from fedlightning.compare import compare
 from fedlightning.compare.goal import Goal
-from fedlightning.compare.results import Curve, caption, markdown_table, shortened
+from fedlightning.compare.results import Curve, caption, collect, markdown_table, shortened
 from fedlightning.core.errors import InvalidValueError
 from tests.support.comparisons import SMALL, arguments, table
 
@@ -58,6 +61,41 @@ def test_the_best_round_is_reported_with_all_metrics():
     assert line == "| A | 0.600 | 0.500 | 2.000 | 1.8 M |"
     on_test = markdown_table([Curve("A", (history,))], Goal("acc", report="best_on_test"), ["loss"]).splitlines()[0]
     assert on_test.startswith("| algorithm | best on test acc | final | loss at the best round on test |")
+
+
+@dataclass
+class Ended:
+    """Stands for a finished run."""
+
+    name: str
+    history: Sequence[Mapping[str, float]]
+    seed: int = 0
+    diverged: bool = False
+
+    @property
+    def summary(self):
+        return {"diverged": self.diverged, "test": {}}
+
+
+def test_a_run_whose_metric_is_not_finite_counts_as_diverged():
+    values = [[0.1, 0.2], [0.1, math.inf], [math.nan, math.nan], [math.inf, 0.4]]
+    runs = [Ended("A", rows(each), seed) for seed, each in enumerate(values)] + [Ended("A", rows([1.0]), 4, True)]
+    (last,) = collect(runs, ["A"], Goal("acc", "min"))
+    assert (last.seeds, last.diverged) == ((0, 3), 3)
+    (best,) = collect(runs, ["A"], Goal("acc", "min", report="best"))
+    assert (best.seeds, best.diverged) == ((0, 1, 3), 2)
+    line = markdown_table([best], Goal("acc", "min", report="best")).splitlines()[2]
+    assert line.startswith(
+        "| A (2 seeds diverged) | 0.200 ± 0.430 | inf |"
+    )  # one of them is infinite in the last round
+
+
+def test_the_grid_is_said_to_be_chosen():
+    curve = Curve("A", (rows([0.5]),))
+    assert caption([curve], Goal("acc"), False, 3).endswith(
+        "The grid's values were chosen by seed 3 on validation data."
+    )
+    assert caption([curve], Goal("acc"), True, 3).endswith("chosen by seed 3, on test data: too good by the choice.")
 
 
 def test_captions_say_what_is_reported():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from fedlightning.plotting import comparison_figure
 
@@ -23,6 +24,25 @@ def test_comparison_draws_mean_and_spread():
     assert right.get_xlabel() == "floats uploaded"
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_no_seed_is_continued_beyond_its_end(first):
+    """Seeds of 60 and of 30 rounds, the order of which does not matter; one begins later as well."""
+    long, short = rows([0.1, 0.2, 0.3, 0.4, 0.5, 0.6]), rows([0.3, 0.4, 0.5])[1:]
+    (panel,) = comparison_figure({"A": [long, short] if first else [short, long]}, "accuracy", axes=["round"]).axes
+    np.testing.assert_allclose(panel.lines[0].get_xydata(), [[20, 0.3], [30, 0.4]])
+
+
+def test_infinite_values_are_gaps():
+    (panel,) = comparison_figure({"A": [rows([0.1, np.inf, 0.3])] * 2}, "accuracy", axes=["round"]).axes
+    np.testing.assert_allclose(panel.lines[0].get_ydata(), [0.1, np.nan, 0.3])
+
+
+def test_seeds_without_a_common_point_are_drawn():
+    later = [row | {"round": row["round"] + 5} for row in rows([0.2])]
+    (panel,) = comparison_figure({"A": [rows([0.1]), later]}, "accuracy", axes=["round"]).axes
+    np.testing.assert_allclose(panel.lines[0].get_xydata(), [[10, 0.15], [15, 0.15]])
+
+
 def test_the_axes_are_chosen_and_named():
     history = [row | {"upload_bytes": 4 * row["upload"]} for row in rows([1.0, 0.5])]
     (panel,) = comparison_figure({"A": [history]}, "accuracy", axes=["upload_bytes"]).axes
@@ -40,5 +60,7 @@ def test_the_caption_stands_below_the_panels():
     one = comparison_figure({"A": [rows([1.0, 0.5])]}, "accuracy", caption="Reported: the last round.")
     assert one.get_supxlabel() == "Reported: the last round."
     two = comparison_figure({"A": [rows([1.0, 0.5])] * 2}, "accuracy", caption="Reported: the last round.")
-    assert two.get_supxlabel() == "Mean over seeds, one standard deviation shaded. Reported: the last round."
+    assert two.get_supxlabel() == (
+        "Mean over seeds, as far as all of them go, one standard deviation shaded. Reported: the last round."
+    )
     assert comparison_figure({"A": [rows([1.0])]}, "accuracy").get_supxlabel() == ""
