@@ -31,7 +31,9 @@ def percentiles(values: Tensor, which: Sequence[float]) -> dict[str, float]:
         return {suffix(each): torch.nan for each in which}
     places = torch.tensor(which, dtype=torch.float64) / 100 * (len(ordered) - 1)
     low, high = places.floor().long(), places.ceil().long()
-    found = torch.where(low == high, ordered[low], torch.lerp(ordered[low], ordered[high], places - low))
+    below, above = ordered[low], ordered[high]
+    between = torch.where((above - below).isfinite(), torch.lerp(below, above, places - low), below + above)
+    found = torch.where(low == high, below, between)
     return {suffix(each): value for each, value in zip(which, found.tolist(), strict=True)}
 
 

@@ -252,7 +252,7 @@ class ClientValues:
     @property
     def defined(self) -> Tensor:
         """Return the values of the clients for whom the metric is defined."""
-        return self.values[self.values.isfinite()] if self.nan_is_undefined else self.values
+        return self.values[~self.values.isnan()] if self.nan_is_undefined else self.values
 
     def spread(self, num_clients: int) -> Tensor:
         """Return the values of all clients, ``[num_clients]``; NaN for clients that have none."""

@@ -25,7 +25,9 @@ def test_a_result_that_is_not_finite_is_seen():
     found = percentiles(torch.tensor([1.0, torch.nan, 3.0]), PERCENTILES)
     assert list(found) == ["_p10", "_p50", "_p90"]
     assert all(value != value for value in found.values())
-    assert percentiles(torch.tensor([1.0, 2.0, torch.inf]), [50, 100]) == {"_p50": 2.0, "_p100": torch.inf}
+    found = percentiles(torch.tensor([1.0, 2.0, torch.inf]), [20, 50, 60, 90, 100])
+    assert list(found.values()) == pytest.approx([1.4, 2.0, torch.inf, torch.inf, torch.inf])
+    assert list(percentiles(torch.tensor([-torch.inf, 2.0]), [10, 60]).values()) == [-torch.inf, -torch.inf]
 
 
 def test_of_nobody_there_are_none():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,6 +15,7 @@ from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.tree import map_tensors
 from fedlightning.data.evaluation import ClientLoader, EvaluationPart
 from fedlightning.federation.protocol import ClientValues, EvaluationAnswer, EvaluationRequest
+from fedlightning.metrics.defined import is_defined
 from fedlightning.metrics.sums import sums_of
 from fedlightning.tasks.evaluation.carried_over import CarriedOver
 from fedlightning.tasks.evaluation.side_by_side import SideBySide
@@ -106,7 +108,8 @@ class MetricRecord:
             if self._keeps_sums:
                 self._sums[client] = _require_sums(self._name, self.metric)
             synchronises, self.metric.sync_on_compute = self.metric.sync_on_compute, False
-            self._by_client[client] = float(self.metric.compute()), self._samples  # other processes, other clients
+            value = float(self.metric.compute()) if is_defined(self.metric) else math.nan
+            self._by_client[client] = value, self._samples  # other processes, other clients
             self.metric.sync_on_compute = synchronises
         else:
             self._by_client[client] = self._total / self._samples, self._samples

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torchmetrics import MaxMetric, MetricCollection
+from torchmetrics import MaxMetric, MeanSquaredError, MetricCollection
 from torchmetrics.classification import BinaryAUROC, BinaryAveragePrecision, MulticlassAccuracy
 
 from fedlightning import FederatedDataModule
@@ -117,3 +117,26 @@ def test_metrics_that_share_what_they_count_are_all_computed():
 def test_a_number_that_is_to_be_reduced_otherwise_than_by_its_mean_is_refused(args, options):
     with pytest.raises(ValueError, match=r"'val_most' is logged with reduce_fx=.*: over a client's batches, and over"):
         validated(lambda task, predicted, y: task.log("val_most", y.max(), *args, batch_size=len(y), **options))
+
+
+def test_a_client_with_one_class_has_no_auc():
+    metric, record = BinaryAUROC(), MetricRecord("auc", prog_bar=False)
+    for client, labels in enumerate(([0, 1], [1, 1], [0, 0])):
+        metric.update(torch.tensor([0.2, 0.7]), torch.tensor(labels))
+        record.add(metric, 2)
+        record.close(client)
+        metric.reset()
+    found = record.values_of({0, 1, 2}, None)
+    assert found.values[0] == 1
+    assert found.values[1:].isnan().all()
+    assert found.defined.tolist() == [1.0]
+
+
+def test_an_infinite_metric_is_a_result():
+    metric, record = MeanSquaredError(), MetricRecord("mse", prog_bar=False)
+    for client, value in enumerate((1.0, 1e30)):
+        metric.update(torch.tensor([value]), torch.zeros(1))
+        record.add(metric, 1)
+        record.close(client)
+        metric.reset()
+    assert record.values_of({0, 1}, None).defined.tolist() == [1.0, torch.inf]

@@ -1,0 +1,27 @@
+"""Whether a client's samples define a metric, where torchmetrics answers with a number in any case."""
+
+from __future__ import annotations
+
+from torchmetrics import Metric
+from torchmetrics.classification import BinaryAUROC, BinaryAveragePrecision
+from torchmetrics.utilities import dim_zero_cat
+
+
+def is_defined(metric: Metric) -> bool:
+    """Return whether the samples that a metric has seen define it.
+
+    The area under a ROC curve needs samples of both classes, average precision one positive sample at least; without
+    them torchmetrics warns and computes 0 or another number that tells nothing of the model. All other metrics count as
+    defined, unless they are NaN.
+
+    Args:
+        metric: Updated with all samples of a client.
+    """
+    if not isinstance(metric, BinaryAUROC | BinaryAveragePrecision):
+        return True
+    if metric.thresholds is None:
+        target = dim_zero_cat(metric.target)
+        negative, positive = int((target == 0).sum()), int((target == 1).sum())
+    else:
+        negative, positive = metric.confmat[0].sum(1).tolist()
+    return positive > 0 and (negative > 0 or not isinstance(metric, BinaryAUROC))
