@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import is_dataclass
 from importlib import import_module
 from typing import Any, get_args, get_type_hints
 
@@ -72,6 +73,25 @@ def kinds_taken(owner: str, argument: str) -> list[str]:
     except NameError:  # an annotation that only type checkers can read
         return []
     return [each.__name__ for each in _classes_in(hints.get(argument)) if each.__name__ in _KINDS]
+
+
+def dataclass_taken(owner: str, argument: str) -> Any:
+    """Return the dataclass that an argument takes; None if there is none.
+
+    Args:
+        owner: Path of the class that has the argument.
+        argument: Its name; a field of a dataclass within it follows a dot.
+    """
+    found: Any = _class_at(owner)
+    for name in argument.split("."):
+        try:
+            hints = get_type_hints(found if is_dataclass(found) else found.__init__)
+        except NameError:  # an annotation that only type checkers can read
+            return None
+        found = next((each for each in _classes_in(hints.get(name)) if is_dataclass(each)), None)
+        if found is None:
+            return None
+    return found
 
 
 def is_of_kind(path: str, kinds: Collection[str]) -> bool:

@@ -6,13 +6,14 @@ import ast
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields
 from importlib import import_module
 from typing import Any, NoReturn
 
 from jsonargparse import ArgumentParser
 
 from fedlightning.cli.complaints import no_argument, no_class, no_name, no_option, own_classes
-from fedlightning.cli.kinds import base_class, is_of_kind, kinds_taken, wrong_kind
+from fedlightning.cli.kinds import base_class, dataclass_taken, is_of_kind, kinds_taken, wrong_kind
 from fedlightning.cli.wording import Complaint, Subject, allows_none, deepest_complaints
 from fedlightning.core.misspelt import did_you_mean
 
@@ -89,7 +90,8 @@ def _types(complaint: Complaint, alike: Iterable[Complaint], none: bool) -> str:
     named = [each.details[0] for each in alike if each.subject is Subject.TYPE]
     types = dict.fromkeys(_TYPES.get(name, name) for name in named)
     example = f" such as [{complaint.given}]" if complaint.given and set(types) == {"list"} else ""
-    return f"{_where(complaint)}: expected {' or '.join(types)}{example}{', or null' if none else ''}."
+    null = ", or null" if none and complaint.given != "None" else ""
+    return f"{_where(complaint)}: expected {' or '.join(types)}{example}{null}."
 
 
 def _choices(complaint: Complaint, alike: Iterable[Complaint]) -> str:
@@ -111,8 +113,23 @@ def _unknown_argument(complaint: Complaint, parser: ArgumentParser | None) -> st
     return no_argument(_where(complaint, name), owner, name, _arguments_of(complaint.owner))
 
 
+def _unknown_field(complaint: Complaint, parser: ArgumentParser | None) -> str:
+    return _no_field(complaint, *complaint.details)
+
+
+def _no_field(complaint: Complaint, argument: str, name: str, value: str = "") -> str:
+    """Return the message about a field that is unknown to the dataclass of an argument, which may be within others."""
+    kind = None if complaint.owner is None else dataclass_taken(complaint.owner, argument)
+    known = [] if kind is None else [each.name for each in fields(kind)]
+    where = f"{complaint.key.removesuffix('.init_args')}.init_args.{argument}.{name}{value and f'={value}'}"
+    return no_argument(where, argument if kind is None else kind.__name__, name, known)
+
+
 def _unrecognized(complaint: Complaint, parser: ArgumentParser | None) -> str:
     name, _, value = complaint.details[0].lstrip("-").partition("=")
+    if complaint.owner is not None and "." in name:
+        argument, _, field = name.rpartition(".")
+        return _no_field(complaint, argument, field, value)
     options = _options(parser)
     if "set" in options and name.partition(".")[0] in _OF_A_RUN:
         return (
@@ -194,6 +211,7 @@ def _option(key: str) -> str:
 
 _EXPLANATIONS: dict[Subject, Callable[[Complaint, ArgumentParser | None], str]] = {
     Subject.UNKNOWN_ARGUMENT: _unknown_argument,
+    Subject.UNKNOWN_FIELD: _unknown_field,
     Subject.UNKNOWN_OPTION: _unrecognized,
     Subject.MISSING_CLASS: _unknown_class,
     Subject.UNDOTTED_CLASS: _unknown_short_class,

@@ -21,6 +21,8 @@ class Subject(Enum):
 
     UNKNOWN_ARGUMENT = auto()
     """A class or subcommand has no such argument (name)."""
+    UNKNOWN_FIELD = auto()
+    """A dataclass that is an argument of a class has no such field (the argument, name of the field)."""
     UNKNOWN_OPTION = auto()
     """The command has no such option (the option as written)."""
     MISSING_CLASS = auto()
@@ -86,6 +88,7 @@ _PATTERNS = tuple(
     for subject, pattern in (
         (Subject.UNKNOWN_ARGUMENT, r"Option '(.+)' is not accepted"),
         (Subject.UNKNOWN_ARGUMENT, r"Subcommand '\w+' does not accept option '(.+)'"),
+        (Subject.UNKNOWN_FIELD, r"Group '(.+)' does not accept option '(.+)'"),
         (Subject.UNKNOWN_OPTION, r"unrecognized arguments: (\S+).*"),
         (Subject.MISSING_CLASS, r"module '(.+)' has no attribute '(.+)'"),
         (Subject.UNDOTTED_CLASS, r"Expected a dot import path string: (.+)"),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import pytest
+from jsonargparse import ArgumentError, ArgumentParser
 
 from fedlightning.channel import CenteredClipping, Channel, Median
 from fedlightning.cli import FederatedCLI, main
@@ -72,6 +75,38 @@ def test_a_command_without_configs_proposes_none(capsys):
     with pytest.raises(SystemExit):
         main(["privacy", "noise", "--epsilon=1", "--delta=1e-5", "--rounds=3"])
     assert capsys.readouterr().err == "fedlightning: Give --clients=....\n"
+
+
+@dataclass
+class Head:
+    width: int = 16
+
+
+@dataclass
+class Body:
+    head: Head = field(default_factory=Head)
+
+
+class Net:
+    def __init__(self, body: Body | None = None, head: Head = Head()):  # noqa: B008
+        self.body, self.head = body, head
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ("head.widht=3", "model.init_args.head.widht=3: Head has no argument 'widht'. Did you mean 'width'? It takes"),
+        ("head={widht: 3}", "model.init_args.head.widht: Head has no argument 'widht'. Did you mean 'width'?"),
+        ("head.width=null", "model.init_args.head.width=None: expected int."),
+        ("body.head.widht=3", "Head has no argument 'widht'. Did you mean 'width'?"),
+    ],
+)
+def test_mistakes_in_a_dataclass_are_named(wrong, message):
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_subclass_arguments(Net, "model")
+    with pytest.raises(ArgumentError) as error:
+        parser.parse_args([f"--model={__name__}.Net", f"--model.init_args.{wrong}"])
+    assert message in plain(str(error.value))
 
 
 def test_a_message_that_is_not_understood_is_left_alone():
