@@ -48,7 +48,7 @@ def flatten(data: Any) -> tuple[list[Tensor], Structure]:
     else:
         raise InvalidTypeError(
             f"A batch holds {type(data).__name__} {data!r}; federated batches are tensors in dicts, lists and tuples. "
-            "Encode it as a tensor in the data set."
+            "Encode it as a tensor in the data set, or leave it out there."
         )
     if all(isinstance(part, Tensor) for part in parts):  # the common case, met at every local step
         return parts, (names, len(parts))
