@@ -25,6 +25,7 @@ from fedlightning.cli.default_logger import default_logger, tensorboard_is_insta
 from fedlightning.cli.early import MistakeError, asks_for_help, require_checkpoint, require_keeper
 from fedlightning.cli.errors import comes_from, is_refusal
 from fedlightning.cli.groups import refuse
+from fedlightning.cli.nulls import refuse_nulls
 from fedlightning.cli.one_seed import require_one_seed
 from fedlightning.cli.outputs import trainer_folders, writing_to
 from fedlightning.cli.parser import ComparisonParser, plain
@@ -144,6 +145,7 @@ class FederatedCLI(LightningCLI):
     def instantiate_classes(self) -> None:
         """Instantiate the classes; errors of fedlightning's constructors become one line, others lose the dump."""
         with plain_constructors():
+            refuse_nulls(self.config.get(self.config.get("subcommand"), self.config))
             super().instantiate_classes()
 
     def _dump_config(self) -> None:

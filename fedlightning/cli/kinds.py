@@ -69,7 +69,7 @@ def kinds_taken(owner: str, argument: str) -> list[str]:
         argument: Its name.
     """
     try:
-        hints = get_type_hints(_class_at(owner).__init__)
+        hints = get_type_hints(class_at(owner).__init__)
     except NameError:  # an annotation that only type checkers can read
         return []
     return [each.__name__ for each in _classes_in(hints.get(argument)) if each.__name__ in _KINDS]
@@ -82,7 +82,7 @@ def dataclass_taken(owner: str, argument: str) -> Any:
         owner: Path of the class that has the argument.
         argument: Its name; a field of a dataclass within it follows a dot.
     """
-    found: Any = _class_at(owner)
+    found: Any = class_at(owner)
     for name in argument.split("."):
         try:
             hints = get_type_hints(found if is_dataclass(found) else found.__init__)
@@ -96,7 +96,7 @@ def dataclass_taken(owner: str, argument: str) -> Any:
 
 def is_of_kind(path: str, kinds: Collection[str]) -> bool:
     """Return whether a class has one of the base classes that are named."""
-    return any(base.__name__ in kinds for base in _class_at(path).__mro__)
+    return any(base.__name__ in kinds for base in class_at(path).__mro__)
 
 
 def base_class(where: str, path: str) -> str:
@@ -111,7 +111,7 @@ def base_class(where: str, path: str) -> str:
     return f"{where}: {path} is a base class of which no object can be made. Give {such}."
 
 
-def _class_at(path: str) -> Any:
+def class_at(path: str) -> Any:
     """Return the class at a path; None if there is none."""
     module, _, name = path.rpartition(".")
     return getattr(import_module(module), name, None) if module else None
@@ -127,6 +127,6 @@ def _classes_in(annotation: Any) -> Iterator[type]:
 
 def _described(path: str) -> str:
     """Return what a class is, or nothing if it is of no known kind."""
-    cls = _class_at(path)
+    cls = class_at(path)
     kind = next((_KINDS[base.__name__][0] for base in getattr(cls, "__mro__", ()) if base.__name__ in _KINDS), None)
     return "" if kind is None else f"{path.rpartition('.')[2]} is {kind}, "

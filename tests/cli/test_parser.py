@@ -43,6 +43,8 @@ def test_misspelt_keys_are_named_before_any_work(wrong, message, capsys):
         ("--model.init_args.wieght=1", "wieght=1: Classification has no argument 'wieght'. Did you mean 'weighting'?"),
         ("--model.init_args.weighting=unifrm", "expected one of 'uniform', 'samples'. Did you mean 'uniform'?"),
         ("--model.init_args.server_clip=abc", "model.init_args.server_clip=abc: expected float, or null."),
+        ("--data.init_args.size=null", "data.init_args.size=null: expected int."),
+        ("--data.init_args.eval_batch_size=null", "data.init_args.eval_batch_size=null: expected int."),
         ("--data.init_args.batch_sise=3", "Digits has no argument 'batch_sise'. Did you mean 'batch_size'?"),
         ("--trainer.max_stpes=3", "--trainer.max_stpes=3: no such argument. Did you mean 'trainer.max_steps'?"),
         ("--trainer.max_steps=abc", "trainer.max_steps=abc: expected int."),
