@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Literal
 
@@ -24,6 +25,15 @@ class Part:
 
 class Whole:
     def __init__(self, count: int, part: Part | None = None, mode: Literal["first", "last"] = "first"): ...
+
+
+@dataclass
+class Size:
+    width: int = 1
+
+
+class Sized:
+    def __init__(self, size: Size = Size()): ...  # noqa: B008
 
 
 class Factory:
@@ -92,6 +102,10 @@ MESSAGES = {
     "class without a module": (
         lambda: said("--model=Whloe"),
         (Subject.UNDOTTED_CLASS, ("Whloe",), "model", None, "Whloe"),
+    ),
+    "unknown field": (
+        lambda: said(f"--model={HERE}.Sized", "--model.init_args.size={widht: 3}", of=Sized),
+        (Subject.UNKNOWN_FIELD, ("size", "widht"), "model.init_args", f"{HERE}.Sized", None),
     ),
     "missing module": (
         lambda: said("--model=nowhere_at_all.Whole"),

@@ -33,9 +33,9 @@ def check_batch_statistics(task: Any) -> None:
         if isinstance(module, _BatchNorm) and module.track_running_stats:
             rank_zero_warn(
                 f"{type(task.algorithm).__name__} keeps a model of each client's own beside the global one, and "
-                f"{type(task).__name__}.{name} has one set of running statistics for both: validation and test would "
-                "normalise each with what passes of both have left. Use layers without running statistics (GroupNorm, "
-                "LayerNorm, track_running_stats=False)."
+                f"{type(task).__name__}.{name} has one set of running statistics for both, which suits one of them "
+                "at best in validation and test. Use layers without running statistics (GroupNorm, LayerNorm, "
+                "track_running_stats=False)."
             )
             return
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
@@ -75,6 +76,7 @@ def test_a_layer_is_personal_as_well_if_its_parameters_are_named_one_by_one():
     assert torch.equal(first.net[4].running_mean, second.net[4].running_mean)  # its bias is shared
 
 
+@pytest.mark.filterwarnings("ignore:Ditto keeps a model of each client")
 def test_a_personal_model_keeps_its_own_statistics_where_they_stay_on_the_client():
     task = Normed(Ditto(0.05, lam=0.0, lr_own=0.1), buffers="local").double()
     fitted(task, regression_data(batch_size=None, local_steps=1), max_steps=60, precision="64-true")
@@ -84,6 +86,7 @@ def test_a_personal_model_keeps_its_own_statistics_where_they_stay_on_the_client
         torch.testing.assert_close(own.net[1].running_mean, hidden.mean(0), rtol=0.1, atol=0.1)
 
 
+@pytest.mark.filterwarnings("ignore:Ditto keeps a model of each client")
 def test_a_personal_model_leaves_the_global_statistics_alone():
     tasks = [Normed(algorithm).double() for algorithm in (FedAvg(0.05), Ditto(0.05, lam=0.0))]
     tasks[1].load_state_dict(tasks[0].state_dict())
