@@ -8,7 +8,7 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from pathlib import PurePath
 from types import NoneType, UnionType
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from fedlightning.core.errors import InvalidValueError
 
@@ -66,10 +66,13 @@ def _converted(value: Any, hint: Any, place: str) -> Any:
 
 def _member(value: Any, members: Sequence[Any]) -> Any:
     """Return the first type of a union that a plain value may stand for, as the command line takes it."""
-    return next((each for each in members if _may_be(value, get_origin(each) or each)), None)
+    return next((each for each in members if _may_be(value, each)), None)
 
 
-def _may_be(value: Any, kind: Any) -> bool:
+def _may_be(value: Any, hint: Any) -> bool:
+    kind = get_origin(hint) or hint
+    if kind is Literal:
+        return value in get_args(hint)
     if kind is None or kind is NoneType:
         return value is None
     if not isinstance(kind, type) or isinstance(value, kind):

@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from enum import Enum
+from enum import Enum, Flag
 from importlib import import_module
 from pathlib import PurePath
 from typing import Any, TypeVar
@@ -52,7 +52,8 @@ def to_config(value: Any, place: str = "The value") -> Any:
     if isinstance(value, Tensor) and value.dim() == 0:
         value = value.item()
     if isinstance(value, Enum):
-        return {"class_path": _path_of(type(value), place), "init_args": {"name": value.name}}
+        named = {"value": value.value} if isinstance(value, Flag) else {"name": value.name}  # flags may be several
+        return {"class_path": _path_of(type(value), place), "init_args": named}
     for plain in (bool, int, float, str):
         if isinstance(value, plain):
             return plain(value)  # NumPy's numbers derive from these types, but would be stored as NumPy objects
@@ -183,7 +184,7 @@ def from_config(config: Any, trust: Trust | None = None, place: str = "The confi
         arguments["download"] = False  # what was fetched is in the checkpoint, or is given again
     try:
         if isinstance(made, type) and issubclass(made, Enum):
-            return made[arguments["name"]]
+            return made[arguments["name"]] if "name" in arguments else made(arguments["value"])
         arguments = as_annotated(made, arguments)
         if not isinstance(made, type) or issubclass(made, Optimizer | LRScheduler) or _is_open(made, arguments):
             return functools.partial(made, **arguments)

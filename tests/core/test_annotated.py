@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import pytest
 from jsonargparse import ArgumentParser
@@ -54,6 +54,8 @@ def takes(hint):
         (str | Act, "tanh", "tanh"),
         (Path, "/data", Path("/data")),
         (str | Path, "/data", "/data"),
+        (Literal["auto"] | Path, "auto", "auto"),
+        (Literal["auto"] | Path, "/data", Path("/data")),
         (tuple[int, int], [1, 2], (1, 2)),
         (tuple[Act, ...], ["tanh", "relu"], (Act.tanh, Act.relu)),
         (list[tuple[int, Act]], [[1, "relu"]], [(1, Act.relu)]),

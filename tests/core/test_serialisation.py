@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from enum import Flag, IntEnum
 from functools import partial
 
 import pytest
@@ -33,6 +34,24 @@ def test_round_trip(value):
     again = from_config(plain)
     assert to_config(again) == plain
     assert type(again) is type(value)
+
+
+class Level(IntEnum):
+    low = 1
+
+
+class Parts(Flag):
+    body = 1
+    head = 2
+
+
+@pytest.mark.parametrize("value", [Level.low, Parts.body, Parts.body | Parts.head])
+def test_members_of_enums_come_back(value):
+    plain = to_config(value)
+    assert isinstance(plain, dict)
+    assert from_config(plain, Trust(named=(type(value),))) is value
+    with pytest.raises(UntrustedClassError):
+        from_config(plain)
 
 
 def test_partials_and_classes_become_class_paths():
