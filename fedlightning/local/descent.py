@@ -342,7 +342,7 @@ _known_objection = lru_cache(maxsize=16)(_objection)  # algorithms are bound mor
 
 def _require_proportional(make: OptimizerCallable, like: Tensor) -> None:
     """Check that an optimizer's moves are proportional to its step size; Rprop's and ASGD's are not."""
-    key = make, torch.promote_types(like.dtype, torch.float32), like.device
+    key = make, torch.float64, like.device
     try:
         is_proportional = _known_proportional(*key)
     except TypeError:  # an object that is not hashable
@@ -357,7 +357,8 @@ def _require_proportional(make: OptimizerCallable, like: Tensor) -> None:
 
 def _is_proportional(make: OptimizerCallable, dtype: torch.dtype, device: torch.device) -> bool:
     draw = torch.Generator().manual_seed(0)
-    start, *gradients = torch.randn(TRIAL_STEPS, 1, 5, generator=draw).to(device, dtype)
+    drawn = torch.randn(TRIAL_STEPS, 1, 5, generator=draw)
+    start, *gradients = torch.cat([drawn, drawn[-1:].expand(_CONSTANT_STEPS, -1, -1)]).to(device, dtype)
     one, scaled = (_trial(make, start, torch.stack(gradients), lr) for lr in (_LR, torch.full_like(start[0], _LR)))
     moved = (one - start).abs().max()
     return bool((one - scaled).abs().max() <= math.sqrt(torch.finfo(dtype).eps) * (1 + moved))
@@ -365,6 +366,7 @@ def _is_proportional(make: OptimizerCallable, dtype: torch.dtype, device: torch.
 
 _known_proportional = lru_cache(maxsize=16)(_is_proportional)
 _LR = 0.1
+_CONSTANT_STEPS = 40  # in which Rprop's step sizes grow beyond their bound
 
 
 def _trial(make: OptimizerCallable, start: Tensor, gradients: Tensor, lr: float | Tensor = _LR) -> Tensor:
