@@ -15,7 +15,7 @@ Row = dict[str, float]
 class History(Callback):
     """Records a row at every validation: round, seconds of training, traffic, and the metrics of validation and round.
 
-    A metric that was not logged since the row before is left out, though Lightning keeps its value.
+    A metric that only some validations log has no part in the rows of the others, though Lightning keeps its value.
 
     Where the participation has a virtual clock, a row also says how many virtual seconds have passed.
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import fields, is_dataclass
+from contextlib import suppress
+from dataclasses import is_dataclass
 from enum import Enum
 from pathlib import PurePath
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from types import NoneType, SimpleNamespace, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from fedlightning.core.errors import InvalidValueError
 
@@ -30,21 +33,42 @@ def as_annotated(function: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {name: _converted(value, hints.get(name), name) for name, value in arguments.items()}
 
 
+def enums_named(function: Any) -> tuple[type[Enum], ...]:
+    """Return the enums that the annotations of a function's or a class's arguments name, within others as well."""
+    return tuple(each for hint in _hints(function).values() for each in _enums_in(hint))
+
+
+def _enums_in(hint: Any) -> Iterator[type[Enum]]:
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        yield hint
+    for each in get_args(hint):
+        yield from _enums_in(each)
+
+
 def _hints(function: Any) -> dict[str, Any]:
     """Return the annotations of a function's or a class's arguments, those included that a class hands to its bases."""
-    if is_dataclass(function) or hasattr(function, "_fields") or not isinstance(function, type):
+    if not isinstance(function, type):
         return _resolved(function)
+    if is_dataclass(function) or hasattr(function, "_fields"):
+        return {name: hint for each in reversed(function.__mro__) for name, hint in _resolved(each).items()}
     hints: dict[str, Any] = {}
     for each in reversed(function.__mro__):
-        hints |= _resolved(vars(each).get("__init__"))
+        makes = vars(each).get("__init__")
+        if inspect.isfunction(makes):  # an argument that it names itself is not that of a base
+            hints = {name: hint for name, hint in hints.items() if name not in inspect.signature(makes).parameters}
+            hints |= _resolved(makes)
     return hints
 
 
-def _resolved(function: Any) -> dict[str, Any]:
-    try:
-        return get_type_hints(function)
-    except (NameError, SyntaxError, TypeError, AttributeError):  # annotations whose names cannot be resolved here
-        return {}
+def _resolved(owner: Any) -> dict[str, Any]:
+    """Return the annotations of a function, or a class's own, without those whose names cannot be resolved here."""
+    names = vars(sys.modules[owner.__module__]) if isinstance(owner, type) else getattr(owner, "__globals__", {})
+    given = vars(owner).get("__annotations__", {}) if isinstance(owner, type) else getattr(owner, "__annotations__", {})
+    hints: dict[str, Any] = {}
+    for name, hint in given.items():
+        with suppress(NameError, SyntaxError, TypeError, AttributeError):
+            hints |= get_type_hints(SimpleNamespace(__annotations__={name: hint}), names)
+    return hints
 
 
 def _converted(value: Any, hint: Any, place: str) -> Any:
@@ -65,43 +89,68 @@ def _converted(value: Any, hint: Any, place: str) -> Any:
 
 
 def _member(value: Any, members: Sequence[Any]) -> Any:
-    """Return the first type of a union that a plain value may stand for, as the command line takes it."""
-    return next((each for each in members if _may_be(value, each)), None)
+    """Return the first type of a union that a plain value may stand for, as the command line takes it.
+
+    Where none fits and all are classes, it is the one that says what is wrong with the value.
+    """
+    fits = [each for each in members if _may_be(value, each)]
+    if fits or not all(isinstance(get_origin(each) or each, type) for each in members):
+        return fits[0] if fits else None
+    if isinstance(value, str):
+        return next((each for each in members if isinstance(each, type) and issubclass(each, Enum)), None)
+    return next((each for each in members if isinstance(value, dict) and is_dataclass(each)), None)
 
 
 def _may_be(value: Any, hint: Any) -> bool:
     kind = get_origin(hint) or hint
+    if kind is Any:
+        return True
     if kind is Literal:
         return value in get_args(hint)
     if kind is None or kind is NoneType:
         return value is None
-    if not isinstance(kind, type) or isinstance(value, kind):
-        return isinstance(kind, type)
+    if not isinstance(kind, type):
+        return False
+    try:
+        if isinstance(value, kind):
+            return True
+    except TypeError:  # protocols and typed dicts
+        return is_typeddict(kind) and isinstance(value, dict)
     if isinstance(value, str):
-        return value in kind.__members__ if issubclass(kind, Enum) else issubclass(kind, PurePath)
+        return _names_member(value, kind) if issubclass(kind, Enum) else issubclass(kind, PurePath)
     if isinstance(value, list):
         return issubclass(kind, tuple | AbstractSet)
-    return isinstance(value, dict) and is_dataclass(kind) and set(value) <= {each.name for each in fields(kind)}
+    if not isinstance(value, dict) or not is_dataclass(kind):
+        return False
+    return set(value) <= set(inspect.signature(kind).parameters)
+
+
+def _names_member(value: str, kind: type[Enum]) -> bool:
+    """Return whether a text is the name of a member, or a member that is a text, as old checkpoints have it."""
+    return value in kind.__members__ or (issubclass(kind, str) and value in {each.value for each in kind})
 
 
 def _from_text(value: str, kind: type, place: str) -> Any:
     if issubclass(kind, Enum):
-        if value not in kind.__members__:
+        if not _names_member(value, kind):
             raise InvalidValueError(f"{place}: {kind.__name__} has no {value!r}, only {', '.join(kind.__members__)}.")
-        return kind[value]
+        return kind[value] if value in kind.__members__ else kind(value)
     return kind(value) if issubclass(kind, PurePath) else value
 
 
 def _from_list(value: list[Any], kind: type, members: Sequence[Any], place: str) -> Any:
     names = getattr(kind, "_fields", None)
     if names is not None:
+        if len(value) > len(names):
+            raise InvalidValueError(f"{place}: {kind.__name__} has {len(names)} entries, not {len(value)}.")
         return _made(kind, dict(zip(names, value, strict=False)), value, place)
     is_fixed = kind is tuple and len(members) == len(value) and members[-1:] != (Ellipsis,)
     hints = list(members) if is_fixed else [*members[:1], None][:1] * len(value)
     parts = [_converted(item, hint, place) for item, hint in zip(value, hints, strict=True)]
-    make: Callable[[list[Any]], Any]
-    make = next((made for made in (tuple, frozenset, set) if issubclass(kind, made)), list)
-    return make(parts)
+    if kind is AbstractSet:
+        return set(parts)
+    made: Any = kind if issubclass(kind, tuple | set | frozenset) else list
+    return made(parts)
 
 
 def _from_dict(value: dict[Any, Any], kind: type, members: Sequence[Any], place: str) -> Any:

@@ -6,6 +6,7 @@ import functools
 import inspect
 import re
 import sys
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum, Flag
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from fedlightning.core.annotated import as_annotated
+from fedlightning.core.annotated import as_annotated, enums_named
 from fedlightning.core.errors import FedlightningError, InvalidTypeError
 
 T = TypeVar("T")
@@ -225,17 +226,20 @@ def rebuild(
             "fedlightning does: do not use this file, unless you know who changed it."
         )
     own = () if base.__module__.startswith(f"{_PACKAGE}.") else (base.__module__,)
-    trust = Trust(_named(trusted), own)
+    trust = Trust((*_named(trusted), *enums_named(base)), own)
     path = arguments.pop("_class_path", None)
     cls = base if path is None else trust.find_subclass(path, base, f"{place}._class_path")
     parameters = inspect.signature(cls).parameters
     if isinstance(wrapped_in, str) and wrapped_in in parameters and parameters[wrapped_in].kind is not _VAR_KEYWORD:
         arguments = {wrapped_in: arguments}
-    if not any(parameter.kind is _VAR_KEYWORD for parameter in parameters.values()):
+    is_closed = not any(parameter.kind is _VAR_KEYWORD for parameter in parameters.values())
+    if is_closed:
         arguments = {name: value for name, value in arguments.items() if name in parameters}
-    missing = [name for name in left_out if name not in given and (wrapped_in is None or wrapped_in not in arguments)]
-    if missing:
-        raise CheckpointError(_left_out(cls, missing, place))
+    missing = [name for name in left_out if name not in given]
+    if asked := [name for name in missing if name in parameters]:
+        raise CheckpointError(_left_out(cls, asked, place))
+    if missing and not is_closed:  # a class that hands them on may have given them itself
+        warnings.warn(f"Unless {cls.__name__} sets them itself: {_left_out(cls, missing, place)}", stacklevel=2)
     arguments = {n: from_config(v, trust, f"{place}.{n}") for n, v in arguments.items() if n not in given}
     try:
         return cls(**as_annotated(cls, arguments), **given)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Set as AbstractSet
+from dataclasses import InitVar, dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol, TypedDict
 
 import pytest
 from jsonargparse import ArgumentParser
@@ -101,9 +102,66 @@ def test_arguments_that_go_to_a_base_class_are_known():
     assert as_annotated(Derived, {"width": 1, "act": "tanh"}) == {"width": 1, "act": Act.tanh}
 
 
+class Wordy(str, Enum):
+    wide = "w"
+
+
+class Fields(TypedDict):
+    width: int
+
+
+class Named(Protocol):
+    name: str
+
+
+@dataclass
+class Started:
+    width: int = 1
+    seed: InitVar[int] = 0
+
+
+@pytest.mark.parametrize(
+    ("hint", "value", "expected"),
+    [
+        (Any | None, "a", "a"),
+        (Named | str | None, "a", "a"),
+        (Fields | None, {"width": 1}, {"width": 1}),
+        (Wordy, "w", Wordy.wide),  # as old checkpoints have it
+        (Wordy | None, "w", Wordy.wide),
+        (Started | None, {"width": 3, "seed": 2}, Started(3, 2)),
+        (AbstractSet[int], [1, 1], {1}),
+    ],
+)
+def test_unusual_annotations(hint, value, expected):
+    assert as_annotated(takes(hint), {"x": value})["x"] == expected
+
+
+def test_an_annotation_that_cannot_be_resolved_costs_no_other():
+    def function(act: Act, other: NoSuchName | None = None):  # noqa: F821
+        return act, other
+
+    assert as_annotated(function, {"act": "tanh", "other": "a"}) == {"act": Act.tanh, "other": "a"}
+
+
+def test_an_argument_that_a_class_names_itself_is_its_own():
+    class Base:
+        def __init__(self, act: Act, sizes: tuple[int, ...] = ()):
+            self.act, self.sizes = act, sizes
+
+    class Derived(Base):
+        def __init__(self, act, sizes=()):
+            super().__init__(Act[act[2:]], tuple(sizes))
+
+    given = {"act": "x_tanh", "sizes": [1]}
+    assert as_annotated(Derived, given) == given
+
+
 @pytest.mark.parametrize(
     ("hint", "value", "message"),
     [
+        (Act | None, "sine", "x: Act has no 'sine'"),
+        (Head | None, {"widht": 3}, "x: no Head can be made from"),
+        (Place, ["/data", 2, 5], "x: Place has 2 entries, not 3"),
         (Act, "sine", "x: Act has no 'sine', only relu, tanh"),
         (Head, {"widht": 3}, "x: no Head can be made from {'widht': 3}: .*widht"),
         (Place, [], r"x: no Place can be made from \[\]: .*folder"),

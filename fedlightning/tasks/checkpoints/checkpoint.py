@@ -60,7 +60,7 @@ def save(task: CheckpointedTask, checkpoint: dict[str, Any]) -> None:
     for owner in (task, task.trainer.datamodule):  # type: ignore[attr-defined]
         key = getattr(owner, "CHECKPOINT_HYPER_PARAMS_KEY", None)
         if key in checkpoint:
-            checkpoint[key] = plain_hyper_parameters(checkpoint[key], owner.hparams_initial)
+            checkpoint[key] = plain_hyper_parameters(type(owner), checkpoint[key], owner.hparams_initial)
 
 
 def has_states(checkpoint: Mapping[str, Any]) -> bool:

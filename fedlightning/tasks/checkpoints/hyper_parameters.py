@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -30,14 +31,15 @@ def leave_out_what_cannot_be_copied(task: LightningModule) -> None:
                 rank_zero_warn(_not_stored(name, error))
 
 
-def plain_hyper_parameters(stored: Mapping[str, Any], initial: Mapping[str, Any]) -> dict[str, Any]:
+def plain_hyper_parameters(owner: type, stored: Mapping[str, Any], initial: Mapping[str, Any]) -> dict[str, Any]:
     """Return hyper-parameters in plain types that ``torch.load(weights_only=True)`` reads.
 
     Lightning's parser makes objects from them again.
 
     Args:
+        owner: Class of the task or the data module.
         stored: By name; those without a plain form are left out, and a warning names them. The names are stored, so
-            that whoever loads the checkpoint is asked for the values, and defaults do not take their places.
+            that whoever loads the checkpoint is asked for the values, and others than the defaults do not become these.
         initial: The same as they were saved, with those that :func:`leave_out_what_cannot_be_copied` took out.
     """
     plain: dict[str, Any] = {}
@@ -48,6 +50,9 @@ def plain_hyper_parameters(stored: Mapping[str, Any], initial: Mapping[str, Any]
         except NotPlainError as error:
             warnings.warn(_not_stored(name, error), stacklevel=2)
             left_out.append(name)
+    parameters, values = inspect.signature(owner).parameters, {**initial, **stored}
+    defaults = [name for name in left_out if name in parameters and values[name] is parameters[name].default]
+    left_out = [name for name in left_out if name not in defaults]
     if left_out:
         plain[LEFT_OUT] = left_out
     if any(isinstance(value, Mapping) and "class_path" in value for value in plain.values()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -9,10 +10,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
+from torch.utils.data import TensorDataset
 
+from fedlightning import FederatedDataModule
 from fedlightning.algorithms import FedAvg
 from fedlightning.core.serialisation import CheckpointError
 from fedlightning.local import LocalSteps
+from fedlightning.tasks import Classification
 from fedlightning.tasks.checkpoints.hyper_parameters import plain_hyper_parameters
 from tests.support.evaluated import messages, two_rounds
 from tests.support.small import Line
@@ -58,7 +63,7 @@ def test_the_place_is_named():
     with pytest.warns(
         UserWarning, match=r"'parts' .* parts\['a'\]\[1\]\.optimizer is a builtin_function_or_method, which"
     ):
-        plain = plain_hyper_parameters({"parts": {"a": [1, solver]}, "width": 3}, initial={})
+        plain = plain_hyper_parameters(Line, {"parts": {"a": [1, solver]}, "width": 3}, {})
     assert plain == {"width": 3, "_left_out": ["parts"]}
 
 
@@ -118,3 +123,45 @@ def test_a_function_with_a_default_is_asked_for(tmp_path):
     with pytest.raises(CheckpointError, match=r"hyper_parameters lack act, .* Own\.load_from_checkpoint\(path, act="):
         Own.load_from_checkpoint(tmp_path / "end.ckpt")
     assert Own.load_from_checkpoint(tmp_path / "end.ckpt", act=torch.tanh).act is torch.tanh
+
+
+class Kept(Line):
+    """Has a function as a default, and an enum of its own."""
+
+    class Mode(Enum):
+        one = 1
+        two = 2
+
+    def __init__(self, algorithm=None, act=torch.relu, mode: Kept.Mode | None = None):
+        super().__init__(algorithm)
+        self.save_hyperparameters()
+        self.act, self.mode = act, mode
+
+
+@pytest.mark.filterwarnings("ignore:Hyper-parameter 'act' is left out")
+def test_a_default_is_not_asked_for_and_nested_enums_come_back(tmp_path):
+    two_rounds(Kept(mode=Kept.Mode.two)).save_checkpoint(tmp_path / "end.ckpt")
+    again = Kept.load_from_checkpoint(tmp_path / "end.ckpt")
+    assert again.act is torch.relu
+    assert again.mode is Kept.Mode.two
+
+
+@pytest.mark.filterwarnings("ignore:Hyper-parameter 'network' is left out")
+@pytest.mark.parametrize("hands_on", [False, True])
+def test_what_a_class_sets_itself_is_not_asked_for(tmp_path, hands_on):
+    class Fixed(Classification):
+        def __init__(self):
+            super().__init__(FedAvg(0.1), network=nn.Linear(6, 2))
+
+    class Open(Classification):
+        def __init__(self, algorithm, **others):
+            super().__init__(algorithm, network=nn.Linear(6, 2), **others)
+
+    features = [TensorDataset(torch.randn(8, 6), torch.arange(8) % 2) for _ in range(2)]
+    task = Open(FedAvg(0.1)) if hands_on else Fixed()
+    data = FederatedDataModule.from_datasets(features, batch_size=4, local_steps=1)
+    two_rounds(task, data).save_checkpoint(tmp_path / "end.ckpt")
+    told = pytest.warns(UserWarning, match="Unless Open sets them itself: .* lack network")
+    with told if hands_on else nullcontext():
+        again = type(task).load_from_checkpoint(tmp_path / "end.ckpt")
+    assert torch.equal(again.network.weight, task.network.weight)
