@@ -47,8 +47,8 @@ from fedlightning.core.schedule import constant as constant
 from fedlightning.core.validation import require_step_size
 from fedlightning.local.clipping import ByValue, require_clip
 from fedlightning.local.descent import AnyOptimizer, Direction, bound_optimizer, descend
-from fedlightning.local.descent import OptimizerCallable as OptimizerCallable
 from fedlightning.local.optimizers import LocalOptimizer
+from fedlightning.local.torch_optimizers import OptimizerCallable as OptimizerCallable
 from fedlightning.oracle.gradient import GradientOracle
 from fedlightning.proximal.composite import Composite
 

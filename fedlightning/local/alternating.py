@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from fedlightning.local.clipping import Clip, clipped
-from fedlightning.local.descent import Direction, Step, gradient_step
+from fedlightning.local.descent import Direction, gradient_step
+from fedlightning.local.torch_optimizers import Step
 from fedlightning.oracle.gradient import GradientOracle
 
 

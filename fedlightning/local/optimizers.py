@@ -203,7 +203,7 @@ def _log(beta: Any) -> Any:
 
 
 class OptimizerSteps:
-    """Takes the steps of a round with a local optimizer, as a :data:`~fedlightning.local.descent.Step`.
+    """Takes the steps of a round with a local optimizer, as a :data:`~fedlightning.local.torch_optimizers.Step`.
 
     Attributes:
         moments: What the clients remember after the steps taken so far; None before the first.

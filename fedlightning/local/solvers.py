@@ -21,18 +21,12 @@ from fedlightning.core.parameter_space import ParameterSpace, PerBlock
 from fedlightning.core.schedule import PerRound
 from fedlightning.core.validation import require, require_step_size
 from fedlightning.local.clipping import ByValue, require_clip
-from fedlightning.local.descent import (
-    OptimizerCallable,
-    Step,
-    bound_optimizer,
-    clipped_step,
-    gradient_step,
-    steps_of,
-)
+from fedlightning.local.descent import bound_optimizer, clipped_step, gradient_step, steps_of
 from fedlightning.local.optimizers import LocalOptimizer
 from fedlightning.local.smoothness import estimate_smoothness
 from fedlightning.local.stopping import StoppingRule
 from fedlightning.local.subproblem import Subproblem
+from fedlightning.local.torch_optimizers import OptimizerCallable, Step
 
 if TYPE_CHECKING:
     from fedlightning.oracle.gradient import GradientOracle

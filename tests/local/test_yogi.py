@@ -10,7 +10,7 @@ import torch
 
 from fedlightning.algorithms import FedAvg
 from fedlightning.local import Yogi
-from fedlightning.local.descent import require_elementwise
+from fedlightning.local.torch_optimizers import require_elementwise
 from tests.support.small import Line, regression_data, trainer
 
 

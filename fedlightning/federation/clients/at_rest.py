@@ -11,8 +11,8 @@ from torch import Tensor
 
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.core.parameter_space import Layout, ParameterSpace
-from fedlightning.local.descent import OptimizerCallable, last_move
 from fedlightning.local.optimizers import LocalOptimizer
+from fedlightning.local.torch_optimizers import OptimizerCallable, last_move
 from fedlightning.oracle.effects.rest import Rest
 
 

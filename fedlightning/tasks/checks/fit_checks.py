@@ -19,8 +19,8 @@ from fedlightning.core.settings import settings
 from fedlightning.data.module import FederatedDataModule
 from fedlightning.data.remote import RemoteClients
 from fedlightning.federation.sampling.cohort import RoundBatch
-from fedlightning.local.descent import name_of_optimizer, own_step_size
 from fedlightning.local.optimizers import LocalOptimizer
+from fedlightning.local.torch_optimizers import name_of_optimizer, own_step_size
 from fedlightning.tasks.checks.arguments import require_known_attributes
 from fedlightning.tasks.checks.batch_statistics import check_batch_statistics, warn_of_single_samples
 from fedlightning.tasks.checks.channel_checks import require_suitable_cohorts

@@ -18,7 +18,7 @@ from fedlightning.core.errors import InvalidTypeError, InvalidValueError, UsageE
 from fedlightning.core.parameter_space import ParameterSpace, PerBlock
 from fedlightning.core.schedule import Schedule
 from fedlightning.local import SGD, Adam, LocalOptimizer
-from fedlightning.local.descent import OptimizerCallable
+from fedlightning.local.torch_optimizers import OptimizerCallable
 from fedlightning.schedules.stepping import Options, options_of
 from fedlightning.tasks.federated.hooks import PREFIX
 

@@ -13,7 +13,7 @@ from torch.utils.data import TensorDataset
 from fedlightning import FederatedDataModule
 from fedlightning.algorithms import FedAvg, FedPD, StatefulFedAvg
 from fedlightning.local import SGD, Adam, LocalSteps
-from fedlightning.local.descent import last_move
+from fedlightning.local.torch_optimizers import last_move
 from fedlightning.oracle import Sequential, Vectorized
 from tests.support.small import Line, fitted, regression_data
 
