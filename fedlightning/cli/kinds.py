@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import is_dataclass
 from importlib import import_module
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args
+
+from fedlightning.core.annotated import argument_types
 
 _KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "Algorithm": ("an algorithm", ("fedlightning.algorithms.FedAvg", "fedlightning.algorithms.SCAFFOLD")),
@@ -61,6 +63,12 @@ def wrong_kind(where: str, path: str | None, expected: str) -> str:
     return f"{where}: {given}expected {words}{such}."
 
 
+def class_at(path: str) -> Any:
+    """Return the class at a path whose module exists; None if the module has no such class."""
+    module, _, name = path.rpartition(".")
+    return getattr(import_module(module), name, None) if module else None
+
+
 def kinds_taken(owner: str, argument: str) -> list[str]:
     """Return the names of the base classes of what an argument takes, those of known kinds alone.
 
@@ -68,11 +76,8 @@ def kinds_taken(owner: str, argument: str) -> list[str]:
         owner: Path of the class that has the argument.
         argument: Its name.
     """
-    try:
-        hints = get_type_hints(class_at(owner).__init__)
-    except NameError:  # an annotation that only type checkers can read
-        return []
-    return [each.__name__ for each in _classes_in(hints.get(argument)) if each.__name__ in _KINDS]
+    taken = argument_types(class_at(owner)).get(argument)
+    return [each.__name__ for each in _classes_in(taken) if each.__name__ in _KINDS]
 
 
 def dataclass_taken(owner: str, argument: str) -> Any:
@@ -84,14 +89,13 @@ def dataclass_taken(owner: str, argument: str) -> Any:
     """
     found: Any = class_at(owner)
     for name in argument.split("."):
-        try:
-            hints = get_type_hints(found if is_dataclass(found) else found.__init__)
-        except NameError:  # an annotation that only type checkers can read
-            return None
-        found = next((each for each in _classes_in(hints.get(name)) if is_dataclass(each)), None)
-        if found is None:
-            return None
+        found = None if found is None else dataclass_in(argument_types(found).get(name))
     return found
+
+
+def dataclass_in(annotation: Any) -> Any:
+    """Return the first dataclass that an annotation is made of; None if there is none."""
+    return next((each for each in _classes_in(annotation) if is_dataclass(each)), None)
 
 
 def is_of_kind(path: str, kinds: Collection[str]) -> bool:
@@ -109,12 +113,6 @@ def base_class(where: str, path: str) -> str:
     _, examples = _KINDS.get(path.rpartition(".")[2], ("", ()))
     such = f"a class_path such as {' or '.join(examples)}" if examples else "the class_path of one of its subclasses"
     return f"{where}: {path} is a base class of which no object can be made. Give {such}."
-
-
-def class_at(path: str) -> Any:
-    """Return the class at a path; None if there is none."""
-    module, _, name = path.rpartition(".")
-    return getattr(import_module(module), name, None) if module else None
 
 
 def _classes_in(annotation: Any) -> Iterator[type]:

@@ -1,13 +1,14 @@
-"""Null where a task or a data module takes a number or a text, which the parser lets pass and hands on as ``None``."""
+"""Null where a class takes a number or a text, which the parser lets pass in places and hands on as ``None``."""
 
 from __future__ import annotations
 
 import inspect
-from typing import Any, get_type_hints
+from typing import Any
 
 from jsonargparse import Namespace
 
-from fedlightning.cli.kinds import class_at
+from fedlightning.cli.kinds import class_at, dataclass_in
+from fedlightning.core.annotated import argument_types
 from fedlightning.core.errors import InvalidTypeError
 
 _PLAIN = {bool: "true or false", int: "int", float: "float", str: "str"}
@@ -27,21 +28,22 @@ def refuse_nulls(config: Namespace) -> None:
     for key, value in config.items(branches=True):
         path = value.get("class_path") if isinstance(value, Namespace) else None
         if isinstance(path, str):
-            for name, given in vars(value.get("init_args") or Namespace()).items():
-                expected = _expected(class_at(path), name) if given is None else None
-                if expected is not None:
-                    raise InvalidTypeError(f"{key}.init_args.{name}=null: expected {expected}.")
+            _refuse(class_at(path), value.get("init_args") or Namespace(), f"{key}.init_args")
 
 
-def _expected(cls: Any, name: str) -> str | None:
-    """Return what an argument takes if that is plain and has a default that is not None; otherwise None."""
-    for base in getattr(cls, "__mro__", ()):
-        makes = vars(base).get("__init__")
-        parameter = None if makes is None else inspect.signature(makes).parameters.get(name)
-        if parameter is not None:
-            try:
-                hint: Any = get_type_hints(makes).get(name)
-            except (NameError, TypeError):  # an annotation that only type checkers can read
-                return None
-            return None if parameter.default in (None, inspect.Parameter.empty) else _PLAIN.get(hint)
-    return None
+def _refuse(cls: Any, arguments: Namespace, key: str) -> None:
+    """Refuse null among the arguments of a class, and among the fields of dataclasses that it takes."""
+    types = argument_types(cls)
+    for name, given in vars(arguments).items():
+        expected, fields = types.get(name), dataclass_in(types.get(name))
+        if given is None and expected in _PLAIN and not _may_be_none(cls, name):
+            raise InvalidTypeError(f"{key}.{name}=null: expected {_PLAIN[expected]}.")
+        if isinstance(given, Namespace) and "class_path" not in given and fields is not None:
+            _refuse(fields, given, f"{key}.{name}")
+
+
+def _may_be_none(cls: Any, name: str) -> bool:
+    """Return whether an argument is None or required by default, in the first of a class's bases that names it."""
+    signatures = (inspect.signature(vars(each)["__init__"]) for each in cls.__mro__ if "__init__" in vars(each))
+    named = next((each.parameters[name] for each in signatures if name in each.parameters), None)
+    return named is None or named.default in (None, inspect.Parameter.empty)

@@ -63,7 +63,7 @@ def plain(message: str, parser: ArgumentParser | None = None) -> str:
         return message.strip()
     first = next((complaint for complaint in deepest if complaint.subject is not Subject.TYPE), deepest[0])
     if first.subject is Subject.TYPE or _is_no_class(first, deepest):
-        return _types(first, deepest, allows_none(message))
+        return _types(first, deepest, allows_none(message, first))
     if first.subject is Subject.CHOICE:
         return _choices(first, deepest)
     if first.subject in _EXPLANATIONS:
@@ -90,8 +90,7 @@ def _types(complaint: Complaint, alike: Iterable[Complaint], none: bool) -> str:
     named = [each.details[0] for each in alike if each.subject is Subject.TYPE]
     types = dict.fromkeys(_TYPES.get(name, name) for name in named)
     example = f" such as [{complaint.given}]" if complaint.given and set(types) == {"list"} else ""
-    null = ", or null" if none and complaint.given != "None" else ""
-    return f"{_where(complaint)}: expected {' or '.join(types)}{example}{null}."
+    return f"{_where(complaint)}: expected {' or '.join(types)}{example}{', or null' if none else ''}."
 
 
 def _choices(complaint: Complaint, alike: Iterable[Complaint]) -> str:
@@ -114,22 +113,24 @@ def _unknown_argument(complaint: Complaint, parser: ArgumentParser | None) -> st
 
 
 def _unknown_field(complaint: Complaint, parser: ArgumentParser | None) -> str:
-    return _no_field(complaint, *complaint.details)
+    argument, name = complaint.details
+    return _no_field(complaint, argument, name) or f"{_where(complaint)}: {complaint.text}"
 
 
 def _no_field(complaint: Complaint, argument: str, name: str, value: str = "") -> str:
-    """Return the message about a field that is unknown to the dataclass of an argument, which may be within others."""
+    """Return the message about a field that the dataclass of an argument has not; nothing if it takes no dataclass."""
     kind = None if complaint.owner is None else dataclass_taken(complaint.owner, argument)
-    known = [] if kind is None else [each.name for each in fields(kind)]
+    if kind is None:
+        return ""
     where = f"{complaint.key.removesuffix('.init_args')}.init_args.{argument}.{name}{value and f'={value}'}"
-    return no_argument(where, argument if kind is None else kind.__name__, name, known)
+    return no_argument(where, kind.__name__, name, [each.name for each in fields(kind)])
 
 
 def _unrecognized(complaint: Complaint, parser: ArgumentParser | None) -> str:
     name, _, value = complaint.details[0].lstrip("-").partition("=")
-    if complaint.owner is not None and "." in name:
-        argument, _, field = name.rpartition(".")
-        return _no_field(complaint, argument, field, value)
+    argument, _, field = name.rpartition(".")
+    if argument and (message := _no_field(complaint, argument, field, value)):
+        return message
     options = _options(parser)
     if "set" in options and name.partition(".")[0] in _OF_A_RUN:
         return (

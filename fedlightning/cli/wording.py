@@ -106,7 +106,7 @@ _CLASS = re.compile(r"Problem with given class_path '([^']+)':")
 _GIVEN = re.compile(r"Given value: (.*)")
 _NESTED = re.compile(r"NestedArg\(key='.*?', val='?(.*?)'?\)")
 _VALUE = ". Got value: "
-_NONE = "NoneType"
+_NULL = "Expected a <class 'NoneType'>"
 _NOISE = re.compile(
     r"|Does not validate against any of the Union subtypes|Subtypes: .*|Errors:|Given value type: .*"
     r"|Expected a path but .* either not accessible or invalid|Expected a <class 'NoneType'>"
@@ -120,9 +120,9 @@ def deepest_complaints(message: str) -> list[Complaint]:
     return [complaint for complaint in found if complaint.depth == depth]
 
 
-def allows_none(message: str) -> bool:
-    """Return True if null is among the values that a message expects."""
-    return _NONE in message
+def allows_none(message: str, complaint: Complaint) -> bool:
+    """Return True if a message expects null as well where it has a complaint."""
+    return f"\n{' ' * complaint.indent}- {_NULL}" in message
 
 
 def _complaints(message: str) -> list[Complaint]:

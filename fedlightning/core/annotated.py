@@ -29,13 +29,13 @@ def as_annotated(function: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: If a text names no member of an ``Enum``, or a dict has not the fields of a dataclass.
     """
-    hints = _hints(function)
+    hints = argument_types(function)
     return {name: _converted(value, hints.get(name), name) for name, value in arguments.items()}
 
 
 def enums_named(function: Any) -> tuple[type[Enum], ...]:
     """Return the enums that the annotations of a function's or a class's arguments name, within others as well."""
-    return tuple(each for hint in _hints(function).values() for each in _enums_in(hint))
+    return tuple(each for hint in argument_types(function).values() for each in _enums_in(hint))
 
 
 def _enums_in(hint: Any) -> Iterator[type[Enum]]:
@@ -45,7 +45,7 @@ def _enums_in(hint: Any) -> Iterator[type[Enum]]:
         yield from _enums_in(each)
 
 
-def _hints(function: Any) -> dict[str, Any]:
+def argument_types(function: Any) -> dict[str, Any]:
     """Return the annotations of a function's or a class's arguments, those included that a class hands to its bases."""
     if not isinstance(function, type):
         return _resolved(function)
@@ -144,7 +144,9 @@ def _from_list(value: list[Any], kind: type, members: Sequence[Any], place: str)
         if len(value) > len(names):
             raise InvalidValueError(f"{place}: {kind.__name__} has {len(names)} entries, not {len(value)}.")
         return _made(kind, dict(zip(names, value, strict=False)), value, place)
-    is_fixed = kind is tuple and len(members) == len(value) and members[-1:] != (Ellipsis,)
+    is_fixed = kind is tuple and bool(members) and members[-1] is not Ellipsis
+    if is_fixed and len(members) != len(value):
+        raise InvalidValueError(f"{place}: expected {len(members)} entries, not {len(value)}.")
     hints = list(members) if is_fixed else [*members[:1], None][:1] * len(value)
     parts = [_converted(item, hint, place) for item, hint in zip(value, hints, strict=True)]
     if kind is AbstractSet:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 from jsonargparse import ArgumentParser
 
 from fedlightning.cli.nulls import refuse_nulls
+
+
+@dataclass
+class Size:
+    width: int = 1
+    depth: int | None = 1
 
 
 class Whole:
@@ -15,9 +23,10 @@ class Whole:
         depth: int | None = 1,
         kind: str = "a",
         on: bool = True,
+        size: Size = Size(),  # noqa: B008
         rate: float = None,  # noqa: RUF013  # as users write it
     ):
-        self.settings = width, depth, kind, on, rate
+        self.settings = width, depth, kind, on, size, rate
 
 
 class Derived(Whole):
@@ -37,6 +46,12 @@ def parsed(*given):
 def test_null_in_place_of_a_plain_value_is_refused(name, expected):
     with pytest.raises(TypeError, match=rf"model\.init_args\.{name}=null: expected {expected}\."):
         refuse_nulls(parsed(f"--model.{name}=null"))
+
+
+def test_null_in_a_field_of_a_dataclass_is_refused():
+    with pytest.raises(TypeError, match=r"model\.init_args\.size\.width=null: expected int\."):
+        refuse_nulls(parsed("--model.size={width: null}"))
+    refuse_nulls(parsed("--model.size={depth: null}"))
 
 
 def test_null_where_it_is_a_value_passes():

@@ -48,7 +48,7 @@ def test_misspelt_keys_are_named_before_any_work(wrong, message, capsys):
         ("--data.init_args.batch_sise=3", "Digits has no argument 'batch_sise'. Did you mean 'batch_size'?"),
         ("--trainer.max_stpes=3", "--trainer.max_stpes=3: no such argument. Did you mean 'trainer.max_steps'?"),
         ("--trainer.max_steps=abc", "trainer.max_steps=abc: expected int."),
-        ("--model.init_args.drift_parameters=head", "drift_parameters=head: expected list such as [head], or null."),
+        ("--model.init_args.drift_parameters=head", "drift_parameters=head: expected list such as [head]."),
         ("--trainer.logger.init_args.save_dri=3", "save_dri=3: TensorBoardLogger has no argument 'save_dri'."),
         ("--model.init_args.network=torch.nn.Linear", "Linear needs out_features. Give --model.init_args.network."),
         ("--config=missing.yaml", "File does not exist"),
@@ -90,14 +90,24 @@ class Body:
 
 
 class Net:
-    def __init__(self, body: Body | None = None, head: Head = Head()):  # noqa: B008
-        self.body, self.head = body, head
+    def __init__(
+        self,
+        body: Body | None = None,
+        head: Head = Head(),  # noqa: B008
+        count: int = 1,
+        rate: float | None = None,
+    ):
+        self.settings = body, head, count, rate
 
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
         ("head.widht=3", "model.init_args.head.widht=3: Head has no argument 'widht'. Did you mean 'width'? It takes"),
+        ("head.width=many", "model.init_args.head.width=many: expected int."),
+        ("count=many", "model.init_args.count=many: expected int."),
+        ("rate=many", "model.init_args.rate=many: expected float, or null."),
+        ("none.at.all=1", "--none.at.all=1"),
         ("head={widht: 3}", "model.init_args.head.widht: Head has no argument 'widht'. Did you mean 'width'?"),
         ("head.width=null", "model.init_args.head.width=None: expected int."),
         ("body.head.widht=3", "Head has no argument 'widht'. Did you mean 'width'?"),

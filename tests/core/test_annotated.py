@@ -162,6 +162,7 @@ def test_an_argument_that_a_class_names_itself_is_its_own():
         (Act | None, "sine", "x: Act has no 'sine'"),
         (Head | None, {"widht": 3}, "x: no Head can be made from"),
         (Place, ["/data", 2, 5], "x: Place has 2 entries, not 3"),
+        (tuple[Act, int], ["tanh"], "x: expected 2 entries, not 1"),
         (Act, "sine", "x: Act has no 'sine', only relu, tanh"),
         (Head, {"widht": 3}, "x: no Head can be made from {'widht': 3}: .*widht"),
         (Place, [], r"x: no Place can be made from \[\]: .*folder"),
