@@ -23,7 +23,7 @@ from fedlightning.cli.outputs import writing_to
 from fedlightning.compare.arguments import Mode, Report
 from fedlightning.compare.best_round import require_choice
 from fedlightning.compare.goal import Goal, mode_of
-from fedlightning.compare.grid import Values, best_points, grid_points, grid_table, label, parse_grid
+from fedlightning.compare.grid import Values, best_points, final_value, grid_points, grid_table, label, parse_grid
 from fedlightning.compare.loggers import open_groups, where
 from fedlightning.compare.plan import Plan, algorithm_arguments, file_name, parse_algorithms
 from fedlightning.compare.results import VIRTUAL, Curve, caption, collect, markdown_table, require_axes, write_csv
@@ -253,9 +253,8 @@ def _warnings_of(run: Run) -> Iterator[str]:
 def _tell(run: Run, progress: Progress) -> None:
     """Print a line for a finished run, for terminals without a progress bar."""
     if not progress.console.is_terminal:
-        metric = run.metric
-        last = next((row[metric] for row in reversed(run.history) if metric in row), math.nan)
-        end = "diverged" if run.summary["diverged"] else f"{metric}={last:.4g}"
+        last = final_value(run, Goal(run.metric))
+        end = f"{run.metric}={last:.4g}" if math.isfinite(last) else "diverged"
         progress.console.print(f"{run}: {end}", markup=False, highlight=False, soft_wrap=True)
 
 

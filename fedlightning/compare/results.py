@@ -11,6 +11,7 @@ from statistics import mean
 
 from fedlightning.callbacks.history import Row
 from fedlightning.compare.goal import Goal
+from fedlightning.compare.grid import final_value
 from fedlightning.compare.intervals import CONFIDENCE, half_width
 from fedlightning.compare.run import Run
 from fedlightning.core.errors import InvalidValueError
@@ -85,16 +86,11 @@ def collect(runs: Sequence[Run], names: Iterable[str], goal: Goal) -> list[Curve
     curves = []
     for name in names:
         own = [run for run in runs if run.name == name]
-        finished = [run for run in own if not run.summary["diverged"] and _is_finite(goal, run.history)]
+        finished = [run for run in own if math.isfinite(final_value(run, goal))]
         histories = tuple(tuple(run.history) for run in finished)
         tests = tuple(run.summary["test"] for run in finished)
         curves.append(Curve(name, histories, len(own) - len(finished), tests, tuple(run.seed for run in finished)))
     return curves
-
-
-def _is_finite(goal: Goal, history: Sequence[Row]) -> bool:
-    value = goal.reported(history, goal.metric)
-    return value is None or math.isfinite(value)
 
 
 def write_csv(runs: Sequence[Run], path: Path) -> None:

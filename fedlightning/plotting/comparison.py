@@ -82,13 +82,13 @@ def _draw(panel: Axes, curves: Mapping[str, Histories], metric: str, column: str
 
 
 def _on_common_grid(histories: Histories, column: str, metric: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return values ``[seeds, points]`` where all seeds have some, at the first seed's points and at both ends.
+    """Return values ``[seeds, points]`` where all seeds have some, at every seed's points and at both ends.
 
-    The other seeds are interpolated. Nothing is continued beyond a seed's last point, unless no point is common to all.
+    Between its points a seed is interpolated, and not continued beyond its last one unless no point is common to all.
     """
     known = [np.array([[row[column], row[metric]] for row in history]).T for history in histories]
     low, high = max(x[0] for x, _ in known), min(x[-1] for x, _ in known)
-    first = known[0][0]
-    grid = np.unique([*first[(first >= low) & (first <= high)], low, high])
+    every = np.concatenate([x for x, _ in known])
+    grid = np.unique([*every[(every >= low) & (every <= high)], low, high])
     values = np.array([np.interp(grid, x, y) for x, y in known])
     return grid, np.where(np.isfinite(values), values, np.nan)  # gaps

@@ -32,6 +32,14 @@ def test_no_seed_is_continued_beyond_its_end(first):
     np.testing.assert_allclose(panel.lines[0].get_xydata(), [[20, 0.3], [30, 0.4]])
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_all_points_of_all_seeds_are_drawn(first):
+    coarse, fine = rows([0.1, 0.5], every=20), rows([0.1, 0.3, 0.7, 0.5])[1:]
+    both = [coarse, fine] if first else [fine, coarse]
+    (panel,) = comparison_figure({"A": both}, "accuracy", axes=["round"]).axes
+    np.testing.assert_allclose(panel.lines[0].get_xydata(), [[20, 0.2], [30, 0.5], [40, 0.5]])
+
+
 def test_infinite_values_are_gaps():
     (panel,) = comparison_figure({"A": [rows([0.1, np.inf, 0.3])] * 2}, "accuracy", axes=["round"]).axes
     np.testing.assert_allclose(panel.lines[0].get_ydata(), [0.1, np.nan, 0.3])
