@@ -6,7 +6,7 @@ from typing import Any
 
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.core.errors import InvalidValueError
@@ -30,7 +30,7 @@ def check_batch_statistics(task: Any) -> None:
     if type(task.algorithm).personal_model is Algorithm.personal_model:
         return
     for name, module in task.named_modules():
-        if isinstance(module, _BatchNorm) and module.track_running_stats:
+        if isinstance(module, _NormBase) and module.track_running_stats and module.training:
             rank_zero_warn(
                 f"{type(task.algorithm).__name__} keeps a model of each client's own beside the global one, and "
                 f"{type(task).__name__}.{name} has one set of running statistics for both, which suits one of them "

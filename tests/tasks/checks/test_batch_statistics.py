@@ -45,7 +45,12 @@ def test_one_model_a_client_may_have_running_statistics():
             super().__init__(algorithm)
             self.net[1] = nn.BatchNorm1d(8, track_running_stats=False)
 
-    for task in (Normed(FedAlt(0.05), buffers="local"), OfTheBatch(Ditto(0.05))):
+    class Frozen(Normed):
+        def __init__(self, algorithm):
+            super().__init__(algorithm)
+            self.net[1].eval()
+
+    for task in (Normed(FedAlt(0.05), buffers="local"), OfTheBatch(Ditto(0.05)), Frozen(Ditto(0.05))):
         assert not [
             text for text in messages(lambda task=task: two_rounds(task, regression_data())) if "set of" in text
         ]
