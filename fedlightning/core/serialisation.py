@@ -8,7 +8,7 @@ import re
 import sys
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum, Flag
 from importlib import import_module
 from pathlib import PurePath
@@ -61,6 +61,9 @@ def to_config(value: Any, place: str = "The value") -> Any:
     if value is None:
         return None
     if isinstance(value, Mapping):
+        odd = next((key for key in value if isinstance(key, Enum) or not isinstance(key, str | int | float)), None)
+        if odd is not None:
+            raise NotPlainError(f"{place} has the key {odd!r}, a {type(odd).__name__}: keys are texts and numbers.")
         return {key: to_config(item, f"{place}[{key!r}]") for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [to_config(item, f"{place}[{i}]") for i, item in enumerate(value)]
@@ -226,9 +229,10 @@ def rebuild(
             "fedlightning does: do not use this file, unless you know who changed it."
         )
     own = () if base.__module__.startswith(f"{_PACKAGE}.") else (base.__module__,)
-    trust = Trust((*_named(trusted), *enums_named(base)), own)
+    trust = Trust(_named(trusted), own)
     path = arguments.pop("_class_path", None)
     cls = base if path is None else trust.find_subclass(path, base, f"{place}._class_path")
+    trust = replace(trust, named=(*trust.named, *enums_named(cls)))
     parameters = inspect.signature(cls).parameters
     if isinstance(wrapped_in, str) and wrapped_in in parameters and parameters[wrapped_in].kind is not _VAR_KEYWORD:
         arguments = {wrapped_in: arguments}

@@ -57,10 +57,11 @@ def save(task: CheckpointedTask, checkpoint: dict[str, Any]) -> None:
             )
         state["shards"] = write_shards(state["clients"], simulation.processes, Path(task.trainer.default_root_dir))
     checkpoint[CHECKPOINT_KEY] = state
-    for owner in (task, task.trainer.datamodule):  # type: ignore[attr-defined]
+    data = task.trainer.datamodule  # type: ignore[attr-defined]
+    for owner, taken_out in ((task, task.taken_out), (data, ())):
         key = getattr(owner, "CHECKPOINT_HYPER_PARAMS_KEY", None)
         if key in checkpoint:
-            checkpoint[key] = plain_hyper_parameters(type(owner), checkpoint[key], owner.hparams_initial)
+            checkpoint[key] = plain_hyper_parameters(type(owner), checkpoint[key], taken_out)
 
 
 def has_states(checkpoint: Mapping[str, Any]) -> bool:

@@ -32,6 +32,7 @@ class GuardedModule(LightningModule):
         rounds: Carries out the rounds of a fit.
         evaluation_session: The state of the task while clients' models are evaluated in its place.
         moment: When clients compute at a node, where there is no Trainer.
+        taken_out: Names of hyper-parameters that cannot be stored, and were taken out when a Trainer was attached.
     """
 
     personal_parameters: tuple[str, ...] = ()
@@ -42,6 +43,7 @@ class GuardedModule(LightningModule):
     _trains_on_own_axis = False
     _validates_on_own_axis = False
     moment: Moment = Moment()
+    taken_out: tuple[str, ...] = ()
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Let values of an epoch have their round also where the end of an epoch is a task's own.
@@ -115,7 +117,7 @@ class GuardedModule(LightningModule):
         attach.fset(self, trainer)
         if trainer is not None:
             require_a_federated_fit(self, FederatedLightningModule, trainer)
-            leave_out_what_cannot_be_copied(self)
+            self.taken_out += leave_out_what_cannot_be_copied(self)
 
     def optimizers(self, *args: Any, **kwargs: Any) -> Any:
         """Return the optimizers as Lightning does; inside ``objective`` there is none to step.

@@ -63,7 +63,7 @@ def test_the_place_is_named():
     with pytest.warns(
         UserWarning, match=r"'parts' .* parts\['a'\]\[1\]\.optimizer is a builtin_function_or_method, which"
     ):
-        plain = plain_hyper_parameters(Line, {"parts": {"a": [1, solver]}, "width": 3}, {})
+        plain = plain_hyper_parameters(Line, {"parts": {"a": [1, solver]}, "width": 3})
     assert plain == {"width": 3, "_left_out": ["parts"]}
 
 
