@@ -194,9 +194,9 @@ def test_schedules_are_logged_saved_and_go_on():
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ("abc", "lr=abc: expected float or list or Mapping, or null."),
-        ("[a, b]", "lr=['a', 'b']: expected float or Mapping, or null."),
-        ("{head: x}", "lr: expected float or list, or null."),
+        ("abc", "lr=abc: expected float or list or Mapping."),
+        ("[a, b]", "lr=['a', 'b']: expected float or Mapping."),
+        ("{head: x}", "lr: expected float or list."),
         ("{0: 0.1, 9: 0.01}", "Values by round are a schedule, fedlightning.schedules.Milestones."),
         ("{class_path: Milestone, init_args: {values: {0: 0.1}}}", "Did you mean 'fedlightning.schedules.Milestones'?"),
         ("{class_path: Exponential, init_args: {start: 0.1}}", "Exponential needs gamma. Give --"),
