@@ -153,7 +153,9 @@ def test_nothing_is_fetched(monkeypatch):
     assert asked == [{"download": False}]
 
 
-@pytest.mark.parametrize("value", [lambda: 0, torch.zeros(2), torch.nn.Linear(1, 1), partial(lambda: 0), {Level.low: 1}])
+@pytest.mark.parametrize(
+    "value", [lambda: 0, torch.zeros(2), torch.nn.Linear(1, 1), partial(lambda: 0), {Level.low: 1}]
+)
 def test_what_has_no_plain_form(value):
     with pytest.raises(NotPlainError):
         to_config(value)
