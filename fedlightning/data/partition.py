@@ -97,6 +97,13 @@ class Partition(Sequence[Tensor]):
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
+    def __repr__(self) -> str:
+        """Return the number of clients and the range of their numbers of samples."""
+        sizes = self.sizes.tolist()
+        least, most = min(sizes, default=0), max(sizes, default=0)
+        each = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+        return f"Partition({len(self):,} clients of {each} samples)"
+
     def __getitem__(self, client):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN204
         """Return the positions of one client's samples, ``[n_i]``; clients count from the end where negative.
 

@@ -14,6 +14,16 @@ from fedlightning.core.tree import flatten, map_tensors
 from fedlightning.federation.sampling.sources import MixedSource, TensorSource, Transform
 
 
+class _Leaf:
+    """Stands for a tensor where many numbers would be printed."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.shown = f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+
+    def __repr__(self) -> str:
+        return self.shown
+
+
 @dataclass(frozen=True)
 class TensorData(Dataset[Any]):
     """Holds samples as tensors in any nesting, which is the fast path of federated training.
@@ -28,6 +38,11 @@ class TensorData(Dataset[Any]):
 
     def __len__(self) -> int:
         return len(flatten(self.tensors)[0][0])
+
+    def __repr__(self) -> str:
+        """Return the shapes and types of the leaves, not their numbers."""
+        shapes = map_tensors(_Leaf, self.tensors)
+        return f"TensorData({shapes})" if self.transform is None else f"TensorData({shapes}, {self.transform!r})"
 
     def __getitem__(self, index: Any) -> Any:
         """Return a sample, or a batch for a slice or an index tensor."""

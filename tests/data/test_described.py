@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import torch
 from torch.utils.data import Dataset
 
 from fedlightning import FederatedDataModule
-from fedlightning.data import Synthetic
+from fedlightning.data import Federation, Partition, Synthetic, TensorData
 from tests.support.small import clients
 
 
@@ -40,3 +41,15 @@ def test_data_that_are_not_built_stay_so():
 def test_what_has_no_length_has_no_numbers():
     data = FederatedDataModule.from_datasets([iter(clients(1))])
     assert str(data).endswith("its data not built yet")
+
+
+def test_data_sets_and_partitions_show_shapes_and_no_numbers():
+    samples = TensorData({"x": torch.zeros(1200, 3), "more": (torch.zeros(1200, dtype=torch.uint8),)}, torch.square)
+    parts = Partition(torch.arange(1200), torch.tensor([0, 1000, 1200]))
+    shown = "TensorData({'x': float32[1200, 3], 'more': (uint8[1200],)}, <built-in method square"
+    assert repr(samples).startswith(shown)
+    assert repr(parts) == "Partition(2 clients of 200 to 1,000 samples)"
+    assert repr(Partition.of([[0, 1], [2, 3]])) == "Partition(2 clients of 2 samples)"
+    assert repr(Partition(torch.arange(0), torch.zeros(1))) == "Partition(0 clients of 0 samples)"
+    shown = repr(Federation(TensorData(torch.zeros(4, 2)), Partition.of([[0, 1], [2, 3]])))
+    assert shown.startswith("Federation(train=TensorData(float32[4, 2]), partition=Partition(2 clients of 2 samples), ")
