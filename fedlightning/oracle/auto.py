@@ -156,21 +156,21 @@ class Auto(ClientBatching):
         """
         alone, alone_time = self._threaded(Sequential(), objective, calls(1), load(1))
         found: list[tuple[ClientBatching, float]] = [(alone, alone_time)]
-        times = f"{alone_time * 1e3:.3g} ms alone"
+        times = f"{_milliseconds(alone_time)} alone"
         if batched is not None:
             assert batched.chunk_size is not None
             in_chunks, taken = self._in_chunks(batched, objective, calls, load, larger)
             size = in_chunks.chunk_size
             assert size is not None
             found.append((in_chunks, taken if size == 1 else taken / WORTH_CHUNKS))
-            times = f"{taken * 1e3:.3g} ms a client's gradient in chunks of {size}, {times}"
+            times = f"{_milliseconds(taken)} a client's gradient in chunks of {size}, {times}"
             if objective.autocast.on_gpu and batched.replay:
                 plain, taken = self._threaded(replace(batched, replay=False), objective, calls(size), load(size))
                 found.append((plain, taken / WORTH_CHUNKS))
-                times += f", {taken * 1e3:.3g} ms without a recording"
+                times += f", {_milliseconds(taken)} without a recording"
             if objective.autocast.on_cpu and size != 1 and taken > WORTH_A_TRIAL * alone_time:
                 found.append(self._threaded(replace(batched, chunk_size=1), objective, calls(1), load(1)))
-                times += f", {found[-1][1] * 1e3:.3g} ms one by one from a recording"
+                times += f", {_milliseconds(found[-1][1])} one by one from a recording"
         else:
             times = times.replace("alone", "a client's gradient")
         most = torch.get_num_threads()
@@ -182,7 +182,7 @@ class Auto(ClientBatching):
                 if one_by_one is not None:
                     found.append((each, one_by_one))
                     how = "replayed one by one" if each.at_a_time == 1 else "side by side"
-                    times += f", {one_by_one * 1e3:.3g} ms {how}"
+                    times += f", {_milliseconds(one_by_one)} {how}"
         chosen, _ = min(found, key=lambda way: way[1])
         used = chosen.parts if isinstance(chosen, Vectorized) and chosen.parts > 1 else chosen.threads
         threads = "" if used is None or most == 1 or not objective.autocast.on_cpu else f" on {used} of {most} threads"
@@ -384,3 +384,8 @@ def _seconds(step: Callable[[Randomness], object], w: Tensor, call: int = 0) -> 
 def _synchronize(tensor: Tensor) -> None:
     if tensor.device.type == "cuda":
         torch.cuda.synchronize(tensor.device)
+
+
+def _milliseconds(seconds: float) -> str:
+    taken = 1e3 * seconds
+    return f"{taken:.3g} ms" if taken < 999.5 else f"{taken:.0f} ms"  # 1234 ms, not 1.23e+03

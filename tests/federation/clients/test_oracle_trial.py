@@ -167,6 +167,11 @@ def test_larger_chunks_than_fit_the_caches_are_taken_where_they_are_faster(times
     torch.testing.assert_close(found, trained(Sequential())[0], rtol=1e-12, atol=1e-12)
 
 
+def test_long_times_are_written_out(monkeypatch, one_thread):
+    monkeypatch.setattr(Auto, "seconds", lambda self, oracle, *args: 1.2345 if isinstance(oracle, Sequential) else 1.5)
+    assert "1234 ms alone" in trained(Auto())[2][0]  # not 1.23e+03
+
+
 def test_chunks_grow_up_to_four_times_the_caches():
     cost = Cost(dim=2**18, itemsize=4, activation_bytes=0)  # a quarter of the caches
     assert (Vectorized().chunk(cost), Vectorized().most(cost)) == (8, 16)
