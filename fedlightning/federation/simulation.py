@@ -42,6 +42,9 @@ class Connection(Transport, Protocol):
     def receive(self, batch: RoundBatch) -> Sequence[Invitation]:
         """Take the coming round, and return who is to be asked in each phase."""
 
+    def release(self) -> None:
+        """Let go of the data of the round, which is over."""
+
     def checkpoint(self) -> dict[str, Any] | None:
         """Return what a checkpoint keeps of clients whose states are elsewhere; None if they are here."""
 
@@ -111,9 +114,7 @@ class Simulation:
         self.space = space
         self.task = task
         self.parameters = described(space.shared, task)
-        self._regularizer = regularizer
-        self._report = report
-        self._weighting = weighting
+        self._regularizer, self._report, self._weighting = regularizer, report, weighting
         self.processes: Processes = OneProcess() if processes is None else processes
         start = read(space.shared, task)
         self._start = start.to(torch.promote_types(start.dtype, torch.float32))  # duals of a 16-bit model stay exact
@@ -156,11 +157,12 @@ class Simulation:
             RoundRejectedError: If no client of a cohort returned finite numbers.
             ValueError: If the data have another number of clients than the loaded states.
         """
-        known, found = self.num_clients, len(batch.samples)
-        if known is not None and known != found:
-            raise _other_clients(known, found)
-        precision = Precision(autocast.dtype, autocast.scale)
-        return self.loop.run(batch.index, self._transport.receive(batch), undo_overflow, precision, moment)
+        _require_as_many(self.num_clients, len(batch.samples))
+        invitations, precision = self._transport.receive(batch), Precision(autocast.dtype, autocast.scale)
+        try:
+            return self.loop.run(batch.index, invitations, undo_overflow, precision, moment)
+        finally:
+            self._transport.release()
 
     @property
     def num_clients(self) -> int | None:
@@ -305,11 +307,13 @@ class Simulation:
         return algorithm.bind(space, self._start, self._regularizer)
 
 
-def _other_clients(known: int, found: int) -> InvalidValueError:
-    return InvalidValueError(
-        f"The checkpoint holds a federation of {known} clients, the data have {found}. Resume with the data it was "
-        "trained on."
-    )
+def _require_as_many(known: int | None, found: int) -> None:
+    """Make sure that data have the clients of the loaded states; before the first round nothing is known."""
+    if known is not None and known != found:
+        raise InvalidValueError(
+            f"The checkpoint holds a federation of {known} clients, the data have {found}. Resume with the data it was "
+            "trained on."
+        )
 
 
 def _require_in_this_process(client_ids: Sequence[int], processes: Processes, num_clients: int) -> None:

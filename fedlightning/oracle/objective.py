@@ -220,6 +220,11 @@ class Objective:
         self._tied = len(every) > len(distinct)
         self._recurrent = [module for module in task.modules() if isinstance(module, nn.RNNBase)]
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the code that is of this process and this task: a copy compiles and records anew."""
+        here = {name: value for name, value in vars(self).items() if name != "places"}
+        return {**here, "compiled": {}, "recorded": KnownRecordings(), "agreed": set()}
+
     @property
     def point_bytes(self) -> int:
         """The size of one client's parameters in memory, in bytes."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, get_args
 
 import torch
@@ -90,7 +91,7 @@ class FederationOptions:
             evaluator=task.evaluation_session,
             connect=task.run.connect,
             channels=self.channel,
-            training_data=lambda: task.run.training_data,
+            training_data=partial(getattr, task.run, "training_data"),
         )
 
 

@@ -47,6 +47,14 @@ class TrainingData:
             data, [phase], dict(zip(every, every, strict=True)) if places is None else places, architecture
         )
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> TrainingData:
+        """Share the samples, as a copy of a task does not train on other ones."""
+        return self
+
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        """Leave clients' samples out of a file that holds the task: where it is read they are not at hand."""
+        return type(None), ()
+
     def of(self, client: int, device: torch.device, dtype: torch.dtype) -> Cohort:
         """Return a client with its minibatches on a device, real numbers in ``dtype``."""
         return self._shard.trial(client, device, dtype)

@@ -32,9 +32,9 @@ class Evaluator(Protocol):
 class InProcess:
     """Simulates a federation: one runner computes all clients of this process, many at a time.
 
-    A round's data come from the data loader, so :meth:`receive` hands them out before the server asks. With several
-    processes, each process runs the same server on the answers of its own clients. Sums go over all processes; client
-    states never leave the process that holds them.
+    A round's data come from the data loader, so :meth:`receive` hands them out before the server asks, and
+    :meth:`release` lets go of them afterwards. With several processes, each process runs the same server on the answers
+    of its own clients. Sums go over all processes; client states never leave the process that holds them.
 
     Attributes:
         runner: The client half of training.
@@ -78,6 +78,10 @@ class InProcess:
             )
             for each in batch.cohorts
         ]
+
+    def release(self) -> None:
+        """Let go of the round's samples, which would outlive the data module."""
+        self._batch = None
 
     def join(self, precision: Precision) -> Roster:
         """Return the roster of all clients, over all processes."""

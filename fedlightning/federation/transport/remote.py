@@ -184,6 +184,9 @@ class Remote:
         """Return whom to ask in the coming round."""
         return batch.invitations
 
+    def release(self) -> None:
+        """Do nothing: the data of a round are elsewhere."""
+
     def checkpoint(self) -> dict[str, Any]:
         """Return what a checkpoint keeps of the clients: what their data are known by, and which answers counted."""
         directory = self.directory
