@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from lightning.pytorch import Trainer
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
+from fedlightning.core.parameter_space import Layout, write
 from fedlightning.core.serialisation import CheckpointError, class_path, rebuild
 from fedlightning.core.settings import settings
 from fedlightning.federation.client_states import MemoryMapped
@@ -98,9 +99,20 @@ def load(task: CheckpointedTask, checkpoint: Mapping[str, Any], fitting: bool) -
         require_same_buffers(task, state, fitting)
     elif fitting or task.client_models.exist:
         raise _of_another(task, state["algorithm"], fitting)
+    _write_unsaved_buffers(task, state["buffers"]["names"], state["buffers"]["values"])
     task.run.load(
         state if fits else None, state.get("data", {}), state.get("other_clients", ()), rounds, state.get("drawn")
     )
+
+
+def _write_unsaved_buffers(task: CheckpointedTask, names: Sequence[str], values: Tensor) -> None:
+    """Write the averages of buffers into the task that are not among its weights, as they are not persistent."""
+    present, saved = dict(task.named_buffers()), task.state_dict()
+    if all(name in saved for name in names) or not all(name in present for name in names):
+        return
+    averaged = Layout(tuple(names), tuple(present[name].shape for name in names), len(names))
+    if averaged.dim == len(values):
+        write(averaged, task, values)
 
 
 def _of_another(task: CheckpointedTask, theirs: str, fitting: bool) -> CheckpointError:

@@ -174,6 +174,41 @@ def test_load_from_checkpoint_restores_everything(tmp_path):
     assert task.traffic == (end["federation"]["upload"], end["federation"]["download"])
 
 
+class Tracked(Line):
+    """Keeps a running loss and a number of evaluations in buffers that PyTorch leaves out of the weights."""
+
+    def __init__(self, algorithm=None, dropout=0.0, **federation):
+        super().__init__(algorithm, dropout, **federation)
+        self.register_buffer("running", torch.zeros(1), persistent=False)
+        self.register_buffer("seen", torch.zeros((), dtype=torch.long), persistent=False)
+        self.register_buffer("kept", torch.zeros(2))
+
+    def objective(self, batch):
+        values = super().objective(batch)
+        self.running = 0.9 * self.running + 0.1 * values["loss"].detach()
+        self.seen = self.seen + 1
+        self.kept = self.kept + 1.0
+        return values
+
+    def validation_step(self, batch, batch_idx):
+        self.log("val_running", self.running)
+
+
+def test_averaged_buffers_that_are_not_persistent_are_restored(tmp_path):
+    straight, resumed = (tmp_path / name for name in ("straight", "resumed"))
+    first = saved(straight, 2, Tracked, regression_data(), 6)
+    again = saved(resumed, 2, Tracked, regression_data(), 6, ckpt_path=straight / "step=4.ckpt")
+    assert "running" not in first["state_dict"]
+    assert_same_bits(first, again)
+    loaded = Tracked.load_from_checkpoint(straight / "end-6.ckpt")
+    assert loaded.seen == 18  # three steps a round
+    assert loaded.running > 0.05
+    assert torch.equal(loaded.kept, torch.full((2,), 18.0))
+    other = Tracked(SCAFFOLD(0.05))
+    found = trainer().validate(other, regression_data(), ckpt_path=straight / "end-6.ckpt", verbose=False)
+    assert found == [{"val_running": loaded.running.item()}]
+
+
 def test_load_from_checkpoint_with_another_value(tmp_path):
     saved(tmp_path, 99, partial(Line, FedAvg(0.05)), regression_data(), 2)
     task = Line.load_from_checkpoint(tmp_path / "end-2.ckpt", algorithm=FedAvg(0.01), dropout=0.5)
