@@ -40,6 +40,11 @@ def named_buffers(root: nn.Module) -> Iterator[tuple[str, Tensor]]:
     return _named(root, "_buffers")
 
 
+def first_trained(root: nn.Module) -> nn.Parameter:
+    """Return the first parameter that is trained, of whose dtype all trained ones are; frozen ones may differ."""
+    return next((each for each in root.parameters() if each.requires_grad), next(root.parameters()))
+
+
 def own_tensors(module: nn.Module) -> list[Tensor]:
     """Return the parameters and buffers of a module itself, without those of modules inside."""
     held = vars(module)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError, UsageError
+from fedlightning.core.modules import first_trained
 from fedlightning.core.per_architecture import TaskArchitectures
 from fedlightning.core.per_block import PerBlock as PerBlock
 
@@ -290,10 +291,10 @@ def read(layout: Layout, module: nn.Module, like: Tensor | None = None) -> Tenso
     Args:
         layout: Names the tensors.
         module: Holds the tensors as parameters or buffers.
-        like: Gives dtype and device of the vector (buffers may hold integers); by default the module's first parameter.
+        like: Gives dtype and device of the vector (buffers may hold integers); by default a parameter that is trained.
     """
     tensors = _tensors(layout, module)
-    like = next(module.parameters()) if like is None else like
+    like = next(iter(tensors), first_trained(module)) if like is None else like  # frozen ones may differ in dtype
     if not tensors:
         return like.new_empty(0)
     return torch.cat([tensor.detach().reshape(-1).to(like) for tensor in tensors])

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedlightning.core.errors import FedlightningError
+from fedlightning.core.modules import first_trained
 from fedlightning.core.parameter_space import ParameterSpace
 from fedlightning.core.tree import map_tensors
 from fedlightning.oracle.effects.places import Place, places_outside
@@ -212,7 +213,7 @@ class Objective:
         self.hooks_tensors = False
         self.rest = Rest()
         self._call = _ObjectiveModule(task)
-        self.dtype = next(p.dtype for p in task.parameters() if p.requires_grad)
+        self.dtype = first_trained(task).dtype
         every, distinct = (
             [*task.named_parameters(remove_duplicate=once), *task.named_buffers(remove_duplicate=once)]
             for once in (False, True)

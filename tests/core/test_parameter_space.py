@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from fedlightning import FederatedLightningModule
-from fedlightning.algorithms import FedAvg
+from fedlightning.algorithms import FedAvg, FedMiD
 from fedlightning.core.parameter_space import ParameterSpace, read, write
 from fedlightning.oracle import Vectorized
+from fedlightning.proximal import SquaredL2
 from tests.support.small import Line, Personal, fitted
 
 
@@ -181,6 +183,42 @@ def test_frozen_parameters_are_constants():
     fitted(task)
     assert torch.equal(task.body[0].weight, before)
     assert len(task.server_state.z) == 6
+
+
+class OverFrozen(FederatedLightningModule):
+    """A frozen backbone of any dtype is registered first; the objective moves nothing by much."""
+
+    def __init__(self, dtype, personal=(), algorithm=None, **federation):
+        super().__init__(algorithm or FedAvg(1e-3), **federation)
+        self.personal_parameters = personal
+        self.backbone = nn.Parameter(torch.ones(2).to(dtype), requires_grad=False)
+        self.line = nn.Linear(6, 1)
+        self.offset = nn.Parameter(torch.tensor([0.123456789, -1.0001234]))
+
+    def objective(self, batch):
+        x, y = batch
+        scale = self.backbone.to(x.dtype).mean() + self.offset.sum()
+        return F.mse_loss(scale * self.line(x).squeeze(1), y)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64, torch.int8], ids=str)
+@pytest.mark.parametrize("personal", [(), ("offset",)], ids=["shared", "personal"])
+def test_the_dtype_of_a_frozen_first_parameter_changes_nothing(dtype, personal):
+    tasks = []
+    for each in (torch.float32, dtype):
+        torch.manual_seed(0)
+        tasks.append(OverFrozen(each, personal))
+        for _ in range(2):  # the second begins where the first has ended
+            fitted(tasks[-1], max_steps=2)
+    plain, other = tasks
+    assert torch.equal(plain.line.weight, other.line.weight)
+    assert torch.equal(plain.personalize(1).offset, other.personalize(1).offset)
+    assert other.server_state.z.dtype == torch.float32
+
+
+def test_regularizers_are_of_the_exact_parameters_over_a_frozen_one_of_few_digits():
+    task = OverFrozen(torch.int8, algorithm=FedMiD(0.1), regularizer={"offset": SquaredL2(1.0), "line": None})
+    assert task.regularization() == task.offset.detach().square().sum() / 2
 
 
 def test_tied_weights_are_one_parameter():

@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 import fedlightning
+from fedlightning.core.modules import first_trained
 from fedlightning.core.per_architecture import TaskArchitectures
 from fedlightning.federation.channels.reception import description_of
 from fedlightning.federation.client_states import StatesByField
@@ -92,7 +93,7 @@ class NodeService:
             run: Name of the run that the task was built for, the only one it answers; empty if it was given otherwise.
         """
         task = simulation.task
-        first = next(parameter for parameter in task.parameters() if parameter.requires_grad)
+        first = first_trained(task)
         self.simulation = simulation
         self.runner = simulation.runner
         self._algorithm = simulation.server.algorithm

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.core.errors import UsageError
 from fedlightning.core.in_force import scheduled_numbers
+from fedlightning.core.modules import first_trained
 from fedlightning.federation.loop import RoundResult
 from fedlightning.federation.protocol import Moment
 from fedlightning.federation.sampling.cohort import RoundBatch
@@ -74,7 +75,7 @@ class TrainingRounds:
         self.last = None
         task = self._task
         space, options = task.parameter_space(), task.federation_options
-        task.algorithm.bind(space, _trained(task), options.composite(space))  # names wrong prefixes and shapes now
+        task.algorithm.bind(space, first_trained(task), options.composite(space))  # names wrong prefixes and shapes now
         space.shared.columns(options.drift_parameters, "drift_parameters")
         check_fit(task, space)
         KeptMemory.during_fit(task.trainer)
@@ -117,7 +118,7 @@ class TrainingRounds:
         before = simulation.server.state
         precision = RoundPrecision.of(task)
         with self._computing(batch), torch.autocast(task.device.type, enabled=False):
-            placed = batch.place(task.device, _trained(task).dtype)
+            placed = batch.place(task.device, first_trained(task).dtype)
             moment = Moment(task.current_epoch, task.trainer.fit_loop.batch_idx, task.trainer.global_step)
             result = simulation.run(placed, precision.autocast, precision.undoes_overflow, moment)
         self._server_step.take(task, simulation, precision.scaler, result.undone)
@@ -198,8 +199,3 @@ def _hyper_parameters(algorithm: Algorithm, server: Any, batch: RoundBatch) -> d
         varying = scheduled_numbers(algorithm.binding.given, batch.index)
         values |= {f"schedule/{name}": value for name, value in varying.items()}
     return values
-
-
-def _trained(task: nn.Module) -> Tensor:
-    """Return the first parameter that is trained; frozen ones may be of another dtype."""
-    return next((p for p in task.parameters() if p.requires_grad), next(task.parameters()))
