@@ -76,6 +76,6 @@ def descend_until(
         if not bool(going.any()):
             break
         step = direction(w, oracle.shared_gradient(w, v, oracle.for_those(going, batch)))
-        going = going & (step.square().sum(1) > tolerance)
+        going = going & ~(step.square().sum(1) <= tolerance)  # a client at NaN goes on, and is left out
         w = torch.where(going[:, None], w - lr * step, w)
     return w

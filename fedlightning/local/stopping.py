@@ -73,9 +73,11 @@ class GradientTolerance(StoppingRule):
 
 @dataclass(frozen=True)
 class DecreasingTolerance(StoppingRule):
-    """Stops a client once ||operator||^2 <= eps * nu^turn, which tightens whenever the client takes another turn.
+    """Stops a client once ||operator||^2 <= eps * nu^turn, which tightens from turn to turn.
 
-    This is the rule of Zhou and Li.
+    This is the rule of Zhou and Li, with their FedADMM's turns, those in which the client took part. FedADMM of Gong et
+    al., FedDR, FedPD and FedSplit count rounds. FIAELT counts neither: give it a schedule of a fixed tolerance,
+    ``GradientTolerance(Exponential(eps, gamma=nu))``.
 
     Args:
         eps: Tolerance > 0 of the first turn.
@@ -90,7 +92,17 @@ class DecreasingTolerance(StoppingRule):
         require(self, "nu", above=0.0, below=1.0)
 
     def done(self, problem: Subproblem, squared_norm: Tensor, first: Tensor) -> Tensor:
-        """Compare the squared norm with the tolerance of this turn."""
+        """Compare the squared norm with the tolerance of this turn.
+
+        Raises:
+            ValueError: If the algorithm counts no turns.
+        """
+        if problem.turn is None:
+            raise InvalidValueError(
+                "DecreasingTolerance tightens from turn to turn, but this algorithm counts none, so that the tolerance "
+                "would stay at eps. Take a schedule: GradientTolerance(Exponential(eps, gamma=nu)) of "
+                "fedlightning.local and fedlightning.schedules."
+            )
         tolerance: float | Tensor = self.eps * self.nu**problem.turn
         return squared_norm <= tolerance
 

@@ -19,14 +19,15 @@ class Subproblem:
         weight: Weight of the quadratic term: a number, ``[d]`` or ``[S, 1]``.
         dual: Linear term, ``[S, d]``; None for none.
         smoothness: Lipschitz constant L_i of f_i's operator, a number, ``[d]`` or ``[S, 1]``; None if it is not known.
-        turn: Number of problems that the client was given before, a number or ``[S]``; tolerances may tighten with it.
+        turn: Number of earlier rounds, or of the client's earlier problems, ``[S]``, with which tolerances may tighten;
+            None where the algorithm counts neither.
     """
 
     center: Tensor
     weight: float | Tensor
     dual: Tensor | None = None
     smoothness: float | Tensor | None = None
-    turn: int | Tensor = 0
+    turn: int | Tensor | None = None
 
     def operator(self, w: Tensor, g: Tensor) -> Tensor:
         """Return the subproblem's operator at ``w [S, d]``, given f_i's operator ``g [S, d]`` at the same point."""

@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from fedlightning import algorithms as fl
-from fedlightning.local import SVRG, DecreasingTolerance, GradientDescent
+from fedlightning.local import SVRG, DecreasingTolerance, GradientDescent, GradientTolerance
 from fedlightning.oracle import Autocast, Sequential, Vectorized
 from fedlightning.participation import Uniform
+from fedlightning.schedules import Exponential
 from tests.support.federations import loop_for, quadratic, rounds_of, run
 from tests.support.lasso import (
     FEATURES,
@@ -54,6 +55,15 @@ def test_steps_of_fiaelt_stay_level_where_tolerances_make_others_work_more():
     assert max(steps["FIAELT"][-20:]) <= max(steps["FIAELT"][1:21])
     for name in ("FedPD", "FedADMM"):
         assert np.mean(steps[name][-20:]) > 1.5 * np.mean(steps[name][5:25])
+
+
+def test_a_tolerance_tightens_by_a_schedule_as_there_are_no_turns():
+    solver = GradientDescent(max_steps=10_000)
+    with pytest.raises(ValueError, match="DecreasingTolerance tightens from turn to turn, but this algorithm counts"):
+        solve(fl.FIAELT(beta=5 * SMOOTHNESS, solver=solver, stop=DecreasingTolerance(1.0, 0.5)), 1)
+    tightening = GradientTolerance(Exponential(1.0, gamma=0.5))
+    loop, _ = solve(fl.FIAELT(beta=5 * SMOOTHNESS, solver=solver, stop=tightening), 120)
+    torch.testing.assert_close(loop.point, lasso(), rtol=0, atol=1e-6)
 
 
 def test_the_test_of_fiaelt_implies_its_criterion():

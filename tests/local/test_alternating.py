@@ -18,6 +18,11 @@ def bowl(w, v, buffers, a, blocks="both", randomness=None):
     return Evaluation(w, v - 1, buffers, (w.square().sum(1) + (v - 1).square().sum(1)) / 2)
 
 
+def bowl_of_w(w, v, buffers, a, blocks="both", randomness=None):
+    """f(w) = |w|^2 / 2."""
+    return Evaluation(w, None, buffers, w.square().sum(1) / 2)
+
+
 def oracle(personal=2, evaluate=bowl):
     v = torch.zeros(CLIENTS, personal, dtype=torch.float64) if personal else None
     none = torch.empty(CLIENTS, 0, dtype=torch.float64)
@@ -52,3 +57,13 @@ def test_clients_stop_where_their_own_squared_direction_is_small():
     close(ends[:, 0], torch.tensor([2 * 0.5**STEPS, 1.0, 2.0], dtype=torch.float64))
     assert torch.equal(w[:, 0], torch.full((CLIENTS,), 2.0, dtype=torch.float64))
     assert sum(computed) == STEPS + 2 + 1
+
+
+def test_a_client_without_finite_numbers_does_not_count_as_done():
+    """Its point becomes NaN as well, by which the server leaves it out."""
+    w = torch.ones(CLIENTS, DIM, dtype=torch.float64)
+    nothing = torch.tensor([1.0, torch.nan, 1.0], dtype=torch.float64)[:, None]
+    ends = descend_until(
+        w, None, oracle(personal=0, evaluate=bowl_of_w), 0.5, lambda _, g: nothing * g, torch.zeros(CLIENTS)
+    )
+    assert ends.isnan().all(1).tolist() == [False, True, False]

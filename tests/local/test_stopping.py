@@ -33,3 +33,9 @@ def test_relative_decrease_wants_a_convex_subproblem():
     problem = Subproblem(torch.zeros(2), weight=1.0, smoothness=2.0)
     with pytest.raises(ValueError, match=r"weight - L_i is -1.*Raise the penalty"):
         RelativeDecrease(0.1).done(problem, torch.ones(1), torch.ones(1))
+
+
+def test_a_tolerance_that_tightens_wants_turns():
+    problem = Subproblem(torch.zeros(2), weight=1.0)
+    with pytest.raises(ValueError, match=r"counts none.*GradientTolerance\(Exponential\(eps, gamma=nu\)\)"):
+        DecreasingTolerance(1.0, 0.5).done(problem, torch.ones(1), torch.ones(1))
