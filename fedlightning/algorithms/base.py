@@ -319,7 +319,7 @@ class Algorithm(ABC):
             value = getattr(start, name)
             if value is None:
                 continue
-            shared, personal = space.spread(value, name, like)
+            shared, personal = space.spread(value, name, like, both=name == "lr")
             object.__setattr__(bound, name, shared)
             if name == "lr":
                 object.__setattr__(bound, "personal_lr", personal)

@@ -148,10 +148,11 @@ class CDMA(Algorithm):
         """Take K corrected local steps (paper, eq. (3))."""
         z = w = message.z.expand(oracle.num_clients, -1)
         v = oracle.personal
-        lr = self.lr / (message.t + 1) ** self.rho
+        decay = (message.t + 1) ** self.rho
+        lr, personal_lr = self.lr / decay, self.personal_lr / decay
         for batch in oracle.batches():
             correction = 0.0 if message.u is None else self.beta * (message.u - oracle.at_reference(z, batch, v))
-            g, v = oracle.step_personal(w, v, batch, self.personal_lr)
+            g, v = oracle.step_personal(w, v, batch, personal_lr)
             w = batch.keep(w - lr * (g + correction), w)
         return Reply(Point(w), personal=v, point=w)
 

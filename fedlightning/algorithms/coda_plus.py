@@ -105,9 +105,10 @@ class CODAPlus(Algorithm):
     ) -> tuple[Tensor, Tensor | None]:
         """Take K steps from ``message.z`` with a correction ``[S, d]`` added to the direction."""
         w, v = message.z.expand(oracle.num_clients, -1), oracle.personal
+        lr, personal_lr = self.stage_lr(message.stage), self.personal_lr / 3**message.stage
         for batch in oracle.batches():
-            g, v = oracle.step_personal(w, v, batch, self.personal_lr)
-            w = batch.keep(w - self.stage_lr(message.stage) * (g + self.pull(w, message) + correction), w)
+            g, v = oracle.step_personal(w, v, batch, personal_lr)
+            w = batch.keep(w - lr * (g + self.pull(w, message) + correction), w)
         return w, v
 
     def pull(self, w: Tensor, message: Server) -> Tensor:

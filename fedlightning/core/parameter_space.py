@@ -244,16 +244,16 @@ class ParameterSpace:
         }
         self.buffers = _layout(tuple(buffers), {name: b.shape for name, b in buffers.items()})
 
-    def spread(self, value: PerBlock, name: str, like: Tensor) -> tuple[float | Tensor, float | Tensor]:
+    def spread(
+        self, value: PerBlock, name: str, like: Tensor, both: bool = True
+    ) -> tuple[float | Tensor, float | Tensor]:
         """Return a hyper-parameter for the shared and for the personal block, as :meth:`Layout.spread` does.
 
-        Prefixes may name parameters of either block.
+        Prefixes may name parameters of either block; those of the personal one need no value unless ``both`` have one.
         """
-        shared, personal = self.shared, self.personal
-        return (
-            shared.spread(value, name, like, others=(*personal.names, *self._absent)),
-            personal.spread(value, name, like, others=(*shared.names, *self._absent)),
-        )
+        shared, personal, absent = self.shared, self.personal, self._absent
+        value_there = personal.spread(value, name, like, (*shared.names, *absent)) if both else 0.0
+        return shared.spread(value, name, like, (*personal.names, *absent)), value_there
 
     def of_active(self, module: nn.Module) -> ParameterSpace:
         """Return the space of the architecture that is active in ``module`` now."""

@@ -172,8 +172,10 @@ class LocalSteps(LocalSolver):
         run = _Run(w, stop, problem, step, oracle.personal)
         for batch in oracle.batches():
             batch = oracle.for_those(run.going, batch)
-            g, run.v = clipped_step(oracle, run.w, run.v, batch, self.personal_lr, self.clip, personal_step)
-            if not run.step(problem.operator(run.w, g), batch.active):
+            g, v = clipped_step(oracle, run.w, run.v, batch, self.personal_lr, self.clip, personal_step)
+            is_last = not run.step(problem.operator(run.w, g), batch.active)
+            run.v = v if v is None or not stop.needs_norms else torch.where(run.going[:, None], v, run.v)
+            if is_last:
                 break
         return run.solution
 

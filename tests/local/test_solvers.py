@@ -231,6 +231,27 @@ def test_clients_stop_one_by_one(solver):
         assert (before > 1e-9).all()
 
 
+@pytest.mark.parametrize(
+    "solver", [GradientDescent(lr=0.1, max_steps=5), LocalSteps(lr=0.1), LocalSteps(lr=0.1, clip=0.5)], ids=repr
+)
+def test_personal_blocks_of_clients_that_are_done_stand_still(solver):
+    """Client 0 is done at the start, the others never; the personal gradient is 1 everywhere."""
+
+    def with_own(w, v, buffers, a, *_):
+        return Evaluation(w, torch.ones_like(v), buffers, w.square().sum(1) / 2)
+
+    object.__setattr__(solver, "personal_lr", 0.1)
+    v, none = torch.zeros(CLIENTS, 1, dtype=torch.float64), torch.empty(CLIENTS, 0, dtype=torch.float64)
+    oracle = GradientOracle(Samples(finite_sum(), 5), with_own, none, personal=v)
+    start = torch.full((CLIENTS, DIM), 1e3, dtype=torch.float64)
+    start[0] = 0.0
+    problem = Subproblem(torch.zeros(DIM, dtype=torch.float64), weight=0.0)
+    found = solver.solve(start, oracle, problem, GradientTolerance(1e-3))
+    assert found.steps.tolist() == [0, 5, 5]
+    assert found.personal[0] == 0
+    assert (found.personal[1:] < -1e-4).all()
+
+
 def test_step_sizes_by_prefix_reach_both_blocks():
     net = nn.Sequential(OrderedDict(body=nn.Linear(2, 1), own=nn.Linear(1, 1)))
     space = ParameterSpace(net, personal_parameters=["own"])
