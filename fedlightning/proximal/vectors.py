@@ -34,9 +34,9 @@ class L2Ball(Regularizer):
 
     def prox(self, z: Tensor, t: Weight) -> Tensor:
         """Scale ``z`` down to the radius."""
-        norm = torch.linalg.vector_norm(z, dim=-1, keepdim=True)
-        scale: Tensor = self.radius / norm.clamp(min=self.radius)
-        return z * scale
+        bound = torch.linalg.vector_norm(z, ord=1, dim=-1, keepdim=True).clamp(min=1)  # squares of z could overflow
+        scale: Tensor = self.radius / bound / torch.linalg.vector_norm(z / bound, dim=-1, keepdim=True)
+        return z * scale.clamp(max=1)
 
     def subgradient(self, z: Tensor) -> Tensor:
         """Return 0, a subgradient inside the constraint."""
@@ -63,10 +63,11 @@ class Simplex(Regularizer):
 
     def prox(self, z: Tensor, t: Weight) -> Tensor:
         """Project ``z`` (Held et al., 1974) by lowering all elements alike and cutting off negative ones."""
+        z = z - z.amax(-1, keepdim=True)  # the projection of a shifted point is the same, with all its digits
         ordered = z.sort(dim=-1, descending=True).values
         excess = ordered.cumsum(-1) - self.total
         count = torch.arange(1, z.shape[-1] + 1, dtype=z.dtype, device=z.device)
-        support = (ordered * count > excess).sum(-1, keepdim=True)
+        support = (ordered * count > excess).sum(-1, keepdim=True).clamp(min=1)  # 0 of a client at NaN
         level = excess.gather(-1, support - 1) / support
         return (z - level).clamp_(min=0)
 
