@@ -174,7 +174,7 @@ class LocalSteps(LocalSolver):
             batch = oracle.for_those(run.going, batch)
             g, v = clipped_step(oracle, run.w, run.v, batch, self.personal_lr, self.clip, personal_step)
             is_last = not run.step(problem.operator(run.w, g), batch.active)
-            run.v = v if v is None or not stop.needs_norms else torch.where(run.going[:, None], v, run.v)
+            run.keep_personal(v)
             if is_last:
                 break
         return run.solution
@@ -302,6 +302,13 @@ class _Run:
         self._first = squared_norm if self._first is None else self._first
         done = self._stop.done(self._problem, squared_norm, self._first)
         self.going = self.going & ~(done if active is None else done & active)
+
+    def keep_personal(self, v: Tensor | None) -> None:
+        """Take the new personal blocks ``[S, p]`` of clients that go on."""
+        if v is None or self.v is None or not self._stop.needs_norms:
+            self.v = v
+        else:
+            self.v = torch.where(self.going[:, None], v, self.v)
 
     def step(self, operator: Tensor, active: Tensor | None) -> bool:
         """Test, then step; return False if nobody goes on."""

@@ -100,9 +100,8 @@ def load(task: CheckpointedTask, checkpoint: Mapping[str, Any], fitting: bool) -
     elif fitting or task.client_models.exist:
         raise _of_another(task, state["algorithm"], fitting)
     _write_unsaved_buffers(task, state["buffers"]["names"], state["buffers"]["values"])
-    task.run.load(
-        state if fits else None, state.get("data", {}), state.get("other_clients", ()), rounds, state.get("drawn")
-    )
+    others, drawn, weights = state.get("other_clients", ()), state.get("drawn"), checkpoint.get("state_dict")
+    task.run.load(state if fits else None, state.get("data", {}), others, rounds, drawn, weights)
 
 
 def _write_unsaved_buffers(task: CheckpointedTask, names: Sequence[str], values: Tensor) -> None:

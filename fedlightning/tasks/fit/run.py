@@ -66,6 +66,8 @@ class FederationRun:
         self._simulation: Simulation | None = None
         self._loaded: Mapping[str, Any] | None = None
         self._shards: Sequence[Mapping[str, Any]] = ()
+        self._weights: Mapping[str, Tensor] | None = None
+        self._goes_on = False
         self._weights_were_loaded = False
 
     @property
@@ -83,6 +85,8 @@ class FederationRun:
                 except (ValueError, TypeError, LookupError, AttributeError, RuntimeError) as error:
                     of_error = type(error) if isinstance(error, CheckpointError) else CheckpointError
                     raise of_error(f"{self.source}: {error}") from error
+                if self._goes_on:
+                    _follow(self._task, simulation, self._weights)
             self._simulation = simulation
         return self._simulation
 
@@ -153,18 +157,7 @@ class FederationRun:
         That is a parameter, or a buffer that the objective changes, too; personal ones are those of a client's start.
         None if there is none. A server that has gone to NaN is where the task is.
         """
-        if not self.exists:
-            return None
-        simulation, task = self.simulation, self._task
-        architecture = TaskArchitectures(task).active
-        point, personal, buffers = simulation.global_model(architecture)
-        space = simulation.space_of(architecture)
-        kept = {**space.shared.views(point[0]), **space.personal.views(personal[0])}
-        parameter = _changed(kept, dict(task.named_parameters()))
-        if parameter is not None:
-            return f"parameter '{parameter}'"
-        buffer = _changed({} if buffers is None else space.buffers.views(buffers[0]), dict(task.named_buffers()))
-        return None if buffer is None else f"buffer '{buffer}'"
+        return _changed_since(self._task, self.simulation) if self.exists else None
 
     def load(
         self,
@@ -173,6 +166,7 @@ class FederationRun:
         shards: Sequence[Any] = (),
         rounds: int = 0,
         drawn: Mapping[int, int] | None = None,
+        weights: Mapping[str, Tensor] | None = None,
     ) -> None:
         """Keep loaded states, to be unpacked when the simulation is needed.
 
@@ -182,14 +176,15 @@ class FederationRun:
             shards: The clients of other processes.
             rounds: Number of rounds before they were saved.
             drawn: Rounds that were drawn by each seed; None if the file does not say, and then those of its data.
+            weights: The global model that the file holds beside them; None if it is not known.
         """
         self.rounds = rounds
         if drawn is None:
             drawn = {trained_on["seed"]: rounds} if "seed" in trained_on else {}
         for seed, until in drawn.items():
             self.drawn[seed] = max(until, self.drawn.get(seed, 0))
-        self._simulation, self._loaded, self._shards = None, state, shards
-        self.trained_on = trained_on
+        self._simulation, self._loaded, self._shards, self._weights = None, state, shards, weights
+        self.trained_on, self._goes_on = trained_on, False
 
     def read_from(self, source: str) -> None:
         """Take note of the file that states are about to be loaded from, for messages."""
@@ -201,7 +196,7 @@ class FederationRun:
 
     def release_loaded(self) -> None:
         """Drop the loaded states, which the simulation is about to leave behind."""
-        self._loaded, self._shards = None, ()
+        self._loaded, self._shards, self._weights = None, (), None
 
     def begin_again(self, data: Any) -> None:
         """Start a fit from a loaded checkpoint, or else from the present parameters, as Lightning's optimizers do.
@@ -234,7 +229,7 @@ class FederationRun:
                 f"server and clients of {type(self._simulation.server.algorithm).__name__} have kept beside it goes on "
                 "with ckpt_path, from a checkpoint."
             )
-        self._simulation = None
+        self._simulation, self._goes_on = None, self._loaded is not None
         self.trained_on = data.identity if federated else {}
         self._task.client_models.adapt_on(data)
         self.is_of_one_client = self._weights_were_loaded = False
@@ -282,6 +277,38 @@ class FederationRun:
 def _keeps_more_than_models(simulation: Simulation) -> bool:
     """Return whether clients keep anything, or the server something beside the model."""
     return simulation.runner.clients.table.start_state is not None or len(fields(simulation.server.state)) > 1
+
+
+def _changed_since(task: FederatedLightningModule, simulation: Simulation) -> str | None:
+    """Return what of a task is no more where server and clients stand; see :attr:`FederationRun.changed`."""
+    architecture = TaskArchitectures(task).active
+    point, personal, buffers = simulation.global_model(architecture)
+    space = simulation.space_of(architecture)
+    kept = {**space.shared.views(point[0]), **space.personal.views(personal[0])}
+    parameter = _changed(kept, dict(task.named_parameters()))
+    if parameter is not None:
+        return f"parameter '{parameter}'"
+    buffer = _changed({} if buffers is None else space.buffers.views(buffers[0]), dict(task.named_buffers()))
+    return None if buffer is None else f"buffer '{buffer}'"
+
+
+def _follow(task: FederatedLightningModule, simulation: Simulation, weights: Mapping[str, Tensor] | None) -> None:
+    """Move a task that has the weights of a checkpoint to the point that the server makes of the loaded states.
+
+    It is another one if the hyper-parameters are others: a penalty or a regularizer, say, by which the point comes from
+    what the server keeps.
+    """
+    if weights is None or _changed_since(task, simulation) is None:
+        return
+    present = dict(task.named_parameters())
+    architecture = TaskArchitectures(task).active
+    names = simulation.space_of(architecture).shared.names
+    if all(name in weights and torch.equal(present[name], weights[name].to(present[name])) for name in names):
+        _write(task, simulation, architecture, simulation.global_model(architecture))
+        rank_zero_info(
+            f"{type(task).__name__}: hyper-parameters differ from the checkpoint's by which the global model follows "
+            "from what the server keeps. The fit goes on from the model that follows now."
+        )
 
 
 def _changed(kept: Mapping[str, Tensor], present: Mapping[str, Tensor]) -> str | None:

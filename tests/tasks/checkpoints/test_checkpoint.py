@@ -15,11 +15,12 @@ import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 from fedlightning import FederatedDataModule, FederatedLightningModule
-from fedlightning.algorithms import FIAELT, SCAFFOLD, FedAvg, FedDR, FedMM
+from fedlightning.algorithms import FIAELT, SCAFFOLD, FedAPM, FedAvg, FedDR, FedExP, FedMM
 from fedlightning.federation.files.checkpoint_io import AtomicCheckpointIO, CheckpointError
-from fedlightning.local import SVRG
+from fedlightning.local import SVRG, LocalSteps
 from fedlightning.oracle import Auto, Sequential, Vectorized
 from fedlightning.participation import Uniform
+from fedlightning.proximal import L1
 from tests.support.cases import CASES
 from tests.support.evaluated import held_out_data
 from tests.support.paths import ROOT
@@ -221,6 +222,43 @@ def test_personalize_from_a_checkpoint(tmp_path):
     task = Personal.load_from_checkpoint(tmp_path / "end-3.ckpt")
     offsets = [task.personalize(i).offset.item() for i in range(4)]
     assert len(set(offsets)) == 4
+
+
+class Moves(Callback):
+    """Changes the model before the first round of a fit."""
+
+    def on_train_start(self, trainer, pl_module):
+        torch.nn.init.ones_(pl_module.head.bias)
+
+
+OTHER_POINTS = {
+    "FedAPM": (FedAPM(0.05, rho=1.5), FedAPM(0.05, rho=3.0), {}),
+    "FedExP": (FedExP(0.05), FedExP(0.05, output="mean_of_two"), {}),
+    "FedDR": (
+        FedDR(eta=0.2, solver=LocalSteps(0.05)),
+        FedDR(eta=0.4, solver=LocalSteps(0.05)),
+        {"regularizer": L1(0.1)},
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:FedAPM is a method for personal parameters")
+@pytest.mark.parametrize("name", OTHER_POINTS)
+def test_a_model_follows_other_hyper_parameters_by_which_it_comes_from_the_state(name, tmp_path, caplog):
+    then, now, options = OTHER_POINTS[name]
+    end = saved(tmp_path, 99, partial(Line, then, **options), regression_data(), 4)
+    path = tmp_path / "end-4.ckpt"
+    looked_at = Line.load_from_checkpoint(path, algorithm=now)
+    moved = looked_at.run.simulation.server.point
+    kept = looked_at.body[0].weight.flatten()
+    assert torch.equal(kept, end["state_dict"]["body.0.weight"].flatten())  # looking changes nothing
+    assert not torch.allclose(moved[: len(kept)], kept, rtol=1e-3)
+    task = Line(now, **options)
+    trainer(tmp_path, max_steps=5).fit(task, regression_data(), ckpt_path=path)
+    assert task.run.changed is None
+    assert "The fit goes on from the model that follows now" in caplog.text
+    with pytest.raises(RuntimeError, match=r"'head.bias' was changed|was changed after round 4"):
+        trainer(tmp_path, max_steps=5, callbacks=[Moves()]).fit(Line(now, **options), regression_data(), ckpt_path=path)
 
 
 def test_checkpoint_of_another_algorithm(tmp_path):
