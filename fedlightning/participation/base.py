@@ -82,9 +82,12 @@ class Participation(ABC):
         """Return the smallest number of clients that a round may have."""
         return len(self.cohort(num_clients, 0, 0, 0))
 
-    def expected(self, num_clients: int) -> float:
-        """Return the mean number of clients in a cohort, which unlike the number itself is no secret."""
-        return float(len(self.cohort(num_clients, 0, 0, 0)))
+    def expected(self, num_clients: int) -> float | None:
+        """Return by what sums with noise are divided in every round, as the number of answers would tell something.
+
+        It is the mean number of clients that are asked; None, by default, for the number asked in each round.
+        """
+        return None
 
     def check(self, num_clients: int) -> None:  # noqa: B027  # most rules serve any federation
         """Refuse a federation of N clients that this rule cannot serve.

@@ -20,6 +20,10 @@ class Full(Participation):
         """Return all ids."""
         return list(range(num_clients))
 
+    def expected(self, num_clients: int) -> float:
+        """Return N."""
+        return float(num_clients)
+
 
 @dataclass(frozen=True)
 class Uniform(Participation):
@@ -45,6 +49,10 @@ class Uniform(Participation):
         """Return S distinct ids, ascending."""
         draw = random.Random(derive_seed(seed, round_index, phase, 0))
         return sorted(draw.sample(range(num_clients), self._count(num_clients)))
+
+    def expected(self, num_clients: int) -> float:
+        """Return S."""
+        return float(self._count(num_clients))
 
     def check(self, num_clients: int) -> None:
         """Refuse a federation that is smaller than a cohort."""

@@ -147,6 +147,10 @@ class FirstResponders(Participation):
         """Return the smallest number of answers to go on with."""
         return self.at_least
 
+    def expected(self, num_clients: int) -> float:
+        """Return how many answers count at most: the first ones, or those of all clients that are invited at a time."""
+        return float(self.size if self.first is None else min(self.first, self.size))
+
     def cohort(self, num_clients: int, seed: int, round_index: int, phase: int) -> list[int]:
         """Return the clients whose answers count; an empty list if too few answered every time."""
         return self.select(num_clients, seed, round_index, phase).ids

@@ -58,8 +58,8 @@ class Timed(Participation):
         """Return the smallest number of clients that a round of the other rule may have."""
         return self.synchronous.fewest(num_clients)
 
-    def expected(self, num_clients: int) -> float:
-        """Return the mean number of clients in a cohort of the other rule."""
+    def expected(self, num_clients: int) -> float | None:
+        """Return what the other rule expects."""
         return self.synchronous.expected(num_clients)
 
     def check(self, num_clients: int) -> None:

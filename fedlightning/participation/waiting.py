@@ -52,6 +52,14 @@ class WaitForAll(Participation):
         cohort = self._rule.cohort(num_clients, seed, round_index, phase)
         return Recruitment((self.retries + 1) * (cohort,), at_least=len(cohort), pause=self.pause)
 
+    def fewest(self, num_clients: int) -> int:
+        """Return the smallest number of clients that a round of the other rule may have."""
+        return self._rule.fewest(num_clients)
+
+    def expected(self, num_clients: int) -> float | None:
+        """Return what the other rule expects."""
+        return self._rule.expected(num_clients)
+
     def check(self, num_clients: int) -> None:
         """Refuse what the other rule refuses, and a rule that invites others in place of clients that do not answer."""
         self._rule.check(num_clients)

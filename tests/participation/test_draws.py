@@ -9,6 +9,7 @@ import torch
 
 from fedlightning.participation import (
     Full,
+    Participation,
     Poisson,
     Selection,
     Uniform,
@@ -105,3 +106,14 @@ def test_the_mean_size_of_a_cohort_is_no_secret():
     assert Poisson(0.25).expected(10) == 2.5
     assert Uniform(fraction=0.5).expected(5) == 3.0
     assert Full().expected(7) == 7.0
+
+
+class EverySecond(Participation):
+    """Clients with even numbers in even rounds, all others in odd ones."""
+
+    def cohort(self, num_clients, seed, round_index, phase):
+        return list(range(round_index % 2, num_clients, 2))
+
+
+def test_rules_of_ones_own_divide_by_the_clients_of_each_round():
+    assert EverySecond().expected(5) is None

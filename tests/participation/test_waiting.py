@@ -6,11 +6,21 @@ import pytest
 
 from fedlightning.participation import (
     FirstResponders,
+    FixedDuration,
     Full,
+    Poisson,
     Recruitment,
+    Timed,
     Uniform,
     WaitForAll,
 )
+
+
+@pytest.mark.parametrize("rule", [None, Uniform(size=3), Poisson(0.25), Timed(FixedDuration(1.0), Poisson(0.5))])
+def test_numbers_of_clients_are_those_of_the_other_rule(rule):
+    waits, plain = WaitForAll(rule), rule or Full()
+    assert waits.expected(40) == plain.expected(40) > 0
+    assert waits.fewest(40) == plain.fewest(40)
 
 
 @pytest.mark.parametrize("rule", [None, Uniform(size=3), Uniform(fraction=0.5)])

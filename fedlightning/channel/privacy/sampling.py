@@ -9,7 +9,16 @@ from typing import Any
 
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError
 from fedlightning.core.requirements import imported
-from fedlightning.participation import Asynchronous, FirstResponders, Full, Participation, Poisson, Timed, Uniform
+from fedlightning.participation import (
+    Asynchronous,
+    FirstResponders,
+    Full,
+    Participation,
+    Poisson,
+    Timed,
+    Uniform,
+    WaitForAll,
+)
 
 
 @dataclass(frozen=True)
@@ -211,6 +220,13 @@ def _(participation: Asynchronous, num_clients: int) -> Sampling:
 @sampling_of.register
 def _(participation: Timed, num_clients: int) -> Sampling:
     return sampling_of(participation.synchronous, num_clients)
+
+
+@sampling_of.register
+def _(participation: WaitForAll, num_clients: int) -> Sampling:
+    return sampling_of(
+        Full() if participation.rule is None else participation.rule, num_clients
+    )  # answers are repeated
 
 
 @sampling_of.register

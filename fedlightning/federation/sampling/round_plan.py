@@ -188,7 +188,7 @@ class RoundPlan:
         return SampleRequest(round_index, member.id, positions.flatten().tolist(), seed)
 
     @cached_property
-    def _expected(self) -> float:
+    def _expected(self) -> float | None:
         return self._data.participation.expected(self._num_clients)
 
     @property

@@ -16,6 +16,7 @@ from fedlightning.participation import (
     Poisson,
     Timed,
     Uniform,
+    WaitForAll,
 )
 from tests.support.accounts import needs_dp_accounting
 
@@ -27,6 +28,8 @@ from tests.support.accounts import needs_dp_accounting
         (Poisson(0.1), PoissonSampling(100, 0.1)),
         (Timed(FixedDuration(), Poisson(0.1)), PoissonSampling(100, 0.1)),
         (Timed(FixedDuration()), EveryClient(100)),
+        (WaitForAll(), EveryClient(100)),
+        (WaitForAll(Uniform(size=10)), FixedSizeSampling(100, 10)),
         (Poisson(1.0), EveryClient(100)),
         (Uniform(size=10), FixedSizeSampling(100, 10)),
         (Uniform(fraction=0.1), FixedSizeSampling(100, 10)),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
+from fedlightning import FederatedLightningModule
 from fedlightning import algorithms as fl
 from fedlightning.channel import AdaptiveClip, Channel, Clip, DistributedGaussianNoise, FixedPoint, GaussianNoise
-from fedlightning.participation import Poisson
+from fedlightning.participation import Devices, FirstResponders, Poisson, ResponseShare, WaitForAll
 from fedlightning.tasks import ClientNumbers, QuadraticSaddle
 from tests.support.small import Line, Normed, regression_data, trainer
 
@@ -46,6 +48,37 @@ def test_the_norm_moves_from_round_to_round(tmp_path):
     (norm,) = kept(task).public.values()
     assert float(norm) != pytest.approx(0.1, rel=1e-3)
     assert 0.1 * 0.8**3 < float(norm) < 0.1 * 1.25**3
+
+
+class Slope(FederatedLightningModule):
+    """A number with a gradient of 1 everywhere, for every client."""
+
+    def __init__(self, **federation):
+        super().__init__(fl.FedAvg(lr=1.0), **federation)
+        self.w = nn.Parameter(torch.zeros(()))
+
+    def objective(self, batch):
+        return self.w
+
+
+@pytest.mark.parametrize(
+    ("participation", "divisor"),
+    [
+        (FirstResponders(8, ResponseShare(0.1, 1.0)), 8),
+        (FirstResponders(10, ResponseShare(0.5, 1.0), first=4), 4),
+        (FirstResponders(10, Devices(low=0.2, high=0.4), at_least=4, retries=0), 10),
+        (WaitForAll(Poisson(0.1)), 4),
+    ],
+    ids=["who answers", "the first", "often too few", "waits for all"],
+)
+@pytest.mark.filterwarnings("ignore:Round .* was skipped")
+def test_noisy_sums_are_divided_by_one_number_in_every_round(participation, divisor):
+    """Each client moves the point by -1, so that it ends at the number of all answers over the divisor."""
+    task = Slope(channel=Channel(client=[Clip(10.0)], server=[GaussianNoise(1e-9)]))
+    trainer(max_steps=6).fit(task, ClientNumbers(40, local_steps=1, participation=participation, seed=3))
+    answers = [len(participation.cohort(40, 3, t, 0)) for t in range(6)]
+    assert len(set(answers)) > 1 or divisor == 4
+    assert -task.w.item() == pytest.approx(sum(answers) / divisor, rel=1e-5)
 
 
 @pytest.mark.parametrize("channel", [SERVER, MASKED])
