@@ -157,6 +157,9 @@ class Algorithm(ABC):
     server_knows_clients: ClassVar[bool] = False
     """Whether the server's state holds something of single clients, by their ids."""
 
+    needs_exact_uploads: ClassVar[bool] = False
+    """Whether clients keep what is right only if the server received their update as it was."""
+
     state_depends_on: ClassVar[tuple[str, ...]] = ()
     """Names of the hyper-parameters without which the states cannot be read; ``regularizer`` means all regularizers.
 

@@ -120,6 +120,7 @@ class Scaffnew(Algorithm):
     """
 
     server_knows_clients = True
+    needs_exact_uploads = True  # the h_i have the mean zero if the point is the mean of just the w that moved them
 
     lr: PerBlock = per_block()
     p: float = constant("it decides how many local steps a round has", 0.1)

@@ -7,12 +7,13 @@ import torch
 import yaml
 
 from fedlightning import federate
-from fedlightning.algorithms import CDMA_ONE, SCAFFOLD, FedAvg
-from fedlightning.channel import ByField, Channel, Clip, PerPhase
+from fedlightning.algorithms import CDMA_ONE, SCAFFOLD, FedAvg, FedDyn, FedMM, Scaffnew
+from fedlightning.channel import ByField, Channel, Clip, ErrorFeedback, Median, PerPhase, TopK
 from fedlightning.cli import main
 from fedlightning.oracle import Vectorized
 from fedlightning.participation import Uniform
 from fedlightning.tasks import QuadraticSaddle
+from tests.support.federations import close, loop_for, quadratic, rounds_of, run
 from tests.support.lit import Lit
 from tests.support.small import Line, Normed, fitted, regression_data, trainer
 from tests.support.transforms import Halved, Jitter, Shift
@@ -57,6 +58,30 @@ def test_a_channel_is_a_hyper_parameter_of_a_task(tmp_path):
     fit = fitted(task, tmp_path=tmp_path, max_steps=1)
     fit.save_checkpoint(tmp_path / "one.ckpt")
     assert Line.load_from_checkpoint(tmp_path / "one.ckpt").federation_options.channel == channel
+
+
+@pytest.mark.parametrize(
+    "channel",
+    [
+        Channel(client=[ErrorFeedback(TopK(0.4))]),
+        Channel(client=[Clip(0.5)]),
+        Channel(aggregate=Median()),
+        PerPhase([Channel(client=[Clip(0.5)])]),
+    ],
+)
+def test_control_variates_that_need_exact_sums_are_refused_a_channel(channel):
+    with pytest.raises(ValueError, match="Scaffnew's clients move their control variates by the points that they send"):
+        Line(Scaffnew(0.05), channel=channel)
+    Line(Scaffnew(0.05), channel=Channel())
+
+
+@pytest.mark.parametrize("make", [SCAFFOLD, FedDyn, FedMM])
+def test_methods_with_control_variates_or_duals_end_at_the_solution_through_error_feedback(make):
+    algorithm = make(lr=0.05)
+    task = quadratic(algorithm, dim_y=0)
+    loop = loop_for(task, channels=Channel(client=[ErrorFeedback(TopK(0.4))]))
+    points = run(loop, rounds_of(algorithm, 1500))
+    close(points[-1], task.solution, 1e-8)
 
 
 def test_averaged_buffers_are_clipped_with_the_rest(tmp_path):

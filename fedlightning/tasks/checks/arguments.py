@@ -171,6 +171,12 @@ def require_channel(owner: object, algorithm: Algorithm, options: FederationOpti
             "claims many samples would outweigh the others. Take weighting='uniform', or leave aggregate, adversary "
             "and noise out of the channel."
         )
+    if algorithm.needs_exact_uploads and any(channel.client or channel.acts_on_cohort for channel in used):
+        raise InvalidValueError(
+            f"{name}'s clients move their control variates by the points that they send. What a channel changes on the "
+            "way would stay in the sum of the control variates for good, and the run would end elsewhere. Leave the "
+            "channel out, or take SCAFFOLD or FedDyn, which end at the solution through ErrorFeedback."
+        )
     if algorithm.server_knows_clients and any(channel.acts_on_cohort for channel in used):
         raise InvalidValueError(
             f"{name} keeps something of single clients at its server, which aggregates, attackers and noise of a "
