@@ -96,6 +96,12 @@ def _noise_of(channel: Channel) -> Noise | None:
             f"AdaptiveClip(noise_cohort_size={other[0].noise_cohort_size}) beside {type(noise).__name__}"
             f"(noise_cohort_size={noise.noise_cohort_size}): one account is of one cohort. Give both the same size."
         )
+    if counting and shares:
+        raise InvalidValueError(
+            "AdaptiveClip beside DistributedGaussianNoise: clients' noise hides them from the server too, but the server "
+            "learns how many were below the norm, and adds noise to this count afterwards. Take Clip, or GaussianNoise "
+            "with a server that is trusted."
+        )
     if shares and channel.client[-1] is not noise:
         raise InvalidValueError(
             f"Channel(client=...): {type(channel.client[-1]).__name__} comes after DistributedGaussianNoise, and the "

@@ -21,7 +21,7 @@ def test_the_noise_of_each_phase():
     channel = Channel(client=[Clip(1.0)], server=[NOISE])
     assert noises_of(channel, AVG) == (NOISE,)
     assert noises_of(channel, fl.CDMA_ADA(lr=0.1)) == (NOISE, NOISE)
-    two = PerPhase([channel, Channel(client=[AdaptiveClip(0.5, 1.0), SHARES])])
+    two = PerPhase([channel, Channel(client=[Clip(0.5), SHARES])])
     assert noises_of(two, fl.CDMA_ADA(lr=0.1)) == (NOISE, SHARES)
 
 
@@ -51,6 +51,7 @@ def test_without_noise_there_is_none():
             Channel(client=[AdaptiveClip(0.5, 2.0)], server=[GaussianNoise(1.0, noise_cohort_size=1000)]),
             r"AdaptiveClip\(noise_cohort_size=None\) beside GaussianNoise\(noise_cohort_size=1000\)",
         ),
+        (Channel(client=[AdaptiveClip(0.5, 1.0), SHARES]), "AdaptiveClip beside DistributedGaussianNoise: .* learns how"),
         (Channel(client=[SHARES, Clip(1.0)]), r"Clip comes after DistributedGaussianNoise.*Put the noise last"),
         (Channel(client=[ByField({"z": SHARES})]), "noise inside another transform"),
         (Channel(client=[Chain([Clip(1.0), SHARES])]), "noise inside another transform"),
