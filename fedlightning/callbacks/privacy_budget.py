@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
@@ -26,6 +25,7 @@ from fedlightning.channel.privacy import (
 from fedlightning.channel.privacy.empty_cohorts import check_empty_cohorts, leaves_delta
 from fedlightning.channel.privacy.sampling import FixedSizeSampling
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError
+from fedlightning.core.precision import as_tensor
 from fedlightning.core.validation import require, require_instance
 from fedlightning.data.remote import RemoteClients
 
@@ -156,7 +156,7 @@ class PrivacyBudget(Callback):
         """Log epsilon and delta."""
         self._accounted = trainer.global_step
         values = {"epsilon": self._epsilon(pl_module), "delta": self.delta}
-        trainer.callback_metrics.update({name: torch.tensor(value) for name, value in values.items()})
+        trainer.callback_metrics.update({name: as_tensor(value) for name, value in values.items()})
         for logger in trainer.loggers:
             logger.log_metrics(values, step=trainer.global_step)
 

@@ -98,9 +98,9 @@ def _noise_of(channel: Channel) -> Noise | None:
         )
     if counting and shares:
         raise InvalidValueError(
-            "AdaptiveClip beside DistributedGaussianNoise: clients' noise hides them from the server too, but the server "
-            "learns how many were below the norm, and adds noise to this count afterwards. Take Clip, or GaussianNoise "
-            "with a server that is trusted."
+            "AdaptiveClip beside DistributedGaussianNoise: clients' noise hides them from the server too, but the "
+            "server learns how many were below the norm, and adds noise to this count afterwards. Take Clip, or "
+            "GaussianNoise with a server that is trusted."
         )
     if shares and channel.client[-1] is not noise:
         raise InvalidValueError(

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-import torch
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
 
 from fedlightning.core.errors import InvalidValueError
+from fedlightning.core.precision import as_tensor
 from fedlightning.federation.loop import RoundResult
 from fedlightning.tasks.federated.log_options import LogOptions, name_of_epoch, of_rounds
 from fedlightning.tasks.federated.step import LOGGED, ModuleStep
@@ -108,7 +108,7 @@ class ModuleRounds(TrainingRounds):
                 shown = f"{name}_step" if how.is_forked else name
                 trainer.progress_bar_metrics[shown] = float(result.metrics[name])
             if name in result.metrics and how.is_forked:
-                trainer.callback_metrics[name] = torch.as_tensor(result.metrics[name])
+                trainer.callback_metrics[name] = as_tensor(result.metrics[name])
             if name in result.metrics and how.on_epoch and not how.gathers:
                 self._log_over_epoch(name, result.metrics[name])
         if trainer.is_last_batch:  # in the module's hook, which comes after those of callbacks, it would be too late

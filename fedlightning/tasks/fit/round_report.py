@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping
 from math import inf, isfinite, isnan
 from typing import Any
 
-import torch
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
@@ -15,6 +14,7 @@ from fedlightning.callbacks.clients import EvaluateClients
 from fedlightning.callbacks.loggers import log_histogram
 from fedlightning.callbacks.percentiles import percentiles
 from fedlightning.core.parameter_space import PerBlock
+from fedlightning.core.precision import as_tensor
 from fedlightning.core.settings import settings
 from fedlightning.federation.client_columns import of_all_processes
 from fedlightning.federation.loop import RoundResult
@@ -56,7 +56,7 @@ class RoundReport:
         else:
             trainer.callback_metrics.pop("regularization", None)  # that of an earlier round
         named = {**metrics, "step": float(trainer.global_step)}  # checkpoints are named by the step
-        trainer.callback_metrics.update({name: torch.as_tensor(value) for name, value in named.items()})
+        trainer.callback_metrics.update({name: as_tensor(value) for name, value in named.items()})
         if is_read or task.device.type == "cpu":  # elsewhere a look would wait for the device
             self._watch(result.metrics, task)
         every = trainer.log_every_n_steps
@@ -67,7 +67,7 @@ class RoundReport:
         which = _percentiles_of(trainer)
         for name, values in spread.items():
             numbers |= {f"{name}{suffix}": value for suffix, value in percentiles(values, which).items()}
-        trainer.logged_metrics.update({name: torch.as_tensor(value) for name, value in numbers.items()})
+        trainer.logged_metrics.update({name: as_tensor(value) for name, value in numbers.items()})
         for logger in trainer.loggers:
             logger.log_metrics({**numbers, "epoch": trainer.current_epoch}, step=trainer.global_step)
             logger.save()

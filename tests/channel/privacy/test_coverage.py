@@ -51,7 +51,10 @@ def test_without_noise_there_is_none():
             Channel(client=[AdaptiveClip(0.5, 2.0)], server=[GaussianNoise(1.0, noise_cohort_size=1000)]),
             r"AdaptiveClip\(noise_cohort_size=None\) beside GaussianNoise\(noise_cohort_size=1000\)",
         ),
-        (Channel(client=[AdaptiveClip(0.5, 1.0), SHARES]), "AdaptiveClip beside DistributedGaussianNoise: .* learns how"),
+        (
+            Channel(client=[AdaptiveClip(0.5, 1.0), SHARES]),
+            "AdaptiveClip beside Distributed.* learns how",
+        ),
         (Channel(client=[SHARES, Clip(1.0)]), r"Clip comes after DistributedGaussianNoise.*Put the noise last"),
         (Channel(client=[ByField({"z": SHARES})]), "noise inside another transform"),
         (Channel(client=[Chain([Clip(1.0), SHARES])]), "noise inside another transform"),

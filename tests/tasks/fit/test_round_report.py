@@ -9,6 +9,7 @@ import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger, Logger
+from torch import nn
 from torch.nn import functional as F
 
 from fedlightning.algorithms import CDMA, SCAFFOLD, CODAPlus, FedAvg, FedDR, FedMM, FedSGDA
@@ -216,3 +217,25 @@ def test_a_fit_that_ends_before_its_first_validation_says_so(caplog):
     )
     (message,) = said(caplog, max_steps=-1, max_epochs=1, check_val_every_n_epoch=2)
     assert "due at round 20" in message
+
+
+@pytest.mark.parametrize("precision", ["16-true", "bf16-true", "32-true"])
+def test_counts_are_exact_in_every_precision(precision):
+    """In the default dtype of bf16-true 333 would be 332, and 70,000 infinity in that of 16-true."""
+
+    class Wide(Line):
+        def __init__(self):
+            super().__init__(dropout=0.0)
+            self.more = nn.Parameter(torch.zeros(20_000))
+
+        def objective(self, batch):
+            loss = super().objective([each.to(self.dtype) for each in batch])["loss"]
+            return {"loss": loss + self.more.square().sum()}
+
+    task = Wide()
+    run = fitted(task, max_steps=3, precision=precision)
+    upload = 3 * 4 * 20_041
+    assert task.traffic[0] == upload
+    assert run.callback_metrics["upload"].item() == upload  # a comparison of tensors would round the number as well
+    assert run.callback_metrics["step"].item() == 3
+    assert run.logged_metrics["upload_bytes"].item() == upload * task.server_state.z.element_size()
