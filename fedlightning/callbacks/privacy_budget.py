@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from torch.nn.modules.batchnorm import _NormBase
 
 from fedlightning.callbacks.progress import rounds_in_total
 from fedlightning.channel.privacy import (
@@ -139,8 +140,19 @@ class PrivacyBudget(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Log epsilon and delta, and end the fit if another round would exceed the budget."""
+        """Log epsilon and delta, and end the fit if another round would exceed the budget.
+
+        Raises:
+            ValueError: If a buffer that a client keeps may tell, with cohorts of a fixed size, who took part before.
+        """
         _LEDGERS[pl_module] = self._ledger(pl_module)
+        if isinstance(self._sampling, FixedSizeSampling) and (kept := _own_buffers(pl_module)):
+            raise InvalidValueError(
+                f"PrivacyBudget: '{kept[0]}' changes at each client that takes part, and stays there "
+                "(buffers='local'), so that later updates may tell who took part in earlier rounds. No account is "
+                "known for this with cohorts of a fixed size. Use "
+                f"Poisson(rate={self._sampling.expected / self._sampling.num_clients:g}), or Full()."
+            )
         if self.stop_at_epsilon is not None:
             self._stop_if_used_up(trainer, pl_module)
         if trainer.global_step % self.every_n_rounds and not trainer.should_stop:
@@ -302,3 +314,11 @@ def _keeps_states(task: Any) -> bool:
     channels = task.federation_options.channel
     of_phases = [channels.of(phase) for phase in range(len(bound.phases))]
     return any(channel.remembers for channel in of_phases)
+
+
+def _own_buffers(task: Any) -> list[str]:
+    """Return buffers that clients change and keep, but for running statistics, which no update of theirs depends on."""
+    table = task.run.simulation.runner.clients.table
+    layers = [(name, module) for name, module in task.named_modules() if isinstance(module, _NormBase)]
+    statistics = {f"{name}.{each}" for name, module in layers for each, _ in module.named_buffers(recurse=False)}
+    return sorted(table.changed_buffers - set(table.averaged_buffers) - statistics)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import csv
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
+import torch
 from lightning.pytorch.loggers import CSVLogger
+from torch import nn
 
 from fedlightning import algorithms as fl
 from fedlightning.callbacks import PrivacyBudget
@@ -310,6 +313,32 @@ def test_clients_with_states_go_with_poisson_cohorts(tmp_path):
 def test_clients_with_states_do_not_go_with_cohorts_of_a_fixed_size(tmp_path, algorithm, task, channel):
     with pytest.raises(ValueError, match=r"Uniform draws cohorts of a fixed size.*Use Poisson\(rate=0.5\)"):
         fit(tmp_path, PrivacyBudget(DELTA), channel, algorithm, Uniform(size=30), task=task)
+
+
+class Counting(QuadraticSaddle):
+    """Clients keep a number of evaluations, and running statistics of a layer."""
+
+    def __init__(self, algorithm, counts=True, **options):
+        super().__init__(algorithm, buffers="local", **options)
+        self.norm = nn.InstanceNorm1d(1, track_running_stats=True)
+        self.register_buffer("seen", torch.zeros(()))
+        self.counts = counts
+
+    def objective(self, batch):
+        self.norm(self.x[None, None])
+        if self.counts:
+            self.seen += 1
+        return super().objective(batch) * (1 + self.seen.detach())
+
+
+def test_buffers_of_clients_do_not_go_with_cohorts_of_a_fixed_size_but_for_running_statistics(tmp_path):
+    rule = Uniform(size=30)
+    with pytest.raises(
+        ValueError, match=r"'seen' changes at each client.*cohorts of a fixed size.*Poisson\(rate=0.5\)"
+    ):
+        fit(tmp_path, PrivacyBudget(DELTA), noisy(4.0), participation=rule, task=Counting)
+    fit(tmp_path, PrivacyBudget(DELTA), noisy(4.0), task=Counting)
+    fit(tmp_path, PrivacyBudget(DELTA), noisy(4.0), participation=rule, task=partial(Counting, counts=False))
 
 
 @pytest.mark.parametrize(
