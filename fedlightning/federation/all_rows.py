@@ -48,6 +48,7 @@ class AllRows:
         self._processes: Processes = OneProcess()
         self._parts: dict[str, list[Tensor]] = {}
         self._means: dict[str, Tensor] = {}
+        self._sent: dict[str, list[Tensor]] = {}
         self._weights: list[Tensor] = []
         self._weight = 0.0
 
@@ -72,13 +73,16 @@ class AllRows:
             self._weights = [torch.empty(0, device=device)]
         self._weight = sum(weight for _, weight in everywhere)
 
-    def finish(self, client_ids: Sequence[int], counts: Collection[str]) -> None:
+    def finish(
+        self, client_ids: Sequence[int], counts: Collection[str], norms: Mapping[str, str] | None = None
+    ) -> None:
         """Let adversaries send what they will, and put the rows together; every process must call this.
 
         Args:
             client_ids: The clients of this process that count, in the order in which they were added.
             counts: Names of fields that count something: of these the lower median is taken, or the mean if the rule is
                 one.
+            norms: Names of counts that are squared norms of other fields, by theirs: those of what adversaries send.
 
         Raises:
             InvalidValueError: If clients sent different shapes, or too few for the rule.
@@ -86,18 +90,21 @@ class AllRows:
         for place, (name, parts) in enumerate(self._parts.items()):
             shape = _shape_of_all(name, parts)
             flat = [part.reshape(len(part), prod(shape)) for part in parts]
+            if norms and name in norms and self._channel.adversary is not None:
+                flat = [sent.square().sum(1, keepdim=True) for sent in self._sent[norms[name]]]
             whole = self._whole if name == BUFFERS else None
             if name in counts or (whole is not None and bool(whole.all())):
                 mean = self._count(flat, client_ids)
             elif whole is None or not bool(whole.any()):
-                mean = self._aggregate(flat, place, client_ids)
+                mean = self._aggregate(self._as_sent(name, flat, place, client_ids), client_ids)
             else:
                 whole = whole.to(flat[0].device)
                 mean = flat[0].new_empty(len(whole))
                 mean[whole] = self._count([part[:, whole] for part in flat], client_ids)
-                mean[~whole] = self._aggregate([part[:, ~whole] for part in flat], place, client_ids)
+                real = self._as_sent(name, [part[:, ~whole] for part in flat], place, client_ids)
+                mean[~whole] = self._aggregate(real, client_ids)
             self._means[name] = mean.view(shape)
-        self._parts = {}
+        self._parts, self._sent = {}, {}
 
     def _count(self, rows: list[Tensor], client_ids: Sequence[int]) -> Tensor:
         """Return the mean of the rows of a count if the rule is one, otherwise their lower median by elements."""
@@ -110,11 +117,16 @@ class AllRows:
         blocks = ClientRows(rows, client_ids, self._processes).blocks()
         return torch.cat([block.median(dim=0).values for block in blocks])
 
-    def _aggregate(self, rows: list[Tensor], place: int, client_ids: Sequence[int]) -> Tensor:
-        """Return what the rule makes of the rows of one field, those of adversaries among them."""
-        if self._channel.adversary is not None:
-            purpose = derive_seed(self._purpose, place)
-            rows = self._channel.adversary.act(rows, client_ids, self._exchange, purpose, self._processes)
+    def _as_sent(self, name: str, rows: list[Tensor], place: int, client_ids: Sequence[int]) -> list[Tensor]:
+        """Return the rows of one field with those that adversaries send in place of their own."""
+        if self._channel.adversary is None:
+            return rows
+        purpose = derive_seed(self._purpose, place)
+        self._sent[name] = self._channel.adversary.act(rows, client_ids, self._exchange, purpose, self._processes)
+        return self._sent[name]
+
+    def _aggregate(self, rows: list[Tensor], client_ids: Sequence[int]) -> Tensor:
+        """Return what the rule makes of the rows of one field."""
         if self._heaviest == 1.0:
             return self._rule.aggregate(ClientRows(rows, client_ids, self._processes))
         pairs = zip(rows, self._weights, strict=True)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 import yaml
 
 from fedlightning import federate
-from fedlightning.algorithms import CDMA_ONE, SCAFFOLD, FedAvg, FedDyn, FedMM, Scaffnew
-from fedlightning.channel import ByField, Channel, Clip, ErrorFeedback, Median, PerPhase, TopK
+from fedlightning.algorithms import CDMA_ONE, SCAFFOLD, FedAvg, FedDyn, FedExP, FedMM, FedPD, Scaffnew
+from fedlightning.channel import ByField, Channel, Clip, ErrorFeedback, Median, PerPhase, SignFlip, TopK
 from fedlightning.cli import main
 from fedlightning.oracle import Vectorized
 from fedlightning.participation import Uniform
 from fedlightning.tasks import QuadraticSaddle
-from tests.support.federations import close, loop_for, quadratic, rounds_of, run
+from tests.support.federations import CLIENTS, K, close, loop_for, numpy_operators, quadratic, rounds_of, run
 from tests.support.lit import Lit
 from tests.support.small import Line, Normed, fitted, regression_data, trainer
 from tests.support.transforms import Halved, Jitter, Shift
@@ -73,6 +74,32 @@ def test_control_variates_that_need_exact_sums_are_refused_a_channel(channel):
     with pytest.raises(ValueError, match="Scaffnew's clients move their control variates by the points that they send"):
         Line(Scaffnew(0.05), channel=channel)
     Line(Scaffnew(0.05), channel=Channel())
+
+
+def test_rounds_without_a_broadcast_are_refused_a_download():
+    channel = Channel(download=[TopK(0.5)])
+    with pytest.raises(ValueError, match=r"FedPD\(p=0.5\) sends no point after a round without communication"):
+        Line(FedPD(eta=0.5, p=0.5), channel=channel)
+    Line(FedPD(eta=0.5), channel=channel)
+
+
+def test_squared_norms_are_those_of_what_adversaries_send():
+    """FedExP's factor is max(1, mean of |dz|^2 / 2 |mean of dz|^2), with the attacker's dz."""
+    algorithm = FedExP(0.05, eps=1e-12)
+    task = quadratic(algorithm, dim_y=0)
+    loop = loop_for(task, channels=Channel(adversary=SignFlip(clients=[3], scale=5.0)))
+    start = loop.point.numpy()
+    ends = [start.copy() for _ in range(CLIENTS)]
+    for operator, w in zip(numpy_operators(task), ends, strict=True):
+        for _ in range(K):
+            w -= 0.05 * operator(w)
+    sent = np.stack(ends) - start
+    sent[3] *= -5
+    mean = sent.mean(0)
+    factor = np.square(sent).sum(1).mean() / (2 * np.square(mean).sum())
+    assert factor > 1.1
+    run(loop, rounds_of(algorithm, 1))
+    close(loop.point, torch.from_numpy(start + factor * mean), 1e-9)
 
 
 @pytest.mark.parametrize("make", [SCAFFOLD, FedDyn, FedMM])

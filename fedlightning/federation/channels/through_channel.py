@@ -115,7 +115,7 @@ class ThroughChannel(CohortMean):
         """Return what the server has of each field, after the channel's last part."""
         counts = counts_of(self._update_type)
         if self._rows is not None:
-            self._rows.finish(self.accepted, counts)
+            self._rows.finish(self.accepted, counts, squared_norms_of(self._update_type))
         divisors = {name: self._divisor(name) for name in self._updates}
         values = {
             name: self._updates.sum(name) / divisors[name]

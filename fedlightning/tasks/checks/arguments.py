@@ -8,6 +8,7 @@ from operator import index
 from typing import Any
 
 from fedlightning.algorithms.base import Algorithm, composite_methods
+from fedlightning.algorithms.fed_pd import FedPD
 from fedlightning.channel.channel import Channels
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError
 from fedlightning.core.validation import require_argument, require_instance
@@ -176,6 +177,12 @@ def require_channel(owner: object, algorithm: Algorithm, options: FederationOpti
             f"{name}'s clients move their control variates by the points that they send. What a channel changes on the "
             "way would stay in the sum of the control variates for good, and the run would end elsewhere. Leave the "
             "channel out, or take SCAFFOLD or FedDyn, which end at the solution through ErrorFeedback."
+        )
+    if isinstance(algorithm, FedPD) and algorithm.p > 0 and any(channel.download for channel in used):
+        raise InvalidValueError(
+            f"{name}(p={algorithm.p}) sends no point after a round without communication, and clients would answer "
+            "relative to the server's exact one, which Channel(download=[...]) has not changed. Leave download out, or "
+            "take p=0."
         )
     if algorithm.server_knows_clients and any(channel.acts_on_cohort for channel in used):
         raise InvalidValueError(
