@@ -133,7 +133,8 @@ def test_unchanged_modules_have_channels():
     assert 0 < (after - start).norm() <= 2e-4 + 1e-7
 
 
-def test_the_command_line_makes_channels(tmp_path):
+def test_the_command_line_makes_channels(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["fedlightning"])
     parts = {"channel": {"class_path": "fedlightning.channel.Channel"}}
     clip = {"class_path": "fedlightning.channel.Clip", "init_args": {"norm": 0.5}}
     by_field = {"class_path": "fedlightning.channel.ByField", "init_args": {"transforms": {"z": clip}}}
