@@ -4,9 +4,10 @@ Client:  K times w <- w - lr * g_i(w),  from the model it was given;  upload w
 Server:  in every period-th round z <- mean(w), given to all
          otherwise each w is handed on to a client of the cohort, by a random permutation
 
-A model thus meets the data of several clients between two means; the permutation may leave some where they are. It is a
-pure function of the seed and the round. The server keeps the models it has to hand on, and a client receives its own alone: a client that was not in
-the last cohorts starts from the newest model it was given since the last mean, or from that mean.
+A model thus meets the data of several clients between two means; the permutation may leave some where they are. It is
+a pure function of the seed and the round. The server keeps the models it has to hand on, and a client receives its own
+alone: a client that was not in the last cohorts starts from the newest model it was given since the last mean, or from
+that mean.
 
 period = 1 is FedAvg. Like it, it is not exact on heterogeneous clients. With a max block it is the same on operators;
 nothing is proven there.

@@ -63,9 +63,7 @@ class EvaluateClients(Callback):
         loaders = _loaders(trainer)
         if not _check_clients(trainer, pl_module, loaders) or _at_nodes(loaders):
             return
-        for metric in pl_module.modules():  # an evaluation that was cut short left a client's samples in them
-            if isinstance(metric, Metric):
-                metric.reset()
+        _reset_metrics(pl_module)
         request = pl_module.run.evaluation_request("test" if trainer.testing else "val")
         pl_module.evaluation_session.begin(request)
 
@@ -133,9 +131,17 @@ class EvaluateClients(Callback):
         pl_module.evaluation_session.restore()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Put the global model back into the task."""
+        """Put the global model back into the task, and forget the samples of an evaluation that was cut short."""
         module: Any = pl_module
         module.evaluation_session.close()
+        if trainer.evaluating:
+            _reset_metrics(pl_module)
+
+
+def _reset_metrics(task: LightningModule) -> None:
+    for metric in task.modules():
+        if isinstance(metric, Metric):
+            metric.reset()
 
 
 def _warn_if_cut_short(trainer: Trainer, client: int | None) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.trainer.states import TrainerFn
 
 Row = dict[str, float]
 
@@ -31,22 +32,27 @@ class History(Callback):
     def __init__(self) -> None:
         self.rows: list[Row] = []
         self._seconds = 0.0
-        self._since = time.perf_counter()
+        self._since: float | None = None  # the clock runs while rounds do
         self._kept: dict[str, Any] = {}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start the clock."""
         self._since = time.perf_counter()
 
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Stop the clock."""
+        self._seconds, self._since = self._passed, None
+
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Stop the clock during validation."""
-        self._seconds += time.perf_counter() - self._since
+        self._seconds, self._since = self._passed, None
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Add a row, and start the clock again."""
-        self._since = time.perf_counter()
+        """Add a row, and start the clock again if rounds follow."""
         if trainer.sanity_checking:
             return
+        if trainer.state.fn == TrainerFn.FITTING:
+            self._since = time.perf_counter()
         traffic, run = getattr(pl_module, "traffic", None), getattr(pl_module, "run", None)
         counts, sizes = ((0, 0), (0.0, 0.0)) if traffic is None or run is None else (traffic, run.traffic_bytes)
         rounds_said = getattr(pl_module, "round_metrics", {})
@@ -66,12 +72,16 @@ class History(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the rows and the seconds of training so far."""
-        return {"rows": list(self.rows), "seconds": self._seconds}
+        return {"rows": list(self.rows), "seconds": self._passed}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the rows and the seconds of training from a checkpoint."""
         self.rows = list(state_dict["rows"])
         self._seconds = state_dict["seconds"]
+
+    @property
+    def _passed(self) -> float:
+        return self._seconds + (0.0 if self._since is None else time.perf_counter() - self._since)
 
     def write(self, path: Path) -> None:
         """Save the rows as CSV, with a column for every name in any row."""

@@ -19,7 +19,8 @@ _SAID: dict[Report, str] = {
 }
 _LESS_IS_BETTER = {
     *("loss", "error", "mse", "rmse", "mae", "mape", "nll", "perplexity", "wer", "cer", "ece", "brier", "regret"),
-    *("distance", "gap", "residual", "norm", "fid"),
+    *("distance", "gap", "residual", "norm", "fid", "drift", "epsilon", "nonzeros", "rank", "staleness", "std"),
+    *("entropy", "crossentropy", "ce", "bce", "logloss", "kl", "divergence", "rmsle", "msle", "smape", "hinge"),
 }
 
 
@@ -96,4 +97,6 @@ class Goal:
         if self.report == "last":
             return f"final {metric}"
         where = " on test" if self.report == "best_on_test" else ""
-        return f"best{where} {metric}" if metric == self.metric else f"{metric} at the best round{where}"
+        if metric != self.metric:
+            return f"{metric} at the best round{where}"
+        return f"best{where} {metric} ({_EXTREME[self.mode]})"

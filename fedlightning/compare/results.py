@@ -213,7 +213,7 @@ def _cost(costs: Sequence[float]) -> str:
 def shortened(number: float) -> str:
     """Return a number of three digits and a unit: 1.23 M."""
     if not number >= 1e4:
-        return f"{number:.0f}"
+        return f"{number:.3g}" if abs(number) < 100 else f"{number:.0f}"
     rounded = float(f"{number:.3g}")  # 999,999 are 1 M, not 1e+03 k
     size, unit = next((size, unit) for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")) if rounded >= size)
     return f"{rounded / size:.3g} {unit}"

@@ -56,7 +56,7 @@ class EvaluationLoaders:
         """Return the loader that evaluates the training data beside the validation data."""
         if self._models:
             return self._evaluated("val", self.federation.train, self.federation.partition)
-        return self._pooled(self.federation.train)
+        return self._pooled(self.federation.train, self.federation.partition)
 
     def test(self) -> Loader:
         """Return the loader of the test data."""

@@ -46,7 +46,7 @@ class FEMNIST(FederatedDataModule):
 
         Raises:
             FileNotFoundError: If a folder holds no JSON file.
-            ValueError: If there are fewer writers than clients asked for.
+            ValueError: If there are fewer writers than clients asked for, or none of them has test samples.
         """
         train, test = (_read(Path(self.root) / part) for part in ("train", "test"))
         writers = sorted(train)
@@ -58,7 +58,13 @@ class FEMNIST(FederatedDataModule):
             writers = writers[: self._num_clients]
         sizes = torch.tensor([len(train[writer][1]) for writer in writers])
         writer = torch.arange(len(writers)).repeat_interleave(sizes)
-        held = _pool(test, [writer for writer in writers if writer in test])
+        tested = [writer for writer in writers if writer in test]
+        if not tested:
+            raise InvalidValueError(
+                f"FEMNIST: no writer of {self.root}/train is in {self.root}/test, so that nothing could be validated. "
+                "Split by sample (LEAF's preprocess.sh -t sample)."
+            )
+        held = _pool(test, tested)
         return Federation(_pool(train, writers), self.partitioner.split(writer, self.seed), val=held, test=held)
 
 

@@ -101,8 +101,8 @@ class Dirichlet(Partitioner):
         alpha: Concentration > 0; the smaller, the fewer classes a client holds.
         min_size: Least number >= 1 of samples of a client; draws are repeated until every client has as many, a hundred
             times at most, a thousand times if ``balanced``.
-        balanced: Whether a client that holds 1/N of all samples or more gets none of the remaining classes, which are
-            drawn in ascending order.
+        balanced: Whether a client that holds 1/N of all samples or more gets none of the remaining classes, but for
+            one sample by rounding; classes are drawn in ascending order.
     """
 
     num_clients: int
@@ -121,7 +121,7 @@ class Dirichlet(Partitioner):
             ValueError: If there are too few samples, or no draw gives every client enough.
         """
         require_enough(self, column, self.num_clients * self.min_size)
-        draw = np.random.default_rng(seed)
+        draw = np.random.default_rng(seed % 2**64)  # NumPy takes none below 0
         labels = column.numpy()
         places = [np.flatnonzero(labels == label) for label in np.unique(labels)]
         draws = 1000 if self.balanced else 100

@@ -27,6 +27,7 @@ from fedlightning.data.pictures import (
     read_mnist,
     read_tiny_imagenet,
 )
+from fedlightning.data.poisoning import LabelFlip
 from fedlightning.data.sensors import halves_shared, ku_har_folders, read_hapt, read_ku_har, read_uci_har
 from fedlightning.data.tensors import TensorData
 
@@ -72,6 +73,11 @@ class PersonalData(FederatedDataModule):
         require(self, "val_share", at_least=0.0, below=1.0)
         require_instance(f"{type(self).__name__}(partitioner", partitioner, Partitioner, "Dirichlet(20, 0.1)")
         self.class_counts = class_counts
+        if class_counts and isinstance(self.poisoning, LabelFlip):
+            raise InvalidValueError(
+                f"{type(self).__name__}(class_counts=True, poisoning={self.poisoning}): the counts that come with the "
+                "samples would be those of the true labels. Leave one of the two out."
+            )
 
     @abstractmethod
     def samples(self) -> tuple[TensorData, Tensor]:

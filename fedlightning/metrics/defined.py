@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from torchmetrics import Metric
+from torchmetrics import Metric, R2Score
 from torchmetrics.classification import BinaryAUROC, BinaryAveragePrecision
+from torchmetrics.metric import CompositionalMetric
 from torchmetrics.utilities import dim_zero_cat
 
 
 def is_defined(metric: Metric) -> bool:
     """Return whether the samples that a metric has seen define it.
 
-    The area under a ROC curve needs samples of both classes, average precision one positive sample at least; without
-    them torchmetrics warns and computes 0 or another number that tells nothing of the model. All other metrics count as
-    defined, unless they are NaN.
+    A metric that has seen none is undefined. The area under a ROC curve needs samples of both classes, average
+    precision one positive sample at least, the coefficient of determination two samples; without them torchmetrics
+    warns and computes 0 or another number that tells nothing of the model, or ends in an error. All other metrics count
+    as defined, unless they are NaN.
 
     Args:
         metric: Updated with all samples of a client.
     """
+    if not metric.update_count and not isinstance(metric, CompositionalMetric):  # its parts are updated
+        return False
+    if isinstance(metric, R2Score):
+        return bool(metric.total > 1)
     if not isinstance(metric, BinaryAUROC | BinaryAveragePrecision):
         return True
     if metric.thresholds is None:

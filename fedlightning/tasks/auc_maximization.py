@@ -47,7 +47,8 @@ class AUCMaximization(FederatedLightningModule):
             network: Maps inputs ``[B, ...]`` to two logits ``[B, 2]``, whose softmax's second entry is the score, or to
                 one ``[B, 1]``, whose sigmoid it is; null for logistic regression on 8 x 8 images.
             positive: Label of the positive class; all others are negative.
-            prior: Share 0 < p < 1 of positive samples; null to count them in the training data.
+            prior: Share 0 < p < 1 of positive samples; null to count them in the clients' training data at the start of
+                every fit: the mean of the clients' shares or, with ``weighting="samples"``, that of all their samples.
             federation: Arguments of :class:`FederatedLightningModule`.
 
         Raises:
@@ -62,25 +63,32 @@ class AUCMaximization(FederatedLightningModule):
         self.a = nn.Parameter(torch.zeros(()))
         self.b = nn.Parameter(torch.zeros(()))
         self.alpha = nn.Parameter(torch.zeros(()))
+        self._counts_prior = prior is None
         self.register_buffer("prior", torch.tensor(torch.nan if prior is None else prior))
         self.prior: Tensor
         self.auc = nn.ModuleDict({stage: BinaryAUROC() for stage in ("val", "test", "global_train")})
 
     def on_fit_start(self) -> None:
-        """Set the prior to the share of positive samples in the training data, unless it is known.
+        """Set the prior to the share of positive samples in the clients' training data, unless it was given.
 
         Raises:
             ValueError: If the training data are not tensors, so that it must be given.
         """
-        if not self.prior.isnan():
+        if not self._counts_prior:
             return
         data: Any = getattr(self.trainer, "datamodule", None)
         tensors = as_tensor_data(data.federation.train) if isinstance(data, FederatedDataModule) else None
         if tensors is None:
+            if not self.prior.isnan():  # counted before a checkpoint
+                return
             raise InvalidValueError(
                 "AUCMaximization(prior=None) counts labels of tensor data; give prior for other data sets."
             )
-        share = (tensors.tensors[1] == self.positive).double().mean()
+        partition, labels = data.federation.partition, tensors.tensors[1]
+        positive = torch.stack([(labels[own] == self.positive).double().mean() for own in partition])
+        by_samples = self.federation_options.weighting == "samples"
+        weights = partition.sizes.double() if by_samples else torch.ones_like(positive)
+        share = (positive * weights).sum() / weights.sum()
         if share in (0, 1):
             raise InvalidValueError(
                 f"AUCMaximization(positive={self.positive}): a share {share:g} of the samples is positive."

@@ -26,6 +26,15 @@ if TYPE_CHECKING:
 Batch = dict[str, Tensor]
 
 
+class AccuracyOfSome(MulticlassAccuracy):
+    """Computes an accuracy that is NaN where there is no sample, as of a domain that the data lack, in place of 0."""
+
+    def compute(self) -> Tensor:
+        """Return the share of correct samples, a scalar."""
+        share: Tensor = super().compute()
+        return share if bool((self.tp + self.fn).sum()) else torch.full_like(share, torch.nan)
+
+
 class DomainAdaptation(FederatedLightningModule):
     """Learns classes from labelled source samples, for unlabelled target samples, against an adversary.
 
@@ -80,8 +89,8 @@ class DomainAdaptation(FederatedLightningModule):
             {
                 stage: MetricCollection(
                     {
-                        "source_accuracy": MulticlassAccuracy(classes, average="micro"),
-                        "target_accuracy": MulticlassAccuracy(classes, average="micro"),
+                        "source_accuracy": AccuracyOfSome(classes, average="micro"),
+                        "target_accuracy": AccuracyOfSome(classes, average="micro"),
                         "domain_confusion": DomainConfusion(),
                     },
                     prefix=f"{stage}_",

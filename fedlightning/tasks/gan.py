@@ -118,7 +118,9 @@ class GAN(FederatedLightningModule):
         self.log("val_fake", self.discriminator(images).sigmoid().mean(), prog_bar=True)
         if self.inception is not None:
             self.inception.update(images)
-            self.log("val_inception_score", self.inception.compute()[0], prog_bar=True)
+            with torch.random.fork_rng(devices=[]):  # it divides the images at random
+                torch.default_generator.manual_seed(0)
+                self.log("val_inception_score", self.inception.compute()[0], prog_bar=True)
             self.inception.reset()
         if self.fid is not None:
             self.fid.update(images, real=False)

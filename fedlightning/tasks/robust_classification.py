@@ -141,6 +141,16 @@ class RobustClassification(FederatedLightningModule):
         flat = self.perturbation.detach()
         return {"perturbation": attack_figure(flat if flat.dim() == 3 else flat.reshape(1, 1, -1))}
 
+    def on_validation_start(self) -> None:
+        """Forget the batches of an evaluation that was interrupted."""
+        super().on_validation_start()
+        self._seen = {}
+
+    def on_test_start(self) -> None:
+        """Forget the batches of an evaluation that was interrupted."""
+        super().on_test_start()
+        self._seen = {}
+
     def _evaluate(self, stage: str, batch: Batch) -> None:
         metric: Any = self.accuracy[f"{stage}_accuracy"]
         metric.update(self(batch[0]), batch[1])

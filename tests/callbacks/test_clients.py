@@ -16,11 +16,11 @@ from torchmetrics.functional.classification import multiclass_accuracy, multicla
 
 from fedlightning import BatchedEvaluationTask, FederatedDataModule
 from fedlightning.algorithms import Ditto, FedALA, FedAlt, FedAvg, FedMM, pFedMe
-from fedlightning.data import IID, PersonalDigits
+from fedlightning.data import IID, Digits, PersonalDigits
 from fedlightning.metrics.present_auroc import PresentClassesAUROC
 from fedlightning.oracle import Vectorized
 from fedlightning.participation import Uniform
-from fedlightning.tasks import Classification, PersonalizedClassification
+from fedlightning.tasks import Classification, PersonalizedClassification, RobustClassification
 from tests.support.evaluated import CLIENTS, Own, digits, fitted, held_out_data, task, two_rounds
 from tests.support.small import Line, Personal, clients, regression_data, trainer
 
@@ -527,6 +527,34 @@ def test_an_interrupted_validation_leaves_the_global_model():
         fitted(model, own_data())
     assert model.offset.item() == 0.0
     assert model.evaluation_session.evaluation is None
+
+
+class Once(Callback):
+    """Interrupts the first evaluation after its first batch."""
+
+    done = False
+
+    def on_validation_batch_end(self, *_):
+        if not self.done:
+            self.done = True
+            raise KeyboardInterrupt
+
+    on_test_batch_end = on_validation_batch_end
+
+
+@pytest.mark.filterwarnings("ignore:.*KeyboardInterrupt")
+@pytest.mark.parametrize(
+    "make", [Classification, partial(RobustClassification, penalty=0.1)], ids=["metric", "batches"]
+)
+def test_an_interrupted_evaluation_of_pooled_data_leaves_no_samples_behind(make):
+    data = Digits(IID(3), eval_batch_size=100)
+    torch.manual_seed(0)
+    task = make(FedAvg(0.05))
+    expected = trainer().validate(task, data, verbose=False)
+
+    with pytest.raises((KeyboardInterrupt, SystemExit)):
+        trainer(callbacks=[Once()]).validate(task, data, verbose=False)
+    assert trainer().validate(task, data, verbose=False) == expected
 
 
 def test_data_that_do_not_say_whose_samples_they_are():

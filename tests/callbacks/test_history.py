@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
@@ -49,6 +51,38 @@ def test_a_metric_that_a_validation_does_not_log_is_no_part_of_its_row():
     assert [row.get("stamp") for row in history.rows] == [3, None, 9, None]
     for name in ("val_loss", "drift", "clients"):
         assert all(name in row for row in history.rows)
+
+
+def test_seconds_are_those_of_rounds(monkeypatch):
+    """Neither what comes before the first round nor validation counts; a checkpoint has those up to its moment."""
+    now, state = [0.0], SimpleNamespace(fn="fit")
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    run = SimpleNamespace(sanity_checking=True, state=state, callback_metrics={}, global_step=0)
+    history = History()
+
+    def at(second, hook):
+        now[0] = second
+        hook(run, None)
+
+    at(5.0, history.on_validation_start)
+    at(6.0, history.on_validation_end)
+    run.sanity_checking = False
+    at(10.0, history.on_train_start)
+    at(13.0, history.on_validation_start)
+    at(14.0, history.on_validation_end)
+    now[0] = 16.0
+    resumed = History()
+    resumed.load_state_dict(history.state_dict())
+    at(17.0, history.on_train_end)
+    state.fn = "validate"
+    at(20.0, history.on_validation_start)
+    at(21.0, history.on_validation_end)
+    assert [row["seconds"] for row in history.rows] == [3.0, 6.0]
+    state.fn = "fit"
+    at(30.0, resumed.on_train_start)
+    at(31.0, resumed.on_validation_start)
+    at(32.0, resumed.on_validation_end)
+    assert resumed.rows[-1]["seconds"] == 3.0 + 2.0 + 1.0
 
 
 def test_history_survives_a_resume(tmp_path):

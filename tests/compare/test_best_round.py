@@ -70,7 +70,7 @@ def test_other_data_are_refused_before_and_after_the_runs(capsys):
     compare(**arguments(**DIGITS, report="best"))
     assert "1 of 1 runs are already finished" in capsys.readouterr().out
     written = Path("out/table.md").read_text()
-    assert written.startswith("| algorithm | best val_accuracy | final | floats up |")
+    assert written.startswith("| algorithm | best val_accuracy (highest) | final | floats up |")
     assert "each seed's best round on validation data" in written
     with pytest.raises(ValueError, match=refused):
         compare(**arguments(**DIGITS, report="best_on_test"))

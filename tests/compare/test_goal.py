@@ -17,6 +17,7 @@ def rows(values):
     ("metric", "mode"),
     [
         *(("val_accuracy", "max"), ("val_loss", "min"), ("distance", "min"), ("operator_norm", "min")),
+        *(("val_cross_entropy", "min"), ("val_kl", "min"), ("train_drift", "min"), ("val_accuracy_std", "min")),
         *(("glossary", "max"), ("val-loss", "min"), ("val/wer", "min"), ("val_mape", "min")),
     ],
 )

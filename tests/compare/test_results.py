@@ -57,10 +57,10 @@ def test_seeds_that_diverged_have_no_pair():
 def test_the_best_round_is_reported_with_all_metrics():
     history = tuple(row | {"loss": loss} for row, loss in zip(rows([0.2, 0.6, 0.5]), (3.0, 2.0, 1.0), strict=True))
     header, _, line = markdown_table([Curve("A", (history,))], Goal("acc", report="best"), ["loss"]).splitlines()
-    assert header == "| algorithm | best acc | final | loss at the best round | floats up |"
+    assert header == "| algorithm | best acc (highest) | final | loss at the best round | floats up |"
     assert line == "| A | 0.600 | 0.500 | 2.000 | 1.8 M |"
     on_test = markdown_table([Curve("A", (history,))], Goal("acc", report="best_on_test"), ["loss"]).splitlines()[0]
-    assert on_test.startswith("| algorithm | best on test acc | final | loss at the best round on test |")
+    assert on_test.startswith("| algorithm | best on test acc (highest) | final | loss at the best round on test |")
 
 
 @dataclass

@@ -88,7 +88,7 @@ def numbers(loader):
 def test_the_global_model_gets_what_clients_hold():
     given = loaders(val=NUMBERS, val_partition=PARTITION)
     assert numbers(given.val()) == [[1, 2, 5]]
-    assert numbers(given.train()) == [[0, 1, 2, 3], [4, 5, 6, 7]]  # the whole data set
+    assert numbers(given.train()) == [[0, 3, 4, 6]]  # and none that are nobody's, or for validation
     assert given.test() == given.predict() == []
 
 

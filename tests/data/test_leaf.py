@@ -55,6 +55,12 @@ def test_the_first_writers(folder):
     assert federation.val.tensors[1].tolist() == [1]
 
 
+def test_writers_without_test_samples_are_refused(folder):
+    (folder / "test" / "part_0.json").write_text(json.dumps({"users": [], "user_data": {}}))
+    with pytest.raises(ValueError, match=r"no writer of .*train is in .*test.*Split by sample"):
+        _ = FEMNIST(str(folder)).federation
+
+
 def test_what_is_missing_is_named(folder):
     with pytest.raises(ValueError, match=r"FEMNIST\(num_clients=4\): .*train has 3 writers"):
         FEMNIST(str(folder), num_clients=4).build()

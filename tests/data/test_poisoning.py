@@ -10,7 +10,15 @@ from torch.utils.data import Dataset
 
 from fedlightning import FederatedDataModule
 from fedlightning.channel import SignFlip
-from fedlightning.data import Digits, Federation, LabelFlip, MixedTensorData, Partition, TensorData
+from fedlightning.data import (
+    Digits,
+    Federation,
+    LabelFlip,
+    MixedTensorData,
+    Partition,
+    PersonalDigits,
+    TensorData,
+)
 from fedlightning.data.images import ScalePixels
 from fedlightning.participation import Uniform
 
@@ -143,6 +151,11 @@ def test_every_data_module_takes_it():
         assert torch.equal(after[own], 9 - before[own])
     assert torch.equal(poisoned.federation.val.tensors[1], plain.federation.val.tensors[1])
     assert plain.differs_from(poisoned.identity) is not None
+
+
+def test_counts_of_true_labels_do_not_go_with_flipped_ones():
+    with pytest.raises(ValueError, match="the counts that come with the samples would be those of the true labels"):
+        PersonalDigits(class_counts=True, poisoning=LabelFlip(share=0.5))
 
 
 def test_only_a_poisoning_is_taken():

