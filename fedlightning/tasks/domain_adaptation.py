@@ -32,7 +32,8 @@ class AccuracyOfSome(MulticlassAccuracy):
     def compute(self) -> Tensor:
         """Return the share of correct samples, a scalar."""
         share: Tensor = super().compute()
-        return share if bool((self.tp + self.fn).sum()) else torch.full_like(share, torch.nan)
+        hits: Any = self.tp
+        return share if bool((hits + self.fn).sum()) else torch.full_like(share, torch.nan)
 
 
 class DomainAdaptation(FederatedLightningModule):

@@ -27,8 +27,8 @@ class AnswerChecks:
         """Set the limits.
 
         Args:
-            largest: Numbers of an update, a buffer or a validation may be this large, above 0. Larger ones are taken
-                for those of a broken or hostile machine, and would drown all others in a mean.
+            largest: Numbers of an update, a buffer, a logged value or a validation may be this large, above 0. Larger
+                ones are taken for those of a broken or hostile machine, and would drown all others in a mean.
 
         Raises:
             ValueError: If the limit is not above 0.
@@ -67,13 +67,18 @@ class AnswerChecks:
         yield from self._wrong_values(_plain(answer.update), _plain(expected.update))
         yield from _wrong_norms(answer.update)
         yield from self._objections_to_what_a_channel_adds(answer, expected)
-        if set(answer.metrics) != expected.metrics or answer.per_client != expected.per_client:
+        if set(answer.metrics) != expected.metrics:
             yield f"it logs {sorted(answer.metrics)}; expected {sorted(expected.metrics)}"
+        if answer.per_client != expected.per_client:
+            yield f"it logs {sorted(answer.per_client)} client by client; expected {sorted(expected.per_client)}"
         for name, value in {**answer.metrics, **answer.tally}.items():
             if value.shape != (1,) or not value.is_floating_point():
                 yield f"'{name}' is a {value.dtype} {list(value.shape)}; expected one real number"
+        if odd := [name for name in answer.tally if not name.startswith("train_")]:
+            yield f"it logs '{odd[0]}' of its objective; expected names that begin with 'train_'"
+        yield from self.too_large({**answer.metrics, **answer.tally})
         for name, mask in {"evaluated": answer.evaluated, "sound": answer.sound}.items():
-            if mask is not None and (mask.shape != (1,) or mask.is_floating_point()):
+            if mask is not None and (mask.shape != (1,) or mask.dtype != torch.bool):  # it becomes a weight
                 yield f"'{name}' is a {mask.dtype} {list(mask.shape)}; expected one truth value"
 
     def _wrong_values(self, sent: Mapping[str, object], wanted: Mapping[str, object]) -> Iterator[str]:

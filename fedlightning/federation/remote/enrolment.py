@@ -21,6 +21,7 @@ from fedlightning.federation.remote.packet import Packet, PacketError
 from fedlightning.federation.remote.roster_codec import ENROL, RUN, Enrolment, decode_enrolment
 
 _LATE = 30.0
+_MOST_SAMPLES = 2**40
 """Seconds that a round waits for a node that comes back to say which clients it has."""
 
 
@@ -211,7 +212,7 @@ class Directory:
             )
         if difference := _difference(theirs.parameters, self._parameters):
             found.append(f"{difference} Give it the server's task.")
-        if theirs.samples.shape != (len(theirs.client_ids),) or bool((theirs.samples < 1).any()):
+        if not _are_numbers_of_samples(theirs.samples, len(theirs.client_ids)):
             found.append(f"it has numbers of samples {theirs.samples.tolist()} for its clients {theirs.client_ids}.")
             return found
         if len(theirs.data) != len(theirs.client_ids):
@@ -222,7 +223,7 @@ class Directory:
                 found.append(f"it has client {client}; the federation has clients 0 to {total - 1}.")
             elif client in self._node_of or theirs.client_ids.count(client) > 1:
                 found.append(f"it has client {client}, which {self._names.get(self._node_of.get(client, -1))} has too.")
-            elif client in self._known and int(self.samples[client]) != samples:
+            elif (client in self._known or client in self.data) and int(self.samples[client]) != samples:
                 found.append(
                     f"its client {client} has {samples} samples, and had {int(self.samples[client])} when the "
                     "federation began. Give it the data of then, or begin a new federation."
@@ -269,6 +270,14 @@ def merged(rosters: Mapping[str, Roster], directory: Directory) -> Roster:
                 "than at the other. Give both the server's module."
             )
     return replace(first, samples=directory.samples.clone())
+
+
+def _are_numbers_of_samples(numbers: Tensor, clients: int) -> bool:
+    """Return whether there is a whole number of samples for each client, of which the sum is no larger than exact."""
+    if numbers.shape != (clients,) or numbers.dtype == torch.bool or numbers.is_complex():
+        return False
+    exact = numbers.double()
+    return bool(((exact >= 1) & (exact <= _MOST_SAMPLES) & (exact == exact.round())).all())
 
 
 def _shown(channel: str) -> str:

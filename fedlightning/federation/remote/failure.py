@@ -39,7 +39,12 @@ def encode_failure(failure: Failure) -> Packet:
 def decode_failure(packet: Packet) -> Failure:
     """Return why a node could not answer."""
     reader = Reader(packet, FAILURE)
-    return Failure(reader.value("error", str), reader.value("text", str))
+    return Failure(_shown(reader.value("error", str)), _shown(reader.value("text", str)))
+
+
+def _shown(text: str) -> str:
+    """Return the beginning of a text without what would move the cursor of a terminal."""
+    return "".join(each if each.isprintable() else " " for each in text[:_TEXT])
 
 
 def _told(error: Exception) -> str:

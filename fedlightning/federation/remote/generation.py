@@ -13,7 +13,7 @@ from torch import Tensor
 from fedlightning.algorithms.base import PerClient
 from fedlightning.federation.protocol import Request
 from fedlightning.federation.remote.message_types import type_name
-from fedlightning.federation.remote.packet import PacketError
+from fedlightning.federation.remote.packet import PacketError, is_short_number
 from fedlightning.federation.remote.tensors import to_raw
 
 
@@ -45,7 +45,7 @@ class Generation:
         if not text:
             return None
         parts = text.split(".")
-        if len(parts) != 3 or not (parts[0].isdecimal() and parts[1].isdecimal() and _is_key(parts[2])):
+        if len(parts) != 3 or not (all(map(is_short_number, parts[:2])) and _is_key(parts[2])):
             raise PacketError(f"{text[:80]!r} names no state of a client; expected round.phase.key.")
         return cls(int(parts[0]), int(parts[1]), parts[2])
 

@@ -21,18 +21,24 @@ class LoggedNames:
         self.names: list[str] | None = None
         self._heard: dict[int, Counter[tuple[str, ...]]] = {}
         self._counts: Counter[tuple[str, ...]] = Counter()
+        self._clients: set[int] = set()
 
     def begin(self, phase: int) -> None:
         """Begin a phase of a round."""
-        self._counts = self._heard.setdefault(phase, Counter())
+        self._counts, self._clients = self._heard.setdefault(phase, Counter()), set()
         most = self._counts.most_common(1)
         self.names = list(most[0][0]) if most else None
 
-    def fit(self, names: Iterable[str]) -> bool:
-        """Return whether an answer has these names; an answer without any has nothing to compare."""
+    def fit(self, names: Iterable[str], client: int) -> bool:
+        """Return whether an answer has these names; an answer without any has nothing to compare.
+
+        A client has one say in a phase, however often its answer comes.
+        """
         found = sorted(names)
         if not found:
             return True
-        self._counts[tuple(found)] += 1
+        if client not in self._clients:
+            self._clients.add(client)
+            self._counts[tuple(found)] += 1
         self.names = found if self.names is None else self.names
         return found == self.names

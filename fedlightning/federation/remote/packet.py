@@ -149,10 +149,15 @@ def parts_of(packet: Packet, kind: str) -> list[Packet]:
             place, divided, inner = name.partition("/")
             if not divided:
                 continue
-            if not place.isdecimal() or int(place) >= len(kinds):
-                raise PacketError(f"A message has a part {place!r}; expected 0 to {len(kinds) - 1}.")
+            if not is_short_number(place) or int(place) >= len(kinds):
+                raise PacketError(f"A message has a part {place[:80]!r}; expected 0 to {len(kinds) - 1}.")
             into[int(place)][inner] = content
     return [Packet(str(kind), values[place], arrays[place]) for place, kind in enumerate(kinds)]
+
+
+def is_short_number(text: str) -> bool:
+    """Return whether a text is a whole number of at most eighteen digits, which Python reads in any case."""
+    return text.isdecimal() and len(text) <= 18
 
 
 def require_kind(packet: Packet, kind: str) -> None:

@@ -224,7 +224,7 @@ class Remote:
             if why is not None:
                 self._leave_out(where, client, why)
                 continue
-            if not self._logged.fit(answer.tally):
+            if not self._logged.fit(answer.tally, answer.client_ids[0]):
                 why = f"it has {sorted(answer.tally)}, others {self._logged.names}. Its update counts."
                 self._leave_out(where, client, why, what="what is logged")
                 answer = replace(answer, tally={}, evaluated=None)

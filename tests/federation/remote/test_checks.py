@@ -114,6 +114,12 @@ def test_numbers_that_are_not_finite_are_the_server_s_to_leave_out():
         (replace(RIGHT, tally={"train_loss": torch.ones(2)}), r"'train_loss' is a torch.float32 \[2\]"),
         (replace(RIGHT, evaluated=torch.ones(2) > 0), "'evaluated' is a torch.bool"),
         (replace(RIGHT, sound=torch.ones(1)), "'sound' is a torch.float32"),
+        (replace(RIGHT, sound=torch.tensor([-4])), "'sound' is a torch.int64"),
+        (replace(RIGHT, evaluated=torch.tensor([10**12])), "'evaluated' is a torch.int64"),
+        (replace(RIGHT, metrics={"drift": torch.tensor([1e30])}), r"'drift' has numbers up to 1e\+30"),
+        (replace(RIGHT, tally={"train_loss": torch.tensor([1e30])}), r"'train_loss' has numbers up to 1e\+30"),
+        (replace(RIGHT, tally={"clients": torch.ones(1)}), "logs 'clients' of its objective; .* begin with 'train_'"),
+        (replace(RIGHT, per_client=("drift",)), r"logs \['drift'\] client by client; expected \[\]"),
     ],
 )
 def test_wrong_answers_are_named(answer, why):

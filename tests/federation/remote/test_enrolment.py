@@ -147,6 +147,10 @@ def test_a_precision_of_a_nodes_own_is_said(precision, numbers):
         ),
         (holding(1, samples=0), r"numbers of samples \[0\]"),
         (replace(holding(1), samples=torch.ones(2)), "numbers of samples"),
+        *(
+            (replace(holding(1), samples=torch.tensor([wrong])), "numbers of samples")
+            for wrong in (torch.nan, torch.inf, 2.7, True, 2**62)
+        ),
         (holding(1, data=[]), r"it has 0 digests of data for its clients \[1\]"),
         (Packet("enrolment"), "Node node-9 cannot enrol"),
     ],
@@ -218,6 +222,13 @@ def test_a_node_that_comes_back_with_other_data_takes_no_part():
     with pytest.warns(RuntimeWarning, match=r"client 1 has other data .* It takes no part\."):
         found.look_for_nodes()
     assert found.by_node([0, 1]) == {7: [0]}
+    carrier.enrolments[9] = holding(1, samples=7)  # the same digest
+    with pytest.warns(RuntimeWarning, match=r"client 1 has 7 samples, and had 5 .* It takes no part\."):
+        found.look_for_nodes()
+    carrier.enrolments[9] = replace(holding(1), samples=torch.tensor([torch.nan]))
+    with pytest.warns(RuntimeWarning, match=r"numbers of samples \[nan\].* It takes no part\."):
+        found.look_for_nodes()
+    assert found.samples.tolist() == [5, 5]
     carrier.enrolments[9] = before
     found.look_for_nodes()
     assert found.by_node([0, 1]) == {7: [0], 9: [1]}

@@ -45,3 +45,8 @@ def test_texts_that_may_quote_data_stay(error, told):
         raise error()
 
     assert decode_failure(Packet.from_bytes(answered(Packet("ask").to_bytes(), fail))).text == told
+
+
+def test_a_text_of_another_machine_is_short_and_printable():
+    told = decode_failure(encode_failure(Failure("A\x1b[2J", "first\nsecond\x07" + "x" * 5_000_000)))
+    assert told == Failure("A [2J", "first second " + "x" * 487)

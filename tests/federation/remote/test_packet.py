@@ -66,3 +66,10 @@ def test_a_part_that_does_not_exist_is_refused():
         parts_of(Packet("answers", {"seed": 3}), "answers")
     with pytest.raises(PacketError, match="kind 'answers'; got 'evaluation'"):
         parts_of(nested("evaluation", []), "answers")
+
+
+def test_a_part_of_too_many_digits_is_refused():
+    """Python reads no number of 5,000 digits."""
+    wrong = Packet("several", {"kinds": ["a"], f"{'9' * 5000}/x": 1})
+    with pytest.raises(PacketError, match="A message has a part '9999"):
+        parts_of(wrong, "several")

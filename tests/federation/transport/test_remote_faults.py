@@ -118,8 +118,8 @@ def test_nan_of_a_node_is_left_out_as_in_a_simulation(name, tmp_path):
 
 def test_a_node_that_logs_something_else_spoils_no_round(tmp_path):
     def boasting(part, name):
-        added = with_array(part, "tally/accuracy", torch.ones(1))
-        return replace(added, values={**added.values, "tally": [*part.values["tally"], "accuracy"]})
+        added = with_array(part, "tally/train_accuracy", torch.ones(1))
+        return replace(added, values={**added.values, "tally": [*part.values["tally"], "train_accuracy"]})
 
     algorithm = ALGORITHMS["SCAFFOLD"]
     carrier, there = federation(algorithm, tmp_path)
@@ -131,7 +131,10 @@ def test_a_node_that_logs_something_else_spoils_no_round(tmp_path):
     for batch in rest:
         here.run(batch, Autocast("cpu"))
         (said,) = run_quietly(there, batch)
-        assert "what is logged of client 0, from node node-100 (client 0), was left out: it has ['accuracy', " in said
+        assert (
+            "what is logged of client 0, from node node-100 (client 0), was left out: it has ['train_accuracy', "
+            in said
+        )
     assert torch.equal(here.point, there.point)
     assert_same_states(here, there, tmp_path, NODES)
 
