@@ -12,14 +12,17 @@ from jsonargparse import ArgumentError, ArgumentParser
 
 from fedlightning import algorithms
 from fedlightning.algorithms import Algorithm, FedAvg, FedMM
+from fedlightning.channel import Channel, TopK
 from fedlightning.core.serialisation import (
     CheckpointError,
     NotPlainError,
     Trust,
     UntrustedClassError,
     from_config,
+    rebuild,
     to_config,
 )
+from fedlightning.data import CIFAR10
 from fedlightning.local import LocalSteps
 from fedlightning.oracle import Vectorized
 from fedlightning.proximal import L1, SquaredL2, Sum
@@ -146,11 +149,20 @@ def test_values_that_do_not_fit_say_where():
         from_config({**config, "init_args": [1]}, place="hp")
 
 
-def test_nothing_is_fetched(monkeypatch):
+@pytest.mark.parametrize("said", [True, 1, 1.0, "yes", [1], [[]], {"a": 1}])
+def test_nothing_is_fetched(said, monkeypatch):
     asked = []
     monkeypatch.setattr("fedlightning.models.MobileNetV2Features.__init__", lambda self, **given: asked.append(given))
-    from_config({"class_path": "fedlightning.models.MobileNetV2Features", "init_args": {"download": True}})
+    from_config({"class_path": "fedlightning.models.MobileNetV2Features", "init_args": {"download": said}})
     assert asked == [{"download": False}]
+    data = rebuild(CIFAR10, {"root": "nowhere", "download": said}, {})
+    assert data.download is False
+    assert rebuild(CIFAR10, {"root": "nowhere", "download": said}, {"download": True}).download is True
+
+
+def test_what_a_channel_does_to_broadcasts_is_no_download():
+    channel = Channel(download=[TopK(0.5)])
+    assert from_config(to_config(channel)) == channel
 
 
 @pytest.mark.parametrize(

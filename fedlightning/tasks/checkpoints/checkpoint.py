@@ -46,6 +46,7 @@ def save(task: CheckpointedTask, checkpoint: dict[str, Any]) -> None:
         "algorithm": class_path(type(task.algorithm)),
         "data": dict(task.run.trained_on),
         "drawn": dict(task.run.drawn),
+        "settings": _settings(task),
         "personal_parameters": list(space.personal.names),
         "max_parameters": list(space.shared.names[space.shared.minimised :]),
         **simulation.state_dict(),
@@ -100,8 +101,15 @@ def load(task: CheckpointedTask, checkpoint: Mapping[str, Any], fitting: bool) -
     elif fitting or task.client_models.exist:
         raise _of_another(task, state["algorithm"], fitting)
     _write_unsaved_buffers(task, state["buffers"]["names"], state["buffers"]["values"])
-    others, drawn, weights = state.get("other_clients", ()), state.get("drawn"), checkpoint.get("state_dict")
+    others, drawn, then = state.get("other_clients", ()), state.get("drawn"), state.get("settings")
+    weights = None if then in (None, _settings(task)) else checkpoint.get("state_dict")
     task.run.load(state if fits else None, state.get("data", {}), others, rounds, drawn, weights)
+
+
+def _settings(task: CheckpointedTask) -> str:
+    """Return the hyper-parameters by which a model follows from what the server keeps, to see whether they differ."""
+    options = task.federation_options
+    return repr((task.algorithm, options.regularizer, options.max_regularizer))
 
 
 def _write_unsaved_buffers(task: CheckpointedTask, names: Sequence[str], values: Tensor) -> None:

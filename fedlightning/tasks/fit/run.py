@@ -176,7 +176,8 @@ class FederationRun:
             shards: The clients of other processes.
             rounds: Number of rounds before they were saved.
             drawn: Rounds that were drawn by each seed; None if the file does not say, and then those of its data.
-            weights: The global model that the file holds beside them; None if it is not known.
+            weights: The global model that the file holds beside them if other hyper-parameters may make another one of
+                the states; None if they are the same.
         """
         self.rounds = rounds
         if drawn is None:
