@@ -69,7 +69,7 @@ def _methods(*names: str) -> frozenset[Any]:
 _SEEN = _methods("__bool__", "__complex__", "__contains__", "__float__", "__index__", "__int__", "item")
 """Read numbers by operations, so that a recorder gives up and every call runs anew."""
 
-_HIDDEN = _methods("__array__", "__dlpack__", "data_ptr", "numpy", "tensor_split", "tolist", "untyped_storage").union(
-    {torch.ctc_loss, F.ctc_loss, torch.tensor_split}
-)
-"""Read numbers that no recorder sees."""
+_HIDDEN = _methods(
+    *("__array__", "__dlpack__", "__repr__", "data_ptr", "numpy", "set_", "tensor_split", "tolist", "untyped_storage")
+).union({torch.ctc_loss, F.ctc_loss, torch.tensor_split, Tensor.data.__set__})  # type: ignore[attr-defined]
+"""Read numbers, or put others into a tensor, where no recorder sees it."""

@@ -13,6 +13,7 @@ from fedlightning.oracle import Sequential, Vectorized, vectorized
 from fedlightning.oracle.lone import of_one
 from fedlightning.oracle.objective import BatchedError
 from tests.support.cohorts import NETS, assert_equal_evaluations, setting
+from tests.support.federations import close
 from tests.support.small import Line, fitted, regression_data
 
 
@@ -54,6 +55,7 @@ READS = {
     "bool": lambda error: bool(error > 1),
     "numpy": lambda error: error.detach().numpy(),
     "tolist": lambda error: error.tolist(),
+    "repr": lambda error: float(repr(error.detach()).removeprefix("tensor(").split(",")[0].rstrip(")")),
 }
 
 
@@ -81,11 +83,47 @@ def test_a_client_alone_may_read_what_a_recorder_sees(name):
     evaluate, plain = Vectorized(backward="vmap").evaluator(objective, 100), Sequential().evaluator(objective, 1)
     for size in (0.1, 10.0, 0.1):
         arguments = w[:1], v[:1], b[:1], (size * data[0][:1], data[1][:1])
-        if name in ("numpy", "tolist"):
+        if name in ("numpy", "tolist", "repr"):
             with pytest.raises(BatchedError, match="reads numbers of a tensor"):
                 evaluate(*arguments)
         else:
             assert_equal_evaluations(evaluate(*arguments), plain(*arguments))
+
+
+def assigned(x):
+    other = torch.zeros_like(x)
+    other.data = 2 * x
+    return other
+
+
+def put_there(x):
+    other = torch.zeros_like(x)
+    return other.set_(2 * x)
+
+
+class BeginsLate(Line):
+    """Puts other numbers into a tensor, where no operation does, from the second round on."""
+
+    def __init__(self, twice, **federation):
+        super().__init__(dropout=0.0, **federation)
+        self.twice = twice
+
+    def objective(self, batch):
+        x, y = batch
+        return super().objective((self.twice(x) if self.current_epoch else x, y))
+
+
+@pytest.mark.parametrize("twice", [assigned, put_there])
+@pytest.mark.parametrize("oracle", [Vectorized(backward="each"), Vectorized(chunk_size=1)], ids=["each", "one"])
+def test_numbers_put_behind_the_recorders_back_are_not_taken_for_the_old_ones(twice, oracle):
+    ends = []
+    for each in (Sequential(), oracle):
+        torch.manual_seed(0)
+        task = BeginsLate(twice, oracle=each).double()
+        data = regression_data(local_steps=5, rounds_per_epoch=1)
+        fitted(task, data, max_steps=3, limit_val_batches=0, precision="64-true")
+        ends.append(torch.cat([parameter.detach().flatten() for parameter in task.parameters()]))
+    close(ends[1], ends[0])
 
 
 def test_a_client_whose_evaluation_alone_is_wrong_takes_vmap(monkeypatch):
