@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from threading import get_ident
 from typing import Any
 
@@ -34,7 +35,8 @@ class ModuleStep:
         """Connect a module with the task that it is part of.
 
         Args:
-            module: A LightningModule, whose methods ``log`` and ``optimizers`` are those of this object from now on.
+            module: A LightningModule, whose methods ``log``, ``optimizers`` and ``lr_schedulers`` are those of this
+                object from now on.
             task: The federated task.
         """
         self._module = module
@@ -48,8 +50,8 @@ class ModuleStep:
         self.answer()
 
     def answer(self) -> None:
-        """Have the module's ``log`` and ``optimizers`` answered here; a copy of the module has its own."""
-        for method in (self.log, self.optimizers):
+        """Have the module's ``log`` and what it asks of optimizers answered here; a copy of the module has its own."""
+        for method in (self.log, self.optimizers, self.lr_schedulers):
             setattr(self._module, method.__name__, _Answer(self._module, method))
 
     def __call__(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
@@ -62,15 +64,12 @@ class ModuleStep:
         Raises:
             TypeError: If the step returns no loss.
         """
-        logged = self._open[get_ident()] = {}
-        try:
+        with self._opened() as logged:
             if self._transfers:
                 batch = self._module.on_after_batch_transfer(batch, 0)
             output = (
                 self._module.training_step(batch, batch_idx) if self._takes_index else self._module.training_step(batch)
             )
-        finally:
-            del self._open[get_ident()]
         loss = output.get("loss") if isinstance(output, Mapping) else output
         if not isinstance(loss, Tensor):
             got = (
@@ -83,6 +82,26 @@ class ModuleStep:
                 "minibatch, a scalar or {'loss': scalar, ...}. To leave samples out weigh them with zero."
             )
         return {"loss": loss.squeeze() if loss.numel() == 1 else loss, **logged}
+
+    @contextmanager
+    def _opened(self) -> Iterator[dict[str, Any]]:
+        """Mark the time of a training step in this thread, and return what takes the values that it logs."""
+        logged = self._open[get_ident()] = {}
+        trainer = _trainer_of(self._module)
+        if trainer is not None:
+            self._module.trainer = _TrainerInStep(trainer, self._without_optimizers("trainer.optimizers"))
+        try:
+            yield logged
+        finally:
+            del self._open[get_ident()]
+            if trainer is not None and not self._open:  # the last of several clients on threads
+                self._module.trainer = trainer
+
+    def _without_optimizers(self, asked: str) -> UsageError:
+        return UsageError(
+            f"{type(self._module).__name__}.training_step asks for self.{asked}, which has the server's optimizer in a "
+            "federation. The step size of clients is logged as client_lr in every round: leave it out."
+        )
 
     def log(self, name: str, value: Any, *args: Any, **options: Any) -> None:
         """Log a value as the task's own, or gather it during a training step.
@@ -125,13 +144,20 @@ class ModuleStep:
             RuntimeError: If a training step asks for them.
         """
         if get_ident() in self._open:
-            raise UsageError(
-                f"{type(self._module).__name__}.training_step called self.optimizers(), which has the server's "
-                "optimizer in a federation. The step size of clients is logged as client_lr in every round: leave it "
-                "out."
-            )
+            raise self._without_optimizers("optimizers()")
         base: Any = base_of(self._module)
         return base.optimizers(self._module, *args, **options)
+
+    def lr_schedulers(self) -> Any:
+        """Return the schedulers as Lightning does; in a training step there is none of the client's.
+
+        Raises:
+            RuntimeError: If a training step asks for them.
+        """
+        if get_ident() in self._open:
+            raise self._without_optimizers("lr_schedulers()")
+        base: Any = base_of(self._module)
+        return base.lr_schedulers(self._module)
 
     def metrics_of_epoch(self) -> dict[str, Tensor]:
         """Return the values of metrics over all minibatches of an epoch, of those that are reported so, by name."""
@@ -171,6 +197,30 @@ class _Answer:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return getattr, (self._module, self._method.__name__)  # of a copy that has no attributes yet
+
+
+class _TrainerInStep:
+    """Stands for the trainer during a training step, which knows neither the client's optimizer nor its schedulers."""
+
+    def __init__(self, trainer: Any, refusal: UsageError) -> None:
+        vars(self).update(trainer=trainer, refusal=refusal)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("optimizers", "lr_scheduler_configs"):
+            raise self.refusal
+        return getattr(vars(self)["trainer"], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(vars(self)["trainer"], name, value)
+
+
+def _trainer_of(module: Any) -> Any:
+    """Return the trainer of a module, outside of training steps; None at a node, or if there is none."""
+    try:
+        trainer = module.trainer
+    except RuntimeError:
+        return None
+    return vars(trainer)["trainer"] if isinstance(trainer, _TrainerInStep) else trainer
 
 
 def is_attached(module: Any, to: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from copy import deepcopy
 from io import BytesIO
 
@@ -173,14 +174,45 @@ def test_metrics_that_are_only_updated_have_the_value_of_an_epoch(oracle):
     assert task.round_metrics["MeanAbsoluteError"] == fit.callback_metrics["MeanAbsoluteError"]
 
 
-def test_the_servers_optimizer_is_not_taken_for_a_clients():
+@pytest.mark.parametrize(
+    ("asked", "ask"),
+    [
+        ("optimizers()", lambda module: module.optimizers().param_groups[0]["lr"]),
+        ("lr_schedulers()", lambda module: module.lr_schedulers().get_last_lr()[0]),
+        ("trainer.optimizers", lambda module: module.trainer.optimizers[0].param_groups[0]["lr"]),
+        ("trainer.optimizers", lambda module: module.trainer.lr_scheduler_configs[0].scheduler.get_last_lr()[0]),
+    ],
+    ids=["optimizers", "schedulers", "trainer's", "trainer's schedulers"],
+)
+@pytest.mark.parametrize(
+    "oracle", [Sequential(), Vectorized(), Vectorized(backward="each")], ids=["plain", "all", "each"]
+)
+def test_the_servers_optimizer_is_not_taken_for_a_clients(asked, ask, oracle):
     class Curious(Lit):
         def training_step(self, batch, batch_idx):
-            self.log("rate", self.optimizers().param_groups[0]["lr"])
+            self.log("rate", ask(self))
             return self.loss(batch)
 
-    with pytest.raises(RuntimeError, match=r"called self.optimizers\(\), which has the server's .* client_lr"):
-        federate(made(Curious), FedAvg).objective(batch())
+    task, fit = federate(made(Curious), FedAvg, oracle=oracle), trainer(max_steps=1, limit_val_batches=0)
+    with pytest.raises(RuntimeError, match=rf"asks for self.{re.escape(asked)}, which has the server's .* client_lr"):
+        fit.fit(task, regression_data())
+    assert task.module.trainer is fit
+
+
+def test_a_training_step_may_ask_its_trainer_for_all_else():
+    class Asks(Lit):
+        def training_step(self, batch, batch_idx):
+            self.log("known", float(self.trainer.max_steps + self.trainer.global_step))
+            return self.loss(batch)
+
+        def on_train_epoch_end(self):
+            assert self.trainer.optimizers
+            assert self.optimizers().param_groups[0]["lr"] == 1.0
+
+    task, fit = federate(made(Asks), FedAvg), trainer(max_steps=3, limit_val_batches=0)
+    fit.fit(task, regression_data())
+    assert fit.callback_metrics["known"] == 3.0 + 2.0
+    assert task.module.trainer is fit
 
 
 @pytest.mark.parametrize(("args", "options"), [((), {"reduce_fx": "sum"}), ((False, None, None, None, torch.max), {})])
