@@ -39,6 +39,7 @@ from fedlightning.tasks.federated.rounds import ModuleRounds
 from fedlightning.tasks.federated.schedules import (
     plateau_of,
     scheduled_groups,
+    warn_of_kept,
     warn_of_other_epochs,
     without_clock,
     without_step_size,
@@ -225,6 +226,7 @@ class Federated(FederatedLightningModule):
         self._settled.require_unchanged()
         if self.rounds.last is None:
             warn_of_other_epochs(self.trainer, self._schedulers)
+            warn_of_kept(self.module, self._settled.optimizer, self._schedulers)
         super().training_step(batch, batch_idx)
         self._settled.require_unchanged()
 

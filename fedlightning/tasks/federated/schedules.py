@@ -111,6 +111,27 @@ def _cycles_momentum(given: Any) -> bool:
     return bool(getattr(scheduler, "cycle_momentum", False)) or any(map(_cycles_momentum, parts))
 
 
+def warn_of_kept(module: Any, optimizer: Any, schedulers: Sequence[Any]) -> None:
+    """Warn if a module keeps what schedules its step size, which no round keeps up to date.
+
+    Args:
+        module: The module.
+        optimizer: Of the module, as it was returned by ``configure_optimizers``.
+        schedulers: Returned beside it.
+    """
+    configs = [SchedulerConfig.of(given) for given in schedulers]
+    if not configs or any(config.waits for config in configs):
+        return
+    scheduling = [optimizer, *(config.scheduler for config in configs)]
+    kept = next((name for name, value in vars(module).items() if any(value is each for each in scheduling)), None)
+    if kept is not None:
+        rank_zero_warn(
+            f"{type(module).__name__}.{kept} does not follow the rounds: the values of all rounds are found out before "
+            "the first, where schedulers stand at their end afterwards and optimizers at their start. The step size of "
+            "a round is logged as client_lr; read nothing of it."
+        )
+
+
 def warn_of_other_epochs(trainer: Trainer, schedulers: Sequence[Any]) -> None:
     """Warn if schedulers that are stepped once an epoch would be stepped in the midst of the Trainer's epochs.
 

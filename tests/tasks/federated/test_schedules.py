@@ -366,3 +366,28 @@ def test_a_warm_up_that_has_begun_is_taken():
     task = federate(made(Scheduled, make=warm_up_begun), FedAvg)
     trainer(max_steps=8, limit_val_batches=0).fit(task, regression_data())
     assert task.algorithm.lr.values[:3] == pytest.approx((0.08 / 3, 0.16 / 3, 0.08))
+
+
+class Keeping(Lit):
+    """Keeps its optimizer or its scheduler."""
+
+    def __init__(self, what, make=by_step, **options):
+        super().__init__(**options)
+        self.what, self.make = what, make
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.08)
+        given = self.make(self, optimizer) if self.make else None
+        self.kept = {"optimizer": optimizer, "scheduler": given and given["scheduler"]}.get(self.what)
+        return {"optimizer": optimizer, **({"lr_scheduler": given} if given else {})}
+
+
+@pytest.mark.parametrize("what", ["optimizer", "scheduler"])
+def test_what_no_round_keeps_up_to_date_is_told(what):
+    with pytest.warns(UserWarning, match=r"Keeping.kept does not follow the rounds.*logged as client_lr"):
+        trainer(max_steps=1, limit_val_batches=0).fit(federate(made(Keeping, what=what), FedAvg), regression_data())
+
+
+@pytest.mark.parametrize("options", [{"what": "nothing"}, {"what": "optimizer", "make": None}])
+def test_what_needs_no_keeping_up_to_date_needs_no_word(options):
+    trainer(max_steps=1, limit_val_batches=0).fit(federate(made(Keeping, **options), FedAvg), regression_data())
