@@ -9,17 +9,24 @@ from typing import Any
 from fedlightning.cli.early import MistakeError, pairs
 from fedlightning.core import strict_yaml
 
+LARGEST = 2**32 - 1
+"""Largest seed that NumPy takes."""
+
 
 def require_one_seed(given: Sequence[str]) -> None:
     """Refuse a seed of the data, in an option or a config file: the parser would put that of the run in its place.
+
+    A seed of the run that no generator takes is refused as well.
 
     Args:
         given: The arguments of a command.
 
     Raises:
-        MistakeError: If the data have a seed of their own.
+        MistakeError: If the data have a seed of their own, or the seed of the run is out of range.
     """
     for argument, key, value in pairs(given):
+        if key == "seed_everything" and type(value) is int and not 0 <= value <= LARGEST:
+            raise MistakeError(f"seed_everything={value}: expected a seed from 0 to {LARGEST}.")
         if key in ("c", "config"):
             where, found = f"{value}: data.seed", _config_has_seed(value)
         else:

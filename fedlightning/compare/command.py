@@ -25,7 +25,7 @@ from fedlightning.compare.best_round import require_choice
 from fedlightning.compare.goal import Goal, mode_of
 from fedlightning.compare.grid import Values, best_points, final_value, grid_points, grid_table, label, parse_grid
 from fedlightning.compare.loggers import open_groups, where
-from fedlightning.compare.plan import Plan, algorithm_arguments, file_name, parse_algorithms
+from fedlightning.compare.plan import Plan, algorithm_arguments, file_name, parse_algorithms, require_seeds
 from fedlightning.compare.results import VIRTUAL, Curve, caption, collect, markdown_table, require_axes, write_csv
 from fedlightning.compare.run import Prepared, Run, execute, hyper_parameters, prepare
 from fedlightning.core.errors import InvalidValueError, UsageError
@@ -102,8 +102,7 @@ def compare(
         raise InvalidValueError(f"--jobs {jobs}: expected at least 1.")
     if budget_upload is not None and not budget_upload > 0:
         raise InvalidValueError(f"--budget_upload {budget_upload:g}: expected > 0.")
-    if not seeds or len({*seeds}) < len(seeds):
-        raise InvalidValueError(f"--seeds {' '.join(map(str, seeds))}: expected at least one, each once.")
+    require_seeds(seeds, set)
     require_axes(axes)
     imported("matplotlib")  # said before the runs, which may take hours
     folder = Path(output)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedlightning.cli.one_seed import LARGEST
 from fedlightning.compare.arguments import Mode, Report
 from fedlightning.compare.grid import Values, label, split_outside_brackets
 from fedlightning.compare.run import ALGORITHM, Run, hyper_parameters
@@ -69,6 +70,25 @@ def parse_algorithms(entries: Sequence[str]) -> dict[str, Algorithm]:
             )
         named[algorithm.name] = algorithm
     return named
+
+
+def require_seeds(seeds: Sequence[int], values: Sequence[str]) -> None:
+    """Make sure that every run has one seed, which generators take.
+
+    Args:
+        seeds: Of the runs.
+        values: Of all runs, ``key=value`` each, where the seed of a run would replace another one.
+
+    Raises:
+        ValueError: If there is no seed, one comes twice or is out of range, or the values have one.
+    """
+    if not seeds or len({*seeds}) < len(seeds):
+        raise InvalidValueError(f"--seeds {' '.join(map(str, seeds))}: expected at least one, each once.")
+    if wrong := [seed for seed in seeds if not 0 <= seed <= LARGEST]:
+        raise InvalidValueError(f"--seeds {wrong[0]}: expected seeds from 0 to {LARGEST}.")
+    for value in values:
+        if value.partition("=")[0] == "seed_everything":
+            raise InvalidValueError(f"--set {value}: every run has a seed of --seeds. Give it there.")
 
 
 def file_name(*parts: str) -> str:

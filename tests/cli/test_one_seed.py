@@ -67,3 +67,28 @@ def test_a_comparison_says_so_of_its_runs(tmp_path):
     (tmp_path / "mine.yaml").write_text("data: {class_path: fedlightning.data.Digits, init_args: {seed: 7}}")
     with pytest.raises(InvalidValueError, match=rf"configuration of A, seed 0 is not valid: .*mine\.yaml: .*{SAYS}"):
         compare(base=[str(tmp_path / "mine.yaml")], algorithms=[f"A={tmp_path / 'mine.yaml'}"], metric="val_loss")
+
+
+@pytest.mark.parametrize("seed", ["-3", str(2**32)])
+def test_a_seed_that_no_generator_takes_is_refused_in_one_line(seed, capsys):
+    with pytest.raises(MistakeError, match=rf"seed_everything={seed}: expected a seed from 0 to 4294967295\."):
+        require_one_seed([f"--seed_everything={seed}"])
+    for command in ("fit", "data"):
+        with pytest.raises(SystemExit) as stopped:
+            main([command, "--data=fedlightning.data.Digits", f"--seed_everything={seed}"])
+        assert stopped.value.code == 2
+    require_one_seed(["--seed_everything=true"])
+    require_one_seed([f"--seed_everything={2**32 - 1}"])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"seeds": [-1]}, "--seeds -1: expected seeds from 0 to 4294967295"),
+        ({"seeds": [0, 2**32]}, "--seeds 4294967296: expected seeds from 0"),
+        ({"set": ["seed_everything=9"]}, "--set seed_everything=9: every run has a seed of --seeds"),
+    ],
+)
+def test_seeds_of_a_comparison_are_given_once_and_in_range(options, said):
+    with pytest.raises(InvalidValueError, match=said):
+        compare(["base.yaml"], ["a.yaml"], "val_loss", **options)
