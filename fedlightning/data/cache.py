@@ -11,6 +11,13 @@ from torch import Tensor
 from fedlightning.federation.files.whole_files import write_whole
 
 
+def stamp(path: Path) -> str:
+    """Return a text that changes with a file, or with the files below a folder: by names, sizes and times of change."""
+    files = sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
+    known = [(each.name, each.stat()) for each in files if each.is_file()]
+    return "|".join(f"{name}:{found.st_size}:{found.st_mtime_ns}" for name, found in known)
+
+
 def cached(path: Path | None, make: Callable[[], Tensor]) -> Tensor:
     """Return the tensor stored in a file, after making and writing the tensor if the file is missing.
 

@@ -17,7 +17,7 @@ from torch.utils.data import ConcatDataset, Dataset
 from fedlightning.core.errors import MissingFileError
 from fedlightning.core.requirements import imported
 from fedlightning.core.validation import require
-from fedlightning.data.cache import cached
+from fedlightning.data.cache import cached, stamp
 from fedlightning.data.federation import Federation
 from fedlightning.data.images import (
     ScalePixels,
@@ -142,7 +142,8 @@ class MNISTM(FederatedDataModule):
         )
 
     def _blended(self, part: str, digits: Tensor) -> Tensor:
-        named = f"{Path(self.photographs).resolve()}|{self.binary_digits}|{len(digits)}"
+        source = Path(self.photographs).resolve()
+        named = f"{source}|{stamp(source)}|{self.binary_digits}|{len(digits)}"
         path = Path(self.cache) / f"mnist-m-{part}-{hashlib.sha256(named.encode()).hexdigest()[:12]}.pt"
 
         def blended() -> Tensor:

@@ -50,6 +50,8 @@ def test_mnist_m_is_cached(tmp_path):
     assert torch.equal(first.train.tensors["image"], again.train.tensors["image"])
     binary = make(binary_digits=True).federation
     assert not torch.equal(first.train.tensors["image"], binary.train.tensors["image"])
+    write_photographs(photos, 5)  # more of them, under the same path
+    assert not torch.equal(first.train.tensors["image"], make().federation.train.tensors["image"])
     assert len(first.train) == 80
     assert first.train.tensors["image"].shape == (80, 3, 28, 28)
 
