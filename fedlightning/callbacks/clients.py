@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_warn
 from torchmetrics import Metric
 
@@ -134,7 +135,7 @@ class EvaluateClients(Callback):
         """Put the global model back into the task, and forget the samples of an evaluation that was cut short."""
         module: Any = pl_module
         module.evaluation_session.close()
-        if trainer.evaluating:
+        if trainer.evaluating and trainer.state.fn != TrainerFn.FITTING:  # in a fit there are those of training, too
             _reset_metrics(pl_module)
 
 

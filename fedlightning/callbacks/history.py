@@ -43,6 +43,10 @@ class History(Callback):
         """Stop the clock."""
         self._seconds, self._since = self._passed, None
 
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Stop the clock."""
+        self._seconds, self._since = self._passed, None
+
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Stop the clock during validation."""
         self._seconds, self._since = self._passed, None
@@ -77,7 +81,7 @@ class History(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the rows and the seconds of training from a checkpoint."""
         self.rows = list(state_dict["rows"])
-        self._seconds = state_dict["seconds"]
+        self._seconds, self._since = state_dict["seconds"], None
 
     @property
     def _passed(self) -> float:

@@ -19,7 +19,7 @@ _SAID: dict[Report, str] = {
 }
 _LESS_IS_BETTER = {
     *("loss", "error", "mse", "rmse", "mae", "mape", "nll", "perplexity", "wer", "cer", "ece", "brier", "regret"),
-    *("distance", "gap", "residual", "norm", "fid", "drift", "epsilon", "nonzeros", "rank", "staleness", "std"),
+    *("distance", "gap", "residual", "norm", "fid", "drift", "epsilon", "nonzeros", "staleness", "std"),
     *("entropy", "crossentropy", "ce", "bce", "logloss", "kl", "divergence", "rmsle", "msle", "smape", "hinge"),
 }
 

@@ -185,7 +185,7 @@ def from_config(config: Any, trust: Trust | None = None, place: str = "The confi
         if not isinstance(given, Mapping):
             raise CheckpointError(f"{place}.{part} is a {type(given).__name__}, expected a dict of arguments.")
         arguments |= {name: from_config(item, trust, f"{place}.{name}") for name, item in given.items()}
-    arguments = fetching_nothing(arguments)  # what was fetched is in the checkpoint, or is given again
+    arguments = fetching_nothing(made, arguments)  # what was fetched is in the checkpoint, or is given again
     try:
         if isinstance(made, type) and issubclass(made, Enum):
             return made[arguments["name"]] if "name" in arguments else made(arguments["value"])
@@ -246,7 +246,7 @@ def rebuild(
         warnings.warn(f"Unless {cls.__name__} sets them itself: {_left_out(cls, missing, place)}", stacklevel=2)
     arguments = {n: from_config(v, trust, f"{place}.{n}") for n, v in arguments.items() if n not in given}
     try:
-        return cls(**as_annotated(cls, fetching_nothing(arguments)), **given)
+        return cls(**as_annotated(cls, fetching_nothing(cls, arguments)), **given)
     except Exception as error:
         unknown = [name for name in _required(parameters) if name not in arguments and name not in given]
         if unknown and not stored:

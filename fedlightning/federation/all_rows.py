@@ -87,10 +87,12 @@ class AllRows:
         Raises:
             InvalidValueError: If clients sent different shapes, or too few for the rule.
         """
-        for place, (name, parts) in enumerate(self._parts.items()):
+        norms = {} if norms is None else norms
+        in_order = sorted(enumerate(self._parts.items()), key=lambda part: part[1][0] in norms)  # after their fields
+        for place, (name, parts) in in_order:
             shape = _shape_of_all(name, parts)
             flat = [part.reshape(len(part), prod(shape)) for part in parts]
-            if norms and name in norms and self._channel.adversary is not None:
+            if norms.get(name) in self._sent:
                 flat = [sent.square().sum(1, keepdim=True) for sent in self._sent[norms[name]]]
             whole = self._whole if name == BUFFERS else None
             if name in counts or (whole is not None and bool(whole.all())):

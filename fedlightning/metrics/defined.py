@@ -6,6 +6,7 @@ from torchmetrics import Metric, R2Score
 from torchmetrics.classification import BinaryAUROC, BinaryAveragePrecision
 from torchmetrics.metric import CompositionalMetric
 from torchmetrics.utilities import dim_zero_cat
+from torchmetrics.wrappers.abstract import WrapperMetric
 
 
 def is_defined(metric: Metric) -> bool:
@@ -19,7 +20,7 @@ def is_defined(metric: Metric) -> bool:
     Args:
         metric: Updated with all samples of a client.
     """
-    if not metric.update_count and not isinstance(metric, CompositionalMetric):  # its parts are updated
+    if _is_untouched(metric):
         return False
     if isinstance(metric, R2Score):
         return bool(metric.total > 1)
@@ -31,3 +32,13 @@ def is_defined(metric: Metric) -> bool:
     else:
         negative, positive = metric.confmat[0].sum(1).tolist()
     return positive > 0 and (negative > 0 or not isinstance(metric, BinaryAUROC))
+
+
+def _is_untouched(metric: Metric) -> bool:
+    """Return whether a metric has gathered nothing; one that hands its samples on to others never counts itself."""
+    if metric.update_count or isinstance(metric, WrapperMetric | CompositionalMetric):
+        return False
+    states = metric.metric_state.values()
+    return not any(
+        len(each) if isinstance(each, list) else bool((each.isfinite() & (each != 0)).any()) for each in states
+    )

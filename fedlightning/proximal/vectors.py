@@ -34,8 +34,10 @@ class L2Ball(Regularizer):
 
     def prox(self, z: Tensor, t: Weight) -> Tensor:
         """Scale ``z`` down to the radius."""
-        bound = torch.linalg.vector_norm(z, ord=1, dim=-1, keepdim=True).clamp(min=1)  # squares of z could overflow
-        scale: Tensor = self.radius / bound / torch.linalg.vector_norm(z / bound, dim=-1, keepdim=True)
+        if not z.shape[-1]:
+            return z
+        largest = z.abs().amax(-1, keepdim=True).clamp(min=1)  # squares of z could overflow
+        scale: Tensor = self.radius / largest / torch.linalg.vector_norm(z / largest, dim=-1, keepdim=True)
         return z * scale.clamp(max=1)
 
     def subgradient(self, z: Tensor) -> Tensor:

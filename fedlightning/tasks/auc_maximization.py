@@ -84,11 +84,11 @@ class AUCMaximization(FederatedLightningModule):
             raise InvalidValueError(
                 "AUCMaximization(prior=None) counts labels of tensor data; give prior for other data sets."
             )
-        partition, labels = data.federation.partition, tensors.tensors[1]
-        positive = torch.stack([(labels[own] == self.positive).double().mean() for own in partition])
+        partition = data.federation.partition
+        positive = (tensors.tensors[1][partition.order] == self.positive).double()
+        until = torch.cat([positive.new_zeros(1), positive.cumsum(0)])[partition.offsets]
         by_samples = self.federation_options.weighting == "samples"
-        weights = partition.sizes.double() if by_samples else torch.ones_like(positive)
-        share = (positive * weights).sum() / weights.sum()
+        share = positive.mean() if by_samples else (until.diff() / partition.sizes).mean()
         if share in (0, 1):
             raise InvalidValueError(
                 f"AUCMaximization(positive={self.positive}): a share {share:g} of the samples is positive."

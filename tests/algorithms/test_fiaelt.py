@@ -61,7 +61,7 @@ def test_a_tolerance_tightens_by_a_schedule_as_there_are_no_turns():
     solver = GradientDescent(max_steps=10_000)
     with pytest.raises(ValueError, match="DecreasingTolerance tightens from turn to turn, but this algorithm counts"):
         solve(fl.FIAELT(beta=5 * SMOOTHNESS, solver=solver, stop=DecreasingTolerance(1.0, 0.5)), 1)
-    tightening = GradientTolerance(Exponential(1.0, gamma=0.5))
+    tightening = GradientTolerance(Exponential(1.0, gamma=0.6))
     loop, _ = solve(fl.FIAELT(beta=5 * SMOOTHNESS, solver=solver, stop=tightening), 120)
     torch.testing.assert_close(loop.point, lasso(), rtol=0, atol=1e-6)
 

@@ -557,6 +557,26 @@ def test_an_interrupted_evaluation_of_pooled_data_leaves_no_samples_behind(make)
     assert trainer().validate(task, data, verbose=False) == expected
 
 
+class Totals(Line):
+    """Counts rounds in a metric."""
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.total = torchmetrics.SumMetric()
+
+    def on_train_batch_end(self, *_):
+        self.total.update(1.0)
+
+
+@pytest.mark.filterwarnings("ignore:.*KeyboardInterrupt")
+def test_a_fit_that_is_interrupted_in_validation_keeps_its_training_metrics():
+    task = Totals()
+    run = trainer(callbacks=[Once()], max_steps=5, num_sanity_val_steps=0)
+    with pytest.raises((KeyboardInterrupt, SystemExit)):
+        run.fit(task, regression_data())
+    assert task.total.compute() == 5
+
+
 def test_data_that_do_not_say_whose_samples_they_are():
     with pytest.warns(UserWarning, match="do not say which val samples each client holds"):
         fitted(OwnLine(FedAvg(0.05)), regression_data())

@@ -79,6 +79,12 @@ def test_seconds_are_those_of_rounds(monkeypatch):
     at(21.0, history.on_validation_end)
     assert [row["seconds"] for row in history.rows] == [3.0, 6.0]
     state.fn = "fit"
+    at(22.0, history.on_train_start)
+    now[0] = 23.0
+    history.on_exception(run, None, KeyboardInterrupt())
+    now[0] = 29.0  # a pause
+    assert history.state_dict()["seconds"] == 7.0
+    state.fn = "fit"
     at(30.0, resumed.on_train_start)
     at(31.0, resumed.on_validation_start)
     at(32.0, resumed.on_validation_end)

@@ -18,6 +18,7 @@ def rows(values):
     [
         *(("val_accuracy", "max"), ("val_loss", "min"), ("distance", "min"), ("operator_norm", "min")),
         *(("val_cross_entropy", "min"), ("val_kl", "min"), ("train_drift", "min"), ("val_accuracy_std", "min")),
+        *(("val_mean_reciprocal_rank", "max"), ("val_rank_correlation", "max")),
         *(("glossary", "max"), ("val-loss", "min"), ("val/wer", "min"), ("val_mape", "min")),
     ],
 )

@@ -160,6 +160,25 @@ def test_nothing_is_fetched(said, monkeypatch):
     assert rebuild(CIFAR10, {"root": "nowhere", "download": said}, {"download": True}).download is True
 
 
+class Link:
+    def __init__(self, download: float = 1.0):
+        self.download = download
+
+
+class Fetching(CIFAR10):
+    """Hands on what it is given."""
+
+    def __init__(self, root, **options):
+        super().__init__(root, **options)
+
+
+def test_what_users_call_download_is_theirs_unless_it_fetches():
+    trust = Trust(named=(Link,))
+    config = {"class_path": f"{__name__}.Link", "init_args": {"download": 12.5}}
+    assert from_config(config, trust).download == 12.5
+    assert rebuild(Fetching, {"root": "nowhere", "download": 1}, {}).download is False
+
+
 def test_what_a_channel_does_to_broadcasts_is_no_download():
     channel = Channel(download=[TopK(0.5)])
     assert from_config(to_config(channel)) == channel

@@ -93,6 +93,18 @@ def test_adversaries_act_on_fields_and_not_on_counts():
     assert float(rows.mean("steps")) == pytest.approx(4.2)
 
 
+@pytest.mark.parametrize("names", [("z", "squared"), ("squared", "z")])
+def test_squared_norms_are_those_of_what_adversaries_send_in_any_order(names):
+    z = FIELDS["z"].flatten(1)
+    fields = {"z": z, "squared": z.square().sum(1)}
+    rows = AllRows(Channel(adversary=SignFlip(clients=[8, 2], scale=3.0)), exchange(), 7)
+    rows.add({name: fields[name] for name in names}, torch.ones(5))
+    rows.finish(IDS, ["squared"], {"squared": "z"})
+    scales = torch.tensor([1.0, 1, -3, 1, -3], dtype=torch.float64)
+    torch.testing.assert_close(rows.mean("squared"), (scales.square() * fields["squared"]).mean())
+    torch.testing.assert_close(rows.mean("z"), (scales[:, None] * z).mean(0))
+
+
 @pytest.mark.parametrize("count", [2, 4, 6])  # of six processes, one has no client
 def test_processes_come_to_the_bits_of_one(count):
     channel = Channel(aggregate=GeometricMedian(), adversary=SignFlip(clients=[8, 2]))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torchmetrics import AUROC, MetricCollection, R2Score, SumMetric
+from torchmetrics import AUROC, Metric, MetricCollection, R2Score, SumMetric
 from torchmetrics.classification import BinaryAccuracy, BinaryAUROC, BinaryAveragePrecision, BinaryPrecision
+from torchmetrics.wrappers import Running
 
 from fedlightning.metrics.defined import is_defined
 
@@ -36,6 +37,33 @@ def test_without_samples_nothing_is_defined():
     part = BinaryAccuracy()
     part.update(torch.rand(4), torch.ones(4))
     assert is_defined(1 - part)
+
+
+class Gathering(Metric):
+    """Gathers by a method of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.add_state("total", torch.tensor(0.0))
+
+    def update(self):
+        raise NotImplementedError
+
+    def gather(self, value):
+        self.total = self.total + value
+
+    def compute(self):
+        return self.total
+
+
+def test_metrics_that_count_no_updates_are_defined_by_what_they_hold():
+    running = Running(SumMetric(), window=3)
+    running(2.0)
+    assert is_defined(running)
+    gathering = Gathering()
+    assert not is_defined(gathering)
+    gathering.gather(2.0)
+    assert is_defined(gathering)
 
 
 def test_the_coefficient_of_determination_needs_two_samples():

@@ -52,6 +52,12 @@ def test_balls_scale_what_lies_outside_and_nothing_else(size):
     assert L2Ball(2.0).project(torch.zeros(3, 0)).shape == (3, 0)
 
 
+def test_the_norm_of_many_numbers_of_few_digits_does_not_overflow():
+    """Neither their squares nor their sum fit into 16 bits."""
+    found = L2Ball(1.0).project(torch.full((1000,), 100.0, dtype=torch.float16))
+    assert found.float().norm().item() == pytest.approx(1.0, rel=1e-2)
+
+
 def test_entropy_mirror_map_and_its_inverse():
     psi = EntropySimplex(2.0)
     z = Simplex(2.0).project(points((6,)).abs()).clamp(min=1e-3)

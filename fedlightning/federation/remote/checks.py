@@ -27,8 +27,9 @@ class AnswerChecks:
         """Set the limits.
 
         Args:
-            largest: Numbers of an update, a buffer, a logged value or a validation may be this large, above 0. Larger
-                ones are taken for those of a broken or hostile machine, and would drown all others in a mean.
+            largest: Numbers of an update, a buffer or a validation may be this large, above 0. Larger ones are taken
+                for those of a broken or hostile machine, and would drown all others in a mean. Logged values may be as
+                large as 1e12.
 
         Raises:
             ValueError: If the limit is not above 0.
@@ -76,7 +77,7 @@ class AnswerChecks:
                 yield f"'{name}' is a {value.dtype} {list(value.shape)}; expected one real number"
         if odd := [name for name in answer.tally if not name.startswith("train_")]:
             yield f"it logs '{odd[0]}' of its objective; expected names that begin with 'train_'"
-        yield from self.too_large({**answer.metrics, **answer.tally})
+        yield from _too_large({**answer.metrics, **answer.tally}, _LARGEST_LOGGED)
         for name, mask in {"evaluated": answer.evaluated, "sound": answer.sound}.items():
             if mask is not None and (mask.shape != (1,) or mask.dtype != torch.bool):  # it becomes a weight
                 yield f"'{name}' is a {mask.dtype} {list(mask.shape)}; expected one truth value"
@@ -116,12 +117,16 @@ class AnswerChecks:
 
     def too_large(self, sent: Mapping[str, Tensor]) -> Iterator[str]:
         """Yield which tensors have finite numbers above the limit, in words."""
-        for name, value in sent.items():
-            largest = _largest(value)
-            if not isfinite(largest):
-                largest = _largest(value[value.isfinite()])
-            if largest > self._largest:
-                yield f"'{name}' has numbers up to {largest:.0e}, above {self._largest:.0e}"
+        yield from _too_large(sent, self._largest)
+
+
+def _too_large(sent: Mapping[str, Tensor], limit: float) -> Iterator[str]:
+    for name, value in sent.items():
+        largest = _largest(value)
+        if not isfinite(largest):
+            largest = _largest(value[value.isfinite()])
+        if largest > limit:
+            yield f"'{name}' has numbers up to {largest:.0e}, above {limit:.0e}"
 
 
 def _largest(value: Tensor) -> float:
@@ -153,6 +158,9 @@ def _wrong_norms(update: Any) -> Iterator[str]:
 _MOST_BITS = 256
 """Bits that a number may take on the wire, with whatever says where it belongs."""
 
+
+_LARGEST_LOGGED = 1e12
+"""Largest value that a client may log: larger ones would drown all others in a mean."""
 
 _ROUNDING = 1e-3
 """Relative error of a norm that is computed in few digits."""

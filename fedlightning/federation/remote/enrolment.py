@@ -21,8 +21,10 @@ from fedlightning.federation.remote.packet import Packet, PacketError
 from fedlightning.federation.remote.roster_codec import ENROL, RUN, Enrolment, decode_enrolment
 
 _LATE = 30.0
-_MOST_SAMPLES = 2**40
 """Seconds that a round waits for a node that comes back to say which clients it has."""
+
+_MOST_SAMPLES = 2**40
+"""Largest number of samples that a client may say it has; sums over clients stay exact."""
 
 
 class EnrolmentError(FedlightningError, RuntimeError):

@@ -24,6 +24,7 @@ from fedlightning.federation.files.checkpoint_io import (
 )
 from fedlightning.federation.files.shards import write_shards
 from fedlightning.federation.resume import START_ANEW
+from fedlightning.tasks.checkpoints.fingerprint import fingerprint
 from fedlightning.tasks.checkpoints.hyper_parameters import plain_hyper_parameters
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def save(task: CheckpointedTask, checkpoint: dict[str, Any]) -> None:
         "algorithm": class_path(type(task.algorithm)),
         "data": dict(task.run.trained_on),
         "drawn": dict(task.run.drawn),
-        "settings": _settings(task),
+        "model": fingerprint(task),
         "personal_parameters": list(space.personal.names),
         "max_parameters": list(space.shared.names[space.shared.minimised :]),
         **simulation.state_dict(),
@@ -101,15 +102,8 @@ def load(task: CheckpointedTask, checkpoint: Mapping[str, Any], fitting: bool) -
     elif fitting or task.client_models.exist:
         raise _of_another(task, state["algorithm"], fitting)
     _write_unsaved_buffers(task, state["buffers"]["names"], state["buffers"]["values"])
-    others, drawn, then = state.get("other_clients", ()), state.get("drawn"), state.get("settings")
-    weights = None if then in (None, _settings(task)) else checkpoint.get("state_dict")
-    task.run.load(state if fits else None, state.get("data", {}), others, rounds, drawn, weights)
-
-
-def _settings(task: CheckpointedTask) -> str:
-    """Return the hyper-parameters by which a model follows from what the server keeps, to see whether they differ."""
-    options = task.federation_options
-    return repr((task.algorithm, options.regularizer, options.max_regularizer))
+    others, drawn, model = state.get("other_clients", ()), state.get("drawn"), state.get("model")
+    task.run.load(state if fits else None, state.get("data", {}), others, rounds, drawn, model)
 
 
 def _write_unsaved_buffers(task: CheckpointedTask, names: Sequence[str], values: Tensor) -> None:

@@ -22,6 +22,7 @@ from fedlightning.federation.clients.client import Models
 from fedlightning.federation.loop import RoundLoop
 from fedlightning.federation.protocol import EvaluationRequest
 from fedlightning.federation.simulation import Connect, Simulation
+from fedlightning.tasks.checkpoints.fingerprint import is_of
 
 if TYPE_CHECKING:
     from fedlightning.tasks.base import FederatedLightningModule
@@ -66,7 +67,7 @@ class FederationRun:
         self._simulation: Simulation | None = None
         self._loaded: Mapping[str, Any] | None = None
         self._shards: Sequence[Mapping[str, Any]] = ()
-        self._weights: Mapping[str, Tensor] | None = None
+        self._model: Tensor | None = None
         self._goes_on = False
         self._weights_were_loaded = False
 
@@ -86,7 +87,7 @@ class FederationRun:
                     of_error = type(error) if isinstance(error, CheckpointError) else CheckpointError
                     raise of_error(f"{self.source}: {error}") from error
                 if self._goes_on:
-                    _follow(self._task, simulation, self._weights)
+                    _follow(self._task, simulation, self._model)
             self._simulation = simulation
         return self._simulation
 
@@ -166,7 +167,7 @@ class FederationRun:
         shards: Sequence[Any] = (),
         rounds: int = 0,
         drawn: Mapping[int, int] | None = None,
-        weights: Mapping[str, Tensor] | None = None,
+        model: Tensor | None = None,
     ) -> None:
         """Keep loaded states, to be unpacked when the simulation is needed.
 
@@ -176,15 +177,14 @@ class FederationRun:
             shards: The clients of other processes.
             rounds: Number of rounds before they were saved.
             drawn: Rounds that were drawn by each seed; None if the file does not say, and then those of its data.
-            weights: The global model that the file holds beside them if other hyper-parameters may make another one of
-                the states; None if they are the same.
+            model: Fingerprint of the task's parameters when they were saved; None if it is not known.
         """
         self.rounds = rounds
         if drawn is None:
             drawn = {trained_on["seed"]: rounds} if "seed" in trained_on else {}
         for seed, until in drawn.items():
             self.drawn[seed] = max(until, self.drawn.get(seed, 0))
-        self._simulation, self._loaded, self._shards, self._weights = None, state, shards, weights
+        self._simulation, self._loaded, self._shards, self._model = None, state, shards, model
         self.trained_on, self._goes_on = trained_on, False
 
     def read_from(self, source: str) -> None:
@@ -197,7 +197,7 @@ class FederationRun:
 
     def release_loaded(self) -> None:
         """Drop the loaded states, which the simulation is about to leave behind."""
-        self._loaded, self._shards, self._weights = None, (), None
+        self._loaded, self._shards, self._model = None, (), None
 
     def begin_again(self, data: Any) -> None:
         """Start a fit from a loaded checkpoint, or else from the present parameters, as Lightning's optimizers do.
@@ -293,18 +293,14 @@ def _changed_since(task: FederatedLightningModule, simulation: Simulation) -> st
     return None if buffer is None else f"buffer '{buffer}'"
 
 
-def _follow(task: FederatedLightningModule, simulation: Simulation, weights: Mapping[str, Tensor] | None) -> None:
-    """Move a task that has the weights of a checkpoint to the point that the server makes of the loaded states.
+def _follow(task: FederatedLightningModule, simulation: Simulation, model: Tensor | None) -> None:
+    """Move a task whose model is that of a checkpoint to the point that the server makes of the loaded states.
 
     It is another one if the hyper-parameters are others: a penalty or a regularizer, say, by which the point comes from
     what the server keeps.
     """
-    if weights is None or _changed_since(task, simulation) is None:
-        return
-    present = dict(task.named_parameters())
-    architecture = TaskArchitectures(task).active
-    names = simulation.space_of(architecture).shared.names
-    if all(name in weights and torch.equal(present[name], weights[name].to(present[name])) for name in names):
+    if _changed_since(task, simulation) is not None and is_of(task, model):
+        architecture = TaskArchitectures(task).active
         _write(task, simulation, architecture, simulation.global_model(architecture))
         rank_zero_info(
             f"{type(task).__name__}: hyper-parameters differ from the checkpoint's by which the global model follows "

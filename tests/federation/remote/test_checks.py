@@ -36,6 +36,10 @@ CHANNEL = replace(EXPECTED, reports={"0.r": None}, bound=4.0)
 PASSED = replace(RIGHT, bits=torch.tensor([500.0]).double(), reports={"0.r": torch.ones(1)})
 
 
+def test_a_loss_may_be_larger_than_the_numbers_of_an_update():
+    assert objection(replace(RIGHT, tally={"train_loss": torch.tensor([2.3])}), largest=1.0) is None
+
+
 def test_an_answer_through_a_channel_passes():
     assert AnswerChecks().objection(PASSED, REQUEST, CHANNEL, [7]) is None
     not_finite = replace(PASSED, update=replace(PASSED.update, dz=torch.full((1, 3), torch.nan)))

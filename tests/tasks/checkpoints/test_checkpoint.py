@@ -261,7 +261,8 @@ def test_a_model_follows_other_hyper_parameters_by_which_it_comes_from_the_state
         trainer(tmp_path, max_steps=5, callbacks=[Moves()]).fit(Line(now, **options), regression_data(), ckpt_path=path)
 
 
-def test_weights_that_a_hook_changes_are_not_given_up_for_the_states(tmp_path):
+@pytest.mark.parametrize("lr", [0.05, 0.01])
+def test_weights_that_a_hook_changes_are_not_given_up_for_the_states(lr, tmp_path):
     class Edits(Line):
         def on_load_checkpoint(self, checkpoint):
             checkpoint["state_dict"]["head.bias"] += 1.0
@@ -269,7 +270,7 @@ def test_weights_that_a_hook_changes_are_not_given_up_for_the_states(tmp_path):
 
     saved(tmp_path, 99, Edits, regression_data(), 4)
     with pytest.raises(RuntimeError, match=r"'head.bias' was changed after round 4"):
-        trainer(tmp_path, max_steps=5).fit(Edits(), regression_data(), ckpt_path=tmp_path / "end-4.ckpt")
+        trainer(tmp_path, max_steps=5).fit(Edits(FedAvg(lr)), regression_data(), ckpt_path=tmp_path / "end-4.ckpt")
 
 
 def test_checkpoint_of_another_algorithm(tmp_path):
