@@ -208,6 +208,11 @@ def _problems(state: Any) -> Iterator[str]:
         if not isinstance(value, types) and not (keys[:1] == ("clients",) and state.get("clients", 0) is None):
             expected = " or ".join(each.__name__ for each in types) if isinstance(types, tuple) else types.__name__
             yield f"'{'.'.join(('federation', *keys))}' is missing or a {type(value).__name__}, expected {expected}."
+    for key, kinds in _NOTED.items():  # a file written before these were noted has none
+        if key in state and not isinstance(state[key], kinds):
+            yield f"'federation.{key}' is a {type(state[key]).__name__}, expected {kinds[0].__name__}."
+    if not all(isinstance(name, str) for name in state["buffers"]["names"]):
+        yield "'federation.buffers.names' is no list of names."
     drawn = state.get("drawn", {})
     if not isinstance(drawn, Mapping) or not all(isinstance(each, int) for pair in drawn.items() for each in pair):
         yield "'federation.drawn' is no mapping of seeds to numbers of rounds."
@@ -262,6 +267,15 @@ _FEDERATION: tuple[tuple[tuple[str, ...], Any], ...] = (
     (("upload",), (int, float)),
     (("download",), (int, float)),
 )
+
+
+_NOTED: dict[str, tuple[Any, ...]] = {
+    "data": (Mapping,),
+    "personal_parameters": (list, tuple),
+    "max_parameters": (list, tuple),
+    "other_clients": (list, tuple),
+    "model": (Tensor,),
+}
 
 
 def _floating(value: Any, where: str) -> Iterator[tuple[str, Tensor]]:

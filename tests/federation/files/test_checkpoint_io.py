@@ -175,6 +175,15 @@ BAD_FILES = {
     "drawn-list": (changed("federation", "drawn", to=lambda _: [1]), DAMAGED.format("federation.drawn", "is no map")),
     "no-upload": (changed("federation", "upload", to=None), DAMAGED.format("federation.upload", "is missing")),
     "list": (changed("federation", to=lambda _: [1]), DAMAGED.format("federation", "is missing or a list")),
+    "data as text": (changed("federation", "data", to=lambda _: "x"), DAMAGED.format("federation.data", "is a str")),
+    "names as number": (
+        changed("federation", "personal_parameters", to=lambda _: 3),
+        DAMAGED.format("federation.personal_parameters", "is a int"),
+    ),
+    "numbers as names": (
+        changed("federation", "buffers", "names", to=lambda _: [1]),
+        DAMAGED.format("federation.buffers.names", "is no list of names"),
+    ),
     "server-nan": (changed("federation", "server", "z", to=nan), DAMAGED.format("federation.server.z", "contains NaN")),
     "rows-nan": (
         changed("federation", "clients", "rows", "state.lam", to=nan),
