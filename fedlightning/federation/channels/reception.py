@@ -141,6 +141,10 @@ class Reception:
             releases[phase] = releases.get(phase, 0) + 1
         self.kept = replace(self.kept, public={**self.kept.public, **under(phase, told)}, releases=releases)
 
+    def go_on_counting(self, releases: Mapping[str, int]) -> None:
+        """Count what earlier fits of the same clients have released, by phase, among the releases."""
+        self.kept = replace(self.kept, releases=dict(releases))
+
     def undo(self, before: Kept) -> None:
         """Go back to what was kept before a round; what has been released stays released."""
         self.kept = replace(before, releases=self.kept.releases)

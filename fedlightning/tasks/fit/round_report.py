@@ -55,6 +55,8 @@ class RoundReport:
             metrics["regularization"] = penalty
         else:
             trainer.callback_metrics.pop("regularization", None)  # that of an earlier round
+        if "skipped" not in metrics:
+            trainer.callback_metrics.pop("skipped", None)
         named = {**metrics, "step": float(trainer.global_step)}  # checkpoints are named by the step
         trainer.callback_metrics.update({name: as_tensor(value) for name, value in named.items()})
         if is_read or task.device.type == "cpu":  # elsewhere a look would wait for the device

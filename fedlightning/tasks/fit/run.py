@@ -68,6 +68,7 @@ class FederationRun:
         self._loaded: Mapping[str, Any] | None = None
         self._shards: Sequence[Mapping[str, Any]] = ()
         self._model: Tensor | None = None
+        self._released: Mapping[str, int] = {}
         self._goes_on = False
         self._weights_were_loaded = False
 
@@ -88,6 +89,8 @@ class FederationRun:
                     raise of_error(f"{self.source}: {error}") from error
                 if self._goes_on:
                     _follow(self._task, simulation, self._model)
+            elif simulation.server.reception is not None:
+                simulation.server.reception.go_on_counting(self._released)
             self._simulation = simulation
         return self._simulation
 
@@ -230,6 +233,8 @@ class FederationRun:
                 f"server and clients of {type(self._simulation.server.algorithm).__name__} have kept beside it goes on "
                 "with ckpt_path, from a checkpoint."
             )
+        if self._simulation is not None and self._simulation.server.reception is not None:
+            self._released = self._simulation.server.reception.kept.releases
         self._simulation, self._goes_on = None, self._loaded is not None
         self.trained_on = data.identity if federated else {}
         self._task.client_models.adapt_on(data)
