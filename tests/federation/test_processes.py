@@ -48,8 +48,14 @@ def test_two_processes_are_one(alone, of_two):
         assert_same(*(read_checkpoint(path / f"{name}.ckpt")["federation"] for path in (alone, of_two)))
     one, *shared = [torch.load(path) for path in (alone / "left-0.pt", of_two / "left-0.pt", of_two / "left-1.pt")]
     for each in shared:  # every process knows what the clients of the other came to
-        torch.testing.assert_close(each["evaluated"]["val_loss"], one["evaluated"]["val_loss"], rtol=1e-6, atol=1e-6)
+        for name in ("val_loss", "val_accuracy", "val_error", "val_area"):
+            found, expected = each["evaluated"][name], one["evaluated"][name]
+            torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6, equal_nan=True)
+            assert len(expected.unique()) > 1, "clients that are all alike would tell nothing"
         assert each["agreed"] == one["agreed"]
+        assert each["alone"].startswith(
+            "This is one of 2 processes, which an earlier fit has started. Trainer(devices=1)"
+        )
     assert one["agreed"]["init_args"]["chunk_size"] == 3
     assert one["oracles"] == ["Vectorized"] * 7
     first, second = (each["oracles"] for each in shared)

@@ -15,10 +15,14 @@ import sys
 
 import torch
 from lightning.pytorch.loggers import CSVLogger
+from torch import nn
+from torchmetrics import MeanSquaredError
+from torchmetrics.classification import BinaryAUROC, MulticlassAccuracy
 
 from fedlightning import FederatedDataModule
 from fedlightning.algorithms import FIAELT, SCAFFOLD, FedAvg, FedMM, FedPD, FedSkip
 from fedlightning.callbacks import ClientValuesFile
+from fedlightning.core.errors import UsageError
 from fedlightning.core.serialisation import to_config
 from fedlightning.federation.processes import DistributedProcesses, OneProcess
 from fedlightning.local import SVRG, LocalSteps
@@ -62,10 +66,23 @@ class Uneven(Line):
 
 
 class Evaluated(Normed):
-    """Every client has batch statistics of its own."""
+    """Every client has batch statistics of its own, and metrics of torchmetrics."""
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.metrics = nn.ModuleDict({"accuracy": MulticlassAccuracy(2, average="micro"), "error": MeanSquaredError()})
+        self.area = BinaryAUROC()
 
     def validation_step(self, batch, batch_idx):
-        self.log("val_loss", self.objective(batch), batch_size=len(batch[1]))
+        x, y = batch
+        logits, labels = self.net(x), (y > 0).long()
+        self.log("val_loss", self.objective(batch), batch_size=len(y))
+        self.metrics["accuracy"](logits, labels)  # called, which another metric takes for a wish to join processes
+        self.metrics["error"].update(logits[:, 1], y)
+        self.area(logits.softmax(1)[:, 1], labels)
+        self.log_dict(
+            {"val_accuracy": self.metrics["accuracy"], "val_error": self.metrics["error"], "val_area": self.area}
+        )
 
 
 class Dual(Own):
@@ -116,6 +133,11 @@ def fit_all(devices, folder):
         "oracles": task.oracles,
         "agreed": to_config(processes.agree(choice)),
     }
+    if devices > 1:
+        try:
+            trainer(None, max_steps=1).fit(Line(), regression_data())
+        except UsageError as error:
+            left["alone"] = str(error)
     torch.save(left, f"{folder}/left-{fit.global_rank}.pt")
 
 

@@ -7,6 +7,7 @@ from math import isclose
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
+import torch
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
@@ -46,7 +47,9 @@ def check_fit(task: FederatedLightningModule, space: ParameterSpace) -> None:
             own that no callback would validate, or nodes are to validate a task with hooks of validation.
         ValueError: If a layer would mix the samples of clients, cohorts do not suit the channel, or its noise would not
             hide clients.
+        UsageError: If this process is one of several that share clients, and the trainer would train in it alone.
     """
+    _require_all_processes(task.trainer)
     require_known_attributes(task)
     check_batch_statistics(task)
     _warn_of_unused_pairs(task, space)
@@ -196,6 +199,17 @@ def _warn_of_unused_step_size(owner: Any, optimizer: str) -> None:
             f"{type(owner).__name__}({optimizer}={name_of_optimizer(make)}) has lr={own:g} of its own, which no step "
             f"has: their size is that of {type(owner).__name__}(lr={owner.lr!r}). Give the size that is meant "
             "there, and the optimizer none."
+        )
+
+
+def _require_all_processes(trainer: Trainer) -> None:
+    running = torch.distributed.is_available() and torch.distributed.is_initialized()
+    count = torch.distributed.get_world_size() if running else 1
+    if trainer.world_size != count > 1:
+        raise UsageError(
+            f"This is one of {count} processes, which an earlier fit has started. "
+            f"Trainer(devices={trainer.world_size}) would train in each of them, and add up what all have computed. Fit "
+            "with as many devices, or in a script of its own, from a checkpoint."
         )
 
 

@@ -15,6 +15,7 @@ from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.tree import map_tensors
 from fedlightning.data.evaluation import ClientLoader, EvaluationPart
 from fedlightning.federation.protocol import ClientValues, EvaluationAnswer, EvaluationRequest
+from fedlightning.metrics.alone import alone
 from fedlightning.metrics.defined import is_defined
 from fedlightning.metrics.sums import sums_of
 from fedlightning.tasks.evaluation.carried_over import CarriedOver
@@ -107,10 +108,9 @@ class MetricRecord:
         if self.metric is not None:
             if self._keeps_sums:
                 self._sums[client] = _require_sums(self._name, self.metric)
-            synchronises, self.metric.sync_on_compute = self.metric.sync_on_compute, False
-            value = float(self.metric.compute()) if is_defined(self.metric) else math.nan
-            self._by_client[client] = value, self._samples  # other processes, other clients
-            self.metric.sync_on_compute = synchronises
+            with alone(self.metric):
+                value = float(self.metric.compute()) if is_defined(self.metric) else math.nan
+            self._by_client[client] = value, self._samples
         else:
             self._by_client[client] = self._total / self._samples, self._samples
         self._total = self._samples = 0.0
