@@ -208,8 +208,8 @@ def _require_all_processes(trainer: Trainer) -> None:
     if trainer.world_size != count > 1:
         raise UsageError(
             f"This is one of {count} processes, which an earlier fit has started. "
-            f"Trainer(devices={trainer.world_size}) would train in each of them, and add up what all have computed. Fit "
-            "with as many devices, or in a script of its own, from a checkpoint."
+            f"Trainer(devices={trainer.world_size}) would train in each of them, and add up what all have computed. "
+            "Fit with as many devices, or in a script of its own, from a checkpoint."
         )
 
 
