@@ -97,7 +97,7 @@ class WeightedMean:
         if processes.count == 1:
             return
         some = bool(self._sums)
-        checksum = crc32("\0".join(self._sums).encode()) % 2**20 if some else 0
+        checksum = crc32("\0".join(sorted(self._sums)).encode()) % 2**20 if some else 0
         head = [float(self._weight), some, checksum, checksum**2]
         weight, *counts = processes.sum(torch.tensor(head, dtype=torch.float64, device=device))
         count, total, squares = (int(number) for number in counts)
@@ -108,7 +108,8 @@ class WeightedMean:
             for name, shape, dtype in next(each for each in known if each):
                 self._sums.setdefault(name, torch.zeros(shape, dtype=dtype, device=device))
         self._weight = weight
-        self._sums = {name: processes.sum(total) for name, total in self._sums.items()}
+        totals = {name: processes.sum(self._sums[name]) for name in sorted(self._sums)}  # in one order everywhere
+        self._sums = {name: totals[name] for name in self._sums}
 
     def __contains__(self, name: str) -> bool:
         return name in self._sums

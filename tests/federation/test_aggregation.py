@@ -112,6 +112,11 @@ def test_two_processes_add_up():
     assert one == other == {"a": 3.0, "b": 3.0}
 
 
+def test_names_in_another_order_are_not_taken_for_each_other():
+    one, other = gathered([{"a": 1.0, "b": 20.0}], [{"b": 40.0, "a": 3.0}])
+    assert one == other == {"a": 2.0, "b": 30.0}
+
+
 def test_a_process_that_has_nothing_to_add_knows_the_sums_too():
     one, other = gathered([], [{"a": 6.0, "b": 5.0}])
     assert one == other == {"a": 6.0, "b": 5.0}
