@@ -48,7 +48,7 @@ def test_auc_grows_over_clients_that_see_one_class_each(outputs, tmp_path):
     torch.manual_seed(0)
     task = AUCMaximization(CDMA_ONE(lr=[0.1, 0.1]), LogisticRegression(64, outputs), positive=8, oracle=Vectorized())
     data = Digits(partitioner=Shards(40, shards_per_client=1), batch_size=10, local_steps=3)
-    run = trainer(tmp_path, max_steps=40)
+    run = trainer(tmp_path, max_steps=60)
     run.validate(task, data, verbose=False)
     before = float(run.callback_metrics["val_auc"])
     run.fit(task, data)
@@ -57,7 +57,7 @@ def test_auc_grows_over_clients_that_see_one_class_each(outputs, tmp_path):
     shares = [float((labels[own] == 8).float().mean()) for own in partition]
     assert float(task.prior) == pytest.approx(sum(shares) / len(shares))
     run.test(task, data, verbose=False)
-    assert run.callback_metrics["test_auc"] > 0.89
+    assert run.callback_metrics["test_auc"] > 0.9
 
 
 def of_shares(*shares, spare=0):

@@ -224,9 +224,9 @@ def _(participation: Timed, num_clients: int) -> Sampling:
 
 @sampling_of.register
 def _(participation: WaitForAll, num_clients: int) -> Sampling:
-    return sampling_of(
-        Full() if participation.rule is None else participation.rule, num_clients
-    )  # answers are repeated
+    # The cohort is asked again, never drawn again, and a lost answer is sent once more as it was.
+    rule = Full() if participation.rule is None else participation.rule
+    return sampling_of(rule, num_clients)
 
 
 @sampling_of.register
