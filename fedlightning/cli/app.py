@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ from fedlightning.callbacks.run_folder import run_folder
 from fedlightning.cli import DESCRIPTIONS
 from fedlightning.cli.default_logger import default_logger, tensorboard_is_installed
 from fedlightning.cli.early import MistakeError, asks_for_help, require_checkpoint, require_keeper
-from fedlightning.cli.errors import comes_from, is_refusal
+from fedlightning.cli.errors import TRACEBACKS, comes_from, is_refusal
 from fedlightning.cli.groups import refuse
 from fedlightning.cli.nulls import refuse_nulls
 from fedlightning.cli.one_seed import require_one_seed
@@ -73,6 +74,8 @@ def plain_constructors() -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        if os.environ.get(TRACEBACKS):
+            raise
         origin: BaseException = error
         while not is_refusal(origin):
             within = origin.__cause__ or (None if origin.__suppress_context__ else origin.__context__)

@@ -68,13 +68,17 @@ def plain(message: str, parser: ArgumentParser | None = None) -> str:
         return _choices(first, deepest)
     if first.subject in _EXPLANATIONS:
         return _EXPLANATIONS[first.subject](first, parser)
-    return f"{_where(first)}: {first.text}" if first.key else first.text
+    where = _where(first) or (first.owner or "").rpartition(".")[2]
+    return f"{where}: {first.text}" if where else first.text
 
 
 def _where(complaint: Complaint, name: str = "") -> str:
-    """Return ``key=value``, or the key alone if the value is a whole configuration."""
-    key = f"{complaint.key}.{name}" if name else complaint.key.removesuffix(".init_args")
-    return key if complaint.given is None else f"{key}={complaint.given}"
+    """Return ``key=value``, or the key alone if the value is a whole configuration.
+
+    Nothing is left of the key where jsonargparse fails to make an object and names its class alone.
+    """
+    key = f"{complaint.key}.{name}" if name else complaint.key.removesuffix("init_args").removesuffix(".")
+    return key if complaint.given is None or not key else f"{key}={complaint.given}"
 
 
 def _is_no_class(complaint: Complaint, alike: Iterable[Complaint]) -> bool:

@@ -53,5 +53,5 @@ def require_choice(report: Report, validates_on_test: bool) -> None:
     if report == "best_on_test" and not validates_on_test:
         raise InvalidValueError(
             "--report best_on_test: the data have validation data of their own, on which the best round would be "
-            "chosen. Give --report best, or set val_share of the data to 0, which validates on the test data."
+            "chosen. Give --report best, or data that validate on their test data, as those with a val_share of 0 do."
         )

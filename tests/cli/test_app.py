@@ -12,6 +12,7 @@ import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from fedlightning.cli import FederatedCLI, main
+from fedlightning.core.errors import MissingPackageError
 from fedlightning.federation.files.checkpoint_io import AtomicCheckpointIO
 from tests.support.commands import ALGORITHM, SMALL, of
 from tests.support.language import needs_hf
@@ -211,3 +212,21 @@ def test_wrong_step_sizes_and_schedules_are_named_in_a_line(value, said, capsys)
     with pytest.raises(SystemExit):
         main(["fit", *of("classification", "fed_avg"), *SMALL, f"{ALGORITHM}.init_args.lr={value}"])
     assert said in capsys.readouterr().err
+
+
+class Unmade(torch.nn.Module):
+    def __init__(self, width: int = 1):
+        super().__init__()
+        raise MissingPackageError("This needs the package 'none'.")
+
+
+def test_a_class_that_lacks_a_package_is_named(capsys):
+    with pytest.raises(SystemExit):
+        main(["fit", *of("classification", "fed_avg"), *SMALL, f"--model.init_args.network={__name__}.Unmade"])
+    assert "fedlightning: Unmade: This needs the package 'none'.\n" in capsys.readouterr().err
+
+
+def test_whole_tracebacks_of_constructors_are_kept_when_asked_for(monkeypatch):
+    monkeypatch.setenv("FEDLIGHTNING_DEBUG", "1")
+    with pytest.raises(ValueError, match=r"FedAvg\(lr=-1.0\): expected > 0\."):
+        main(["fit", *of("classification", "fed_avg"), *SMALL, f"{ALGORITHM}.init_args.lr=-1"])
