@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
@@ -11,11 +12,11 @@ from torch import Tensor
 from fedlightning.federation.files.whole_files import write_whole
 
 
-def stamp(path: Path) -> str:
-    """Return a text that changes with a file, or with the files below a folder: by names, sizes and times of change."""
-    files = sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
-    known = [(each.name, each.stat()) for each in files if each.is_file()]
-    return "|".join(f"{name}:{found.st_size}:{found.st_mtime_ns}" for name, found in known)
+def fingerprint(files: Iterable[Path], *options: object) -> str:
+    """Return a short text that changes with files, by their places, sizes and times of change, and with options."""
+    known = [(path.resolve(), path.stat()) for path in files]
+    texts = [*(f"{path}:{found.st_size}:{found.st_mtime_ns}" for path, found in known), *map(str, options)]
+    return hashlib.sha256("|".join(texts).encode()).hexdigest()[:12]
 
 
 def cached(path: Path | None, make: Callable[[], Tensor]) -> Tensor:

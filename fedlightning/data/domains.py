@@ -6,7 +6,6 @@ samples are hidden (-1); validation and test data hold both domains with their l
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from torch.utils.data import ConcatDataset, Dataset
 from fedlightning.core.errors import MissingFileError
 from fedlightning.core.requirements import imported
 from fedlightning.core.validation import require
-from fedlightning.data.cache import cached, stamp
+from fedlightning.data.cache import cached, fingerprint
 from fedlightning.data.federation import Federation
 from fedlightning.data.images import (
     ScalePixels,
@@ -142,9 +141,10 @@ class MNISTM(FederatedDataModule):
         )
 
     def _blended(self, part: str, digits: Tensor) -> Tensor:
-        source = Path(self.photographs).resolve()
-        named = f"{source}|{stamp(source)}|{self.binary_digits}|{len(digits)}"
-        path = Path(self.cache) / f"mnist-m-{part}-{hashlib.sha256(named.encode()).hexdigest()[:12]}.pt"
+        source = Path(self.photographs)
+        files = sorted(source.rglob("*")) if source.is_dir() else [source]
+        known = fingerprint([each for each in files if each.is_file()], self.binary_digits, len(digits))
+        path = Path(self.cache) / f"mnist-m-{part}-{known}.pt"
 
         def blended() -> Tensor:
             photographs = read_photographs(self.photographs)

@@ -5,7 +5,7 @@ Every reader here takes ``root``, ``cache`` and ``download`` and returns :data:`
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeAlias
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedlightning.core.errors import InvalidValueError, MissingFileError
 from fedlightning.core.requirements import imported
-from fedlightning.data.cache import cached
+from fedlightning.data.cache import cached, fingerprint
 from fedlightning.data.images import decode, read_idx, read_photographs
 
 Parts: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -64,7 +64,7 @@ def read_cifar10(root: str | Path, cache: str | Path | None = None, download: bo
         raise MissingFileError(f"root={str(root)!r}: no such file.")
     with np.load(path) as archive:
         label, is_test = torch.from_numpy(archive["label"]).long(), torch.from_numpy(archive["split"] == 1)
-    pictures = _decoded(lambda: read_photographs(path), cache, f"{path.stem}-{path.stat().st_size}")
+    pictures = _decoded(lambda: read_photographs(path), cache, path.stem, [path])
     return pictures[~is_test], label[~is_test], pictures[is_test], label[is_test]
 
 
@@ -115,7 +115,8 @@ def read_tiny_imagenet(root: str | Path, cache: str | Path | None = None, downlo
     lines = (folder / "val" / "val_annotations.txt").read_text().splitlines()
     notes = [line.split("\t") for line in lines if line]
     test = [(folder / "val" / "images" / name, number[wnid]) for name, wnid, *_ in notes]
-    pictures = _decoded(lambda: decode(path for path, _ in train + test), cache, f"tiny-imagenet-{len(train)}")
+    files = [path for path, _ in train + test]
+    pictures = _decoded(lambda: decode(files), cache, "tiny-imagenet", files)
     labels = torch.tensor([label for _, label in train + test])
     return pictures[: len(train)], labels[: len(train)], pictures[len(train) :], labels[len(train) :]
 
@@ -146,9 +147,11 @@ def _read_records(path: Path) -> tuple[Tensor, Tensor]:
     return records[:, 2:].reshape(-1, 3, 32, 32), records[:, 1].long()
 
 
-def _decoded(photographs: Callable[[], list[np.ndarray]], cache: str | Path | None, key: str) -> Tensor:
-    """Return pictures ``[n, 3, height, width]``, read from the cache if the cache holds the pictures."""
+def _decoded(
+    photographs: Callable[[], list[np.ndarray]], cache: str | Path | None, name: str, files: Sequence[Path]
+) -> Tensor:
+    """Return pictures ``[n, 3, height, width]`` of files, read from the cache if it has them as they are now."""
     return cached(
-        None if cache is None else Path(cache) / f"{key}.pt",
+        None if cache is None else Path(cache) / f"{name}-{fingerprint(files)}.pt",
         lambda: torch.from_numpy(np.stack(photographs())).permute(0, 3, 1, 2).contiguous(),
     )

@@ -65,6 +65,11 @@ def test_archive(tmp_path):
         assert labels.tolist() == [0, 1, 2, 3]
         assert test_labels.tolist() == [4, 5, 6, 7]
     assert len(list((tmp_path / "cache").iterdir())) == 1
+    size = path.stat().st_size
+    archive(path, pictures[::-1])
+    assert path.stat().st_size == size  # as before, but for the pictures
+    images, *_ = read_cifar10(path, cache=tmp_path / "cache")
+    np.testing.assert_array_equal(images.permute(0, 2, 3, 1).numpy(), pictures[:3:-1])
 
 
 def test_torchvision_folder(tmp_path, monkeypatch):
