@@ -218,10 +218,14 @@ class OracleSelection:
         """Return the oracle or, if it disagrees with plain evaluation, the fastest slower one that agrees."""
         on_cpu = request.point.device.type == "cpu"
         found: ClientBatching = oracle
-        why = None if self._self_check == "off" else group.alone
+        why = group.alone
+        if self._self_check == "off":
+            if why is not None:
+                self._report(f"oracle: stays with {in_words(oracle, on_cpu)}, as self_check='off' asks, although {why}")
+            return oracle
         if why is not None:
             found = self._ladder[-1]
-        elif self._self_check != "off":
+        else:
             with group.errors_named(chunk.ids):
                 check = SelfCheck(group.objective, sample_of(group, chunk, request))
             forward_alone = oracle.backward in (None, "autograd") and not oracle.compile

@@ -255,6 +255,18 @@ def test_off_checks_nothing(monkeypatch):
         trained(Vectorized())
 
 
+def test_off_keeps_the_oracle_and_says_what_speaks_against_it():
+    def counts(task, original, batch):
+        task.calls = getattr(task, "calls", 0) + 1
+        return original(batch)
+
+    _, loop, lines = trained(Vectorized(), counts, self_check="off")
+    assert isinstance(loop.oracle, Vectorized)
+    assert len(lines) == 1
+    assert "as self_check='off' asks, although " in lines[0]
+    assert "self.calls" in lines[0]
+
+
 def test_a_batch_that_is_written_into_is_a_copy():
     """One client's data, met by the look, the check, the trial and every step, are those it holds."""
 
