@@ -18,6 +18,7 @@ from fedlightning.tasks.checks.arguments import require_known_attributes
 from fedlightning.tasks.checks.lightning_surface import never_made, require_a_federated_fit
 from fedlightning.tasks.evaluation.client_models import ClientModels
 from fedlightning.tasks.evaluation.session import EvaluationSession
+from fedlightning.tasks.fit.axis import log_axis
 from fedlightning.tasks.fit.rounds import TrainingRounds
 
 _LOGS_ROUND = "logs_round"
@@ -31,6 +32,7 @@ class GuardedModule(LightningModule):
         client_models: What clients keep, and whether it is there when it is needed.
         rounds: Carries out the rounds of a fit.
         evaluation_session: The state of the task while clients' models are evaluated in its place.
+        logs_axis: Whether values of single rounds have been logged, beside the axis of loggers, which is the round.
         moment: When clients compute at a node, where there is no Trainer.
         taken_out: Names of hyper-parameters that cannot be stored, and were taken out when a Trainer was attached.
     """
@@ -40,6 +42,7 @@ class GuardedModule(LightningModule):
     rounds: TrainingRounds
     evaluation_session: EvaluationSession
     _waits_for_epoch = False
+    logs_axis = False
     _trains_on_own_axis = False
     _validates_on_own_axis = False
     moment: Moment = Moment()
@@ -154,11 +157,22 @@ class GuardedModule(LightningModule):
             self.evaluation_session.warn_if_mixed(name)
         if trainer is not None and trainer.training and not trainer.barebones and not self._trains_on_own_axis:
             given = inspect.signature(LightningModule.log).bind(self, name, value, *args, **kwargs).arguments
+            hook = self._current_fx_name  # which Lightning's own defaults go by
+            on_step, on_epoch = (given.get(each) for each in ("on_step", "on_epoch"))
             is_logged = given.get("logger") is not False
-            self._waits_for_epoch |= is_logged and bool(given.get("on_epoch"))
-            if is_logged and given.get("on_step") is not False:  # else loggers would get a row without a value
-                super().log("step", float(trainer.global_step), batch_size=1)  # the axis of loggers is the round
+            self._waits_for_epoch |= is_logged and bool(hook in _OF_AN_EPOCH if on_epoch is None else on_epoch)
+            if is_logged and (hook not in _OF_AN_EPOCH if on_step is None else on_step):  # else a row without a value
+                log_axis(self, trainer.global_step + (hook in _BEFORE_THE_STEP))
+            if given.get("batch_size") is None:
+                kwargs["batch_size"] = 1  # the batch is a round
         super().log(name, value, *args, **kwargs)
+
+
+_OF_AN_EPOCH = ("on_train_start", "on_train_epoch_start", "on_train_epoch_end")
+"""Hooks whose values Lightning logs once an epoch, unless it is told otherwise."""
+
+_BEFORE_THE_STEP = ("on_train_batch_start", "on_before_optimizer_step")
+"""Hooks of a round in which ``trainer.global_step`` is still that of the round before."""
 
 
 def _with_round(hook: Callable[..., Any]) -> Callable[..., Any]:

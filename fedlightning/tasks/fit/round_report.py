@@ -20,6 +20,7 @@ from fedlightning.federation.client_columns import of_all_processes
 from fedlightning.federation.loop import RoundResult
 from fedlightning.federation.remedies import LOOK_AT_DATA, smaller_steps
 from fedlightning.tasks.checks.step_advice import server_moves
+from fedlightning.tasks.fit.axis import refresh_axis
 
 _RUNAWAY = 1e6
 
@@ -59,6 +60,7 @@ class RoundReport:
             trainer.callback_metrics.pop("skipped", None)
         named = {**metrics, "step": float(trainer.global_step)}  # checkpoints are named by the step
         trainer.callback_metrics.update({name: as_tensor(value) for name, value in named.items()})
+        refresh_axis(task)
         if is_read or task.device.type == "cpu":  # elsewhere a look would wait for the device
             self._watch(result.metrics, task)
         every = trainer.log_every_n_steps

@@ -6,6 +6,7 @@ import csv
 
 import pytest
 import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from torch import nn
 
@@ -108,6 +109,39 @@ def test_the_mean_of_an_epoch_is_logged_at_its_last_round(on_step, kind, tmp_pat
     with (tmp_path / "metrics.csv").open(newline="") as file:
         found = {row["step"]: float(row[name]) for row in csv.DictReader(file) if row[name]}
     assert found == {"5": 3.0, "7": 6.5}
+
+
+@pytest.mark.parametrize(
+    ("hook", "rows"),
+    [
+        ("on_train_start", [3]),
+        ("on_train_epoch_start", [3, 6]),
+        ("on_train_batch_start", [1, 2, 3, 4, 5, 6]),
+        ("on_before_optimizer_step", [1, 2, 3, 4, 5, 6]),
+        ("on_train_batch_end", [1, 2, 3, 4, 5, 6]),
+        ("on_train_epoch_end", [3, 6]),
+    ],
+)
+def test_checkpoints_and_rows_are_of_the_present_round_whichever_hook_logs(hook, rows, tmp_path):
+    task = type("Logs", (Line,), {hook: lambda self, *_: self.log("value", 1.0)})()
+    keeps_all = ModelCheckpoint(tmp_path / "kept", save_top_k=-1, every_n_train_steps=3)
+    logger = CSVLogger(tmp_path, name="", version="")
+    options = {"max_steps": 6, "limit_val_batches": 0, "log_every_n_steps": 1, "enable_checkpointing": True}
+    run = trainer(**options, logger=logger, callbacks=[keeps_all])
+    run.fit(task, regression_data(rounds_per_epoch=3))
+    assert sorted(path.stem for path in (tmp_path / "kept").iterdir()) == ["epoch=0-step=3", "epoch=1-step=6"]
+    with (tmp_path / "metrics.csv").open(newline="") as file:
+        assert [int(row["step"]) for row in csv.DictReader(file) if row["value"]] == rows
+
+
+def test_means_of_an_epoch_need_no_size_of_a_batch():
+    class Logs(Line):
+        def on_train_batch_end(self, *args):
+            self.log("value", float(self.trainer.global_step), on_step=False, on_epoch=True)
+
+    run = trainer(max_steps=3)
+    run.fit(Logs(), regression_data(rounds_per_epoch=3))
+    assert run.callback_metrics["value"].item() == 2.0
 
 
 def test_automatic_optimization_is_refused():

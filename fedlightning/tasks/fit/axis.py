@@ -1,0 +1,26 @@
+"""The axis of loggers: the round, where Lightning would count one less."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lightning.pytorch import LightningModule
+
+
+def log_axis(task: Any, round_number: int) -> None:
+    """Log the round of the values that a task logs beside it.
+
+    Lightning keeps values by the hook that logged them, and names checkpoints by the newest hook's: so all have one.
+    """
+    task.logs_axis = True
+    hook, task._current_fx_name = task._current_fx_name, "training_step"
+    try:
+        LightningModule.log(task, "step", float(round_number), batch_size=1)
+    finally:
+        task._current_fx_name = hook
+
+
+def refresh_axis(task: Any) -> None:
+    """Bring the axis up to date at the end of a round, if a hook has logged it, because checkpoints are named by it."""
+    if task.logs_axis:
+        log_axis(task, task.trainer.global_step)
