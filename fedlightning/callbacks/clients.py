@@ -7,7 +7,7 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
-from lightning.pytorch.utilities import rank_zero_warn
+from lightning.pytorch.utilities import CombinedLoader, rank_zero_warn
 from torchmetrics import Metric
 
 from fedlightning.callbacks.client_report import log_number_of_clients, log_over_clients, log_over_samples
@@ -114,12 +114,14 @@ class EvaluateClients(Callback):
         """Forget whose data were predicted before."""
         by_client = _check_clients(trainer, pl_module, _several(trainer.predict_dataloaders))
         if pl_module.predict_client is not None and not by_client:
-            pl_module.client_models.warn_if_changed()
+            pl_module.evaluation_session.look()
         pl_module.predicted_clients = []
 
-    def on_predict_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int, *_: int) -> None:
+    def on_predict_batch_start(
+        self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
         """Put the model of the batch's client into the task, or of the client asked for."""
-        loader = trainer.predict_dataloaders
+        loader = _several(trainer.predict_dataloaders)[dataloader_idx]
         client = loader.batches[batch_idx][0].client if isinstance(loader, ClientLoader) else pl_module.predict_client
         if client is not None:
             if not isinstance(loader, ClientLoader) and pl_module.client_models.exist:
@@ -129,7 +131,7 @@ class EvaluateClients(Callback):
 
     def on_predict_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Put the global model back into the task."""
-        pl_module.evaluation_session.restore()
+        pl_module.evaluation_session.close()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Put the global model back into the task, and forget the samples of an evaluation that was cut short."""
@@ -167,8 +169,9 @@ def _at_nodes(loaders: list[Any]) -> bool:
 
 
 def _several(loaders: Any) -> list[Any]:
-    """Return data loaders as a list, even if there is only one."""
-    return loaders if isinstance(loaders, list) else [loaders]
+    """Return data loaders as a list, in the order in which Lightning numbers them."""
+    flattened: list[Any] = CombinedLoader(loaders).flattened
+    return flattened
 
 
 def _check_clients(trainer: Trainer, module: Any, loaders: list[Any]) -> bool:
@@ -182,7 +185,7 @@ def _check_clients(trainer: Trainer, module: Any, loaders: list[Any]) -> bool:
                 f"{type(module).__name__}: load_state_dict brought the global model alone, so all clients are "
                 "evaluated with the personal parts of the start. Load theirs with load_from_checkpoint."
             )
-        module.client_models.warn_if_changed()
+        module.evaluation_session.look()
         if not trainer.sanity_checking:
             module.client_models.warn_if_not_adapted()
     elif not all(isinstance(loader, PooledLoader) for loader in loaders):

@@ -39,6 +39,7 @@ from fedlightning.tasks.checks.fit_checks import evaluates_clients
 from fedlightning.tasks.checks.lightning_surface import say_if_never_validated
 from fedlightning.tasks.evaluation.client_models import ClientModels
 from fedlightning.tasks.evaluation.session import EvaluationSession
+from fedlightning.tasks.evaluation.standing import Standing
 from fedlightning.tasks.fit.rounds import TrainingRounds
 from fedlightning.tasks.fit.run import FederationRun
 from fedlightning.tasks.fit.server_step import LRSchedulerCallable, OptimizerCallable, ServerStep
@@ -273,8 +274,9 @@ class FederatedLightningModule(CheckpointedTask):
         """
         number = require_client_number("personalize", client)
         self.client_models.require_states(f"personalize({number})")
-        self.client_models.warn_if_changed()
-        copied: Any = self.run.personalized(number)
+        standing = Standing.of(self)
+        request = None if standing is None else standing.seen_by(self.run.evaluation_request("test"))
+        copied: Any = self.run.personalized(number, request)
         return copied  # type: ignore[no-any-return]
 
     @property

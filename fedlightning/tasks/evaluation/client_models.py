@@ -100,14 +100,6 @@ class ClientModels:
         if difference is not None:
             raise InvalidValueError(difference)
 
-    def warn_if_changed(self) -> None:
-        """Warn if the task is no more where the last round left it, which clients' models are made from."""
-        if (what := self._task.run.changed) is not None:
-            rank_zero_warn(
-                f"{type(self._task).__name__}: {what} was changed since the last round. Clients' models are those of "
-                "the rounds."
-            )
-
     def warn_if_not_adapted(self) -> None:
         """Warn if clients would adapt the global model before it is used, but there is no server to ask for it yet."""
         task = self._task

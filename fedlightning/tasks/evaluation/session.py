@@ -13,6 +13,7 @@ from fedlightning.federation.protocol import ClientValues, EvaluationAnswer, Eva
 from fedlightning.tasks.checks.nodes_measure import require_measurable_at_nodes
 from fedlightning.tasks.evaluation.client_evaluation import ClientEvaluation
 from fedlightning.tasks.evaluation.side_by_side import SideBySide
+from fedlightning.tasks.evaluation.standing import Standing
 from fedlightning.tasks.evaluation.unnumbered import UnnumberedLoaders
 from fedlightning.tasks.fit.precision import RoundPrecision
 
@@ -38,6 +39,7 @@ class EvaluationSession:
         self._side_by_side = SideBySide()
         self._evaluation: ClientEvaluation | None = None
         self._shows_a_client = False
+        self._standing: Standing | None = None
         self.found: dict[str, ClientValues] = {}
         self.reported: tuple[str, ...] = ()
         self.loaders = UnnumberedLoaders()
@@ -47,22 +49,26 @@ class EvaluationSession:
         """Return the client-by-client evaluation that runs now; None if none does."""
         return self._evaluation
 
+    def look(self) -> None:
+        """Take note of what was changed in the task since the last round; for evaluations of clients' models."""
+        self._standing = Standing.of(self._task)
+
     def begin(self, request: EvaluationRequest) -> ClientEvaluation:
         """Begin an evaluation client by client, which answers the given request."""
-        self._evaluation = ClientEvaluation(self._task, request, self._side_by_side)
+        self._evaluation = ClientEvaluation(self._task, self._present(request), self._side_by_side)
         return self._evaluation
 
     def end(self) -> None:
         """End the evaluation that runs, if one does, and drop what was prepared for it."""
-        self._evaluation = None
+        self._evaluation = self._standing = None
         self.found = {}
         self.reported = ()
         self._side_by_side.forget_models()
 
     def close(self) -> None:
         """End an evaluation wherever it stands, and leave the global model in the task."""
-        self.end()
         self.restore()
+        self.end()
 
     def show(self, client: int, own: bool = True) -> None:
         """Put a client's model into the task.
@@ -73,13 +79,18 @@ class EvaluationSession:
                 and local buffers.
         """
         self._shows_a_client = True
-        self._task.run.put_in(client, own, None if self._evaluation is None else self._evaluation.request)
+        request = None if self._evaluation is None else self._evaluation.request
+        if request is None and self._standing is not None:
+            request = self._present(self._task.run.evaluation_request("test"))
+        self._task.run.put_in(client, own, request)
 
     def restore(self) -> None:
         """Put the global model back into the task, if it holds a client's."""
         if self._shows_a_client:
             self._shows_a_client = False
             self._task.run.put_in(None)
+            if self._standing is not None:
+                self._standing.put_back()
 
     def hears(self, name: str, value: Any, *args: Any, **options: Any) -> bool:
         """Record what the task logs, as ``self.log`` does, while a client is measured.
@@ -134,13 +145,13 @@ class EvaluationSession:
             stage: ``val`` or ``test``: the data to evaluate on.
             num_clients: N.
         """
-        self.end()
         require_measurable_at_nodes(self._task, stage)
         simulation, trainer = self._task.run.present, self._task.trainer
         with trainer.precision_plugin.val_step_context():
             precision = Precision(RoundPrecision.of(self._task).autocast.dtype)
         moment = Moment(trainer.current_epoch, step=trainer.global_step)
-        request = replace(simulation.server.evaluation_request(stage), precision=precision, moment=moment)
+        asked = self._present(simulation.server.evaluation_request(stage))
+        request = replace(asked, precision=precision, moment=moment)
         self.found = simulation.loop.evaluate(request, range(num_clients))
         return self.found
 
@@ -159,3 +170,7 @@ class EvaluationSession:
         self.end()
         self.found = found
         return found
+
+    def _present(self, request: EvaluationRequest) -> EvaluationRequest:
+        """Return a request that has the task's global model, which may have been changed since the last round."""
+        return request if self._standing is None else self._standing.seen_by(request)

@@ -316,6 +316,8 @@ def _follow(task: FederatedLightningModule, simulation: Simulation, model: Tenso
 def _changed(kept: Mapping[str, Tensor], present: Mapping[str, Tensor]) -> str | None:
     """Return the name of a tensor that is no more as it was written; None if there is none."""
     for name, value in kept.items():
+        if name not in present:  # as pruning leaves a weight, say
+            return name
         own = present[name].detach()
         written = (value if own.is_floating_point() else value.round()).to(own)
         if not torch.equal(own, written) and not torch.allclose(own, written, rtol=1e-5, equal_nan=True):
@@ -331,7 +333,8 @@ def _put_into(
     request: EvaluationRequest | None = None,
 ) -> None:
     """Put a client's model, or the global one (``client`` None), into a task; without rounds its architecture only."""
-    known = None if simulation is None or request is not None else simulation.num_clients  # who is evaluated is known
+    is_asked_for = request is None or task.run.is_of_one_client  # else it is one that is evaluated
+    known = simulation.num_clients if simulation is not None and is_asked_for else None
     if client is not None and known is not None and not 0 <= client < known:
         raise NoSuchClientError(f"client={client}: the federation has clients 0 to {known - 1}.")
     choice = TaskArchitectures(task)

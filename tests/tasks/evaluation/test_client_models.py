@@ -108,11 +108,11 @@ def test_clients_keep_what_an_algorithm_or_a_channel_remembers():
 
 
 def test_clients_models_after_a_change_of_the_task_are_told():
-    task = Line()
-    two_rounds(task)
+    task = Own(FedAlt(0.05))
+    two_rounds(task, held_out_data())
     assert messages(lambda: task.personalize(0)) == []
-    torch.nn.init.zeros_(task.head.weight)
-    with pytest.warns(UserWarning, match=r"Line: parameter 'head\.weight' was changed since the last round\. Clients'"):
+    torch.nn.init.zeros_(task.line.weight)
+    with pytest.warns(UserWarning, match=r"Own: parameter 'line\.weight' was changed since the last round\. Clients'"):
         task.personalize(0)
     task.predict_client = 0
     with pytest.warns(UserWarning, match="was changed since the last round"):

@@ -1,0 +1,96 @@
+"""Weights that are changed after a fit: clients are evaluated with them as they are, and they stay."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn.utils import prune
+
+from fedlightning.algorithms import Ditto, FedAlt, FedAvg
+from tests.support.evaluated import Own, held_out_data, messages, plain_loader, two_rounds
+from tests.support.small import clients, trainer
+
+
+class Alike(Own):
+    """Evaluated client by client, with the one model of all."""
+
+    personal_parameters = ()
+    per_client_evaluation = True
+
+
+def everything(task):
+    return {name: value.clone() for name, value in task.state_dict().items()}
+
+
+def losses(models):
+    """Validation losses, each of a client's model on the client's data."""
+    with torch.no_grad():
+        found = [model.objective(data.tensors) for model, data in zip(models, clients(seed=7), strict=True)]
+    return torch.stack(found)
+
+
+def halve(task):
+    with torch.no_grad():
+        task.line.weight.mul_(0.5)
+
+
+def loaded(task):
+    task.load_state_dict(Alike(FedAvg(0.05)).state_dict())
+
+
+def pruned(task):
+    prune.l1_unstructured(task.line, "weight", 0.5)
+    prune.remove(task.line, "weight")
+
+
+@pytest.mark.parametrize("change", [halve, loaded, pruned])
+def test_the_one_model_is_evaluated_as_it_is(change):
+    task = Alike(FedAvg(0.05))
+    fit = two_rounds(task, held_out_data())
+    change(task)
+    expected, before = losses([task] * 4), everything(task)
+    assert messages(lambda: fit.validate(task, held_out_data(), verbose=False)) == []
+    torch.testing.assert_close(task.client_metrics["val_loss"], expected)
+    torch.testing.assert_close(everything(task), before, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("algorithm", [FedAlt(0.05), Ditto(0.05)])
+def test_clients_own_models_have_the_shared_parameters_as_they_are(algorithm):
+    task = Own(algorithm)
+    fit = two_rounds(task, held_out_data())
+    offsets = [task.personalize(i).offset.item() for i in range(4)]
+    kept = [task.personalize(i) for i in range(4)]
+    halve(task)
+    if isinstance(algorithm, FedAlt):
+        for model in kept:
+            halve(model)
+    before = everything(task)
+    with pytest.warns(UserWarning, match=r"'line\.weight' was changed since the last round\. Clients' models have the"):
+        fit.validate(task, held_out_data(), verbose=False)
+    torch.testing.assert_close(task.client_metrics["val_loss"], losses(kept))
+    torch.testing.assert_close(everything(task), before, rtol=0, atol=0)
+    with pytest.warns(UserWarning, match="what clients keep is that of the rounds"):
+        own = task.personalize(2)
+    torch.testing.assert_close(own.state_dict(), kept[2].state_dict())
+    assert own.offset.item() == offsets[2]
+    task.predict_client = 2
+    with pytest.warns(UserWarning, match="was changed"):
+        (first, *_) = fit.predict(task, plain_loader())
+    torch.testing.assert_close(first, kept[2](next(iter(plain_loader()))[0]).detach())
+    torch.testing.assert_close(everything(task), before, rtol=0, atol=0)
+
+
+def test_a_client_that_does_not_exist_is_refused():
+    task = Own(FedAlt(0.05))
+    two_rounds(task, held_out_data())
+    halve(task)
+    with pytest.warns(UserWarning, match="was changed"), pytest.raises(IndexError, match="client=9: the federation"):
+        task.personalize(9)
+
+
+def test_a_weight_that_is_gone_is_named():
+    task = Own(FedAlt(0.05))
+    two_rounds(task, held_out_data())
+    prune.l1_unstructured(task.line, "weight", 0.5)
+    with pytest.warns(UserWarning, match="was changed"), pytest.raises(RuntimeError, match=r"has no 'line\.weight'"):
+        trainer().validate(task, held_out_data(), verbose=False)
