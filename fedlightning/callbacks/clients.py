@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -14,6 +15,17 @@ from fedlightning.callbacks.client_report import log_number_of_clients, log_over
 from fedlightning.callbacks.percentiles import PERCENTILES, require_percentiles
 from fedlightning.data.evaluation import ClientLoader, PooledLoader
 from fedlightning.data.remote import NodesLoader
+
+
+def _of_tasks(hook: Callable[..., None]) -> Callable[..., None]:
+    """Return a hook that rests for modules that are no federated tasks, which a Trainer may run after one."""
+
+    @wraps(hook)
+    def for_tasks(self: Callback, trainer: Trainer, pl_module: LightningModule, *args: Any, **options: Any) -> None:
+        if hasattr(pl_module, "evaluation_session"):
+            hook(self, trainer, pl_module, *args, **options)
+
+    return for_tasks
 
 
 class EvaluateClients(Callback):
@@ -48,6 +60,7 @@ class EvaluateClients(Callback):
     def __init__(self, percentiles: Sequence[float] = PERCENTILES) -> None:
         self.percentiles = require_percentiles(self, percentiles)
 
+    @_of_tasks
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Come first among the callbacks, so that all hooks of a batch meet the model of its client."""
         task: Any = pl_module
@@ -57,6 +70,7 @@ class EvaluateClients(Callback):
         callbacks.remove(self)
         callbacks.insert(0, self)
 
+    @_of_tasks
     def on_validation_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Let the clients begin with the server's request, if evaluation data come client by client."""
         pl_module.evaluation_session.end()
@@ -68,6 +82,7 @@ class EvaluateClients(Callback):
         request = pl_module.run.evaluation_request("test" if trainer.testing else "val")
         pl_module.evaluation_session.begin(request)
 
+    @_of_tasks
     def on_validation_batch_start(
         self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
@@ -79,6 +94,7 @@ class EvaluateClients(Callback):
         elif evaluation is not None:
             evaluation.finish_batch()
 
+    @_of_tasks
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Ask the clients what they measured, and log it."""
         mixes = pl_module.evaluation_session.loaders.end()
@@ -110,6 +126,7 @@ class EvaluateClients(Callback):
     on_test_batch_start = on_validation_batch_start
     on_test_epoch_end = on_validation_epoch_end
 
+    @_of_tasks
     def on_predict_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Forget whose data were predicted before."""
         by_client = _check_clients(trainer, pl_module, _several(trainer.predict_dataloaders))
@@ -117,6 +134,7 @@ class EvaluateClients(Callback):
             pl_module.evaluation_session.look()
         pl_module.predicted_clients = []
 
+    @_of_tasks
     def on_predict_batch_start(
         self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
@@ -129,10 +147,12 @@ class EvaluateClients(Callback):
             pl_module.evaluation_session.show(client)
             pl_module.predicted_clients.append(client)
 
+    @_of_tasks
     def on_predict_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Put the global model back into the task."""
         pl_module.evaluation_session.close()
 
+    @_of_tasks
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Put the global model back into the task, and forget the samples of an evaluation that was cut short."""
         module: Any = pl_module

@@ -9,19 +9,20 @@ from typing import ClassVar
 import pytest
 import torch
 import torchmetrics
-from lightning.pytorch import Callback
+from lightning.pytorch import Callback, LightningModule
 from torch import nn
 from torch.nn import functional as F
 from torchmetrics.functional.classification import multiclass_accuracy, multiclass_auroc, multiclass_f1_score
 
-from fedlightning import BatchedEvaluationTask, FederatedDataModule
+from fedlightning import BatchedEvaluationTask, FederatedDataModule, federate
 from fedlightning.algorithms import Ditto, FedALA, FedAlt, FedAvg, FedMM, pFedMe
 from fedlightning.data import IID, Digits, PersonalDigits
 from fedlightning.metrics.present_auroc import PresentClassesAUROC
 from fedlightning.oracle import Vectorized
 from fedlightning.participation import Uniform
 from fedlightning.tasks import Classification, PersonalizedClassification, RobustClassification
-from tests.support.evaluated import CLIENTS, Own, digits, fitted, held_out_data, task, two_rounds
+from tests.support.evaluated import CLIENTS, Own, digits, fitted, held_out_data, plain_loader, task, two_rounds
+from tests.support.lit import Lit
 from tests.support.small import Line, Personal, clients, regression_data, trainer
 
 PERCENTILES = ("_p10", "_p50", "_p90")
@@ -754,3 +755,31 @@ def test_metrics_are_left_as_they_were():
 def test_what_is_made_of_the_value_of_a_metric_so_far_is_told(how):
     with pytest.warns(UserWarning, match=r"Computes calls MeanAbsoluteError\.compute\(\) while a client is evaluated"):
         two_rounds(Computes(how), held_out_data(eval_batch_size=20), num_sanity_val_steps=0)
+
+
+class Plain(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.line = torch.nn.Linear(6, 1)
+
+    def validation_step(self, batch, batch_idx):
+        self.log("val_loss", self.line(batch[0]).square().mean())
+
+    test_step = validation_step
+
+    def predict_step(self, batch, batch_idx):
+        return self.line(batch[0])
+
+
+@pytest.mark.parametrize("first", [Line, lambda: federate(Lit(), FedAvg)])
+def test_a_trainer_runs_ordinary_modules_and_other_tasks_after_a_task(first):
+    fit, plain = trainer(max_steps=2), Plain()
+    fit.fit(first(), regression_data(rounds_per_epoch=2))
+    (found,) = fit.validate(plain, plain_loader(), verbose=False)
+    assert found == trainer().validate(plain, plain_loader(), verbose=False)[0]
+    fit.test(plain, plain_loader(), verbose=False)
+    torch.testing.assert_close(fit.predict(plain, plain_loader()), trainer().predict(plain, plain_loader()))
+    other = Line()
+    fit.fit_loop.epoch_loop.max_steps = 4
+    fit.fit(other, regression_data(rounds_per_epoch=2))
+    assert other.run.rounds == 4

@@ -11,6 +11,7 @@ from lightning.pytorch import Trainer
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
+from fedlightning.algorithms.base import Algorithm
 from fedlightning.core.parameter_space import Layout, write
 from fedlightning.core.serialisation import CheckpointError, class_path, rebuild
 from fedlightning.core.settings import settings
@@ -59,11 +60,15 @@ def save(task: CheckpointedTask, checkpoint: dict[str, Any]) -> None:
                 f"{simulation.processes.count} processes. Leave out this plugin."
             )
         state["shards"] = write_shards(state["clients"], simulation.processes, Path(task.trainer.default_root_dir))
+    if not task.run.at_round_boundary:
+        state["unfinished"] = True
     checkpoint[CHECKPOINT_KEY] = state
     data = task.trainer.datamodule  # type: ignore[attr-defined]
     for owner, taken_out in ((task, task.taken_out), (data, ())):
         key = getattr(owner, "CHECKPOINT_HYPER_PARAMS_KEY", None)
         if key in checkpoint:
+            if owner is task and isinstance(checkpoint[key].get("algorithm"), Algorithm):
+                checkpoint[key]["algorithm"] = task.algorithm  # another may have been set between two fits
             checkpoint[key] = plain_hyper_parameters(type(owner), checkpoint[key], taken_out)
 
 
@@ -84,7 +89,7 @@ def load(task: CheckpointedTask, checkpoint: Mapping[str, Any], fitting: bool) -
         fitting: Whether training goes on from the checkpoint.
 
     Raises:
-        CheckpointError: If the states are missing, damaged, or belong to another algorithm.
+        CheckpointError: If the states are missing, damaged, of an unfinished round, or belong to another algorithm.
     """
     state, rounds = checkpoint.get(CHECKPOINT_KEY), checkpoint.get("global_step", 0)
     if state is None:
@@ -93,6 +98,11 @@ def load(task: CheckpointedTask, checkpoint: Mapping[str, Any], fitting: bool) -
         task.run.load(None, {}, rounds=rounds)
         return
     require_federation(state, task.run.source)
+    if state.get("unfinished", False):
+        raise CheckpointError(
+            f"{task.run.source} was written within a round, by OnExceptionCheckpoint, say, when the server was ahead "
+            "of the model. Take another one: LastCheckpoint and ModelCheckpoint write at the end of rounds."
+        )
     fits = state["algorithm"] == class_path(type(task.algorithm))
     if fits:
         require_same_personal_order(task, state)

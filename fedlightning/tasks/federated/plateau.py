@@ -130,19 +130,19 @@ class StepOnPlateau(Callback):
         Raises:
             UsageError: If the fit has none.
         """
-        task: Any = pl_module
+        plateau = getattr(pl_module, "plateau", None)  # the Trainer may fit other tasks afterwards
         batches: Any = trainer.num_val_batches
-        if task.plateau is not None and not sum(batches if isinstance(batches, list) else [batches]):
+        if plateau is not None and not sum(batches if isinstance(batches, list) else [batches]):
             raise UsageError(
-                f"ReduceLROnPlateau waits for {task.plateau.monitor!r} and looks at it after each validation, but this "
+                f"ReduceLROnPlateau waits for {plateau.monitor!r} and looks at it after each validation, but this "
                 "fit validates nothing. Give the data module val data, or take a scheduler that waits for nothing."
             )
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Look at the metric."""
-        task: Any = pl_module
-        if trainer.state.fn == "fit" and not trainer.sanity_checking and task.plateau is not None:
-            task.plateau.step(trainer)
+        plateau = getattr(pl_module, "plateau", None)
+        if trainer.state.fn == "fit" and not trainer.sanity_checking and plateau is not None:
+            plateau.step(trainer)
 
 
 def _plain(value: Any) -> Any:

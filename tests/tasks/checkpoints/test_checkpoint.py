@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint, OnExceptionCheckpoint
 
 from fedlightning import FederatedDataModule, FederatedLightningModule
 from fedlightning.algorithms import FIAELT, SCAFFOLD, FedAPM, FedAvg, FedDR, FedExP, FedMM
@@ -22,7 +22,7 @@ from fedlightning.oracle import Auto, Sequential, Vectorized
 from fedlightning.participation import Uniform
 from fedlightning.proximal import L1
 from tests.support.cases import CASES
-from tests.support.evaluated import held_out_data
+from tests.support.evaluated import held_out_data, two_rounds
 from tests.support.paths import ROOT
 from tests.support.small import Line, Normed, Personal, clients, fitted, regression_data, trainer
 
@@ -456,3 +456,31 @@ def test_a_resume_that_would_put_numbers_into_other_parameters_is_refused(other,
     fitted(TwoShared(), held_out_data(), max_steps=1).save_checkpoint(tmp_path / "one.ckpt")
     with pytest.raises(CheckpointError, match=said):
         trainer(max_steps=2).fit(other(), held_out_data(), ckpt_path=tmp_path / "one.ckpt")
+
+
+class FailsBeforeTheStep(Callback):
+    def on_before_optimizer_step(self, trainer, pl_module, optimizer):
+        if trainer.global_step == 1:
+            raise RuntimeError("a fault of the user's")
+
+
+@pytest.mark.filterwarnings("ignore:.*ckpt_path")  # Lightning's, of OnExceptionCheckpoint
+def test_what_was_written_within_a_round_is_refused(tmp_path):
+    kept = OnExceptionCheckpoint(tmp_path, "half")
+    run = trainer(max_steps=3, enable_checkpointing=True, callbacks=[FailsBeforeTheStep(), kept])
+    with pytest.raises(RuntimeError, match="a fault of the user's"):
+        run.fit(Line(), regression_data())
+    with pytest.raises(CheckpointError, match=r"half\.ckpt was written within a round, by OnExceptionCheckpoint, say"):
+        trainer(max_steps=3).fit(Line(), regression_data(), ckpt_path=tmp_path / "half.ckpt")
+
+
+def test_an_algorithm_that_was_set_between_two_fits_is_stored(tmp_path):
+    task = Line(FedAvg(0.05))
+    two_rounds(task)
+    task.algorithm = SCAFFOLD(0.01)
+    two_rounds(task).save_checkpoint(tmp_path / "run.ckpt")
+    loaded = Line.load_from_checkpoint(tmp_path / "run.ckpt")
+    assert (type(loaded.algorithm), loaded.algorithm.lr) == (SCAFFOLD, 0.01)
+    fit = trainer(max_steps=3)
+    fit.fit(loaded, regression_data(rounds_per_epoch=2), ckpt_path=tmp_path / "run.ckpt")
+    assert fit.callback_metrics["client_lr"].item() == pytest.approx(0.01)
