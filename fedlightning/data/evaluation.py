@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, default_collate, default_convert
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, Sampler, default_collate, default_convert
 
 from fedlightning.core.tree import map_tensors
 from fedlightning.data.tensors import TensorData, as_tensor_data, in_memory, shape_of_samples
@@ -26,11 +26,20 @@ class PooledLoader(DataLoader[Any]):
     """Yields evaluation data that are not assigned to clients.
 
     The loader comes from a data module that has warned already where a task's personal parameters play no part.
+
+    Attributes:
+        in_every_process: Whether every process has all of the data.
     """
+
+    in_every_process = False
 
 
 def pooled_loader(
-    data: Dataset[Any], batch_size: int, num_workers: int, dtype: torch.dtype | None = None
+    data: Dataset[Any],
+    batch_size: int,
+    num_workers: int,
+    dtype: torch.dtype | None = None,
+    in_every_process: bool = False,
 ) -> PooledLoader:
     """Return a loader of all samples of a data set, in their order.
 
@@ -39,13 +48,24 @@ def pooled_loader(
         batch_size: Samples of a batch.
         num_workers: Number of worker processes for data sets that are not tensors.
         dtype: Dtype of real numbers; None leaves them as they are.
+        in_every_process: Whether each of several processes goes through all of the data. Lightning would divide them,
+            and repeat samples, or batches of tensors, until all processes have equally many.
     """
     tensors = as_tensor_data(data)
+    items: Dataset[Any] = data if tensors is None else _Batches(tensors, batch_size)
+    sampler: Sampler[Any] | None = None
+    if in_every_process:
+        sampler = DistributedSampler(items, num_replicas=1, rank=0, shuffle=False)
     if tensors is None:
         collate = partial(_cast_after, default_collate, dtype)
-        return PooledLoader(data, batch_size=batch_size, num_workers=num_workers, collate_fn=collate)
-    convert = partial(_cast_after, default_convert, dtype)
-    return PooledLoader(_Batches(tensors, batch_size), batch_size=None, collate_fn=convert)
+        loader = PooledLoader(
+            items, batch_size=batch_size, sampler=sampler, num_workers=num_workers, collate_fn=collate
+        )
+    else:
+        convert = partial(_cast_after, default_convert, dtype)
+        loader = PooledLoader(items, batch_size=None, sampler=sampler, collate_fn=convert)
+    loader.in_every_process = in_every_process
+    return loader
 
 
 def dtype_of(task: Any) -> torch.dtype | None:

@@ -76,10 +76,10 @@ class EvaluationLoaders:
         if federation.predict is not None or federation.test_partition is None:
             self._warn_of_shared_predictions()
         if federation.predict is not None:
-            return self._pooled(federation.predict)
+            return self._pooled(federation.predict, divided=True)
         assert test is not None
         if federation.test_partition is None or not self._models:
-            return self._pooled(test, federation.test_partition)
+            return self._pooled(test, federation.test_partition, divided=True)
         client = self.task.predict_client
         if client is None:
             chosen: Iterable[int] = self._clients_here(federation.test_partition)
@@ -105,15 +105,32 @@ class EvaluationLoaders:
         clients, at_once = self._clients_here(partition), self.task.evaluated_together(stage)
         return self._by_client(dataset, partition, clients, self._models, at_once)
 
-    def _pooled(self, dataset: Dataset[Any], partition: Partition | None = None) -> Loader:
-        """Return a loader of the samples that clients hold; of all samples if ``partition`` is None."""
+    def _pooled(self, dataset: Dataset[Any], partition: Partition | None = None, divided: bool = False) -> Loader:
+        """Return a loader of the samples that clients hold; of all samples if ``partition`` is None.
+
+        Args:
+            dataset: Has the samples.
+            partition: Which of them clients hold.
+            divided: Whether Lightning divides the batches among several processes; otherwise each has all of them, so
+                that all values are those of one process.
+
+        Raises:
+            ValueError: If there are fewer batches than processes that divide them.
+        """
         if isinstance(dataset, MixedTensorData):
             raise InvalidValueError(
                 "Samples of several shapes cannot be evaluated as one data set. Evaluate them client by client: give "
                 "val, test or predict one data set a client, to a task with personal_parameters."
             )
         data = dataset if partition is None else _subset(dataset, partition.order)
-        return pooled_loader(data, self.batch_size, self.num_workers, self._dtype)
+        everywhere = self.num_processes > 1 and not divided
+        loader = pooled_loader(data, self.batch_size, self.num_workers, self._dtype, everywhere)
+        if divided and len(loader) < self.num_processes:
+            raise InvalidValueError(
+                f"The data to predict are {len(loader)} batch{'es' * (len(loader) > 1)}, fewer than the "
+                f"{self.num_processes} processes that divide them. Use fewer devices, or a smaller eval_batch_size."
+            )
+        return loader
 
     @property
     def _dtype(self) -> torch.dtype | None:

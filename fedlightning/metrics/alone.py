@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from torch import nn
 from torchmetrics import Metric
 
 
 @contextmanager
-def alone(metric: Metric) -> Iterator[None]:
-    """Have a metric, and those inside it, computed without the other processes, whose clients are others.
+def alone(module: nn.Module) -> Iterator[None]:
+    """Have a metric, and those inside a module, computed without the other processes.
 
-    ``sync_on_compute`` does not serve: torchmetrics reads it when a metric is made.
+    These have the samples of other clients, or the same ones. ``sync_on_compute`` does not serve: torchmetrics reads it
+    when a metric is made.
 
     Args:
-        metric: Joins the samples of all processes again afterwards, if it did before.
+        module: A metric, or what has metrics. They join the samples of all processes again afterwards, if they did
+            before.
     """
-    inside = [each for each in metric.modules() if isinstance(each, Metric)]
+    inside = [each for each in module.modules() if isinstance(each, Metric)]
     before = [each.distributed_available_fn for each in inside]
     try:
         for each in inside:

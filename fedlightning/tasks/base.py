@@ -16,6 +16,7 @@ from typing_extensions import Self
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.callbacks.advice import leave_out_inapplicable_advice
 from fedlightning.callbacks.clients import EvaluateClients
+from fedlightning.callbacks.every_process import EvaluateInEveryProcess
 from fedlightning.channel.channel import Channels
 from fedlightning.core.parameter_space import ParameterSpace, read
 from fedlightning.federation.buffers import Buffers
@@ -205,11 +206,11 @@ class FederatedLightningModule(CheckpointedTask):
         return self.rounds.begin_fit()
 
     def configure_callbacks(self) -> list[Callback]:
-        """Add evaluation client by client, which does nothing where clients have no models of their own."""
+        """Add evaluation client by client, and in every process; either does nothing where it is not needed."""
         leave_out_inapplicable_advice()
         if type(self.trainer.strategy.checkpoint_io) is TorchCheckpointIO:
             self.trainer.strategy.checkpoint_io = AtomicCheckpointIO()  # before any checkpoint is read or written
-        return [] if evaluates_clients(self) else [EvaluateClients()]
+        return [EvaluateInEveryProcess(), *([] if evaluates_clients(self) else [EvaluateClients()])]
 
     def on_train_start(self) -> None:
         """Tell the user of a fit in which nothing will be validated."""

@@ -52,10 +52,13 @@ def test_two_processes_are_one(alone, of_two):
             found, expected = each["evaluated"][name], one["evaluated"][name]
             torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6, equal_nan=True)
             assert len(expected.unique()) > 1, "clients that are all alike would tell nothing"
+        torch.testing.assert_close(each["pooled"], one["pooled"], rtol=1e-6, atol=1e-6)
         assert each["agreed"] == one["agreed"]
         assert each["alone"].startswith(
             "This is one of 2 processes, which an earlier fit has started. Trainer(devices=1)"
         )
+    assert len(one["pooled"]) == 5
+    assert one["pooled"]["val_count"] == 23
     assert one["agreed"]["init_args"]["chunk_size"] == 3
     assert one["oracles"] == ["Vectorized"] * 7
     first, second = (each["oracles"] for each in shared)

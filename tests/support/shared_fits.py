@@ -16,7 +16,7 @@ import sys
 import torch
 from lightning.pytorch.loggers import CSVLogger
 from torch import nn
-from torchmetrics import MeanSquaredError
+from torchmetrics import MeanSquaredError, SumMetric
 from torchmetrics.classification import BinaryAUROC, MulticlassAccuracy
 
 from fedlightning import FederatedDataModule
@@ -85,6 +85,27 @@ class Evaluated(Normed):
         )
 
 
+class Pooled(Line):
+    """Validates pooled data, and logs in the ways there are."""
+
+    def __init__(self):
+        super().__init__(FedAvg(0.05), dropout=0.0)
+        self.error = MeanSquaredError()
+        self.count = SumMetric()
+
+    def validation_step(self, batch, batch_idx):
+        x, y = batch
+        loss = self.objective(batch)["loss"]
+        self.error(self.head(self.body(x)).squeeze(1), y)
+        self.count.update(len(y))
+        self.log_dict({"val_error": self.error, "val_count": self.count}, batch_size=len(y))
+        self.log("val_loss", loss, batch_size=len(y))
+        self.log("val_joined", loss, batch_size=len(y), sync_dist=True)
+        self.log("val_sum", loss, reduce_fx="sum", sync_dist=True)
+
+    test_step = validation_step
+
+
 class Dual(Own):
     """Dual variables and metrics of every client, without a personal part."""
 
@@ -123,6 +144,10 @@ def fit_all(devices, folder):
     evaluated = Evaluated(buffers="local")
     trainer(None, max_steps=4, **strategy).fit(evaluated, data)
     torch.manual_seed(0)
+    pooled = trainer(None, max_steps=4, **strategy)
+    (held_out,) = clients(1, (23,), seed=7)
+    pooled.fit(Pooled(), FederatedDataModule.from_datasets(clients(), val=held_out, eval_batch_size=5, **options))
+    torch.manual_seed(0)
     values = {"callbacks": [ClientValuesFile()], "logger": CSVLogger(folder, name="", version="")}
     fit = trainer(None, max_steps=4, log_every_n_steps=1, **values, **strategy)
     fit.fit(Dual(FedMM(0.05)), held_out_data())
@@ -130,6 +155,7 @@ def fit_all(devices, folder):
     choice = Sequential() if fit.global_rank else Vectorized(chunk_size=3)
     left = {
         "evaluated": evaluated.client_metrics,
+        "pooled": {name: value for name, value in pooled.callback_metrics.items() if name.startswith("val_")},
         "oracles": task.oracles,
         "agreed": to_config(processes.agree(choice)),
     }

@@ -11,6 +11,7 @@ from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 
+from fedlightning.callbacks.advice import leave_out_advice_to_synchronise
 from fedlightning.core.errors import InvalidAttributeError, InvalidTypeError, UsageError
 from fedlightning.federation.protocol import Moment
 from fedlightning.tasks.checkpoints.hyper_parameters import leave_out_what_cannot_be_copied
@@ -155,6 +156,9 @@ class GuardedModule(LightningModule):
             self._validates_on_own_axis |= trainer.validating
         elif trainer is not None and (trainer.validating or trainer.testing):
             self.evaluation_session.warn_if_mixed(name)
+        if self.evaluation_session.is_in_every_process:
+            kwargs["sync_dist"] = False
+            leave_out_advice_to_synchronise(name)
         if trainer is not None and trainer.training and not trainer.barebones and not self._trains_on_own_axis:
             given = inspect.signature(LightningModule.log).bind(self, name, value, *args, **kwargs).arguments
             hook = self._current_fx_name  # which Lightning's own defaults go by

@@ -30,6 +30,7 @@ class EvaluationSession:
     Attributes:
         found: What the clients of all processes measured in the last evaluation client by client, by metric.
         reported: Models whose values the evaluation that ends has reported; empty before.
+        is_in_every_process: Whether each of several processes goes through all of the data that are evaluated now.
         loaders: Tells the loaders of pooled data apart where the task's step does not.
     """
 
@@ -42,6 +43,7 @@ class EvaluationSession:
         self._standing: Standing | None = None
         self.found: dict[str, ClientValues] = {}
         self.reported: tuple[str, ...] = ()
+        self.is_in_every_process = False
         self.loaders = UnnumberedLoaders()
 
     @property
