@@ -15,6 +15,7 @@ from threading import Thread
 from typing import Any
 
 from jsonargparse import Namespace
+from lightning.pytorch.utilities import rank_zero_only
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -106,7 +107,8 @@ def compare(
     require_axes(axes)
     imported("matplotlib")  # said before the runs, which may take hours
     folder = Path(output)
-    console = Console()
+    is_first = getattr(rank_zero_only, "rank", 0) == 0  # of several processes that share the clients of each run
+    console = Console(quiet=not is_first)
     with writing_to({"--output": folder}):
         goal = Goal(metric, mode_of(metric) if mode is None else mode, target, report)
         overrides = tuple(f"--{value}" for value in set)
@@ -124,6 +126,8 @@ def compare(
             for seed in seeds
         ]
         loggers = _carry_out(runs, console, jobs, axes)
+        if not is_first:
+            return folder
         curves = collect(runs, plan.algorithms, goal)
         write_csv(runs, folder / "results.csv")
         validates_on_test = any(run.summary.get("validates_on_test", False) for run in runs)
@@ -212,6 +216,7 @@ def _searched(folder: Path, name: str, values: Values, seed: int | None = None) 
 def _carry_out(runs: Sequence[Run], console: Console, jobs: int, axes: Sequence[str]) -> list[Namespace]:
     """Execute the runs that are not finished, and return the loggers of the first one."""
     prepared = [prepare(run) for run in runs]
+    _require_a_process_a_run(prepared, jobs)
     if VIRTUAL in axes:
         _require_clocks(prepared)
     todo = [(each.run, each.rounds) for each in prepared if not each.is_finished]
@@ -229,6 +234,16 @@ def _carry_out(runs: Sequence[Run], console: Console, jobs: int, axes: Sequence[
             if presses():  # in the last round of the last run
                 raise KeyboardInterrupt
     return prepared[0].loggers
+
+
+def _require_a_process_a_run(prepared: Sequence[Prepared], jobs: int) -> None:
+    """Refuse runs at a time that have several processes each, because these would find those of other runs."""
+    several = next((each for each in prepared if each.processes > 1), None)
+    if several is not None and jobs > 1:
+        raise InvalidValueError(
+            f"--jobs {jobs}: {several.run.name} has {several.processes} processes (trainer.devices), which the "
+            "processes of other runs would be taken for. Give --jobs 1, or --set trainer.devices=1."
+        )
 
 
 def _require_clocks(prepared: Sequence[Prepared]) -> None:

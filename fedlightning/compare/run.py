@@ -8,12 +8,10 @@ import hashlib
 import io
 import itertools
 import json
-import logging
 import os
 import shutil
 import signal
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
@@ -33,6 +31,7 @@ from fedlightning.compare.expected import ExpectedMetric
 from fedlightning.compare.goal import Goal
 from fedlightning.compare.loggers import Place, close, placed, remember
 from fedlightning.compare.own_code import own_code
+from fedlightning.compare.warned import kept, quiet
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.data.partitioners import Partitioner
 from fedlightning.federation.server import RoundRejectedError
@@ -121,6 +120,7 @@ class Prepared:
         is_finished: Whether all of it is done.
         loggers: Configurations of the loggers.
         keeps_virtual_time: Whether its participation has a virtual clock.
+        processes: Processes that share its clients.
     """
 
     run: Run
@@ -128,6 +128,7 @@ class Prepared:
     is_finished: bool
     loggers: list[Namespace]
     keeps_virtual_time: bool
+    processes: int
 
 
 def prepare(run: Run) -> Prepared:
@@ -155,7 +156,8 @@ def prepare(run: Run) -> Prepared:
         partial.rename(run.folder)
     is_finished = (run.folder / "done.json").is_file() and not (run.test and _untested(run))
     loggers = placed(cli.configured_logger, run.place)
-    return Prepared(run, rounds, is_finished, loggers, cli.datamodule.participation.keeps_virtual_time)
+    keeps_virtual_time = cli.datamodule.participation.keeps_virtual_time
+    return Prepared(run, rounds, is_finished, loggers, keeps_virtual_time, cli.trainer.world_size)
 
 
 def hyper_parameters(run: Run) -> dict[str, str]:
@@ -182,9 +184,10 @@ def execute(run: Run, report: ReportProgress, stopped: Callable[[], bool] = lamb
         KeyboardInterrupt: If the run was interrupted; it goes on from there when it is executed again.
     """
     cli, fingerprint = _instantiate(run, logs=True)
-    run.folder.mkdir(parents=True, exist_ok=True)
-    (run.folder / "fingerprint").write_text(fingerprint)
     trainer = cli.trainer
+    run.folder.mkdir(parents=True, exist_ok=True)
+    if trainer.is_global_zero:
+        (run.folder / "fingerprint").write_text(fingerprint)
     history = History()
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
     callbacks[:] = [c for c in callbacks if not isinstance(c, LastCheckpoint)]
@@ -207,14 +210,21 @@ def execute(run: Run, report: ReportProgress, stopped: Callable[[], bool] = lamb
     validates_on_test = cli.datamodule.federation.validates_on_test
     require_choice(run.report, validates_on_test)
     diverged = False
-    with quiet() as caught, _kept(caught, run, last.is_file()), _interrupts_as_such(), _logged(trainer, run.folder):
+    goes_on = last.is_file()
+    with (
+        quiet() as caught,
+        kept(caught, run.warnings_file, run.warnings if goes_on else [], trainer.is_global_zero),
+        _interrupts_as_such(),
+        _logged(trainer, run.folder),
+    ):
         try:
-            trainer.fit(cli.model, cli.datamodule, ckpt_path=str(last) if last.is_file() else None)
+            trainer.fit(cli.model, cli.datamodule, ckpt_path=str(last) if goes_on else None)
             if not history.rows or history.rows[-1]["round"] < trainer.global_step:
                 trainer.validate(cli.model, cli.datamodule, verbose=False)  # the end of the run belongs to its curve
         except RoundRejectedError:
             diverged = True
-        history.write(run.folder / "history.csv")  # a test of an earlier round takes the history back to it
+        if trainer.is_global_zero:  # a test of an earlier round takes the history back to it
+            history.write(run.folder / "history.csv")
         tests = run.test and not diverged
         tested = trainer.test(cli.model, cli.datamodule, ckpt_path=tested_at, verbose=False) if tests else [{}]
     summary = {
@@ -224,9 +234,11 @@ def execute(run: Run, report: ReportProgress, stopped: Callable[[], bool] = lamb
         "test": dict(tested[0]) if tested else {},
         "validates_on_test": validates_on_test,
     }
-    partial = run.folder / "done.json.partial"
-    partial.write_text(json.dumps(summary, indent=1))
-    os.replace(partial, run.folder / "done.json")
+    if trainer.is_global_zero:
+        partial = run.folder / "done.json.partial"
+        partial.write_text(json.dumps(summary, indent=1))
+        os.replace(partial, run.folder / "done.json")
+    trainer.strategy.barrier()
 
 
 @contextlib.contextmanager
@@ -240,17 +252,6 @@ def _logged(trainer: Trainer, folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _kept(caught: Sequence[warnings.WarningMessage], run: Run, goes_on: bool) -> Iterator[None]:
-    """Keep what a run warns of, however it ends, beside that of the time before an interruption."""
-    earlier = run.warnings if goes_on else []
-    try:
-        yield
-    finally:
-        messages = dict.fromkeys([*earlier, *(str(each.message) for each in caught)])
-        run.warnings_file.write_text(json.dumps(list(messages), indent=1))
-
-
-@contextlib.contextmanager
 def _interrupts_as_such() -> Iterator[None]:
     """Let interrupts pass, where Lightning would end the program."""
     try:
@@ -259,28 +260,6 @@ def _interrupts_as_such() -> Iterator[None]:
         if signal_behind(exit_) is signal.SIGINT:
             raise KeyboardInterrupt from exit_
         raise
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[list[warnings.WarningMessage]]:
-    """Keep notices out of the progress bar, and let errors pass.
-
-    Yields:
-        What this package warns of meanwhile: a loss that explodes, skipped rounds, clients that are left out, ...
-    """
-    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("ignore")
-            for category in (UserWarning, RuntimeWarning):
-                warnings.filterwarnings("always", category=category, module=r"fedlightning\.")
-            yield caught
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
 
 
 class _RunCLI(FederatedCLI):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from fedlightning.cli import main
 from fedlightning.compare import compare
 from fedlightning.compare.run import ALGORITHM
-from tests.support.comparisons import SADDLE, SMALL, arguments, table
+from tests.support.comparisons import SADDLE, SMALL, arguments, command_line, table
 from tests.support.paths import ROOT
 
 
@@ -85,6 +87,20 @@ def test_runs_side_by_side_give_the_same_numbers_and_are_told(capsys):
     assert numbers[0] == numbers[1]
 
 
+@pytest.mark.slow
+def test_runs_of_two_processes_are_written_once():
+    alone = [each for each in command_line(1, "out", seeds=["0"]) if not each.startswith("trainer.callbacks")]
+    several = ["trainer.devices=2", "trainer.strategy=ddp", "trainer.accelerator=cpu"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*alone, *several], capture_output=True, text=True, timeout=300, env=environment)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.count("Figure: out/figure.png") == 1
+    longer = ["trainer.max_steps=12", *SMALL[1:]]
+    compare(**arguments(output="one", algorithms=[f"A={SADDLE / 'fed_mm.yaml'}"], set=longer))
+    for mine, theirs in zip(table("out"), table("one"), strict=True):
+        assert float(mine["distance"]) == pytest.approx(float(theirs["distance"]), rel=1e-4)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -93,6 +109,10 @@ def test_runs_side_by_side_give_the_same_numbers_and_are_told(capsys):
         (
             {"set": ["trainer.max_stpes=3"]},
             "configuration of FedMM, seed 0 is not valid: .*Did you mean 'trainer.max_steps'",
+        ),
+        (
+            {"set": [*SMALL, "trainer.devices=2", "trainer.strategy=ddp", "trainer.accelerator=cpu"], "jobs": 2},
+            r"--jobs 2: FedMM has 2 processes \(trainer\.devices\), .* Give --jobs 1, or --set trainer\.devices=1\.",
         ),
         ({"set": ["trainer.max_steps=-1"]}, "neither trainer.max_steps nor trainer.max_epochs"),
     ],
