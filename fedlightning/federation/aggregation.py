@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from operator import itemgetter
 from typing import Any, Protocol
 from zlib import crc32
 
@@ -76,11 +77,7 @@ class WeightedMean:
                 self._sums[name] = value.new_zeros(value.shape[1:])
             total = self._sums[name]
             if total.shape != value.shape[1:]:
-                raise InvalidValueError(
-                    f"Clients of one cohort sent '{name}' in different shapes, {list(total.shape)} and "
-                    f"{list(value.shape[1:])}. If it holds something of every local step, set the data module's "
-                    "local_steps."
-                )
+                raise of_different_shapes(name, (total.shape, value.shape[1:]))
             total.view(-1).addmv_(value.reshape(len(value), total.numel()).T, weights.to(value))
         self._weight = self._weight + weights.sum()
 
@@ -92,20 +89,20 @@ class WeightedMean:
             device: Device of the values.
 
         Raises:
-            ValueError: If the clients of another process have values with other names.
+            ValueError: If the clients of another process have values with other names or shapes.
         """
         if processes.count == 1:
             return
         some = bool(self._sums)
-        checksum = crc32("\0".join(sorted(self._sums)).encode()) % 2**20 if some else 0
+        mine = [(name, value.shape, value.dtype) for name, value in self._sums.items()]
+        checksum = crc32(repr(sorted(mine, key=itemgetter(0))).encode()) % 2**20 if some else 0
         head = [float(self._weight), some, checksum, checksum**2]
         weight, *counts = processes.sum(torch.tensor(head, dtype=torch.float64, device=device))
         count, total, squares = (int(number) for number in counts)
-        if count * squares != total**2:  # the variance of the checksums is not zero, so some names differ
-            _require_same_names([each for each in processes.collect(list(self._sums)) if each])
+        if count * squares != total**2:  # the variance of the checksums is not zero, so some fields differ
+            require_same_fields(processes.collect(mine))
         if 0 < count < processes.count:
-            known = processes.collect([(name, value.shape, value.dtype) for name, value in self._sums.items()])
-            for name, shape, dtype in next(each for each in known if each):
+            for name, shape, dtype in next(each for each in processes.collect(mine) if each):
                 self._sums.setdefault(name, torch.zeros(shape, dtype=dtype, device=device))
         self._weight = weight
         totals = {name: processes.sum(self._sums[name]) for name in sorted(self._sums)}  # in one order everywhere
@@ -272,6 +269,36 @@ class CohortMean:
         if over_all:
             return self._updates.sum(name) / self._roster.total_weight(self._by_samples)
         return self._updates.mean(name)
+
+
+Field = tuple[str, torch.Size, torch.dtype]
+"""Name, shape without the clients, and dtype of what clients sent."""
+
+
+def require_same_fields(of_processes: Sequence[Sequence[Field]]) -> None:
+    """Refuse to add up what clients of several processes have sent in other fields; those without clients count not.
+
+    Raises:
+        ValueError: If a field is missing, or has another shape or dtype.
+    """
+    found = [each for each in of_processes if each]
+    _require_same_names([[name for name, *_ in each] for each in found])
+    for name in sorted({name for each in found for name, *_ in each}):
+        forms = list(dict.fromkeys((shape, dtype) for each in found for other, shape, dtype in each if other == name))
+        if len({shape for shape, _ in forms}) > 1:
+            raise of_different_shapes(name, [shape for shape, _ in forms])
+        if len(forms) > 1:
+            raise InvalidValueError(
+                f"Clients of one cohort sent '{name}' as {' and '.join(str(dtype) for _, dtype in forms)}."
+            )
+
+
+def of_different_shapes(name: str, shapes: Iterable[torch.Size]) -> InvalidValueError:
+    """Return the error about a field that clients of one cohort sent in different shapes."""
+    return InvalidValueError(
+        f"Clients of one cohort sent '{name}' in different shapes, {' and '.join(str(list(each)) for each in shapes)}. "
+        "If it holds something of every local step, set the data module's local_steps."
+    )
 
 
 def _require_same_names(all_names: Sequence[Sequence[str]]) -> None:

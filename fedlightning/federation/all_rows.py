@@ -12,9 +12,8 @@ from fedlightning.channel.base import Exchange
 from fedlightning.channel.channel import Channel
 from fedlightning.channel.robust.mean import Mean
 from fedlightning.channel.robust.rows import ClientRows
-from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.seeding import derive_seed
-from fedlightning.federation.aggregation import BUFFERS, WeightedMean
+from fedlightning.federation.aggregation import BUFFERS, WeightedMean, of_different_shapes, require_same_fields
 from fedlightning.federation.processes import OneProcess, Processes
 
 
@@ -61,12 +60,17 @@ class AllRows:
         self._weight += float(weights.sum())
 
     def gather(self, processes: Processes, device: torch.device) -> None:
-        """Take note of the processes that hold rows; every process must call this."""
+        """Take note of the processes that hold rows; every process must call this.
+
+        Raises:
+            ValueError: If the clients of another process have values with other names or shapes.
+        """
         if processes.count == 1:
             return
         self._processes = processes
         mine = [(name, parts[0].shape[1:], parts[0].dtype) for name, parts in self._parts.items()]
         everywhere = processes.collect((mine, self._weight))
+        require_same_fields([fields for fields, _ in everywhere])
         known = next((fields for fields, _ in everywhere if fields), [])
         if not mine:
             self._parts = {name: [torch.empty(0, *shape, dtype=dtype, device=device)] for name, shape, dtype in known}
@@ -159,9 +163,5 @@ class AllRows:
 def _shape_of_all(name: str, parts: Sequence[Tensor]) -> torch.Size:
     shapes = list(dict.fromkeys(part.shape[1:] for part in parts))
     if len(shapes) > 1:
-        raise InvalidValueError(
-            f"Clients of one cohort sent '{name}' in different shapes, "
-            f"{' and '.join(str(list(shape)) for shape in shapes)}. "
-            "If it holds something of every local step, set the data module's local_steps."
-        )
+        raise of_different_shapes(name, shapes)
     return shapes[0]

@@ -99,7 +99,7 @@ def gathered(*parts):
     def gather(rank):
         mean = WeightedMean()
         for part in parts[rank]:
-            mean.add({name: torch.tensor([value]) for name, value in part.items()}, torch.ones(1))
+            mean.add({name: torch.as_tensor(value)[None] for name, value in part.items()}, torch.ones(1))
         mean.gather(Thread(rank, slots, barrier), torch.device("cpu"))
         return mean.means()
 
@@ -140,6 +140,21 @@ def test_a_name_that_another_process_lacks_is_refused_too(order):
     """Else a sum would run over the values of another name, or wait for ever."""
     parts = [[{"a": 1.0, "train_extra": 2.0}], [{"a": 1.0}]][::order]
     with pytest.raises(ValueError, match=ONLY):
+        gathered(*parts)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ([1.0, 2.0, 3.0], r"sent 'b' in different shapes, \[2?3?\] and \[2?3?\]\. If it holds something of every"),
+        (torch.ones(2, dtype=torch.float64), r"sent 'b' as torch\.float\d\d and torch\.float\d\d\."),
+    ],
+)
+def test_a_value_that_has_another_form_in_another_process_is_refused_too(order, other, message):
+    """Else both would wait for ever."""
+    parts = [[{"a": 1.0, "b": [1.0, 2.0]}], [{"a": 1.0, "b": other}]][::order]
+    with pytest.raises(ValueError, match=message):
         gathered(*parts)
 
 
