@@ -36,7 +36,7 @@ from fedlightning.core.requirements import how_to_install
 from fedlightning.data.module import FederatedDataModule
 from fedlightning.federation.files.checkpoint_io import AtomicCheckpointIO
 from fedlightning.tasks.base import FederatedLightningModule
-from fedlightning.tasks.checks.sharding import refuse_sharded_models
+from fedlightning.tasks.checks.strategies import refuse_sharded_models, refuse_spawned_processes
 
 
 class TaskParser(ComparisonParser, LightningArgumentParser):
@@ -177,6 +177,7 @@ class FederatedCLI(LightningCLI):
 
     def _instantiate_trainer(self, config: dict[str, Any], callbacks: list[Callback]) -> Trainer:
         refuse_sharded_models(config.get("strategy"))  # before Lightning advises to install what will not do
+        refuse_spawned_processes(config.get("strategy"))  # and before it starts them
         given = config.get("callbacks") or []
         given = [*(given if isinstance(given, list) else [given]), *callbacks]
         if config.get("enable_progress_bar") is not False and not any(isinstance(c, ProgressBar) for c in given):

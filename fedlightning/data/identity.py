@@ -43,7 +43,7 @@ def difference(theirs: Mapping[str, Any], mine: Mapping[str, Any]) -> str | None
         Both federations and what to do; None if they are the same, as far as known.
     """
     same_partition = all(theirs.get(name, mine[name]) == mine[name] for name in ("clients", "partition"))
-    if same_partition and _same_samples(theirs.get("samples"), mine["samples"]):
+    if same_partition and same_samples(theirs.get("samples"), mine["samples"]):
         return None
     seed = theirs.get("seed")
     same_seed = "" if seed == mine.get("seed") else f" and seed={seed} (command line: --seed_everything {seed})"
@@ -77,7 +77,7 @@ def _weighted_sum(data: TensorData | MixedTensorData, position: int) -> float:
     return float(values @ torch.arange(1.0, len(values) + 1, dtype=torch.float64).cos())
 
 
-def _same_samples(theirs: Sequence[float] | None, mine: Sequence[float] | None) -> bool:
+def same_samples(theirs: Sequence[float] | None, mine: Sequence[float] | None) -> bool:
     """Return whether the samples are the same up to rounding; True if either are unknown."""
     if theirs is None or mine is None:
         return True

@@ -19,6 +19,7 @@ from fedlightning.core.per_block import per_block_fields
 from fedlightning.core.settings import settings
 from fedlightning.data.module import FederatedDataModule
 from fedlightning.data.remote import RemoteClients
+from fedlightning.federation.processes import DistributedProcesses, OneProcess
 from fedlightning.federation.sampling.cohort import RoundBatch
 from fedlightning.local.optimizers import LocalOptimizer
 from fedlightning.local.torch_optimizers import name_of_optimizer, own_step_size
@@ -28,6 +29,7 @@ from fedlightning.tasks.checks.channel_checks import require_suitable_cohorts
 from fedlightning.tasks.checks.nodes_measure import nodes_validate, require_measurable_at_nodes
 from fedlightning.tasks.checks.private_fit import check_private_fit
 from fedlightning.tasks.checks.repeated_draws import repeated_rounds, say_what_is_drawn_again
+from fedlightning.tasks.checks.same_run import require_same_run
 
 if TYPE_CHECKING:
     from lightning import Trainer
@@ -47,9 +49,12 @@ def check_fit(task: FederatedLightningModule, space: ParameterSpace) -> None:
             own that no callback would validate, or nodes are to validate a task with hooks of validation.
         ValueError: If a layer would mix the samples of clients, cohorts do not suit the channel, or its noise would not
             hide clients.
-        UsageError: If this process is one of several that share clients, and the trainer would train in it alone.
+        UsageError: If this process is one of several that share clients, and the trainer would train in it alone, or
+            these have another task or other data.
     """
     _require_all_processes(task.trainer)
+    data: Any = task.trainer.datamodule  # type: ignore[attr-defined]
+    require_same_run(task, data, DistributedProcesses() if task.trainer.world_size > 1 else OneProcess())
     require_known_attributes(task)
     check_batch_statistics(task)
     _warn_of_unused_pairs(task, space)
@@ -58,7 +63,6 @@ def check_fit(task: FederatedLightningModule, space: ParameterSpace) -> None:
         (getattr(task.algorithm, "solver", None), "optimizer"),
     ):
         _warn_of_unused_step_size(owner, optimizer)
-    data: Any = task.trainer.datamodule  # type: ignore[attr-defined]
     channels = task.federation_options.channel
     if isinstance(data, FederatedDataModule | RemoteClients):
         if channels is not None:

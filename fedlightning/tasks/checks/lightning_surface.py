@@ -21,8 +21,8 @@ from fedlightning.algorithms.base import Algorithm
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError, UsageError
 from fedlightning.core.modules import named_parameters
 from fedlightning.core.settings import settings
-from fedlightning.tasks.checks.sharding import refuse_sharded_models
 from fedlightning.tasks.checks.step_advice import clip_options, step_advice
+from fedlightning.tasks.checks.strategies import refuse_sharded_models, refuse_spawned_processes
 
 _NEVER = "clients' gradients are computed for many clients at once and never lie in parameters' .grad"
 _LOSS = "Change the loss in objective(batch), or the step in an algorithm of your own"
@@ -90,7 +90,7 @@ def require_a_federated_fit(task: LightningModule, base: type[LightningModule], 
         trainer: The trainer, which knows whether it fits, validates, tests or predicts.
 
     Raises:
-        TypeError: If a hook is overridden or put on a parameter, there is no objective, or the strategy shards models.
+        TypeError: If a hook is overridden or put on a parameter, there is no objective, or the strategy does not suit.
         ValueError: If an option or a callback is of no effect.
     """
     algorithm: Any = getattr(task, "algorithm", None)
@@ -104,6 +104,7 @@ def require_a_federated_fit(task: LightningModule, base: type[LightningModule], 
     if trainer.state.fn != TrainerFn.FITTING:
         return
     refuse_sharded_models(trainer.strategy)
+    refuse_spawned_processes(trainer.strategy)
     name = type(task).__name__
     if getattr(task, "_compiler_ctx", None) is not None:
         raise InvalidTypeError(

@@ -1,4 +1,4 @@
-"""Strategies that shard the model are refused by name, with a remedy, before data are prepared."""
+"""Strategies that shard the model or lose states are refused by name, with a remedy, before data are prepared."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lightning.pytorch.strategies import (
     SingleDeviceStrategy,
 )
 
-from fedlightning.tasks.checks.sharding import refuse_sharded_models
+from fedlightning.tasks.checks.strategies import refuse_sharded_models, refuse_spawned_processes
 from tests.support.small import Line, regression_data, trainer
 
 
@@ -44,8 +44,18 @@ def test_a_fit_refuses_before_it_prepares_data(name, monkeypatch):
         trainer(strategy=REFUSED[name]()).fit(Line(), data)
 
 
+@pytest.mark.parametrize("strategy", ["ddp_spawn", "ddp_fork"])
+def test_processes_that_end_with_the_fit_are_refused(strategy):
+    for given in (strategy, trainer(accelerator="cpu", devices=2, strategy=strategy).strategy):
+        with pytest.raises(TypeError, match=r"'ddp_spawn'\), and .* go the states .* Use strategy='ddp' in a script"):
+            refuse_spawned_processes(given)
+
+
 def test_whole_models_are_welcome():
     refuse_sharded_models("ddp")
     refuse_sharded_models(None)
     refuse_sharded_models(DDPStrategy())
+    refuse_spawned_processes("ddp")
+    refuse_spawned_processes(None)
+    refuse_spawned_processes(trainer(accelerator="cpu", devices=2, strategy="ddp").strategy)
     refuse_sharded_models(SingleDeviceStrategy(torch.device("cpu")))
