@@ -313,6 +313,10 @@ def _follow(task: FederatedLightningModule, simulation: Simulation, model: Tenso
         )
 
 
+_OF_FILES = (torch.bfloat16, torch.float16)
+"""Dtypes in which a checkpoint may have rounded what it keeps of the task, and not what it keeps of the server."""
+
+
 def _changed(kept: Mapping[str, Tensor], present: Mapping[str, Tensor]) -> str | None:
     """Return the name of a tensor that is no more as it was written; None if there is none."""
     for name, value in kept.items():
@@ -320,7 +324,9 @@ def _changed(kept: Mapping[str, Tensor], present: Mapping[str, Tensor]) -> str |
             return name
         own = present[name].detach()
         written = (value if own.is_floating_point() else value.round()).to(own)
-        if not torch.equal(own, written) and not torch.allclose(own, written, rtol=1e-5, equal_nan=True):
+        if torch.equal(own, written) or torch.allclose(own, written, rtol=1e-5, equal_nan=True):
+            continue
+        if not any(torch.equal(own, written.to(dtype).to(own)) for dtype in _OF_FILES):
             return name  # by more than the rounding of a file
     return None
 

@@ -94,3 +94,14 @@ def test_a_weight_that_is_gone_is_named():
     prune.l1_unstructured(task.line, "weight", 0.5)
     with pytest.warns(UserWarning, match="was changed"), pytest.raises(RuntimeError, match=r"has no 'line\.weight'"):
         trainer().validate(task, held_out_data(), verbose=False)
+
+
+@pytest.mark.parametrize("precision", ["bf16-true", "16-true"])
+def test_weights_that_a_checkpoint_has_rounded_are_no_change(precision, tmp_path):
+    two_rounds(Own(FedAlt(0.05)), held_out_data(), precision=precision).save_checkpoint(tmp_path / "run.ckpt")
+    loaded = Own.load_from_checkpoint(tmp_path / "run.ckpt")
+    assert messages(lambda: trainer().validate(loaded, held_out_data(), verbose=False)) == []
+    assert messages(lambda: loaded.personalize(0)) == []
+    halve(loaded)
+    with pytest.warns(UserWarning, match="was changed"):
+        loaded.personalize(0)
