@@ -61,3 +61,14 @@ def test_conformance():
     ]
     assert printed == [(row["framework"], row["job"], row["cell"]) for row in rows_of("conformance.csv")]
     assert len(printed) == 9 * 9
+
+
+def test_tables_of_others():
+    methods = ("FedAvg", "FedProx", "SCAFFOLD", "FedNova")
+    printed = [
+        (line["data"], line["split"], method, *line[method].split(" / "))
+        for line in cells_of("benchmarks.md", "data", folder="")
+        for method in methods
+    ]
+    assert printed == [tuple(row.values()) for row in rows_of("tables.csv")]
+    assert len(printed) == 11 * 4
