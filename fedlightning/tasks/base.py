@@ -17,6 +17,7 @@ from fedlightning.algorithms.base import Algorithm
 from fedlightning.callbacks.advice import leave_out_inapplicable_advice
 from fedlightning.callbacks.clients import EvaluateClients
 from fedlightning.callbacks.every_process import EvaluateInEveryProcess
+from fedlightning.callbacks.termination import EndTogether
 from fedlightning.channel.channel import Channels
 from fedlightning.core.parameter_space import ParameterSpace, read
 from fedlightning.federation.buffers import Buffers
@@ -206,11 +207,12 @@ class FederatedLightningModule(CheckpointedTask):
         return self.rounds.begin_fit()
 
     def configure_callbacks(self) -> list[Callback]:
-        """Add evaluation client by client, and in every process; either does nothing where it is not needed."""
+        """Add what evaluates client by client, or in every process, and ends processes; each rests where it can."""
         leave_out_inapplicable_advice()
         if type(self.trainer.strategy.checkpoint_io) is TorchCheckpointIO:
             self.trainer.strategy.checkpoint_io = AtomicCheckpointIO()  # before any checkpoint is read or written
-        return [EvaluateInEveryProcess(), *([] if evaluates_clients(self) else [EvaluateClients()])]
+        by_client = [] if evaluates_clients(self) else [EvaluateClients()]
+        return [EndTogether(), EvaluateInEveryProcess(), *by_client]
 
     def on_train_start(self) -> None:
         """Tell the user of a fit in which nothing will be validated."""
