@@ -41,7 +41,7 @@ def log_over_samples(task: LightningModule, name: str, of_clients: ClientValues)
         weights = of_clients.samples.double()
         value = ((of_clients.values.double() * weights).sum() / weights.sum()).float()
     leave_out_advice_to_synchronise(name)
-    task.log(name, value, prog_bar=of_clients.prog_bar, add_dataloader_idx=False)
+    task.log(name, value, prog_bar=of_clients.prog_bar, logger=_logger(of_clients), add_dataloader_idx=False)
 
 
 def log_number_of_clients(trainer: Trainer, task: LightningModule, found: Mapping[str, ClientValues]) -> None:
@@ -83,7 +83,7 @@ def log_over_clients(
         which: The percentiles, each from 0 to 100.
     """
     defined = of_clients.defined
-    log = partial(task.log, add_dataloader_idx=False)
+    log = partial(task.log, logger=_logger(of_clients), add_dataloader_idx=False)
     ranked = percentiles(defined, which)
     for suffix in ("", "_std", "_worst", "_min", "_max", "_defined", *ranked):
         leave_out_advice_to_synchronise(f"{name}{suffix}")
@@ -100,5 +100,10 @@ def log_over_clients(
         log(f"{name}_worst", defined.min() if of_clients.higher_is_better else defined.max())
     for suffix, value in ranked.items():
         log(f"{name}{suffix}", value)
-    if not trainer.sanity_checking and bool(defined.isfinite().all()):
+    if of_clients.logger and not trainer.sanity_checking and bool(defined.isfinite().all()):
         log_histogram(trainer, f"{name}_clients", defined)
+
+
+def _logger(of_clients: ClientValues) -> bool | None:
+    """Return Lightning's option ``logger``: False if loggers get nothing, else None, for those that there are."""
+    return None if of_clients.logger else False

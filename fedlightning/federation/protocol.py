@@ -238,6 +238,7 @@ class ClientValues:
         metric: Dotted name, in the task, of the metric of torchmetrics that ``sums`` belong to; empty for a number.
         sums: What the metric is computed from, ``[S, ...]`` by the name of its state, where clients on other machines
             measure the one model of all: the metric over the samples of all clients is that of the sums added up.
+        logger: Whether loggers get what is reported of it.
     """
 
     client_ids: list[int]
@@ -248,6 +249,7 @@ class ClientValues:
     prog_bar: bool = False
     metric: str = ""
     sums: Mapping[str, Tensor] = field(default_factory=dict)
+    logger: bool = True
 
     @property
     def defined(self) -> Tensor:

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torchmetrics
 from lightning.pytorch import Callback, LightningModule
+from lightning.pytorch.loggers import CSVLogger
 from torch import nn
 from torch.nn import functional as F
 from torchmetrics.functional.classification import multiclass_accuracy, multiclass_auroc, multiclass_f1_score
@@ -783,3 +784,18 @@ def test_a_trainer_runs_ordinary_modules_and_other_tasks_after_a_task(first):
     fit.fit_loop.epoch_loop.max_steps = 4
     fit.fit(other, regression_data(rounds_per_epoch=2))
     assert other.run.rounds == 4
+
+
+class Quiet(Own):
+    def validation_step(self, batch, batch_idx):
+        self.log("val_loud", self.objective(batch), batch_size=len(batch[1]))
+        self.log("val_quiet", self.objective(batch), batch_size=len(batch[1]), logger=False)
+
+
+def test_what_loggers_shall_not_get_is_for_callbacks_alone(tmp_path):
+    logger = CSVLogger(tmp_path, name="", version="")
+    fit = two_rounds(Quiet(FedAlt(0.05)), held_out_data(), logger=logger, log_every_n_steps=1)
+    assert {"val_quiet", "val_quiet_std", "val_quiet_p50"} <= fit.callback_metrics.keys()
+    header = (tmp_path / "metrics.csv").read_text().splitlines()[0].split(",")
+    assert {"val_loud", "val_loud_std"} <= set(header)
+    assert not [name for name in header if name.startswith("val_quiet")]

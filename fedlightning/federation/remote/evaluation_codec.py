@@ -60,7 +60,7 @@ def decode_evaluation(packet: Packet) -> list[EvaluationAnswer]:
 
 def _encode_values(name: str, found: ClientValues) -> Packet:
     writer = Writer(name=name, client_ids=list(found.client_ids), nan_is_undefined=found.nan_is_undefined)
-    writer.values |= {"prog_bar": found.prog_bar, "metric": found.metric}
+    writer.values |= {"prog_bar": found.prog_bar, "metric": found.metric, "logger": found.logger}
     if found.higher_is_better is not None:
         writer.values["higher_is_better"] = found.higher_is_better
     writer.tensor("values", found.values)
@@ -81,6 +81,7 @@ def _decode_values(packet: Packet) -> tuple[str, ClientValues]:
         reader.value("prog_bar", bool),
         reader.value("metric", str),
         reader.tensors("sums"),
+        reader.value("logger", bool),
     )
     reader.finish()
     clients = (len(found.client_ids),)

@@ -76,17 +76,19 @@ class MetricRecord:
         metric: The metric of torchmetrics; None for numbers.
     """
 
-    def __init__(self, name: str, prog_bar: bool, keeps_sums: bool = False) -> None:
+    def __init__(self, name: str, prog_bar: bool, keeps_sums: bool = False, logger: bool = True) -> None:
         """Start with no client measured.
 
         Args:
             name: As the task calls it, for messages.
             prog_bar: Whether the mean over clients is shown in the progress bar.
             keeps_sums: Whether what a metric is computed from is kept, too, to be added up over clients.
+            logger: Whether loggers get what is reported.
         """
         self._name = name
         self._prog_bar = prog_bar
         self._keeps_sums = keeps_sums
+        self._logger = logger
         self._sums: dict[int, dict[str, Tensor]] = {}
         self.metric: Metric | None = None
         self._total = 0.0
@@ -137,6 +139,7 @@ class MetricRecord:
             nan_is_undefined=self.metric is not None,
             prog_bar=self._prog_bar,
             sums={name: torch.stack([own[name] for own in sums]) for name in sums[0]} if sums else {},
+            logger=self._logger,
         )
 
 
@@ -200,7 +203,7 @@ class ClientEvaluation:
         name: str,
         value: Any,
         prog_bar: bool = False,
-        logger: Any = None,
+        logger: bool | None = None,
         on_step: Any = None,
         on_epoch: Any = None,
         reduce_fx: Any = "mean",
@@ -221,7 +224,8 @@ class ClientEvaluation:
         if not isinstance(value, Metric):
             _require_mean(name, reduce_fx)
             self._carried_over.require_own(name, value)
-        record = self._records.setdefault(logged, MetricRecord(name, prog_bar and part.model != "global", pooled))
+        shown, goes_to_loggers = prog_bar and part.model != "global", logger is not False
+        record = self._records.setdefault(logged, MetricRecord(name, shown, pooled, goes_to_loggers))
         record.add(value, len(part.index) if batch_size is None else batch_size)
         return True
 
