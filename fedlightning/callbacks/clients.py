@@ -59,6 +59,7 @@ class EvaluateClients(Callback):
 
     def __init__(self, percentiles: Sequence[float] = PERCENTILES) -> None:
         self.percentiles = require_percentiles(self, percentiles)
+        self._begins = False  # with the next batch, if that is a client's
 
     @_of_tasks
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -72,21 +73,26 @@ class EvaluateClients(Callback):
 
     @_of_tasks
     def on_validation_start(self, trainer: Trainer, pl_module: Any) -> None:
-        """Let the clients begin with the server's request, if evaluation data come client by client."""
+        """Check whether evaluation data come client by client."""
         pl_module.evaluation_session.end()
         pl_module.evaluation_session.loaders.begin()
         loaders = _loaders(trainer)
-        if not _check_clients(trainer, pl_module, loaders) or _at_nodes(loaders):
-            return
-        _reset_metrics(pl_module)
-        request = pl_module.run.evaluation_request("test" if trainer.testing else "val")
-        pl_module.evaluation_session.begin(request)
+        self._begins = _check_clients(trainer, pl_module, loaders) and not _at_nodes(loaders)
+        if self._begins:
+            _reset_metrics(pl_module)
 
     @_of_tasks
     def on_validation_batch_start(
         self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        """Put the client's model into the task, or prepare for several clients."""
+        """Put the client's model into the task, or prepare for several clients.
+
+        Before the first batch, other callbacks may have put averaged weights, say, into the task.
+        """
+        if self._begins:
+            self._begins = False
+            pl_module.evaluation_session.look()
+            pl_module.evaluation_session.begin(pl_module.run.evaluation_request("test" if trainer.testing else "val"))
         loader, evaluation = _loaders(trainer)[dataloader_idx], pl_module.evaluation_session.evaluation
         pl_module.evaluation_session.loaders.start_batch(dataloader_idx)
         if isinstance(loader, ClientLoader):
@@ -108,6 +114,7 @@ class EvaluateClients(Callback):
             return
         num_clients = max(loader.num_clients for loader in loaders if isinstance(loader, ClientLoader | NodesLoader))
         if at_nodes:
+            session.look()
             found = session.ask_nodes("test" if trainer.testing else "val", num_clients)
             log_number_of_clients(trainer, pl_module, found)
         else:
@@ -130,7 +137,7 @@ class EvaluateClients(Callback):
     def on_predict_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Forget whose data were predicted before."""
         by_client = _check_clients(trainer, pl_module, _several(trainer.predict_dataloaders))
-        if pl_module.predict_client is not None and not by_client:
+        if pl_module.predict_client is not None or by_client:
             pl_module.evaluation_session.look()
         pl_module.predicted_clients = []
 
@@ -205,7 +212,6 @@ def _check_clients(trainer: Trainer, module: Any, loaders: list[Any]) -> bool:
                 f"{type(module).__name__}: load_state_dict brought the global model alone, so all clients are "
                 "evaluated with the personal parts of the start. Load theirs with load_from_checkpoint."
             )
-        module.evaluation_session.look()
         if not trainer.sanity_checking:
             module.client_models.warn_if_not_adapted()
     elif not all(isinstance(loader, PooledLoader) for loader in loaders):

@@ -16,8 +16,6 @@ from typing_extensions import Self
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.callbacks.advice import leave_out_inapplicable_advice
 from fedlightning.callbacks.clients import EvaluateClients
-from fedlightning.callbacks.every_process import EvaluateInEveryProcess
-from fedlightning.callbacks.termination import EndTogether
 from fedlightning.channel.channel import Channels
 from fedlightning.core.parameter_space import ParameterSpace, read
 from fedlightning.federation.buffers import Buffers
@@ -74,6 +72,7 @@ class FederatedLightningModule(CheckpointedTask):
             ``val_`` or ``test_``: ``{"accuracy": True, "loss": False}``. It decides which client is logged as
             ``<name>_worst``; without it ``<name>_min`` and ``<name>_max`` are logged. Only metrics logged as plain
             numbers need it, as metrics of torchmetrics say it themselves.
+        made_with: The algorithm that the task was made with; another one may be set between two fits.
         client_metrics: Every client's values in the last validation or test client by client, ``[N]`` for each metric;
             NaN for clients that were not evaluated.
         predicted_clients: The client of each batch of the last prediction, where clients' own models predicted.
@@ -158,7 +157,7 @@ class FederatedLightningModule(CheckpointedTask):
         require_compatible(algorithm, options, server_step)
         require_channel(self, algorithm, options)
         self.automatic_optimization = False
-        self.algorithm = algorithm
+        self.algorithm = self.made_with = algorithm
         self.predict_client = predict_client
         self.client_storage = client_storage
         self.federation_options = options
@@ -207,12 +206,11 @@ class FederatedLightningModule(CheckpointedTask):
         return self.rounds.begin_fit()
 
     def configure_callbacks(self) -> list[Callback]:
-        """Add what evaluates client by client, or in every process, and ends processes; each rests where it can."""
+        """Add evaluation client by client, which does nothing where clients have no models of their own."""
         leave_out_inapplicable_advice()
         if type(self.trainer.strategy.checkpoint_io) is TorchCheckpointIO:
             self.trainer.strategy.checkpoint_io = AtomicCheckpointIO()  # before any checkpoint is read or written
-        by_client = [] if evaluates_clients(self) else [EvaluateClients()]
-        return [EndTogether(), EvaluateInEveryProcess(), *by_client]
+        return [] if evaluates_clients(self) else [EvaluateClients()]
 
     def on_train_start(self) -> None:
         """Tell the user of a fit in which nothing will be validated."""

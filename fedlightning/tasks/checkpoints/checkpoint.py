@@ -67,8 +67,9 @@ def save(task: CheckpointedTask, checkpoint: dict[str, Any]) -> None:
     for owner, taken_out in ((task, task.taken_out), (data, ())):
         key = getattr(owner, "CHECKPOINT_HYPER_PARAMS_KEY", None)
         if key in checkpoint:
-            if owner is task and isinstance(checkpoint[key].get("algorithm"), Algorithm):
-                checkpoint[key]["algorithm"] = task.algorithm  # another may have been set between two fits
+            given = checkpoint[key].get("algorithm")
+            if owner is task and isinstance(given, Algorithm) and task.algorithm is not task.made_with:
+                checkpoint[key]["algorithm"] = task.algorithm  # which was set between two fits
             checkpoint[key] = plain_hyper_parameters(type(owner), checkpoint[key], taken_out)
 
 
@@ -100,8 +101,8 @@ def load(task: CheckpointedTask, checkpoint: Mapping[str, Any], fitting: bool) -
     require_federation(state, task.run.source)
     if state.get("unfinished", False):
         raise CheckpointError(
-            f"{task.run.source} was written within a round, by OnExceptionCheckpoint, say, when the server was ahead "
-            "of the model. Take another one: LastCheckpoint and ModelCheckpoint write at the end of rounds."
+            f"{task.run.source} was written within a round, by OnExceptionCheckpoint, say, when server, clients and "
+            "model were not of one. Take another one: LastCheckpoint and ModelCheckpoint write at the end of rounds."
         )
     fits = state["algorithm"] == class_path(type(task.algorithm))
     if fits:

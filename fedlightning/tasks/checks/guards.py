@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from types import FrameType
 from typing import Any
 
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 
 from fedlightning.callbacks.advice import leave_out_advice_to_synchronise
+from fedlightning.callbacks.every_process import EvaluateInEveryProcess
+from fedlightning.callbacks.termination import EndTogether
 from fedlightning.core.errors import InvalidAttributeError, InvalidTypeError, UsageError
 from fedlightning.federation.protocol import Moment
 from fedlightning.tasks.checkpoints.hyper_parameters import leave_out_what_cannot_be_copied
@@ -23,6 +25,9 @@ from fedlightning.tasks.fit.axis import log_axis
 from fedlightning.tasks.fit.rounds import TrainingRounds
 
 _LOGS_ROUND = "logs_round"
+_OF_PROCESSES = "has_callbacks_of_processes"
+_OPTIONS = tuple(inspect.signature(LightningModule.log).parameters)[3:]
+"""Names of the options of ``self.log``, which may be given by position."""
 
 
 class GuardedModule(LightningModule):
@@ -57,6 +62,8 @@ class GuardedModule(LightningModule):
         """
         super().__init_subclass__(**options)
         require_known_attributes(cls)
+        if not getattr(cls.configure_callbacks, _OF_PROCESSES, False):
+            cls.configure_callbacks = _with_those_of_processes(cls.configure_callbacks)  # type: ignore[method-assign]
         if not getattr(cls.on_train_epoch_end, _LOGS_ROUND, False):
             cls.on_train_epoch_end = _with_round(cls.on_train_epoch_end)  # type: ignore[method-assign]
         if not getattr(cls.on_validation_epoch_end, _LOGS_ROUND, False):
@@ -147,7 +154,8 @@ class GuardedModule(LightningModule):
                 f"{type(self).__name__}.objective called self.log('{name}', ...). It runs for many clients at once: "
                 f"return a dict instead, {{'loss': loss, '{name}': value}}; the mean over clients is logged."
             )
-        if self.evaluation_session.hears(name, value, *args, **kwargs):
+        kwargs = {**dict(zip(_OPTIONS, args, strict=False)), **kwargs}
+        if self.evaluation_session.hears(name, value, **kwargs):
             return
         name, kwargs = self.evaluation_session.loaders.named(name, value, kwargs)
         trainer: Any = self._trainer
@@ -159,24 +167,34 @@ class GuardedModule(LightningModule):
         if self.evaluation_session.is_in_every_process:
             kwargs["sync_dist"] = False
             leave_out_advice_to_synchronise(name)
-        if trainer is not None and trainer.training and not trainer.barebones and not self._trains_on_own_axis:
-            given = inspect.signature(LightningModule.log).bind(self, name, value, *args, **kwargs).arguments
-            hook = self._current_fx_name  # which Lightning's own defaults go by
-            on_step, on_epoch = (given.get(each) for each in ("on_step", "on_epoch"))
-            is_logged = given.get("logger") is not False
-            self._waits_for_epoch |= is_logged and bool(hook in _OF_AN_EPOCH if on_epoch is None else on_epoch)
-            if is_logged and (hook not in _OF_AN_EPOCH if on_step is None else on_step):  # else a row without a value
-                log_axis(self, trainer.global_step + (hook in _BEFORE_THE_STEP))
-            if given.get("batch_size") is None:
+        if trainer is not None and trainer.training and not trainer.barebones:
+            if kwargs.get("batch_size") is None:
                 kwargs["batch_size"] = 1  # the batch is a round
-        super().log(name, value, *args, **kwargs)
+            if kwargs.get("logger") is not False and not self._trains_on_own_axis:
+                on_step, on_epoch = kwargs.get("on_step"), kwargs.get("on_epoch")
+                of_an_epoch = self._current_fx_name in _OF_AN_EPOCH  # by which Lightning's own defaults go
+                self._waits_for_epoch |= of_an_epoch if on_epoch is None else on_epoch
+                if not of_an_epoch if on_step is None else on_step:  # else loggers would get a row without a value
+                    log_axis(self)
+        super().log(name, value, **kwargs)
 
 
 _OF_AN_EPOCH = ("on_train_start", "on_train_epoch_start", "on_train_epoch_end")
 """Hooks whose values Lightning logs once an epoch, unless it is told otherwise."""
 
-_BEFORE_THE_STEP = ("on_train_batch_start", "on_before_optimizer_step")
-"""Hooks of a round in which ``trainer.global_step`` is still that of the round before."""
+
+def _with_those_of_processes(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a hook that adds the callbacks without which several processes would not be one, also to a task's own."""
+
+    @wraps(hook)
+    def configure_callbacks(self: GuardedModule) -> list[Callback]:
+        found = hook(self)
+        found = [*found] if isinstance(found, Sequence) else [found]
+        present = {type(each) for each in (*self.trainer.callbacks, *found)}  # type: ignore[attr-defined]
+        return [*(kind() for kind in (EndTogether, EvaluateInEveryProcess) if kind not in present), *found]
+
+    setattr(configure_callbacks, _OF_PROCESSES, True)
+    return configure_callbacks
 
 
 def _with_round(hook: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,10 +1,13 @@
-"""A check that all processes of a fit were given the same task and the same data."""
+"""A check that all processes of a fit were given the same algorithm, the same options and the same data."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import fields
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
 
 from fedlightning.core.errors import UsageError
 from fedlightning.data.identity import same_samples
@@ -21,7 +24,7 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def require_same_run(task: FederatedLightningModule, data: Any, processes: Processes) -> None:
-    """Make sure that processes that share clients have the same clients, and do the same with them.
+    """Make sure that processes that share clients have the same clients, algorithm and options.
 
     Each runs the user's script by itself, and a split that is drawn without a seed is another one in each.
 
@@ -47,15 +50,29 @@ def require_same_run(task: FederatedLightningModule, data: Any, processes: Proce
 
 
 def described(task: FederatedLightningModule, data: Any) -> dict[str, Any]:
-    """Describe what decides a run, in texts without addresses of objects; oracles are compared when one is chosen."""
+    """Describe what decides a run, by name; oracles are compared when one is chosen."""
     options = task.federation_options
     known: dict[str, Any] = {"algorithm": task.algorithm}
     known |= {each.name: getattr(options, each.name) for each in fields(options) if each.name != "oracle"}
-    identity: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     if isinstance(data, FederatedDataModule):
-        identity = {_NAMES.get(name, name): value for name, value in data.identity.items()}
+        found = {_NAMES.get(name, name): value for name, value in data.identity.items()}
         known |= {name: getattr(data, name) for name in _OF_DATA}
-    return {**identity, **{name: _ADDRESS.sub("", repr(value)) for name, value in known.items()}}
+    return {**found, **{name: text for key, value in known.items() for name, text in _texts(key, value)}}
+
+
+def _texts(name: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Yield a text for each field of a value, by its dotted name, the same in every process."""
+    if is_dataclass(value) and not isinstance(value, type):
+        yield name, type(value).__name__
+        for each in fields(value):
+            yield from _texts(f"{name}.{each.name}", getattr(value, each.name))
+    elif isinstance(value, set | frozenset):  # in another order in every process
+        yield name, str(sorted(map(repr, value)))
+    elif isinstance(value, Tensor):
+        yield name, repr(value.detach().cpu())
+    else:
+        yield name, _ADDRESS.sub("", repr(value))
 
 
 def _are_alike(name: str, one: Any, other: Any) -> bool:

@@ -16,6 +16,7 @@ from fedlightning.tasks.evaluation.side_by_side import SideBySide
 from fedlightning.tasks.evaluation.standing import Standing
 from fedlightning.tasks.evaluation.unnumbered import UnnumberedLoaders
 from fedlightning.tasks.fit.precision import RoundPrecision
+from fedlightning.tasks.fit.run import require_client
 
 if TYPE_CHECKING:
     from fedlightning.tasks.base import FederatedLightningModule
@@ -83,6 +84,7 @@ class EvaluationSession:
         self._shows_a_client = True
         request = None if self._evaluation is None else self._evaluation.request
         if request is None and self._standing is not None:
+            require_client(self._task.run.simulation, client)
             request = self._present(self._task.run.evaluation_request("test"))
         self._task.run.put_in(client, own, request)
 

@@ -266,7 +266,7 @@ class Federated(FederatedLightningModule):
             steps = steps_of(configured.optimizer, groups, self)
         require_steps_in_all_blocks(self.parameter_space(), steps)
         stepping = with_steps(self._chosen, steps, self._lr_is_open, configured.ignores_schedule)
-        self.algorithm = self._made = with_clip(stepping, self._clipping.limit, self._clipping.given)
+        self.algorithm = self._made = self.made_with = with_clip(stepping, self._clipping.limit, self._clipping.given)
 
     def on_train_epoch_end(self) -> None:
         """Have values over the epoch logged, and reset the metrics that the module's training step logs."""
@@ -287,7 +287,7 @@ class Federated(FederatedLightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore the states of server and clients; a fit asks the module anew for its optimizer."""
         stepped = algorithm_of(checkpoint.get(ALGORITHM_KEY), self._chosen)
-        self.algorithm = self._made = with_steps_of(self._chosen, stepped, self._lr_is_open)
+        self.algorithm = self._made = self.made_with = with_steps_of(self._chosen, stepped, self._lr_is_open)
         self._frozen.names = tuple(checkpoint.get(FROZEN_KEY, ()))
         resumes = self._trainer is not None and self._trainer.state.fn == "fit"
         self._stored_plateau = checkpoint.get(PLATEAU_KEY) if resumes else None

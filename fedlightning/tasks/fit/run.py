@@ -161,7 +161,7 @@ class FederationRun:
         That is a parameter, or a buffer that the objective changes, too; personal ones are those of a client's start.
         None if there is none. A server that has gone to NaN is where the task is.
         """
-        return _changed_since(self._task, self.simulation) if self.exists else None
+        return _changed_since(self._task, self.simulation, self._loaded is not None) if self.exists else None
 
     def load(
         self,
@@ -285,16 +285,16 @@ def _keeps_more_than_models(simulation: Simulation) -> bool:
     return simulation.runner.clients.table.start_state is not None or len(fields(simulation.server.state)) > 1
 
 
-def _changed_since(task: FederatedLightningModule, simulation: Simulation) -> str | None:
+def _changed_since(task: FederatedLightningModule, simulation: Simulation, from_file: bool) -> str | None:
     """Return what of a task is no more where server and clients stand; see :attr:`FederationRun.changed`."""
     architecture = TaskArchitectures(task).active
     point, personal, buffers = simulation.global_model(architecture)
     space = simulation.space_of(architecture)
     kept = {**space.shared.views(point[0]), **space.personal.views(personal[0])}
-    parameter = _changed(kept, dict(task.named_parameters()))
+    parameter = _changed(kept, dict(task.named_parameters()), from_file)
     if parameter is not None:
         return f"parameter '{parameter}'"
-    buffer = _changed({} if buffers is None else space.buffers.views(buffers[0]), dict(task.named_buffers()))
+    buffer = _changed({} if buffers is None else space.buffers.views(buffers[0]), dict(task.named_buffers()), from_file)
     return None if buffer is None else f"buffer '{buffer}'"
 
 
@@ -304,7 +304,7 @@ def _follow(task: FederatedLightningModule, simulation: Simulation, model: Tenso
     It is another one if the hyper-parameters are others: a penalty or a regularizer, say, by which the point comes from
     what the server keeps.
     """
-    if _changed_since(task, simulation) is not None and is_of(task, model):
+    if _changed_since(task, simulation, from_file=True) is not None and is_of(task, model):
         architecture = TaskArchitectures(task).active
         _write(task, simulation, architecture, simulation.global_model(architecture))
         rank_zero_info(
@@ -317,8 +317,8 @@ _OF_FILES = (torch.bfloat16, torch.float16)
 """Dtypes in which a checkpoint may have rounded what it keeps of the task, and not what it keeps of the server."""
 
 
-def _changed(kept: Mapping[str, Tensor], present: Mapping[str, Tensor]) -> str | None:
-    """Return the name of a tensor that is no more as it was written; None if there is none."""
+def _changed(kept: Mapping[str, Tensor], present: Mapping[str, Tensor], from_file: bool) -> str | None:
+    """Return the name of a tensor that is no more as it was written, here or to a file; None if there is none."""
     for name, value in kept.items():
         if name not in present:  # as pruning leaves a weight, say
             return name
@@ -326,9 +326,20 @@ def _changed(kept: Mapping[str, Tensor], present: Mapping[str, Tensor]) -> str |
         written = (value if own.is_floating_point() else value.round()).to(own)
         if torch.equal(own, written) or torch.allclose(own, written, rtol=1e-5, equal_nan=True):
             continue
-        if not any(torch.equal(own, written.to(dtype).to(own)) for dtype in _OF_FILES):
-            return name  # by more than the rounding of a file
+        if not from_file or not any(torch.equal(own, written.to(dtype).to(own)) for dtype in _OF_FILES):
+            return name
     return None
+
+
+def require_client(simulation: Simulation, client: int) -> None:
+    """Refuse a number that is no client's.
+
+    Raises:
+        IndexError: If there is no such client.
+    """
+    known = simulation.num_clients
+    if known is not None and not 0 <= client < known:
+        raise NoSuchClientError(f"client={client}: the federation has clients 0 to {known - 1}.")
 
 
 def _put_into(
@@ -339,10 +350,8 @@ def _put_into(
     request: EvaluationRequest | None = None,
 ) -> None:
     """Put a client's model, or the global one (``client`` None), into a task; without rounds its architecture only."""
-    is_asked_for = request is None or task.run.is_of_one_client  # else it is one that is evaluated
-    known = simulation.num_clients if simulation is not None and is_asked_for else None
-    if client is not None and known is not None and not 0 <= client < known:
-        raise NoSuchClientError(f"client={client}: the federation has clients 0 to {known - 1}.")
+    if client is not None and simulation is not None and (request is None or task.run.is_of_one_client):
+        require_client(simulation, client)  # else it is one that is evaluated
     choice = TaskArchitectures(task)
     wanted = choice.first if client is None else choice.of(client)
     if simulation is not None and wanted != choice.active:  # the architecture that is left gets its start back

@@ -14,7 +14,7 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint, OnExceptionCheckpoint
 
-from fedlightning import FederatedDataModule, FederatedLightningModule
+from fedlightning import FederatedDataModule, FederatedLightningModule, federate
 from fedlightning.algorithms import FIAELT, SCAFFOLD, FedAPM, FedAvg, FedDR, FedExP, FedMM
 from fedlightning.federation.files.checkpoint_io import AtomicCheckpointIO, CheckpointError
 from fedlightning.local import SVRG, LocalSteps
@@ -23,6 +23,7 @@ from fedlightning.participation import Uniform
 from fedlightning.proximal import L1
 from tests.support.cases import CASES
 from tests.support.evaluated import held_out_data, two_rounds
+from tests.support.lit import Lit
 from tests.support.paths import ROOT
 from tests.support.small import Line, Normed, Personal, clients, fitted, regression_data, trainer
 
@@ -484,3 +485,27 @@ def test_an_algorithm_that_was_set_between_two_fits_is_stored(tmp_path):
     fit = trainer(max_steps=3)
     fit.fit(loaded, regression_data(rounds_per_epoch=2), ckpt_path=tmp_path / "run.ckpt")
     assert fit.callback_metrics["client_lr"].item() == pytest.approx(0.01)
+
+
+class Halves(Line):
+    def __init__(self, algorithm):
+        super().__init__(FedAvg(algorithm.lr / 2))
+        self.save_hyperparameters()
+
+
+def test_an_algorithm_that_a_task_makes_of_another_is_made_once(tmp_path):
+    two_rounds(Halves(FedAvg(0.1))).save_checkpoint(tmp_path / "run.ckpt")
+    loaded = Halves.load_from_checkpoint(tmp_path / "run.ckpt")
+    assert loaded.algorithm.lr == 0.05
+
+
+def test_a_federated_module_stores_the_algorithm_without_what_its_trainer_added(tmp_path):
+    task = federate(Lit(), FedAvg(0.1))
+    two_rounds(task, gradient_clip_val=1.0).save_checkpoint(tmp_path / "run.ckpt")
+    assert task.algorithm.local_clip is not None
+    loaded = type(task).load_from_checkpoint(tmp_path / "run.ckpt", module=Lit())
+    fit = trainer(max_steps=3, gradient_clip_val=1.0)
+    fit.fit(loaded, regression_data(rounds_per_epoch=2), ckpt_path=tmp_path / "run.ckpt")
+    anew = type(task).load_from_checkpoint(tmp_path / "run.ckpt", module=Lit())
+    trainer(max_steps=1).fit(anew, regression_data())
+    assert anew.algorithm.local_clip is None

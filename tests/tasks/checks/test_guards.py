@@ -6,12 +6,14 @@ import csv
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from torch import nn
 
 from fedlightning import FederatedDataModule, FederatedLightningModule
 from fedlightning.algorithms import FedAvg
+from fedlightning.callbacks.every_process import EvaluateInEveryProcess
+from fedlightning.callbacks.termination import EndTogether
 from tests.support.evaluated import two_rounds
 from tests.support.small import Line, Personal, clients, fitted, regression_data, trainer
 
@@ -227,3 +229,32 @@ def test_hooks_behind_a_task_without_hooks_are_called():
     task = OfBoth()
     fitted(task, regression_data(rounds_per_epoch=2), max_steps=4, num_sanity_val_steps=0)
     assert task.ended == 4
+
+
+@pytest.mark.parametrize("own_axis", [False, True])
+def test_options_of_log_may_be_given_by_position(own_axis):
+    class Logs(Line):
+        def on_train_batch_end(self, *args):
+            if own_axis:
+                self.log("step", float(self.trainer.global_step))
+            self.log("value", float(self.trainer.global_step), False, None, False, True, "mean", False, False)
+
+    run = trainer(max_steps=3)
+    run.fit(Logs(), regression_data(rounds_per_epoch=3))
+    assert run.callback_metrics["value"].item() == 2.0
+
+
+def test_a_task_with_callbacks_of_its_own_has_those_of_processes_once(caplog):
+    class Stops(Line):
+        def configure_callbacks(self):
+            return EarlyStopping("train_loss")
+
+    task, run = Stops(), trainer(max_steps=2)
+    for _ in range(2):
+        run.fit(task, regression_data())
+        kinds = [type(each) for each in run.callbacks]
+        assert [kinds.count(kind) for kind in (EndTogether, EvaluateInEveryProcess, EarlyStopping)] == [1, 1, 1]
+    with caplog.at_level("INFO"):
+        run.validate(Line(), regression_data(), verbose=False)
+        run.validate(Line(), regression_data(), verbose=False)
+    assert "EvaluateInEveryProcess" not in caplog.text

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from lightning.pytorch import Callback
 from torch.nn.utils import prune
 
 from fedlightning.algorithms import Ditto, FedAlt, FedAvg
 from tests.support.evaluated import Own, held_out_data, messages, plain_loader, two_rounds
-from tests.support.small import clients, trainer
+from tests.support.situations import Wearables
+from tests.support.small import Normed, clients, trainer
 
 
 class Alike(Own):
@@ -65,11 +67,11 @@ def test_clients_own_models_have_the_shared_parameters_as_they_are(algorithm):
         for model in kept:
             halve(model)
     before = everything(task)
-    with pytest.warns(UserWarning, match=r"'line\.weight' was changed since the last round\. Clients' models have the"):
+    with pytest.warns(UserWarning, match=r"'line\.weight' was changed since the last round\. Clients' models are"):
         fit.validate(task, held_out_data(), verbose=False)
     torch.testing.assert_close(task.client_metrics["val_loss"], losses(kept))
     torch.testing.assert_close(everything(task), before, rtol=0, atol=0)
-    with pytest.warns(UserWarning, match="what clients keep is that of the rounds"):
+    with pytest.warns(UserWarning, match="what clients keep, whole models among it, is that of the rounds"):
         own = task.personalize(2)
     torch.testing.assert_close(own.state_dict(), kept[2].state_dict())
     assert own.offset.item() == offsets[2]
@@ -105,3 +107,72 @@ def test_weights_that_a_checkpoint_has_rounded_are_no_change(precision, tmp_path
     halve(loaded)
     with pytest.warns(UserWarning, match="was changed"):
         loaded.personalize(0)
+
+
+def test_rounding_by_the_user_is_a_change():
+    task = Alike(FedAvg(0.05))
+    fit = two_rounds(task, held_out_data())
+    task.to(torch.bfloat16).float()
+    expected, before = losses([task] * 4), everything(task)
+    fit.validate(task, held_out_data(), verbose=False)
+    torch.testing.assert_close(task.client_metrics["val_loss"], expected)
+    torch.testing.assert_close(everything(task), before, rtol=0, atol=0)
+
+
+class Averages(Callback):
+    """Puts other weights into the task while it is validated."""
+
+    def on_validation_epoch_start(self, trainer, pl_module):
+        self.before = everything(pl_module)
+        halve(pl_module)
+
+    def on_validation_end(self, trainer, pl_module):
+        self.expected = losses([pl_module] * 4)
+        pl_module.load_state_dict(self.before)
+
+
+def test_weights_that_a_callback_puts_in_within_a_fit_are_evaluated():
+    task, averages = Alike(FedAvg(0.05)), Averages()
+    two_rounds(task, held_out_data(), callbacks=[averages])
+    torch.testing.assert_close(task.client_metrics["val_loss"], averages.expected)
+
+
+def test_a_predicting_client_that_does_not_exist_is_refused():
+    task = Own(FedAlt(0.05))
+    fit = two_rounds(task, held_out_data())
+    halve(task)
+    task.predict_client = 9
+    with pytest.warns(UserWarning, match="was changed"), pytest.raises(IndexError, match="client=9: the federation"):
+        fit.predict(task, plain_loader())
+
+
+def test_running_statistics_are_those_of_now():
+    class Alone(Normed):
+        per_client_evaluation = True
+
+        def validation_step(self, batch, batch_idx):
+            self.log("val_loss", self.objective(batch), batch_size=len(batch[1]))
+
+    task = Alone(FedAvg(0.05))
+    fit = two_rounds(task, held_out_data())
+    task.net[1].running_mean.add_(1.0)
+    task.eval()
+    expected, before = losses([task] * 4), everything(task)
+    fit.validate(task, held_out_data(), verbose=False)
+    torch.testing.assert_close(task.client_metrics["val_loss"], expected)
+    torch.testing.assert_close(everything(task), before, rtol=0, atol=0)
+
+
+def test_of_several_architectures_the_one_that_is_shown_stays():
+    class Worn(Wearables):
+        def predict_step(self, batch, batch_idx):
+            return self.line(self.sensor(batch[0]))
+
+    task = Worn(FedAvg(0.05))
+    fit = two_rounds(task, held_out_data())
+    with torch.no_grad():
+        next(task.parameters()).mul_(0.5)
+    before = everything(task)
+    with pytest.warns(UserWarning, match="Clients' models are those of the rounds"):
+        fit.predict(task, held_out_data())
+    torch.testing.assert_close(everything(task), before, rtol=0, atol=0)
