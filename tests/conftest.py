@@ -38,12 +38,6 @@ if _takes_tests("/dev/shm"):  # a disk takes a tenth of the suite's time
 os.environ["JSONARGPARSE_DEPRECATION_WARNINGS"] = "off"  # Lightning calls what jsonargparse has deprecated
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers():
-    """One worker more than cores for ``-n auto``, because some tests wait for programs that they start."""
-    return (os.cpu_count() or 1) + 1
-
-
 @pytest.fixture(autouse=True)
 def _seeded():
     """Seed what there is: ``torch.manual_seed`` keeps a traceback for each kind of device that there is not."""
