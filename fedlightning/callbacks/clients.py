@@ -114,7 +114,6 @@ class EvaluateClients(Callback):
             return
         num_clients = max(loader.num_clients for loader in loaders if isinstance(loader, ClientLoader | NodesLoader))
         if at_nodes:
-            session.look()
             found = session.ask_nodes("test" if trainer.testing else "val", num_clients)
             log_number_of_clients(trainer, pl_module, found)
         else:

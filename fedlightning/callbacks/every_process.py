@@ -8,7 +8,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import CombinedLoader
 
-from fedlightning.data.evaluation import PooledLoader
+from fedlightning.data.evaluation import ClientLoader, PooledLoader
 from fedlightning.metrics.alone import alone
 
 
@@ -23,9 +23,10 @@ class EvaluateInEveryProcess(Callback):
         self._held = ExitStack()
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin, if all data come from a federated data module, pooled."""
+        """Begin, if the data come from a federated data module, and some of them pooled."""
         loaders = CombinedLoader(trainer.test_dataloaders if trainer.testing else trainer.val_dataloaders).flattened
-        whole = bool(loaders) and all(isinstance(each, PooledLoader) and each.in_every_process for each in loaders)
+        pooled = [each for each in loaders if not isinstance(each, ClientLoader)]  # others are put together by client
+        whole = bool(pooled) and all(isinstance(each, PooledLoader) and each.in_every_process for each in pooled)
         session: Any = getattr(pl_module, "evaluation_session", None)
         if session is None or not (whole or trainer.world_size == 1):
             return

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from lightning.pytorch.strategies import DDPStrategy
-from torch.utils.data import Dataset, DistributedSampler
+from torch.utils.data import DistributedSampler
 from torchmetrics import SumMetric
 
 from fedlightning.callbacks.every_process import EvaluateInEveryProcess
-from fedlightning.data.evaluation import pooled_loader
+from fedlightning.data import Partition
+from fedlightning.data.evaluation import ClientLoader, pooled_loader
 from fedlightning.data.evaluation_loaders import EvaluationLoaders
 from tests.support.small import Line, clients, regression_data, trainer
+from tests.support.with_gaps import Listed
 
 
-class OneByOne(Dataset):
-    def __init__(self, samples):
-        self.samples = samples
-
-    def __len__(self):
-        return len(self.samples)
-
-    def __getitem__(self, index):
-        return self.samples[index]
-
-
-@pytest.mark.parametrize("kind", [lambda data: data, OneByOne])
+@pytest.mark.parametrize("kind", [lambda data: data, Listed])
 def test_every_process_has_all_samples_in_their_order(kind):
     (data,) = clients(1, (23,), seed=7)
     loader = pooled_loader(kind(data), 5, 0, in_every_process=True)
@@ -69,6 +62,29 @@ def test_metrics_are_of_this_process_until_the_evaluation_ends(monkeypatch):
         assert task.seen == (whole, False), "a Trainer with one process asks no other, whatever runs beside it"
         assert task.count.distributed_available_fn()
         assert not task.evaluation_session.is_in_every_process
+
+
+def test_an_evaluation_that_is_cut_short_ends_it_too(monkeypatch):
+    task, data = Counts(), regression_data()
+    task.count.distributed_available_fn = lambda: True
+    monkeypatch.setattr(data, "val_dataloader", loaders(2).val)
+    monkeypatch.setattr(task, "validation_step", lambda batch, batch_idx: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        trainer().validate(task, data, verbose=False)
+    assert task.count.distributed_available_fn()
+    assert not task.evaluation_session.is_in_every_process
+
+
+def test_clients_beside_pooled_data_leave_these_whole():
+    task, by_client = Counts(), ClientLoader(clients()[0], Partition.of([[0, 1], [2]]), 2)
+    run = SimpleNamespace(testing=False, world_size=2, val_dataloaders=[by_client, loaders(2).val()])
+    callback = EvaluateInEveryProcess()
+    callback.on_validation_start(run, task)
+    assert task.evaluation_session.is_in_every_process
+    callback.on_validation_end(run, task)
+    run.val_dataloaders = [by_client]
+    callback.on_validation_start(run, task)
+    assert not task.evaluation_session.is_in_every_process, "what clients measure is joined by the server"
 
 
 def test_it_rests_where_lightning_divides_the_data():

@@ -38,7 +38,7 @@ class GuardedModule(LightningModule):
         client_models: What clients keep, and whether it is there when it is needed.
         rounds: Carries out the rounds of a fit.
         evaluation_session: The state of the task while clients' models are evaluated in its place.
-        logs_axis: Whether values of single rounds have been logged, beside the axis of loggers, which is the round.
+        logs_axis: Whether values of single rounds have been logged in this epoch, and the axis of loggers beside them.
         moment: When clients compute at a node, where there is no Trainer.
         taken_out: Names of hyper-parameters that cannot be stored, and were taken out when a Trainer was attached.
     """
@@ -174,7 +174,8 @@ class GuardedModule(LightningModule):
                 on_step, on_epoch = kwargs.get("on_step"), kwargs.get("on_epoch")
                 of_an_epoch = self._current_fx_name in _OF_AN_EPOCH  # by which Lightning's own defaults go
                 self._waits_for_epoch |= of_an_epoch if on_epoch is None else on_epoch
-                if not of_an_epoch if on_step is None else on_step:  # else loggers would get a row without a value
+                is_of_a_round = not of_an_epoch if on_step is None else on_step
+                if is_of_a_round:  # else loggers would get a row without a value
                     log_axis(self)
         super().log(name, value, **kwargs)
 
@@ -205,7 +206,7 @@ def _with_round(hook: Callable[..., Any]) -> Callable[..., Any]:
         hook(self)
         if self._waits_for_epoch and not self._trains_on_own_axis:
             _log_round(self)
-        self._waits_for_epoch = False
+        self._waits_for_epoch = self.logs_axis = False  # Lightning forgets what was logged
 
     setattr(on_train_epoch_end, _LOGS_ROUND, True)
     return on_train_epoch_end

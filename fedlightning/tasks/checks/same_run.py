@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +67,10 @@ def _texts(name: str, value: Any) -> Iterator[tuple[str, str]]:
         yield name, type(value).__name__
         for each in fields(value):
             yield from _texts(f"{name}.{each.name}", getattr(value, each.name))
+    elif isinstance(value, Mapping):
+        yield name, str([*value])
+        for key, each in value.items():
+            yield from _texts(f"{name}[{key!r}]", each)
     elif isinstance(value, set | frozenset):  # in another order in every process
         yield name, str(sorted(map(repr, value)))
     elif isinstance(value, Tensor):

@@ -149,6 +149,8 @@ class EvaluationSession:
             stage: ``val`` or ``test``: the data to evaluate on.
             num_clients: N.
         """
+        self.end()
+        self.look()
         require_measurable_at_nodes(self._task, stage)
         simulation, trainer = self._task.run.present, self._task.trainer
         with trainer.precision_plugin.val_step_context():

@@ -74,6 +74,7 @@ class TrainingRounds:
         self._report = RoundReport()
         self.last = None
         task = self._task
+        task.logs_axis = False
         space, options = task.parameter_space(), task.federation_options
         task.algorithm.bind(space, first_trained(task), options.composite(space))  # names wrong prefixes and shapes now
         space.shared.columns(options.drift_parameters, "drift_parameters")

@@ -6,6 +6,7 @@ import csv
 
 import pytest
 import torch
+from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from torch import nn
@@ -134,6 +135,25 @@ def test_checkpoints_and_rows_are_of_the_present_round_whichever_hook_logs(hook,
     assert sorted(path.stem for path in (tmp_path / "kept").iterdir()) == ["epoch=0-step=3", "epoch=1-step=6"]
     with (tmp_path / "metrics.csv").open(newline="") as file:
         assert [int(row["step"]) for row in csv.DictReader(file) if row["value"]] == rows
+
+
+def test_rounds_in_which_no_hook_logs_are_no_rows_of_their_own(tmp_path):
+    """Neither in later epochs nor in a later fit of the task."""
+
+    class LogsOnce(Callback):
+        def on_train_batch_end(self, run, task, *args):
+            if run.global_step == 1:
+                task.log("value", 1.0)
+
+    task = Line()
+    for number, callbacks in enumerate(([LogsOnce()], [])):
+        logger = CSVLogger(tmp_path, name="", version=str(number))
+        fit = trainer(max_steps=6, limit_val_batches=0, log_every_n_steps=1, logger=logger, callbacks=callbacks)
+        fit.fit(task, regression_data(rounds_per_epoch=3))
+        with (tmp_path / str(number) / "metrics.csv").open(newline="") as file:
+            found = [{name for name, cell in row.items() if cell} for row in csv.DictReader(file)]
+        assert len([row for row in found if "train_loss" in row]) == 6
+        assert not [row for row in found if row <= {"step", "epoch"}]
 
 
 def test_means_of_an_epoch_need_no_size_of_a_batch():
