@@ -231,6 +231,26 @@ def differentiate(
     return gradients(objective, forward, w, v, b, data, blocks).joined(objective, w)
 
 
+def leaves_at(
+    objective: Objective, w: Tensor, v: Tensor, blocks: Blocks
+) -> tuple[dict[str, Tensor], dict[str, Tensor], list[list[Tensor]]]:
+    """Return shared and personal parameters by name, and those of each block of which gradients are taken.
+
+    Args:
+        objective: The objective, which gives layouts.
+        w: Points, ``[d]`` for one client or ``[S, d]``.
+        v: Personal blocks, likewise.
+        blocks: The gradients to compute.
+    """
+    shared = {name: view.detach() for name, view in objective.space.shared.views(w).items()}
+    personal = {name: view.detach() for name, view in objective.space.personal.views(v).items()}
+    moved = [
+        [view.requires_grad_() for view in views.values()] if blocks in ("both", block) else []
+        for block, views in (("shared", shared), ("personal", personal))
+    ]
+    return shared, personal, moved
+
+
 def gradients(
     objective: Objective,
     forward: Callable[..., Any],
@@ -258,12 +278,7 @@ def gradients(
     """
     space, autocast = objective.space, objective.autocast
     clients = len(w) if w.dim() == 2 else 1
-    shared = {name: view.detach() for name, view in space.shared.views(w).items()}
-    personal = {name: view.detach() for name, view in space.personal.views(v).items()}
-    moved = [
-        [view.requires_grad_() for view in views.values()] if blocks in ("both", block) else []
-        for block, views in (("shared", shared), ("personal", personal))
-    ]
+    shared, personal, moved = leaves_at(objective, w, v, blocks)
     with torch.enable_grad():
         with autocast():
             loss, scalars, buffers = forward(shared, personal, space.buffers.views(b), data)

@@ -38,19 +38,20 @@ def of_one(
     Raises:
         UsageError: If the objective reads numbers of a tensor.
     """
-    refused = _HIDDEN | _SEEN if stands_for_others else _HIDDEN
+    refused = HIDDEN_READS | _SEEN if stands_for_others else HIDDEN_READS
 
     def forward(*arguments: Any) -> Any:
-        with _NoReading(refused), LoneLayers(channels_last=objective.autocast.on_cpu):
+        with Refused(refused), LoneLayers(channels_last=objective.autocast.on_cpu):
             return objective(*arguments)
 
     return differentiate(objective, forward, w, v, b, data, blocks)
 
 
-class _NoReading(TorchFunctionMode):
-    """Refuses functions that read numbers of tensors, which a replay would repeat as they were."""
+class Refused(TorchFunctionMode):
+    """Refuses functions, such as those that read numbers of tensors, which a replay would repeat as they were."""
 
     def __init__(self, refused: frozenset[Any]) -> None:
+        """Name the functions."""
         super().__init__()
         self._refused = refused
 
@@ -69,7 +70,7 @@ def _methods(*names: str) -> frozenset[Any]:
 _SEEN = _methods("__bool__", "__complex__", "__contains__", "__float__", "__index__", "__int__", "item")
 """Read numbers by operations, so that a recorder gives up and every call runs anew."""
 
-_HIDDEN = _methods(
+HIDDEN_READS = _methods(
     *("__array__", "__dlpack__", "__repr__", "data_ptr", "numpy", "set_", "tensor_split", "tolist", "untyped_storage")
 ).union({torch.ctc_loss, F.ctc_loss, torch.tensor_split, Tensor.data.__set__})  # type: ignore[attr-defined]
 """Read numbers, or put others into a tensor, where no recorder sees it."""

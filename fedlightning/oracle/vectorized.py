@@ -42,6 +42,7 @@ from fedlightning.oracle.objective import (
     writes_into,
 )
 from fedlightning.oracle.randomness import ClientNoise, LateDrawError, PerClient, Randomness, generator_state
+from fedlightning.oracle.recording.glance import glance
 from fedlightning.oracle.recording.recorded import Recorded
 
 CACHE_BYTES = 32 * 2**20
@@ -60,7 +61,8 @@ STEPS_TO_PAY_OFF_A_RECORDING = 32
 """Steps after which a recording that serves one round has paid, where a client more takes little time."""
 
 LARGE_POINT_BYTES = 200 * 2**10
-"""A client's point from which on clients are left out as soon as their minibatches are used up, or a solver is done."""
+"""A client's point from which on clients are left out as soon as their minibatches are used up, or a solver is done.
+Of smaller ones, a glance tells whether a round does what an earlier one did."""
 
 BATCHABLE_ATTENTION = partial(sdpa_kernel, SDPBackend.MATH)
 """The fused attention kernels have no batching rule: vmap would run them client by client."""
@@ -75,9 +77,9 @@ class Vectorized(ClientBatching):
     """Compute a chunk of clients as one batched operation.
 
     The objective runs under ``torch.func.vmap``: it must not read tensor values in Python (``.item()``, ``if`` on a
-    tensor, boolean masks). Python code in it runs once for all clients, and with ``replay`` once a round, or twice
-    where it does something else than in earlier rounds. The first round of a fit compares it with evaluation client by
-    client; see ``self_check`` of the task.
+    tensor, boolean masks). Python code in it runs once for all clients, and with ``replay`` once a round, for small
+    models only for one of them, or up to three times where it does something else than in earlier rounds. The first
+    round of a fit compares it with evaluation client by client; see ``self_check`` of the task.
 
     Args:
         chunk_size: Clients computed together; by default as many as memory (on a CPU: the caches) suggests. It is
@@ -205,7 +207,8 @@ class Vectorized(ClientBatching):
             compute = Each(objective, self.at_a_time if on_cpu else 1)
         elif calls >= MIN_CALLS_TO_RECORD and self.replays(on_cpu):
             batched, threads = partial(_batched, objective, self.backward), self.divided_among(objective)
-            compute = Recorded(batched, noise, threads, objective.recorded, self.backward)
+            seen = partial(glance, objective) if on_cpu and objective.point_bytes < LARGE_POINT_BYTES else None
+            compute = Recorded(batched, noise, threads, objective.recorded, self.backward, seen)
         else:
             compute = _eager(objective, self.backward, noise)
         return _VectorizedEvaluate(objective, self.backward, noise, compute)

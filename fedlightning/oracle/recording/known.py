@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fedlightning.oracle.recording.glance import Glance
     from fedlightning.oracle.recording.outline import Outline
     from fedlightning.oracle.recording.replay import Replay
 
@@ -25,12 +26,16 @@ class KnownRecording:
         replay: Replays it.
         used: When it was used last.
         state: State of the function; recordings in one state were all right in the same phase of a round.
+        glance: What a glance showed while the recording was right; None if there was none, or it is no use.
+        was_glanced_at: Whether a glance was tried.
     """
 
     outline: Outline
     replay: Replay
     used: int
     state: int
+    glance: Glance | None = None
+    was_glanced_at: bool = False
 
 
 class KnownRecordings:
@@ -130,10 +135,9 @@ class KnownInRound:
             return None
         return recorded.replay if all(id(each) in seen.held for each in recorded.outline.held) else None
 
-    def earlier(self, kind: Any) -> tuple[Outline, Replay] | None:
+    def earlier(self, kind: Any) -> KnownRecording | None:
         """Return what was recorded of a kind in another round; None if nothing is kept."""
-        recorded = self._known.of(kind)
-        return None if recorded is None else (recorded.outline, recorded.replay)
+        return self._known.of(kind)
 
     def is_of_use(self, kind: Any) -> bool:
         """Return whether a recording of this kind may serve another round, as far as is known."""

@@ -212,6 +212,11 @@ class Follower(TorchDispatchMode):
         return output
 
 
+def reads_values(func: Any) -> bool:
+    """Return whether what runs after an operation may depend on the numbers in a tensor."""
+    return _traits(func).reads_values
+
+
 def _flattened(function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
     """Return an operation's results in one list, where some of them are lists."""
     return flat(function(*args, **kwargs))

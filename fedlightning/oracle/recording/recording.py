@@ -8,7 +8,8 @@ are the same, so the results are the same bit for bit (but see :meth:`Recording.
 recording lives for one phase of one round, so the next round sees whatever a task changes between rounds (a schedule, a
 mode). Its first call runs as it stands, too; if it does what the same call did in an earlier round
 (:mod:`fedlightning.oracle.recording.outline`), that round's program is used again, and so are those for other numbers
-of clients (:mod:`fedlightning.oracle.recording.known`). On a GPU, a replay that draws no random numbers is one CUDA
+of clients (:mod:`fedlightning.oracle.recording.known`). From the third such round on a glance may do in its place
+(:mod:`fedlightning.oracle.recording.glance`). On a GPU, a replay that draws no random numbers is one CUDA
 graph (:mod:`fedlightning.oracle.recording.graphs`).
 
 A function is not recorded if it reads a tensor's value in Python, draws from a generator of its own, or writes into a
@@ -25,8 +26,9 @@ import torch
 from torch import Tensor
 
 from fedlightning.oracle.randomness import ClientNoise, Noise, PerClient
-from fedlightning.oracle.recording.known import KnownInRound
-from fedlightning.oracle.recording.outline import Draft, Outline
+from fedlightning.oracle.recording.glance import Glance
+from fedlightning.oracle.recording.known import KnownInRound, KnownRecording
+from fedlightning.oracle.recording.outline import Draft
 from fedlightning.oracle.recording.program import Steps
 from fedlightning.oracle.recording.recorder import Follower, Recorder
 from fedlightning.oracle.recording.replay import Replay
@@ -40,7 +42,12 @@ class Recording:
     """Calls a function of tensors, and replays the function from the second call with the same shapes on."""
 
     def __init__(
-        self, function: Recordable, noise: Noise | None = None, known: KnownInRound | None = None, kind: Any = None
+        self,
+        function: Recordable,
+        noise: Noise | None = None,
+        known: KnownInRound | None = None,
+        kind: Any = None,
+        glance: Callable[..., Glance | None] | None = None,
     ) -> None:
         """Wrap a function.
 
@@ -49,9 +56,11 @@ class Recording:
             noise: Draws its random numbers.
             known: Keeps recordings for other rounds; None to keep none.
             kind: Tells this function from others of which recordings are kept.
+            glance: Shows, for arguments of the function, in less time than the function whether it does what it did;
+                None to see it from the function's first call.
         """
         self._function = function
-        self._known, self._kind = known, kind
+        self._known, self._kind, self._glance = known, kind, glance
         self._noise: Noise = ClientNoise() if noise is None else noise
         self._replays: dict[Any, Replay | None] = {}
 
@@ -151,7 +160,7 @@ class Recording:
         kind = self._kind_of(key)
         earlier = self._known.earlier(kind)
         if earlier is not None:
-            return self._follow(key, inputs, *earlier)
+            return self._at_a_glance(key, inputs, earlier) or self._follow(key, inputs, earlier)
         if not self._known.is_of_use(kind):
             return self._record_anew(key, inputs, None)
         draft = Draft(inputs)
@@ -166,23 +175,43 @@ class Recording:
         self._replays[key] = recorder.replay(outputs, constant)
         return outputs, constant
 
-    def _follow(
-        self, key: Any, inputs: Sequence[Tensor], outline: Outline, replay: Replay
-    ) -> tuple[Sequence[Tensor], Any]:
+    def _at_a_glance(
+        self, key: Any, inputs: Sequence[Tensor], earlier: KnownRecording
+    ) -> tuple[Sequence[Tensor], Any] | None:
+        """Return what an earlier recording gives, if a glance shows that it is right; else None."""
+        if earlier.glance is None or self._glance is None:
+            return None
+        if self._glance(*inputs) != earlier.glance:
+            earlier.glance = None
+            return None
+        self._agrees(key, earlier)
+        with torch.no_grad():
+            return earlier.replay.run(*inputs), earlier.replay.constant
+
+    def _follow(self, key: Any, inputs: Sequence[Tensor], earlier: KnownRecording) -> tuple[Sequence[Tensor], Any]:
         """Call the function, which is known already if it does what it did in another round.
 
         If it does something else, it counts as changing from round to round: its next call is recorded.
         """
         assert self._known is not None
-        draft, kind = Draft(inputs), self._kind_of(key)
+        draft = Draft(inputs)
         with Follower(self._noise, draft):
             outputs, constant = self._function(*inputs)
-        if draft.finished(outputs) == outline and constant == replay.constant:
-            self._replays[key] = replay
-            self._known.agrees(kind, self._alike(key))
+        if draft.finished(outputs) == earlier.outline and constant == earlier.replay.constant:
+            self._agrees(key, earlier)
+            if self._glance is not None and not earlier.was_glanced_at:
+                seen = self._glance(*inputs)
+                earlier.glance = seen if seen is not None and seen.tells_all(earlier.outline) else None
+                earlier.was_glanced_at = True
         else:
-            self._known.give_up(kind)
+            self._known.give_up(self._kind_of(key))
         return outputs, constant
+
+    def _agrees(self, key: Any, earlier: KnownRecording) -> None:
+        """Replay from now on what was recorded in another round."""
+        assert self._known is not None
+        self._replays[key] = earlier.replay
+        self._known.agrees(self._kind_of(key), self._alike(key))
 
 
 def key_of(inputs: Sequence[Tensor]) -> Any:
