@@ -9,15 +9,11 @@ the same for every oracle, in every chunk and on any number of processes.
 
 from __future__ import annotations
 
-import pickle
-import random
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -256,35 +252,6 @@ def is_random(func: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | N
 def generator_state(device: torch.device) -> Tensor:
     """Return the state of a device's default generator, to see whether something was drawn."""
     return _default_generator(device).get_state()
-
-
-def seed_python(seed: int) -> None:
-    """Seed ``random`` and NumPy, for objectives that draw from them."""
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-
-
-def python_state() -> Any:
-    """Return the states of ``random`` and of NumPy's global generator, comparable with ``==``."""
-    return random.getstate(), pickle.dumps(np.random.get_state())
-
-
-def restore_python_state(state: Any) -> None:
-    """Put ``random`` and NumPy's global generator back to what :func:`python_state` returned."""
-    ours, theirs = state
-    random.setstate(ours)
-    np.random.set_state(pickle.loads(theirs))
-
-
-@contextmanager
-def python_generators_restored() -> Iterator[None]:
-    """Restore the states of ``random`` and of NumPy's global generator when the context ends."""
-    ours, theirs = random.getstate(), np.random.get_state()
-    try:
-        yield
-    finally:
-        random.setstate(ours)
-        np.random.set_state(theirs)
 
 
 def _plain(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

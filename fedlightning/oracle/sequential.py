@@ -28,7 +28,8 @@ from fedlightning.oracle.base import (
 )
 from fedlightning.oracle.layers.lone_layers import LoneLayers
 from fedlightning.oracle.objective import Objective, ObjectiveError, writes_into
-from fedlightning.oracle.randomness import Randomness, seed_python
+from fedlightning.oracle.python_generators import seed_python
+from fedlightning.oracle.randomness import Randomness
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from fedlightning.federation.sampling.cohort import Chunk, Cohort
 from fedlightning.oracle import Autocast, Cost
 from fedlightning.oracle.effects.side_effects import released
 from fedlightning.oracle.objective import begins_to_write, name_of_objective
-from fedlightning.oracle.randomness import python_generators_restored
+from fedlightning.oracle.python_generators import python_generators_restored
 
 Models = tuple[Tensor, Tensor, Tensor | None]
 """Shared parameters ``[S, d]``, personal blocks ``[S, p]``, buffers ``[S, b]`` (None while they are the task's own)."""

@@ -20,7 +20,8 @@ from fedlightning.oracle.base import Blocks, Evaluation, StepInPlace
 from fedlightning.oracle.effects.side_effects import undone
 from fedlightning.oracle.evaluations import ClientData
 from fedlightning.oracle.minibatch import Minibatch
-from fedlightning.oracle.randomness import Randomness, python_generators_restored
+from fedlightning.oracle.python_generators import python_generators_restored
+from fedlightning.oracle.randomness import Randomness
 
 MINIBATCHES = 4
 """Local steps that are rehearsed: the others are of the same kind."""

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from fedlightning.core.errors import FedlightningError
 from fedlightning.core.seeding import seed_device
-from fedlightning.oracle.randomness import python_generators_restored, seed_python
+from fedlightning.oracle.python_generators import python_generators_restored, seed_python
 
 
 class SampleError(FedlightningError, RuntimeError):

@@ -17,7 +17,8 @@ from fedlightning.oracle.base import ROUNDED_ALIKE, ClientBatching, Evaluate, Ev
 from fedlightning.oracle.effects.side_effects import undone
 from fedlightning.oracle.minibatch import Rows
 from fedlightning.oracle.objective import Objective
-from fedlightning.oracle.randomness import Randomness, python_generators_restored
+from fedlightning.oracle.python_generators import python_generators_restored
+from fedlightning.oracle.randomness import Randomness
 from fedlightning.oracle.sequential import Sequential
 from fedlightning.oracle.vectorized import MIN_CALLS_TO_RECORD
 

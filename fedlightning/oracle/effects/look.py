@@ -21,7 +21,8 @@ from fedlightning.oracle.effects.side_effects import Memory, hooked_module, undo
 from fedlightning.oracle.effects.watch import ParameterWatch, reads_late
 from fedlightning.oracle.layers.lone_layers import LoneLayers
 from fedlightning.oracle.objective import Named, Objective, ObjectiveError, begins_to_write
-from fedlightning.oracle.randomness import generator_state, python_generators_restored, python_state
+from fedlightning.oracle.python_generators import python_generators_restored, python_state
+from fedlightning.oracle.randomness import generator_state
 
 _Result = TypeVar("_Result")
 
