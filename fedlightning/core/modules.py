@@ -21,8 +21,10 @@ def named_modules(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
             continue
         seen.add(id(module))
         yield name, module
-        children = [(child, each) for child, each in vars(module)["_modules"].items() if each is not None]
-        waiting += [(f"{name}.{child}" if name else child, each) for child, each in reversed(children)]
+        children = vars(module)["_modules"]
+        for child in reversed(children) if children else ():
+            if children[child] is not None:
+                waiting.append((f"{name}.{child}" if name else child, children[child]))
 
 
 def in_evaluation_mode(root: nn.Module) -> frozenset[str]:

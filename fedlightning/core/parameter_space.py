@@ -54,7 +54,7 @@ class Layout:
         if not self.names:
             return {}
         lead = vectors.shape[:-1]
-        pieces = vectors.split(self.sizes, dim=-1)
+        pieces = vectors.split_with_sizes(self.sizes, dim=-1)
         return {
             name: piece.view((*lead, *shape))
             for name, shape, piece in zip(self.names, self.shapes, pieces, strict=True)

@@ -17,16 +17,12 @@ def derive_seed(*parts: int) -> int:
         parts: The run's seed first, then what narrows the purpose down, e.g. round, phase and client.
     """
     state = 0
-    for part in parts:
-        state = _mix((state ^ (part & _MASK)) + 0x9E3779B97F4A7C15 & _MASK)
+    for part in parts:  # mixed by the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)
+        x = (state ^ (part & _MASK)) + 0x9E3779B97F4A7C15 & _MASK
+        x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
+        x = (x ^ (x >> 27)) * 0x94D049BB133111EB & _MASK
+        state = x ^ (x >> 31)
     return state >> 1
-
-
-def _mix(x: int) -> int:
-    """Apply the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EB & _MASK
-    return x ^ (x >> 31)
 
 
 def seed_device(device: torch.device, seed: int) -> None:

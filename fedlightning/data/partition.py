@@ -111,7 +111,8 @@ class Partition(Sequence[Tensor]):
             IndexError: If there is no such client.
         """
         client = range(len(self))[client]
-        return self.order[self.offsets[client] : self.offsets[client + 1]]
+        start, stop = self.offsets[client : client + 2].tolist()
+        return self.order[start:stop]
 
     def __iter__(self) -> Iterator[Tensor]:
         return (self[i] for i in range(len(self)))

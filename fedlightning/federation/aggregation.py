@@ -71,14 +71,15 @@ class WeightedMean:
         some_silent = bool(silent.any())
         for name, value in values.items():
             if some_silent:
-                shape = (-1, *[1] * (value.dim() - 1))
-                value = torch.where(silent.view(shape), torch.zeros_like(value), value)
-            if name not in self._sums:
-                self._sums[name] = value.new_zeros(value.shape[1:])
-            total = self._sums[name]
-            if total.shape != value.shape[1:]:
-                raise of_different_shapes(name, (total.shape, value.shape[1:]))
-            total.view(-1).addmv_(value.reshape(len(value), total.numel()).T, weights.to(value))
+                value = torch.where(silent.view(-1, *[1] * (value.dim() - 1)), torch.zeros_like(value), value)
+            shape, total = value.shape[1:], self._sums.get(name)
+            columns, factors = value.reshape(len(value), shape.numel()).T, weights.to(value)
+            if total is None:
+                self._sums[name] = columns.mv(factors).view(shape)
+            elif total.shape != shape:
+                raise of_different_shapes(name, (total.shape, shape))
+            else:
+                total.view(-1).addmv_(columns, factors)
         self._weight = self._weight + weights.sum()
 
     def gather(self, processes: Processes, device: torch.device) -> None:
@@ -163,7 +164,8 @@ class CohortMean:
         self.bits = 0.0
         self._roster = roster
         self._by_samples = by_samples
-        self._checked = None if buffers is None or bool(buffers.isfinite().all()) else buffers.isfinite()
+        finite = None if buffers is None or not buffers.numel() else buffers.isfinite()
+        self._checked = None if finite is None or bool(finite.all()) else finite
         self._updates: Sums = WeightedMean() if updates is None else updates
         self._reports = WeightedMean()
         self._metrics = WeightedMean()
@@ -316,9 +318,11 @@ def _require_same_names(all_names: Sequence[Sequence[str]]) -> None:
 
 def finite_clients(values: Mapping[str, Tensor]) -> Tensor | None:
     """Return which of C clients sent finite numbers only, ``[C]`` bool; None if all clients did."""
+    if not values or bool(torch.isfinite(torch.as_tensor(sum(value.sum() for value in values.values())))):
+        return None
     sums = [value.reshape(len(value), -1).sum(1) for value in values.values()]
-    finite = torch.stack([torch.isfinite(total) for total in sums]).all(0) if sums else None
-    return None if finite is None or bool(finite.all()) else finite
+    finite = torch.stack([torch.isfinite(total) for total in sums]).all(0)
+    return None if bool(finite.all()) else finite
 
 
 def _both(one: Tensor | None, other: Tensor | None) -> Tensor | None:

@@ -92,6 +92,8 @@ class ClientBuffers:
             after: All buffers of the clients, ``[S, b]``.
             known: The server's values, ``[a]``.
         """
+        if not known.numel():
+            return known.expand(len(after), 0)
         return after[:, self.averaged].to(known.dtype) - finite_or_zero(known)
 
 

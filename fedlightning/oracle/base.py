@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -100,10 +100,10 @@ or returns None if the step cannot be taken in place, and then nothing has chang
 is left: tensors of the evaluation are filled then, and errors may come then. Samples may be changed after the call."""
 
 
-@runtime_checkable
-class StepsInPlace(Protocol):
+class StepsInPlace(ABC):
     """Computes operators and steps along them, without putting together what is used up at once."""
 
+    @abstractmethod
     def steps_in_place(self, w: Tensor, v: Tensor, blocks: Blocks, lr: float) -> AbstractContextManager[StepInPlace]:
         """Begin steps ``w <- w - lr * operator``, which agree with the two operations in turn up to rounding.
 
@@ -119,17 +119,16 @@ class StepsInPlace(Protocol):
         """
 
 
-@runtime_checkable
-class PrefersFixedSize(Protocol):
-    """Computes operators, and pays for every other number of clients at once, by a recording or by copied rows."""
+class PrefersFixedSize:
+    """Computes operators, and pays for every other number of clients at once, by a recording or by copied rows.
 
-    @property
-    def steps_to_pay_off(self) -> int:
-        """Return after how many steps it has paid to compute another number of clients than before."""
+    Attributes:
+        steps_to_pay_off: After how many steps it has paid to compute another number of clients than before.
+        leaves_out_done: Whether it pays to leave out clients once they are done, at steps that nobody can foresee.
+    """
 
-    @property
-    def leaves_out_done(self) -> bool:
-        """Return whether it pays to leave out clients once they are done, at steps that nobody can foresee."""
+    steps_to_pay_off: int
+    leaves_out_done: bool
 
 
 Move = Callable[[Tensor, Tensor], Tensor]
@@ -350,8 +349,9 @@ def collected(
 def apart(evaluation: Evaluation, *points: Tensor) -> Evaluation:
     """Return an evaluation with logged values copied where they lie in a point, which steps change: a weight, say."""
     places = [point.untyped_storage().data_ptr() for point in points]
-    values = {
-        name: each.clone() if each.untyped_storage().data_ptr() in places else each
-        for name, each in {"loss": evaluation.loss, **evaluation.scalars}.items()
-    }
+    values = {"loss": evaluation.loss, **evaluation.scalars}
+    copies = {name: each.clone() for name, each in values.items() if each.untyped_storage().data_ptr() in places}
+    if not copies:
+        return evaluation
+    values |= copies
     return replace(evaluation, loss=values.pop("loss"), scalars=values)

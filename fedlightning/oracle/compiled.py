@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedlightning.oracle.base import Blocks, Evaluation, Move
+from fedlightning.oracle.base import Blocks, Evaluation, Move, PrefersFixedSize
 from fedlightning.oracle.objective import Objective, writes_into
 from fedlightning.oracle.randomness import Randomness, generator_state
 
@@ -21,14 +21,10 @@ Gradient = Callable[[Objective, Tensor, Tensor, Tensor, Any, Blocks], Evaluation
 """``(objective, w, v, b, data, blocks)``: computes the operators of S clients by tensor operations alone."""
 
 
-class CompiledEvaluate:
+class CompiledEvaluate(PrefersFixedSize):
     """Computes the operators of S clients by a compiled function, alone or within several local steps.
 
     Functions are compiled once an objective: they outlive chunks and rounds.
-
-    Attributes:
-        steps_to_pay_off: Steps after which it has paid to compile them for another number of clients.
-        leaves_out_done: See :class:`~fedlightning.oracle.base.PrefersFixedSize`.
     """
 
     steps_to_pay_off = 32

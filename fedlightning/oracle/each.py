@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedlightning.core.errors import UsageError
 from fedlightning.core.tree import flatten, map_tensors, unflatten
-from fedlightning.oracle.base import Blocks, Evaluation, StepInPlace
+from fedlightning.oracle.base import Blocks, Evaluation, StepInPlace, StepsInPlace
 from fedlightning.oracle.lone import of_one
 from fedlightning.oracle.objective import Objective, writes_into
 from fedlightning.oracle.randomness import NoiseOfOne, Randomness, generator_state
@@ -30,7 +30,7 @@ MOST_WAITING, MOST_WAITING_BYTES = 16, 2**24
 """Steps that wait to be taken, and the memory of their samples, which are copied: more gain little."""
 
 
-class Each:
+class Each(StepsInPlace):
     """Computes the operators of a chunk's clients from a recording of the first."""
 
     def __init__(self, objective: Objective, threads: int) -> None:

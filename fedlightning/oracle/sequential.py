@@ -23,6 +23,7 @@ from fedlightning.oracle.base import (
     Evaluation,
     Gradients,
     StepInPlace,
+    StepsInPlace,
     apart,
     gradients,
 )
@@ -57,7 +58,7 @@ class Sequential(ClientBatching):
         return _OneByOne(objective)
 
 
-class _OneByOne:
+class _OneByOne(StepsInPlace):
     """Computes the operators of one client after the other."""
 
     def __init__(self, objective: Objective) -> None:

@@ -19,12 +19,19 @@ class _Evaluations:
     Attributes:
         rows: The clients; None for all.
         values: By name, ``[R]`` an evaluation.
-        active: ``[R]`` bool an evaluation, for whom it counts.
+        active: ``[R]`` bool an evaluation, for whom it counts; None for all.
     """
 
     rows: Rows | None
     values: dict[str, list[Tensor]] = field(default_factory=dict)
-    active: list[Tensor] = field(default_factory=list)
+    active: list[Tensor | None] = field(default_factory=list)
+
+    def mask(self) -> Tensor | None:
+        """Return for whom the evaluations count, ``[evaluations, R]`` bool; None if all do for all."""
+        some = next((each for each in self.active if each is not None), None)
+        if some is None:
+            return None
+        return torch.stack([torch.ones_like(some) if each is None else each for each in self.active])
 
 
 class Tally:
@@ -40,7 +47,6 @@ class Tally:
             like: ``[S]``, of the device and the dtype in which evaluations are counted.
         """
         self._like = like
-        self._everyone = torch.ones_like(like, dtype=torch.bool)
         self._parts: list[_Evaluations] = []
 
     def add(self, values: Mapping[str, Tensor], active: Tensor | None = None, rows: Rows | None = None) -> None:
@@ -56,8 +62,6 @@ class Tally:
         part = self._parts[-1]
         for name, value in values.items():
             part.values.setdefault(name, []).append(value)
-        if active is None:
-            active = self._everyone if rows is None else self._everyone[: len(rows)]
         part.active.append(active)
 
     def means(self) -> dict[str, Tensor]:
@@ -69,19 +73,21 @@ class Tally:
         self._require_all_names()
         count, sums = torch.zeros_like(self._like), dict[str, Tensor]()
         for part in self._parts:
-            active = torch.stack(part.active)
+            mask = part.mask()
             place = slice(None) if part.rows is None else part.rows.index
-            count[place] += active.sum(0, dtype=count.dtype)
+            count[place] += len(part.active) if mask is None else mask.sum(0, dtype=count.dtype)
             for name, values in part.values.items():
-                added = torch.where(active, torch.stack(values), 0.0).sum(0)
+                found = torch.stack(values)
+                added = (found if mask is None else torch.where(mask, found, 0.0)).sum(0)
                 sums.setdefault(name, added.new_zeros(len(count)))[place] += added
         return {name: total / count for name, total in sums.items()}
 
     def counted(self) -> Tensor:
         """Return which clients have an evaluation that counts, ``[S]`` bool."""
-        counted = torch.zeros_like(self._everyone)
+        counted = torch.zeros_like(self._like, dtype=torch.bool)
         for part in self._parts:
-            counted[slice(None) if part.rows is None else part.rows.index] |= torch.stack(part.active).any(0)
+            mask = part.mask()
+            counted[slice(None) if part.rows is None else part.rows.index] |= True if mask is None else mask.any(0)
         return counted
 
     def _require_all_names(self) -> None:

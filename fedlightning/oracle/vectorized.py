@@ -24,6 +24,7 @@ from fedlightning.oracle.base import (
     Cost,
     Evaluate,
     Evaluation,
+    PrefersFixedSize,
     StepInPlace,
     StepsInPlace,
     collected,
@@ -214,13 +215,8 @@ class Vectorized(ClientBatching):
         return _VectorizedEvaluate(objective, self.backward, noise, compute)
 
 
-class _VectorizedEvaluate:
-    """Computes operators in one of the ways, and says in the user's words what is wrong if that fails.
-
-    Attributes:
-        steps_to_pay_off: See :class:`~fedlightning.oracle.base.PrefersFixedSize`.
-        leaves_out_done: Likewise.
-    """
+class _VectorizedEvaluate(StepsInPlace, PrefersFixedSize):
+    """Computes operators in one of the ways, and says in the user's words what is wrong if that fails."""
 
     def __init__(self, objective: Objective, backward: Backward | None, noise: ClientNoise, compute: Evaluate) -> None:
         self._objective, self._backward = objective, backward

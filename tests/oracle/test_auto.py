@@ -12,6 +12,7 @@ import torch
 from fedlightning.algorithms import FedAvg
 from fedlightning.oracle import Auto, Autocast, Sequential, Vectorized
 from fedlightning.oracle.auto import Arguments
+from fedlightning.oracle.base import StepsInPlace
 from tests.support.federations import loop_for, quadratic, rounds_of, run
 from tests.support.objectives_in_python import (
     ALONE,
@@ -118,7 +119,7 @@ def test_on_a_gpu_graphs_of_all_and_of_one_client_are_tried(graphs, plain, each,
     assert "without a recording" in chosen.report
 
 
-class Timed:
+class Timed(StepsInPlace):
     """Takes one millisecond for an operator, and half of that for a step in place."""
 
     def __init__(self, clock):

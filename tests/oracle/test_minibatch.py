@@ -15,6 +15,7 @@ from fedlightning.algorithms import FIAELT, SCAFFOLD, FedADMM, FedAvg
 from fedlightning.local import SGD, SVRG, GradientDescent, GradientTolerance, LocalSteps
 from fedlightning.local.descent import descend
 from fedlightning.oracle import Auto, GradientOracle, Sequential, Vectorized
+from fedlightning.oracle.base import PrefersFixedSize, StepsInPlace
 from fedlightning.oracle.minibatch import (
     Minibatch,
     Rows,
@@ -213,7 +214,7 @@ class Uneven(Samples):
             yield Minibatch(batch.gather, self.steps > k if (self.steps <= k).any() else None)
 
 
-class InPlace:
+class InPlace(StepsInPlace, PrefersFixedSize):
     """Least squares, stepped along without a word of where the operator was."""
 
     leaves_out_done = True

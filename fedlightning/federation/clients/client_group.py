@@ -300,8 +300,10 @@ def _distances(points: Tensor, reference: Tensor, columns: Tensor | None) -> Ten
     """
     if columns is not None:
         points, reference = points[:, columns], reference[columns]
-    pairs = zip(points.split(_COLUMNS, dim=1), reference.split(_COLUMNS), strict=True)
-    norms: list[Tensor] = [(point - start).norm(dim=1) for point, start in pairs]
+    pairs = [(points, reference)]
+    if reference.numel() > _COLUMNS:
+        pairs = list(zip(points.split(_COLUMNS, dim=1), reference.split(_COLUMNS), strict=True))
+    norms: list[Tensor] = [torch.linalg.vector_norm(point - start, dim=1) for point, start in pairs]
     return norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms), dim=0)
 
 

@@ -26,13 +26,14 @@ def draw_minibatches(indices: Tensor, batch_size: int | None, steps: int, seed: 
     Returns:
         ``[K, B]`` positions.
     """
-    n = len(indices)
+    n = indices.numel()
     if batch_size is None:
         return indices.expand(steps, n)
     generator = torch.Generator().manual_seed(seed)
     needed = steps * batch_size
     orders = [torch.randperm(n, generator=generator) for _ in range(math.ceil(needed / n))]
-    return indices[torch.cat(orders)[:needed]].view(steps, batch_size)
+    order = orders[0] if len(orders) == 1 else torch.cat(orders)
+    return indices.index_select(0, order[:needed]).view(steps, batch_size)
 
 
 def client_seed(seed: int, round_index: int, phase: int, client: int) -> int:

@@ -72,6 +72,9 @@ class Source(ABC):
 _EXACT_IN_FLOAT32 = 2.0**24
 """All whole numbers up to here are numbers of float32."""
 
+_SMALL_BYTES = 2**15
+"""Minibatches of so many bytes are gathered at once: their operations take longer than the numbers."""
+
 _ALL_WHOLE = 2.0**53
 """From here on float64 has whole numbers alone."""
 
@@ -84,6 +87,7 @@ class TensorSource(Source):
         self.tensors = tensors
         self.transform = transform
         self._leaves, self._structure = flatten(tensors)
+        self._bytes = sum(leaf[:1].nbytes for leaf in self._leaves)
         self._placed: dict[tuple[torch.device, torch.dtype], TensorSource] = {}
 
     def place(self, device: torch.device, dtype: torch.dtype) -> TensorSource:
@@ -96,8 +100,15 @@ class TensorSource(Source):
         return self._placed[key]
 
     def minibatches(self, index: Tensor, keep: bool = False) -> AtStep:
-        """Gather step by step, so that the samples of a step stay in the processor's caches until they are used."""
-        at_step = index.transpose(0, 1).contiguous().unbind()
+        """Gather step by step, so that the samples of a step stay in the processor's caches until they are used.
+
+        Those of a few kilobytes are gathered all at once.
+        """
+        by_step = index.transpose(0, 1).contiguous()
+        if self.transform is None and index.numel() * self._bytes <= _SMALL_BYTES:
+            leaves = [leaf.unbind() for leaf in flatten(self.gather(by_step))[0]]
+            return lambda k: partial(self._gathered, [leaf[k] for leaf in leaves])
+        at_step = by_step.unbind()
         return lambda k: partial(self._minibatch, at_step[k])
 
     def minibatches_and_all(
@@ -112,6 +123,10 @@ class TensorSource(Source):
         batch = [leaf.index_select(0, rows).view(*index.shape, *leaf.shape[1:]) for leaf in self._leaves]
         samples = unflatten(batch, self._structure)
         return samples if self.transform is None else self.transform(samples)
+
+    def _gathered(self, leaves: Sequence[Tensor], rows: Rows | None = None) -> Any:
+        """Return a copy of the samples of some clients, of all if None, because an objective may write into it."""
+        return unflatten([leaf.clone() if rows is None else leaf[rows.index] for leaf in leaves], self._structure)
 
     def _minibatch(self, index: Tensor, rows: Rows | None = None) -> Any:
         """Return the samples of some clients, of all if None, at ``index [C, B]``."""

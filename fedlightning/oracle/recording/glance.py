@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Any
 
 import torch
@@ -84,7 +83,8 @@ def glance(objective: Objective, w: Tensor, v: Tensor, b: Tensor, data: Any, blo
     if len(w) < MIN_CLIENTS:
         return None
     shared, personal, _ = leaves_at(objective, w[0], v[0], blocks)
-    buffers, batch = objective.space.buffers.views(b[0]), map_tensors(itemgetter(0), data)
+    buffers = objective.space.buffers.views(b[0])
+    batch = map_tensors(lambda leaf: leaf[0].clone(), data)  # the objective may begin to write into it
     draft = Draft([*shared.values(), *personal.values(), *buffers.values(), *flatten(batch)[0]])
     with suppress(Exception), disable_saved_tensors_hooks("not at a glance"), torch.enable_grad():
         with Refused(_UNSEEN), Follower(ClientNoise(), draft), objective.autocast():

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from fedlightning.core.tree import flatten, unflatten
-from fedlightning.oracle.base import Blocks, Evaluation, StepInPlace
+from fedlightning.oracle.base import Blocks, Evaluation, StepInPlace, StepsInPlace
 from fedlightning.oracle.randomness import ClientNoise, Randomness
 from fedlightning.oracle.recording.course import Course
 from fedlightning.oracle.recording.glance import Glance, GlanceAt
@@ -21,7 +21,7 @@ Compute = Callable[[Tensor, Tensor, Tensor, Any, Blocks], Evaluation]
 """``(w [S, d], v [S, p], b [S, b], data, blocks)``: computes the operators of S clients, in operations on tensors."""
 
 
-class Recorded:
+class Recorded(StepsInPlace):
     """Records the first evaluation of each kind, and replays it for those that follow."""
 
     def __init__(
