@@ -6,7 +6,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, ClassVar
 
 import torch
@@ -73,7 +73,10 @@ _EXACT_IN_FLOAT32 = 2.0**24
 """All whole numbers up to here are numbers of float32."""
 
 _SMALL_BYTES = 2**15
-"""Minibatches of so many bytes are gathered at once: their operations take longer than the numbers."""
+"""Minibatches of so many bytes may be gathered at once: operations take longer than the numbers."""
+
+_FEW_STEPS = 4
+"""Of fewer steps it does not pay."""
 
 _ALL_WHOLE = 2.0**53
 """From here on float64 has whole numbers alone."""
@@ -102,14 +105,26 @@ class TensorSource(Source):
     def minibatches(self, index: Tensor, keep: bool = False) -> AtStep:
         """Gather step by step, so that the samples of a step stay in the processor's caches until they are used.
 
-        Those of a few kilobytes are gathered all at once.
+        Those of a few kilobytes are gathered for several steps at once.
         """
         by_step = index.transpose(0, 1).contiguous()
-        if self.transform is None and index.numel() * self._bytes <= _SMALL_BYTES:
-            leaves = [leaf.unbind() for leaf in flatten(self.gather(by_step))[0]]
-            return lambda k: partial(self._gathered, [leaf[k] for leaf in leaves])
-        at_step = by_step.unbind()
-        return lambda k: partial(self._minibatch, at_step[k])
+        together = _SMALL_BYTES // max(1, by_step[0].numel() * self._bytes)
+        if together < _FEW_STEPS or self.transform is not None:
+            at_step = by_step.unbind()
+            return lambda k: partial(self._minibatch, at_step[k])
+
+        @lru_cache(maxsize=1)
+        def block(number: int) -> list[tuple[Tensor, ...]]:
+            samples = self.gather(by_step[number * together : (number + 1) * together])
+            return [leaf.unbind() for leaf in flatten(samples)[0]]
+
+        def minibatch(k: int, rows: Rows | None = None) -> Any:
+            """Return a copy, because an objective may write into it."""
+            leaves = [leaf[k % together] for leaf in block(k // together)]
+            some = leaves if rows is None else [leaf[rows.index] for leaf in leaves]
+            return unflatten([leaf.clone() for leaf in some], self._structure)
+
+        return lambda k: partial(minibatch, k)
 
     def minibatches_and_all(
         self, index: Tensor, whole: Sequence[Tensor], keep: bool = False
@@ -123,10 +138,6 @@ class TensorSource(Source):
         batch = [leaf.index_select(0, rows).view(*index.shape, *leaf.shape[1:]) for leaf in self._leaves]
         samples = unflatten(batch, self._structure)
         return samples if self.transform is None else self.transform(samples)
-
-    def _gathered(self, leaves: Sequence[Tensor], rows: Rows | None = None) -> Any:
-        """Return a copy of the samples of some clients, of all if None, because an objective may write into it."""
-        return unflatten([leaf.clone() if rows is None else leaf[rows.index] for leaf in leaves], self._structure)
 
     def _minibatch(self, index: Tensor, rows: Rows | None = None) -> Any:
         """Return the samples of some clients, of all if None, at ``index [C, B]``."""

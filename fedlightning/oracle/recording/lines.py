@@ -12,6 +12,9 @@ from torch import Tensor
 Name = str
 """The name of a tensor in the program's source."""
 
+SMALL = 2**12
+"""Numbers of a constant that is kept from one run to the next, at most."""
+
 Place = tuple[int, int] | None
 """Address and size of what lies in memory in the usual order; None for other tensors."""
 
@@ -42,6 +45,7 @@ class Line(NamedTuple):
         reads: Names of the tensors in the expression.
         acts: Whether the operation must run even if nobody reads its results, because it writes or draws.
         is_view: Whether its results are places in what it reads, whatever numbers lie there.
+        size: How many numbers its results have.
         product: What it is if it is a matrix product.
     """
 
@@ -51,6 +55,7 @@ class Line(NamedTuple):
     reads: tuple[Name, ...]
     acts: bool
     is_view: bool = False
+    size: int = 0
     product: Product | None = None
 
 
@@ -104,6 +109,35 @@ def without_views_of(point: Name, lines: Sequence[Line]) -> tuple[list[Line], li
         else:
             others.append(line)
     return views, others
+
+
+def without_constants(lines: Sequence[Line], outputs: Iterable[Name]) -> tuple[list[Line], list[Line]]:
+    """Return the lines whose results are small and the same in every run, as they read nothing else, and all others.
+
+    What is returned, or may be written into, is made anew in every run.
+
+    Args:
+        lines: The lines.
+        outputs: Names of the tensors that are returned.
+    """
+    fixed: set[Name] = set()
+    for line in lines:
+        if not line.acts and line.size <= SMALL and fixed.issuperset(line.reads):
+            fixed.update(made_by([line]))
+    changing = {*outputs, *(name for line in lines if line.acts for name in line.reads)}
+    for line in reversed(lines):  # also what may share its memory
+        shares = line.is_view or len(line.reads) == 1 or not fixed.isdisjoint(line.makes)
+        if shares and changing.intersection(line.makes):
+            changing.update(line.reads)
+    for line in lines:
+        if changing.intersection((*line.makes, *line.reads)):
+            changing.update(made_by([line]))
+    constants: list[Line] = []
+    others: list[Line] = []
+    for line in lines:
+        is_constant = not fixed.isdisjoint(line.makes) and changing.isdisjoint(line.makes)
+        (constants if is_constant else others).append(line)
+    return constants, others
 
 
 def body_of(lines: Sequence[Line], outputs: Iterable[Name], kept: Iterable[Name] = ()) -> list[str]:

@@ -30,6 +30,7 @@ from fedlightning.oracle.recording.lines import (
     made_by,
     place_of,
     reads_of,
+    without_constants,
     without_views_of,
 )
 from fedlightning.oracle.recording.own_memory import in_own_memory
@@ -109,7 +110,8 @@ class Program:
         product = None
         if function in _ADD_PRODUCT and args[0].shape[-1] <= FEW_ROWS:
             product = Product(tuple(reads), tuple(output.shape), place_of(output), _ADD_PRODUCT[function])
-        self._lines.append(Line(makes, of_one, call, tuple(reads), acts, is_view, product))
+        size = sum(result.numel() for result in results if isinstance(result, Tensor))
+        self._lines.append(Line(makes, of_one, call, tuple(reads), acts, is_view, size, product))
         return makes
 
     def join(self, parts: Sequence[Tensor], dim: int, name_of: Callable[[Tensor], Name], whole: Tensor) -> Name:
@@ -126,25 +128,27 @@ class Program:
         return name
 
     def function(self, outputs: Sequence[Name]) -> Callable[..., list[Tensor]]:
-        """Return a function of the inputs that runs the operations.
+        """Return a function of the inputs that runs the operations, those on small constants once and for all.
 
         Where its first output is a large joined tensor, the function takes room for it as ``room``.
 
         Args:
             outputs: Names of the tensors that the function returns.
         """
-        body = body_of(self._filled(outputs, outputs[0]), outputs)
+        constants, lines = without_constants(self._filled(outputs, outputs[0]), outputs)
+        before = body_of(constants, {name for line in lines for name in line.reads})
+        body = body_of(lines, outputs, kept=made_by(constants))
         head, last = f"def replay({', '.join(self._inputs)}, room=None):", f"    return [{', '.join(outputs)}]"
-        return self._made([head, *body, last])
+        return self._made([*map(str.lstrip, before), head, *body, last])
 
     def steps(self, outputs: Sequence[Name], fused_from: float = math.inf) -> Callable[..., Steps] | None:
         """Return a function of the first input and of ``lr`` that begins steps along the first output.
 
         For every step, the coroutine that the function returns is sent the other inputs, subtracts lr times the first
         output from the first input, and gives the other outputs. The first output is never put together, and views of
-        the first input are made once for all steps. The bits are those of a subtraction after the program, unless
-        products are subtracted while they are computed, which leaves out a rounding. The first input may lag behind
-        until the coroutine is closed; see :func:`in_own_memory`.
+        the first input and small constants are made once for all steps. The bits are those of a subtraction after the
+        program, unless products are subtracted while they are computed, which leaves out a rounding. The first input
+        may lag behind until the coroutine is closed; see :func:`in_own_memory`.
 
         Args:
             outputs: Names of tensors, of which the first has as many numbers as the first input. None of them, and none
@@ -177,20 +181,22 @@ class Program:
             else:
                 target, factors, call = view, (part,), f"{self.hold(Tensor.sub_)}({view}, {part}, alpha=lr)"
             lines.append(Line((), False, call, (target, *factors), True))
-        once, every_time = without_views_of(point, lines)
+        once, changing = without_views_of(point, lines)
+        constants, every_time = without_constants(changing, rest)
         read = {name for line in every_time for name in line.reads}
+        kept = (point, *made_by([*constants, *once]))
         received = f"({''.join(f'{name}, ' for name in others)}) = yield"
         moved = ", ".join([] if point in read else matrices)
         fixed = "".join(f"{name}, " for name in made_by(once) if name in read)
         return self._made(
             [
                 f"def replay({point}, lr):",
-                *body_of(once, read, kept=(point,)),
+                *body_of([*constants, *once], read, kept=(point,)),
                 f"    ({fixed}), settle = {self.hold(in_own_memory)}({point}, [{moved}], [{fixed}])",
                 "    try:",
                 f"        {received}",
                 "        while True:",
-                *(f"        {statement}" for statement in body_of(every_time, rest, kept=(point, *made_by(once)))),
+                *(f"        {statement}" for statement in body_of(every_time, rest, kept)),
                 f"            {received} [{', '.join(rest)}]",
                 "    finally:",
                 "        settle()",

@@ -92,6 +92,8 @@ class Recorder(TorchDispatchMode):
             self._empty.append(output)
             return output
         function, arguments = (self._noise, (func, *args)) if random else (traits.as_recorded, args)
+        if func in _FILLED and output.layout == torch.strided and output.is_contiguous():
+            function, arguments, kwargs = _filled(_FILLED[func], output), (), {}
         results: Any = output
         if isinstance(output, tuple) and any(isinstance(each, list) for each in output):
             function, results = partial(_flattened, function), flat(output)
@@ -230,6 +232,15 @@ def _recurrent_layer(*args: Any, **kwargs: Any) -> Any:
 
 _AS_RECORDED = {aten.mkldnn_rnn_layer.default: _recurrent_layer}
 """Operations that compute something else below ``no_grad``, under which programs run."""
+
+
+_FILLED: dict[Any, float] = {aten.ones_like.default: 1, aten.zeros_like.default: 0}
+"""Operations that look at nothing but the shape of their argument, with the number that they fill it with."""
+
+
+def _filled(number: float, like: Tensor) -> Callable[..., Any]:
+    """Return what makes the result of such an operation without its argument."""
+    return partial(torch.full, tuple(like.shape), number, dtype=like.dtype, device=like.device)
 
 
 def _dim(args: Sequence[Any], kwargs: dict[str, Any]) -> int:

@@ -6,7 +6,10 @@ import pytest
 import torch
 
 from fedlightning.federation.sampling.sources import LoadedSource, MixedSource, TensorSource
+from fedlightning.oracle.minibatch import Rows
 from tests.support.four_clients import CPU, everything_dealt, federation, first_cohort
+
+gather = TensorSource.gather
 
 
 def test_loaded_and_gathered_data_are_dealt_alike():
@@ -76,6 +79,24 @@ def test_minibatches_are_picked_from_a_clients_samples_by_position():
     step, everything = source.minibatches_and_all(torch.tensor([[[5, 7], [6, 6]]]), [torch.tensor([7, 5, 6])])
     assert [step(k)().tolist() for k in (0, 1)] == [[[50, 70]], [[60, 60]]]
     assert everything([0]).tolist() == [[70, 50, 60]]
+
+
+@pytest.mark.parametrize("small", [0, 2**15, 600], ids=["one by one", "all at once", "in blocks"])
+def test_minibatches_are_the_same_however_many_are_gathered_at_once(small, monkeypatch):
+    monkeypatch.setattr("fedlightning.federation.sampling.sources._SMALL_BYTES", small)
+    numbers = torch.arange(40.0).view(20, 2)
+    gathered = []
+    monkeypatch.setattr(TensorSource, "gather", lambda self, index: gathered.append(index) or gather(self, index))
+    source = TensorSource({"x": numbers, "y": torch.arange(20)})
+    index = torch.randint(0, 20, (3, 11, 2))
+    at_step = source.minibatches(index)
+    for k in (0, 1, 2, 3, 4, 10, 9, 0):
+        for rows in (None, Rows.at([0, 2], torch.device("cpu")), Rows.at([1, 2], torch.device("cpu"))):
+            found, places = at_step(k)(rows), index[:, k] if rows is None else index[rows.places, k]
+            assert torch.equal(found["x"], numbers[places])
+            assert torch.equal(found["y"], places)
+            found["x"].zero_()  # as an objective may
+    assert len(gathered) == {0: 24, 2**15: 1, 600: 3}[small]
 
 
 def test_a_loader_that_ends_early_is_not_silent():

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
-from fedlightning.oracle.recording.lines import Line, body_of, made_by, place_of, without_views_of
+from fedlightning.oracle.recording.lines import (
+    SMALL,
+    Line,
+    body_of,
+    made_by,
+    place_of,
+    without_constants,
+    without_views_of,
+)
 
 
 def line(made, call, *reads, acts=False, is_view=False):
@@ -31,6 +40,36 @@ def test_views_of_views_are_told_from_all_else():
     found = without_views_of("i0", [views[0], *others[:2], views[1], others[2]])
     assert found == (views, others)
     assert made_by(views) == ["t1", "t2"]
+
+
+ONES, HALF = line("t1", "ones()"), line("t2", "half(t1)", "t1")
+READER = line("t3", "f(t2, i0)", "t2", "i0")
+WRITES = {
+    "into it": Line((), False, "w(t2)", ("t2",), True),
+    "into what it was made of": Line((), False, "w(t1)", ("t1",), True),
+    "into a view": [line("t4", "v(t2, i0)", "t2", "i0", is_view=True), Line((), False, "w(t4)", ("t4",), True)],
+    "into what may be a view": [line("t4", "v(t2)", "t2"), Line((), False, "w(t4)", ("t4",), True)],
+}
+
+
+def test_what_follows_from_no_input_is_constant():
+    drawn = line("t5", "draw()", acts=True)
+    many = Line(("t6",), True, "many()", (), False, size=SMALL + 1)
+    held = line("t7", "g(c1)", "c1")
+    others = [READER, drawn, many, held, line("t8", "h(t6)", "t6")]
+    assert without_constants([ONES, HALF, *others], ["t3"]) == ([ONES, HALF], others)
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_what_may_be_written_into_is_made_anew(write):
+    lines = [ONES, HALF, READER, *(write if isinstance(write, list) else [write])]
+    assert without_constants(lines, ["t3"]) == ([], lines)
+
+
+def test_what_is_returned_is_made_anew():
+    lines = [ONES, HALF, READER]
+    assert without_constants(lines, ["t3", "t2"]) == ([], lines)
+    assert without_constants(lines, ["t3", "t1"]) == ([], lines)
 
 
 def test_only_tensors_in_the_usual_order_have_a_place():

@@ -95,6 +95,23 @@ def test_equal_programs_are_compiled_once():
     assert (two(torch.ones(1))[0].item(), three(torch.ones(1))[0].item()) == (2.0, 3.0)
 
 
+def test_constants_are_made_once():
+    """x + y / 2 with y = 1."""
+    x, y, calls = torch.tensor([3.0, 4.0]), torch.ones(2), []
+    program = Program(1)
+
+    def noted(name, function):
+        return lambda *args: calls.append(name) or function(*args)
+
+    (ones,) = program.add(noted("ones", torch.ones), (2,), {}, names({}), y, acts=False)
+    (half,) = program.add(noted("half", torch.div), (y, 2), {}, names({ones: y}), y / 2, acts=False)
+    known = names({program.input(0): x, half: (z := y / 2)})
+    (result,) = program.add(noted("sum", torch.add), (x, z), {}, known, x + z, acts=False)
+    replay = program.function([result])
+    assert [replay(k * x)[0].tolist() for k in (1, 2)] == [[3.5, 4.5], [6.5, 8.5]]
+    assert calls == ["ones", "half", "sum", "sum"]
+
+
 def test_steps_share_the_views_of_their_point():
     """Along -3 y w for minibatches y, and with a view, a copy of its numbers, and a product that is read every time."""
     w, y, calls = torch.tensor([[1.0, 2.0]]), torch.tensor([[5.0, 7.0]]), []

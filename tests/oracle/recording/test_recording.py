@@ -104,7 +104,54 @@ def fills_an_empty_tensor(x):
     return [x + 1, result]
 
 
+def scatters_into_zeros(x):
+    z = torch.zeros(2)
+    z[1:] = x[1:]
+    return [z * 2, torch.zeros_like(x).index_add_(0, torch.tensor([1, 1]), x)]
+
+
+def writes_through_views_of_constants(x):
+    ones, numbers = torch.ones_like(x), torch.arange(2.0).view(2, 1).expand(2, 3).clone()
+    ones.view(2, 1).mul_(x[:, None])
+    numbers.t()[0].add_(x)
+    return [ones, numbers.sum(1)]
+
+
+def reads_a_constant_before_it_changes(x):
+    ones = torch.ones(2)
+    before = x * ones
+    ones.add_(1)
+    return [before, x * ones]
+
+
+def returns_constants(x):
+    ones = torch.ones_like(x)
+    return [ones, ones / 2, x + ones / 4]
+
+
+def joins_constants(x):
+    return [torch.cat([torch.zeros(1), x, torch.full((2,), 3.0).sqrt()])]
+
+
+def multiplies_by_many(x):
+    return [x * torch.full((100, 100, 2), 0.5).cumsum(0)]
+
+
+def has_a_constant_gradient(x):
+    with torch.enable_grad():
+        z = x.detach().requires_grad_()
+        (g,) = torch.autograd.grad((z * HELD).mean() + z.square().mean(), z)
+    return [g]
+
+
 FUNCTIONS = [
+    scatters_into_zeros,
+    writes_through_views_of_constants,
+    reads_a_constant_before_it_changes,
+    returns_constants,
+    joins_constants,
+    multiplies_by_many,
+    has_a_constant_gradient,
     conjugates,
     fills_an_empty_tensor,
     negates_lazily,
