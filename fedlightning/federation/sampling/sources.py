@@ -72,7 +72,7 @@ class Source(ABC):
 _EXACT_IN_FLOAT32 = 2.0**24
 """All whole numbers up to here are numbers of float32."""
 
-_SMALL_BYTES = 2**15
+SMALL_BYTES = 2**15
 """Minibatches of so many bytes may be gathered at once: operations take longer than the numbers."""
 
 _FEW_STEPS = 4
@@ -108,7 +108,7 @@ class TensorSource(Source):
         Those of a few kilobytes are gathered for several steps at once.
         """
         by_step = index.transpose(0, 1).contiguous()
-        together = _SMALL_BYTES // max(1, by_step[0].numel() * self._bytes)
+        together = SMALL_BYTES // max(1, by_step[0].numel() * self._bytes)
         if together < _FEW_STEPS or self.transform is not None:
             at_step = by_step.unbind()
             return lambda k: partial(self._minibatch, at_step[k])

@@ -83,7 +83,7 @@ def test_minibatches_are_picked_from_a_clients_samples_by_position():
 
 @pytest.mark.parametrize("small", [0, 2**15, 600], ids=["one by one", "all at once", "in blocks"])
 def test_minibatches_are_the_same_however_many_are_gathered_at_once(small, monkeypatch):
-    monkeypatch.setattr("fedlightning.federation.sampling.sources._SMALL_BYTES", small)
+    monkeypatch.setattr("fedlightning.federation.sampling.sources.SMALL_BYTES", small)
     numbers = torch.arange(40.0).view(20, 2)
     gathered = []
     monkeypatch.setattr(TensorSource, "gather", lambda self, index: gathered.append(index) or gather(self, index))
