@@ -48,17 +48,23 @@ def of_one(
 
 
 class Refused(TorchFunctionMode):
-    """Refuses functions, such as those that read numbers of tensors, which a replay would repeat as they were."""
+    """Refuses functions, such as those that read numbers of tensors, which a replay would repeat as they were.
+
+    Attributes:
+        has_refused: Whether one was called, which the objective may have caught.
+    """
 
     def __init__(self, refused: frozenset[Any]) -> None:
         """Name the functions."""
         super().__init__()
         self._refused = refused
+        self.has_refused = False
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if func in self._refused:
+            self.has_refused = True
             raise UsageError(f"{func.__name__} reads numbers of a tensor")
         return func(*args, **(kwargs or {}))
 

@@ -176,8 +176,8 @@ class FederatedLightningModule(CheckpointedTask):
         It is evaluated for many clients at once where that is possible (``torch.func.vmap``). For that, leave out
         ``.item()``, ``if`` on tensors and boolean indexing; masks do the same. Whatever cannot be batched, or comes out
         differently, is evaluated one client after the other, which takes longer; a line at the start of a fit says so.
-        Python code in it may run once for all clients, or once or twice a round. No ``self.log``: return a dict
-        instead.
+        Python code in it may run once for all clients, for one of them, or a few times a round. No ``self.log``: return
+        a dict instead.
 
         Args:
             batch: One client's minibatch in the data set's own structure, leaves ``[B, ...]``.

@@ -87,8 +87,10 @@ def glance(objective: Objective, w: Tensor, v: Tensor, b: Tensor, data: Any, blo
     batch = map_tensors(lambda leaf: leaf[0].clone(), data)  # the objective may begin to write into it
     draft = Draft([*shared.values(), *personal.values(), *buffers.values(), *flatten(batch)[0]])
     with suppress(Exception), disable_saved_tensors_hooks("not at a glance"), torch.enable_grad():
-        with Refused(_UNSEEN), Follower(ClientNoise(), draft), objective.autocast():
+        with Refused(_UNSEEN) as refused, Follower(ClientNoise(), draft), objective.autocast():
             loss, scalars, values = objective(shared, personal, buffers, batch)
+        if refused.has_refused:
+            return None
         seen = draft.finished([loss, *scalars.values(), *values])
         return Glance(seen, _graph(loss), [*scalars], objective.autocast)
     return None
