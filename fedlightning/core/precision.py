@@ -19,4 +19,4 @@ def as_tensor(number: float | Tensor) -> Tensor:
 
     PyTorch's default dtype has 16 bits during the steps of ``precision="16-true"``.
     """
-    return number if isinstance(number, Tensor) else torch.scalar_tensor(number, dtype=torch.float64)
+    return number if isinstance(number, Tensor) else torch.scalar_tensor(float(number), dtype=torch.float64)

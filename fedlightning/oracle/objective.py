@@ -192,6 +192,7 @@ class Objective:
         changes_batch: Whether the objective was seen to write into its batch, so that it needs a copy.
         hooks_tensors: Whether the objective was seen to put hooks on tensors, which must then require gradients below
             ``vmap``.
+        keeps_values: Whether the objective was seen to set attributes anew in every evaluation, such as activations.
         rest: Of which parameters the losses have depended.
     """
 
@@ -211,6 +212,7 @@ class Objective:
         self.runs_alone: bool | None = None
         self.changes_batch = False
         self.hooks_tensors = False
+        self.keeps_values = False
         self.rest = Rest()
         self._call = _ObjectiveModule(task)
         self.dtype = first_trained(task).dtype

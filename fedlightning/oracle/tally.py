@@ -78,6 +78,7 @@ class Tally:
             count[place] += len(part.active) if mask is None else mask.sum(0, dtype=count.dtype)
             for name, values in part.values.items():
                 found = torch.stack(values)
+                found = found if found.is_floating_point() else found.to(torch.get_default_dtype())
                 added = (found if mask is None else torch.where(mask, found, 0.0)).sum(0)
                 sums.setdefault(name, added.new_zeros(len(count)))[place] += added
         return {name: total / count for name, total in sums.items()}

@@ -208,7 +208,8 @@ class Vectorized(ClientBatching):
             compute = Each(objective, self.at_a_time if on_cpu else 1)
         elif calls >= MIN_CALLS_TO_RECORD and self.replays(on_cpu):
             batched, threads = partial(_batched, objective, self.backward), self.divided_among(objective)
-            seen = partial(glance, objective) if on_cpu and objective.point_bytes < LARGE_POINT_BYTES else None
+            may_glance = on_cpu and objective.point_bytes < LARGE_POINT_BYTES and not objective.keeps_values
+            seen = partial(glance, objective) if may_glance else None
             compute = Recorded(batched, noise, threads, objective.recorded, self.backward, seen)
         else:
             compute = _eager(objective, self.backward, noise)

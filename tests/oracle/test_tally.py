@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from fedlightning.oracle.minibatch import Rows
 from fedlightning.oracle.objective import ObjectiveError
 from fedlightning.oracle.tally import Tally
 
@@ -28,6 +29,15 @@ def test_a_client_that_never_took_part_has_no_mean():
     tally.add(values(1.0, 2.0, 3.0), torch.tensor([True, False, True]))
     assert tally.means()["loss"].isnan().tolist() == [False, True, False]
     assert tally.counted().tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool])
+def test_whole_numbers_have_means(dtype):
+    tally = Tally(STEPS)
+    numbers = torch.tensor([1, 0, 1], dtype=dtype)
+    tally.add({"count": numbers})
+    tally.add({"count": numbers[[0, 2]]}, torch.tensor([True, False]), Rows.at([0, 2], torch.device("cpu")))
+    assert tally.means()["count"].tolist() == [1.0, 0.0, 1.0]
 
 
 def test_nothing_counted_is_no_mean_at_all():

@@ -115,6 +115,7 @@ class ClientGroup:
         self.objective.draws_in_python = look.draws_in_python
         self.objective.hooks_tensors = look.hooks_tensors
         self.alone = look.alone
+        self.objective.keeps_values = bool(look.rewritten)
         self._rewritten = look.rewritten
         self.has_joined = True
         numbers = table.start_personal

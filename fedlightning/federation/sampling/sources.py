@@ -108,7 +108,7 @@ class TensorSource(Source):
         Those of a few kilobytes are gathered for several steps at once.
         """
         by_step = index.transpose(0, 1).contiguous()
-        together = SMALL_BYTES // max(1, by_step[0].numel() * self._bytes)
+        together = SMALL_BYTES // max(1, by_step[:1].numel() * self._bytes)
         if together < _FEW_STEPS or self.transform is not None:
             at_step = by_step.unbind()
             return lambda k: partial(self._minibatch, at_step[k])

@@ -2,10 +2,11 @@
 
 Whether an objective does what it did in an earlier round is seen from its first evaluation in a round
 (:mod:`fedlightning.oracle.recording.outline`). For small models that takes as long as ten replays, most of it for
-``vmap`` and the backward pass. One client's forward pass tells the same: which operations reach the device, and which
-graph autograd makes of them. Where both are as they were, so is the backward pass, which follows from them as long as
-nobody but PyTorch computes it. So there is no glance at functions with a backward pass of their own (a reversed
-gradient, a checkpoint), whose numbers may change unseen, nor at hooks, nor where Python reads numbers.
+``vmap`` and the backward pass. One client's forward pass tells the same: which operations reach the device, which of
+them autograd sees, and which graph it makes of them. Where these are as they were, so is the backward pass, which
+follows from them as long as nobody but PyTorch computes it. So there is no glance at functions with a backward pass of
+their own (a reversed gradient, a checkpoint), whose numbers may change unseen, nor at hooks, nor where Python reads
+numbers.
 """
 
 from __future__ import annotations
@@ -82,14 +83,14 @@ def glance(objective: Objective, w: Tensor, v: Tensor, b: Tensor, data: Any, blo
     """
     if len(w) < MIN_CLIENTS:
         return None
-    shared, personal, _ = leaves_at(objective, w[0], v[0], blocks)
+    shared, personal, moved = leaves_at(objective, w[0], v[0], blocks)
     buffers = objective.space.buffers.views(b[0])
     batch = map_tensors(lambda leaf: leaf[0].clone(), data)  # the objective may begin to write into it
     draft = Draft([*shared.values(), *personal.values(), *buffers.values(), *flatten(batch)[0]])
     with suppress(Exception), disable_saved_tensors_hooks("not at a glance"), torch.enable_grad():
         with Refused(_UNSEEN) as refused, Follower(ClientNoise(), draft), objective.autocast():
             loss, scalars, values = objective(shared, personal, buffers, batch)
-        if refused.has_refused:
+        if refused.has_refused or not all(leaf.requires_grad for leaves in moved for leaf in leaves):
             return None
         seen = draft.finished([loss, *scalars.values(), *values])
         return Glance(seen, _graph(loss), [*scalars], objective.autocast)

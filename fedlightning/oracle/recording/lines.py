@@ -46,6 +46,7 @@ class Line(NamedTuple):
         acts: Whether the operation must run even if nobody reads its results, because it writes or draws.
         is_view: Whether its results are places in what it reads, whatever numbers lie there.
         size: How many numbers its results have.
+        may_write: Whether it may write into what it reads.
         product: What it is if it is a matrix product.
     """
 
@@ -56,6 +57,7 @@ class Line(NamedTuple):
     acts: bool
     is_view: bool = False
     size: int = 0
+    may_write: bool = False
     product: Product | None = None
 
 
@@ -124,7 +126,7 @@ def without_constants(lines: Sequence[Line], outputs: Iterable[Name]) -> tuple[l
     for line in lines:
         if not line.acts and line.size <= SMALL and fixed.issuperset(line.reads):
             fixed.update(made_by([line]))
-    changing = {*outputs, *(name for line in lines if line.acts for name in line.reads)}
+    changing = {*outputs, *(name for line in lines if line.acts or line.may_write for name in line.reads)}
     for line in reversed(lines):  # also what may share its memory
         shares = line.is_view or len(line.reads) == 1 or not fixed.isdisjoint(line.makes)
         if shares and changing.intersection(line.makes):

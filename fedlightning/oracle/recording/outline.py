@@ -27,7 +27,7 @@ class Outline:
     """Says which operations ran on which tensors and numbers. Outlines are equal if replays would be the same.
 
     Attributes:
-        operations: Every operation with its arguments.
+        operations: Every operation with its arguments, and whether autograd could see it.
         results: Which tensors the function returned.
         held: What existed before the call and is told by its identity: tensors, mostly.
     """
@@ -61,7 +61,7 @@ class Draft:
     def note(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], output: Any) -> None:
         """Write down an operation that has run."""
         named = [(name, self._form(value)) for name, value in kwargs.items()]
-        self._operations.append((func, [self._form(value) for value in args], named))
+        self._operations.append((func, [self._form(value) for value in args], named, torch.is_grad_enabled()))
         for result in flat(output) if isinstance(output, list | tuple) else (output,):
             if isinstance(result, Tensor):
                 self._name(result)

@@ -85,6 +85,7 @@ class Program:
         output: Any,
         acts: bool,
         is_view: bool = False,
+        may_write: bool = False,
     ) -> tuple[Name | None, ...]:
         """Write down an operation that has run.
 
@@ -96,6 +97,7 @@ class Program:
             output: Result of the operation: a tensor, a sequence that may contain tensors, or None.
             acts: Whether the operation writes into an argument or draws random numbers.
             is_view: Whether the results are views of arguments, whatever numbers these hold.
+            may_write: Whether the operation may write into an argument although it does not act.
 
         Returns:
             Names of the results; None where a result is no tensor.
@@ -111,7 +113,7 @@ class Program:
         if function in _ADD_PRODUCT and args[0].shape[-1] <= FEW_ROWS:
             product = Product(tuple(reads), tuple(output.shape), place_of(output), _ADD_PRODUCT[function])
         size = sum(result.numel() for result in results if isinstance(result, Tensor))
-        self._lines.append(Line(makes, of_one, call, tuple(reads), acts, is_view, size, product))
+        self._lines.append(Line(makes, of_one, call, tuple(reads), acts, is_view, size, may_write, product))
         return makes
 
     def join(self, parts: Sequence[Tensor], dim: int, name_of: Callable[[Tensor], Name], whole: Tensor) -> Name:

@@ -98,7 +98,9 @@ class Recorder(TorchDispatchMode):
         if isinstance(output, tuple) and any(isinstance(each, list) for each in output):
             function, results = partial(_flattened, function), flat(output)
         acts = random or traits.writes
-        makes = self._program.add(function, arguments, kwargs, self._name_of, results, acts, traits.makes_views)
+        makes = self._program.add(
+            function, arguments, kwargs, self._name_of, results, acts, traits.makes_views, traits.may_write
+        )
         if self._held:
             self._follow_views(func, args, kwargs, makes)
         for result, name in zip((results,) if isinstance(results, Tensor) else results or (), makes, strict=True):
@@ -297,6 +299,7 @@ class _Traits(NamedTuple):
         as_recorded: What computes the same below ``no_grad``, under which programs run.
         may_draw: Whether it may draw random numbers.
         writes: Whether it writes into an argument.
+        may_write: Whether it may write into an argument, perhaps without saying so.
         makes_views: Whether its results are views of an argument, whatever that is; some operations copy at times.
         reads_values: Whether what runs next may depend on the numbers in a tensor: on one read in Python, or on a
             shape.
@@ -307,6 +310,7 @@ class _Traits(NamedTuple):
     as_recorded: Callable[..., Any]
     may_draw: bool
     writes: bool
+    may_write: bool
     makes_views: bool
     reads_values: bool
     indexes: bool
@@ -321,6 +325,7 @@ def _traits(func: Any) -> _Traits:
         as_recorded=_AS_RECORDED.get(func, func),
         may_draw=torch.Tag.nondeterministic_seeded in tags,
         writes=func._schema.is_mutable,
+        may_write=any(argument.name == "running_mean" for argument in func._schema.arguments),
         makes_views=func.is_view and not func.has_kernel_for_dispatch_key(DispatchKey.CompositeImplicitAutograd),
         reads_values=func not in _INDEXING
         and (

@@ -172,6 +172,54 @@ def partly_frozen(first, second):
     return way
 
 
+def added_up(trained):
+    """Add parts in place, of which one is trained: the graph is the same whichever that is."""
+
+    def way(task, h, x):
+        total = torch.zeros_like(h)
+        for place, part in enumerate((h.sin(), h.cos() * 2)):
+            with torch.set_grad_enabled(place == trained):
+                total += part
+        return total
+
+    return way
+
+
+def multiplied(trained):
+    def way(task, h, x):
+        h = h.clone()
+        for place, factor in enumerate((2.0, 0.1)):
+            with torch.set_grad_enabled(place == trained):
+                h.mul_(factor)
+        return h
+
+    return way
+
+
+def written_into(trained):
+    def way(task, h, x):
+        rows = torch.zeros_like(h)
+        for place in (0, 1):
+            with torch.set_grad_enabled(place == trained):
+                rows[:, place] = h[:, place] * 3
+        return rows
+
+    return way
+
+
+def thawed(trained):
+    """Blocks that are added in place, the later ones trained from a round on."""
+
+    def way(task, h, x):
+        h = h * 1
+        for place, scale in enumerate((0.5, 2.0)):
+            with torch.set_grad_enabled(place == trained):
+                h += F.linear(x[:, :4], task.first.weight[:, :4] * scale)
+        return h
+
+    return way
+
+
 def read_alone(factor):
     """Read a number, which clients side by side do not allow."""
 
@@ -199,6 +247,10 @@ CHANGES = {
     "the batch": (lambda task, h, x: h + x[:, :4], lambda task, h, x: h + x[:, 2:]),
     "a part without gradients": (loose, frozen),
     "a part with gradients": (frozen, loose),
+    "a sum in place": (added_up(0), added_up(1)),
+    "factors in place": (multiplied(0), multiplied(1)),
+    "slices": (written_into(0), written_into(1)),
+    "a residual": (thawed(0), thawed(1)),
     "another part without gradients": (partly_frozen(True, False), partly_frozen(False, True)),
     "a detached input": (loose, lambda task, h, x: h.detach() * 1),
     "a reversed gradient": (reversed_by(-1.0), reversed_by(-2.0)),
@@ -268,6 +320,18 @@ def test_from_the_third_round_on_one_client_runs_forward(clients, expected):
 def test_large_models_are_not_glanced_at(monkeypatch):
     monkeypatch.setattr("fedlightning.oracle.vectorized.LARGE_POINT_BYTES", 8)
     test_from_the_third_round_on_one_client_runs_forward(S, [["all"]] * 4)
+
+
+def test_objectives_that_keep_values_are_not_glanced_at():
+    """A glance would leave one client's behind."""
+    objective = objective_of(plain)
+    objective.keeps_values = True
+    for _ in range(4):
+        evaluate = Vectorized().evaluator(objective, 100)
+        for _ in range(3):
+            evaluate(*points(objective))
+        assert objective.task.seen == 4
+        del objective.task.seen
 
 
 def test_a_glance_that_has_failed_is_not_tried_again():

@@ -80,6 +80,7 @@ DIFFERENT = {
     "an earlier result": (lambda x, y: [(x + 1) * (x + 1)], lambda x, y: [(a := x + 1) * (a, x + 1)[0]]),
     "a tensor of equal numbers": (held(HELD), held(HELD.clone())),
     "a view of it": (held(HELD), held(HELD[:])),
+    "what autograd sees": (lambda x, y: [x + y], torch.no_grad()(lambda x, y: [x + y])),
     "an input that is also held": (held(Y), held(HELD)),
     "another part of a sequence": (lambda x, y: [x.split(1)[0]], lambda x, y: [x.split(1)[1]]),
 }

@@ -144,7 +144,14 @@ def has_a_constant_gradient(x):
     return [g]
 
 
+def keeps_fresh_statistics(x):
+    mean, var = torch.zeros(1), torch.ones(1)
+    z = F.batch_norm(x[:, None], mean, var, training=True)
+    return [z[:, 0] + mean, var * x]
+
+
 FUNCTIONS = [
+    keeps_fresh_statistics,
     scatters_into_zeros,
     writes_through_views_of_constants,
     reads_a_constant_before_it_changes,
