@@ -77,6 +77,17 @@ _SEEN = _methods("__bool__", "__complex__", "__contains__", "__float__", "__inde
 """Read numbers by operations, so that a recorder gives up and every call runs anew."""
 
 HIDDEN_READS = _methods(
-    *("__array__", "__dlpack__", "__repr__", "data_ptr", "numpy", "set_", "tensor_split", "tolist", "untyped_storage")
+    *(
+        "__array__",
+        "__dlpack__",
+        "__format__",
+        "__repr__",
+        "data_ptr",
+        "numpy",
+        "set_",
+        "tensor_split",
+        "tolist",
+        "untyped_storage",
+    )
 ).union({torch.ctc_loss, F.ctc_loss, torch.tensor_split, Tensor.data.__set__})  # type: ignore[attr-defined]
 """Read numbers, or put others into a tensor, where no recorder sees it."""

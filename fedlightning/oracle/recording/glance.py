@@ -5,8 +5,8 @@ Whether an objective does what it did in an earlier round is seen from its first
 ``vmap`` and the backward pass. One client's forward pass tells the same: which operations reach the device, which of
 them autograd sees, and which graph it makes of them. Where these are as they were, so is the backward pass, which
 follows from them as long as nobody but PyTorch computes it. So there is no glance at functions with a backward pass of
-their own (a reversed gradient, a checkpoint), whose numbers may change unseen, nor at hooks, nor where Python reads
-numbers.
+their own (a reversed gradient, a checkpoint), whose numbers may change unseen, nor at operations that are not
+PyTorch's, nor at hooks, nor where Python reads numbers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import Node, disable_saved_tensors_hooks
+from torch.autograd.graph import Node
 
 from fedlightning.core.tree import flatten, map_tensors
 from fedlightning.oracle.base import Blocks, leaves_at
@@ -58,7 +58,10 @@ class Glance:
         held = set(map(id, outline.held))
         return (
             all(kind.__mro__ == (kind, object) for kind, _ in self.graph)  # written in C++, by PyTorch
-            and not any(reads_values(func) for func, *_ in self.outline.operations)
+            and all(
+                func.namespace == "aten" and not reads_values(func) and sight.packs is False
+                for func, *_, sight in self.outline.operations
+            )
             and all(id(each) in held for each in self.outline.held)
         )
 
@@ -87,7 +90,7 @@ def glance(objective: Objective, w: Tensor, v: Tensor, b: Tensor, data: Any, blo
     buffers = objective.space.buffers.views(b[0])
     batch = map_tensors(lambda leaf: leaf[0].clone(), data)  # the objective may begin to write into it
     draft = Draft([*shared.values(), *personal.values(), *buffers.values(), *flatten(batch)[0]])
-    with suppress(Exception), disable_saved_tensors_hooks("not at a glance"), torch.enable_grad():
+    with suppress(Exception), torch.enable_grad():
         with Refused(_UNSEEN) as refused, Follower(ClientNoise(), draft), objective.autocast():
             loss, scalars, values = objective(shared, personal, buffers, batch)
         if refused.has_refused or not all(leaf.requires_grad for leaves in moved for leaf in leaves):

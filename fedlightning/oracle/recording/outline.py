@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,12 +22,32 @@ _BY_VALUE = (int, str, type(None), torch.dtype, torch.device, torch.layout, torc
 """Arguments that are compared as they are. All others are told by their identity."""
 
 
+class Sight(NamedTuple):
+    """Says how autograd sees an operation.
+
+    Attributes:
+        enabled: Whether it takes note of operations.
+        packs: Whether hooks pack what it saves; None if this version of PyTorch does not say so.
+    """
+
+    enabled: bool
+    packs: bool | None
+
+    @classmethod
+    def now(cls) -> Sight:
+        """Return how autograd sees operations at present."""
+        return cls(torch.is_grad_enabled(), None if _PACKING is None else _PACKING(True) is not None)
+
+
+_PACKING = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+
+
 @dataclass(frozen=True)
 class Outline:
     """Says which operations ran on which tensors and numbers. Outlines are equal if replays would be the same.
 
     Attributes:
-        operations: Every operation with its arguments, and whether autograd could see it.
+        operations: Every operation with its arguments, and how autograd sees it.
         results: Which tensors the function returned.
         held: What existed before the call and is told by its identity: tensors, mostly.
     """
@@ -61,7 +81,7 @@ class Draft:
     def note(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], output: Any) -> None:
         """Write down an operation that has run."""
         named = [(name, self._form(value)) for name, value in kwargs.items()]
-        self._operations.append((func, [self._form(value) for value in args], named, torch.is_grad_enabled()))
+        self._operations.append((func, [self._form(value) for value in args], named, Sight.now()))
         for result in flat(output) if isinstance(output, list | tuple) else (output,):
             if isinstance(result, Tensor):
                 self._name(result)

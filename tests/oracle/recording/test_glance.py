@@ -100,6 +100,31 @@ def packed(task, h, x):
         return h.square()
 
 
+def packed_if_possible(task, h, x):
+    try:
+        return packed(task, h, x)
+    except RuntimeError:
+        return h.square()
+
+
+SHIFT = [1.0]
+
+
+@torch.library.custom_op("fedlightning_tests::shifted", mutates_args=())
+def shifted_op(x: torch.Tensor) -> torch.Tensor:
+    """Add a number that nobody sees."""
+    return x + SHIFT[0]
+
+
+@shifted_op.register_vmap
+def _(info, in_dims, x):
+    return x + SHIFT[0], in_dims[0]
+
+
+def shifted(x):
+    return shifted_op(x[:, :4])
+
+
 def offloaded(task, h, x):
     with save_on_cpu():
         return h.square()
@@ -117,12 +142,24 @@ def failing(task, h, x):
     raise RuntimeError("never mind")
 
 
-SEES_NOTHING = [hooked, hooked_if_possible, node_hooked, packed, offloaded, recomputed, read_by_numpy, failing]
+def read_as_text(task, h, x):
+    return h * len(f"{x.sum()}")
+
+
+SEES_NOTHING = [hooked, hooked_if_possible, node_hooked, read_by_numpy, read_as_text, failing]
+TELLS_TOO_LITTLE = [packed, offloaded, recomputed]
 
 
 @pytest.mark.parametrize("way", SEES_NOTHING)
 def test_some_objectives_are_not_glanced_at(way):
     assert seen(objective_of(way)) is None
+
+
+@pytest.mark.parametrize("way", TELLS_TOO_LITTLE)
+def test_some_glances_tell_too_little(way):
+    found = seen(objective_of(way))
+    assert found is not None
+    assert not found.tells_all(found.outline)
 
 
 def test_few_clients_are_not_glanced_at():
@@ -257,11 +294,13 @@ CHANGES = {
     "the beginning of one": (lambda task, h, x: h.view_as(h), reversed_by(-2.0)),
     "a hook": (lambda task, h, x: h, hooked),
     "packed tensors": (lambda task, h, x: h.square(), packed),
+    "packed tensors where that is possible": (lambda task, h, x: h.square(), packed_if_possible),
+    "an operation of one's own": (lambda task, h, x: h + shifted(x), lambda task, h, x: h + shifted(x)),
     "a checkpoint": (lambda task, h, x: h * 1.0, lambda task, h, x: checkpoint(times(4.0), task, h, x)),
     "what clients do side by side": (read_alone(2.0), read_alone(3.0)),
     "a logged value": (lambda task, h, x: h * 1.0, lambda task, h, x: h * 1.0 + 0.0),
 }
-BY_AUTOGRAD_ONLY = {"a hook", "packed tensors", "a checkpoint"}
+BY_AUTOGRAD_ONLY = {"a hook", "a checkpoint"}
 """These are refused, or left out, below vmap; a fit falls back to other oracles."""
 
 
@@ -283,6 +322,7 @@ def test_every_round_is_as_the_objective_is_then(name):
     exact = (Vectorized(replay=False) if side_by_side else Sequential()).evaluator(objective, 1)
     for index in range(6):
         objective.task.round = index
+        SHIFT[0] = 1.0 if index < 3 else 5.0
         evaluate = Vectorized().evaluator(objective, 100)
         for _ in range(3):
             w, v, b, data = points(objective)
