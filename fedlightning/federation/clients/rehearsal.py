@@ -16,7 +16,7 @@ from fedlightning.federation.clients.client_table import ClientTable
 from fedlightning.federation.clients.client_update import Received, updated
 from fedlightning.federation.protocol import Request
 from fedlightning.federation.sampling.cohort import Chunk
-from fedlightning.oracle.base import Blocks, Evaluation, StepInPlace
+from fedlightning.oracle.base import Blocks, Evaluation, StepInPlace, StepsInPlace
 from fedlightning.oracle.effects.side_effects import undone
 from fedlightning.oracle.evaluations import ClientData
 from fedlightning.oracle.minibatch import Minibatch
@@ -61,7 +61,7 @@ class _Enough(Exception):
     """Ends a rehearsal."""
 
 
-class _Counted:
+class _Counted(StepsInPlace):
     """Notes what it is asked for, and returns zeros.
 
     Attributes:
