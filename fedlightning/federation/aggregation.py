@@ -318,7 +318,8 @@ def _require_same_names(all_names: Sequence[Sequence[str]]) -> None:
 
 def finite_clients(values: Mapping[str, Tensor]) -> Tensor | None:
     """Return which of C clients sent finite numbers only, ``[C]`` bool; None if all clients did."""
-    if not values or bool(torch.isfinite(torch.as_tensor(sum(value.sum() for value in values.values())))):
+    total = torch.as_tensor(sum(value.sum() for value in values.values()))  # quick, and finite in most rounds
+    if bool(total.isfinite()):
         return None
     sums = [value.reshape(len(value), -1).sum(1) for value in values.values()]
     finite = torch.stack([torch.isfinite(total) for total in sums]).all(0)

@@ -32,7 +32,11 @@ class PythonState:
 
 
 class _NumPyState:
-    """Reads the state of NumPy's global generator, as a whole only where its memory has changed: that takes 24 µs."""
+    """Reads the state of NumPy's global generator, as a whole, which takes 24 µs, only where its memory has changed.
+
+    A second normal number that waits lies outside that memory. One that a ``set_state`` alone has put there since the
+    last reading is not seen.
+    """
 
     def __init__(self) -> None:
         self._memory = b""
@@ -47,7 +51,7 @@ class _NumPyState:
             whole = np.random.get_state(legacy=False)
             return pickle.dumps(whole), whole
         memory = ctypes.string_at(generator.ctypes.state_address, _BYTES)
-        if memory != self._memory or self._whole["has_gauss"]:  # a second normal number waits outside that memory
+        if memory != self._memory or self._whole["has_gauss"]:  # the one that waited may be used up
             self._memory, self._whole = memory, np.random.get_state(legacy=False)
         return (memory, self._whole["has_gauss"], self._whole["gauss"]), self._whole
 

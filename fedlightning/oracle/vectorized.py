@@ -43,7 +43,7 @@ from fedlightning.oracle.objective import (
     writes_into,
 )
 from fedlightning.oracle.randomness import ClientNoise, LateDrawError, PerClient, Randomness, generator_state
-from fedlightning.oracle.recording.glance import glance
+from fedlightning.oracle.recording.glance import glance, no_glance
 from fedlightning.oracle.recording.recorded import Recorded
 
 CACHE_BYTES = 32 * 2**20
@@ -63,7 +63,7 @@ STEPS_TO_PAY_OFF_A_RECORDING = 32
 
 LARGE_POINT_BYTES = 200 * 2**10
 """A client's point from which on clients are left out as soon as their minibatches are used up, or a solver is done.
-Of smaller ones, a glance tells whether a round does what an earlier one did."""
+Below it a glance at one client tells whether a round does what an earlier one did."""
 
 BATCHABLE_ATTENTION = partial(sdpa_kernel, SDPBackend.MATH)
 """The fused attention kernels have no batching rule: vmap would run them client by client."""
@@ -78,8 +78,8 @@ class Vectorized(ClientBatching):
     """Compute a chunk of clients as one batched operation.
 
     The objective runs under ``torch.func.vmap``: it must not read tensor values in Python (``.item()``, ``if`` on a
-    tensor, boolean masks). Python code in it runs once for all clients, and with ``replay`` once a round, for small
-    models only for one of them, or up to three times where it does something else than in earlier rounds. The first
+    tensor, boolean masks). Python code in it runs once for all clients. With ``replay`` that is once a round, for small
+    models with one client's samples alone, or up to three times in a round that differs from earlier ones. The first
     round of a fit compares it with evaluation client by client; see ``self_check`` of the task.
 
     Args:
@@ -209,7 +209,7 @@ class Vectorized(ClientBatching):
         elif calls >= MIN_CALLS_TO_RECORD and self.replays(on_cpu):
             batched, threads = partial(_batched, objective, self.backward), self.divided_among(objective)
             may_glance = on_cpu and objective.point_bytes < LARGE_POINT_BYTES and not objective.keeps_values
-            seen = partial(glance, objective) if may_glance else None
+            seen = partial(glance, objective) if may_glance else no_glance
             compute = Recorded(batched, noise, threads, objective.recorded, self.backward, seen)
         else:
             compute = _eager(objective, self.backward, noise)

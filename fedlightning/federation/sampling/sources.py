@@ -72,14 +72,14 @@ class Source(ABC):
 _EXACT_IN_FLOAT32 = 2.0**24
 """All whole numbers up to here are numbers of float32."""
 
+_ALL_WHOLE = 2.0**53
+"""From here on float64 has whole numbers alone."""
+
 SMALL_BYTES = 2**15
-"""Minibatches of so many bytes may be gathered at once: operations take longer than the numbers."""
+"""Minibatches of so many bytes are gathered at once: operations take longer than the numbers."""
 
 _FEW_STEPS = 4
 """Of fewer steps it does not pay."""
-
-_ALL_WHOLE = 2.0**53
-"""From here on float64 has whole numbers alone."""
 
 
 class TensorSource(Source):

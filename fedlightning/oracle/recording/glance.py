@@ -1,12 +1,12 @@
-"""A glance at an objective: one client's forward pass, from which it shows that nothing has changed.
+"""A glance at an objective: one client's forward pass, which shows that nothing has changed.
 
 Whether an objective does what it did in an earlier round is seen from its first evaluation in a round
 (:mod:`fedlightning.oracle.recording.outline`). For small models that takes as long as ten replays, most of it for
 ``vmap`` and the backward pass. One client's forward pass tells the same: which operations reach the device, which of
 them autograd sees, and which graph it makes of them. Where these are as they were, so is the backward pass, which
-follows from them as long as nobody but PyTorch computes it. So there is no glance at functions with a backward pass of
-their own (a reversed gradient, a checkpoint), whose numbers may change unseen, nor at operations that are not
-PyTorch's, nor at hooks, nor where Python reads numbers.
+follows from them as long as nobody but PyTorch computes it. So a glance is no use at functions with a backward pass of
+their own (a reversed gradient, a checkpoint), whose numbers may change unseen, at operations that are not PyTorch's, at
+hooks, and where Python reads numbers.
 """
 
 from __future__ import annotations
@@ -68,6 +68,10 @@ class Glance:
 
 GlanceAt = Callable[[Tensor, Tensor, Tensor, Any, Blocks], Glance | None]
 """``(w [S, d], v [S, p], b [S, b], data, blocks)``: glances at the first of S clients."""
+
+
+def no_glance(*arguments: Any) -> None:
+    """See nothing, where evaluations themselves are to show what they do."""
 
 
 def glance(objective: Objective, w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks) -> Glance | None:

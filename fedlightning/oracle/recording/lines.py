@@ -46,7 +46,7 @@ class Line(NamedTuple):
         acts: Whether the operation must run even if nobody reads its results, because it writes or draws.
         is_view: Whether its results are places in what it reads, whatever numbers lie there.
         size: How many numbers its results have.
-        may_write: Whether it may write into what it reads.
+        may_write: Whether it may write into what it reads although it does not act.
         product: What it is if it is a matrix product.
     """
 

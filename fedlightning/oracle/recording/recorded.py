@@ -12,7 +12,7 @@ from fedlightning.core.tree import flatten, unflatten
 from fedlightning.oracle.base import Blocks, Evaluation, StepInPlace, StepsInPlace
 from fedlightning.oracle.randomness import ClientNoise, Randomness
 from fedlightning.oracle.recording.course import Course
-from fedlightning.oracle.recording.glance import Glance, GlanceAt
+from fedlightning.oracle.recording.glance import Glance, GlanceAt, no_glance
 from fedlightning.oracle.recording.known import KnownRecordings
 from fedlightning.oracle.recording.recording import Recording
 from fedlightning.oracle.recording.side_by_side import replayed_in_parts, stepped_in_parts
@@ -31,7 +31,7 @@ class Recorded(StepsInPlace):
         threads: int,
         known: KnownRecordings | None = None,
         kind: Any = None,
-        glance: GlanceAt | None = None,
+        glance: GlanceAt = no_glance,
     ) -> None:
         """Start without recordings.
 
@@ -41,7 +41,7 @@ class Recorded(StepsInPlace):
             threads: Threads that divide the clients of a replay among themselves.
             known: Keeps recordings for other rounds; None to keep none.
             kind: Tells ``compute`` from others of which recordings are kept.
-            glance: Shows in less time than ``compute`` that it would do what it did; None to see it from ``compute``.
+            glance: Shows in less time than ``compute`` that it would do what it did; by default nothing does.
         """
         self._compute, self._noise, self._threads, self._glance = compute, noise, threads, glance
         self._known, self._kind = None if known is None else known.begin(), kind
@@ -81,8 +81,6 @@ class Recorded(StepsInPlace):
             return self._compute(w, v, b, unflatten(list(leaves), structure), blocks).parts()
 
         def glance(w: Tensor, v: Tensor, b: Tensor, *leaves: Tensor) -> Glance | None:
-            assert self._glance is not None
             return self._glance(w, v, b, unflatten(list(leaves), structure), blocks)
 
-        seen = None if self._glance is None else glance
-        return Recording(function, self._noise, self._known, (self._kind, structure, blocks), seen)
+        return Recording(function, self._noise, self._known, (self._kind, structure, blocks), glance)

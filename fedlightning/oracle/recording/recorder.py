@@ -299,7 +299,7 @@ class _Traits(NamedTuple):
         as_recorded: What computes the same below ``no_grad``, under which programs run.
         may_draw: Whether it may draw random numbers.
         writes: Whether it writes into an argument.
-        may_write: Whether it may write into an argument, perhaps without saying so.
+        may_write: Whether it may write into an argument without saying so, as batch normalisation does.
         makes_views: Whether its results are views of an argument, whatever that is; some operations copy at times.
         reads_values: Whether what runs next may depend on the numbers in a tensor: on one read in Python, or on a
             shape.

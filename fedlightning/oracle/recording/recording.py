@@ -9,8 +9,8 @@ recording lives for one phase of one round, so the next round sees whatever a ta
 mode). Its first call runs as it stands, too; if it does what the same call did in an earlier round
 (:mod:`fedlightning.oracle.recording.outline`), that round's program is used again, and so are those for other numbers
 of clients (:mod:`fedlightning.oracle.recording.known`). From the third such round on a glance may do in its place
-(:mod:`fedlightning.oracle.recording.glance`). On a GPU, a replay that draws no random numbers is one CUDA
-graph (:mod:`fedlightning.oracle.recording.graphs`).
+(:mod:`fedlightning.oracle.recording.glance`). On a GPU, a replay that draws no random numbers is one CUDA graph
+(:mod:`fedlightning.oracle.recording.graphs`).
 
 A function is not recorded if it reads a tensor's value in Python, draws from a generator of its own, or writes into a
 tensor that existed before the call, because its next call may run other operations or find other numbers.
@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from fedlightning.oracle.randomness import ClientNoise, Noise, PerClient
-from fedlightning.oracle.recording.glance import Glance
+from fedlightning.oracle.recording.glance import Glance, no_glance
 from fedlightning.oracle.recording.known import KnownInRound, KnownRecording
 from fedlightning.oracle.recording.outline import Draft
 from fedlightning.oracle.recording.program import Steps
@@ -47,7 +47,7 @@ class Recording:
         noise: Noise | None = None,
         known: KnownInRound | None = None,
         kind: Any = None,
-        glance: Callable[..., Glance | None] | None = None,
+        glance: Callable[..., Glance | None] = no_glance,
     ) -> None:
         """Wrap a function.
 
@@ -57,7 +57,7 @@ class Recording:
             known: Keeps recordings for other rounds; None to keep none.
             kind: Tells this function from others of which recordings are kept.
             glance: Shows, for arguments of the function, in less time than the function whether it does what it did;
-                None to see it from the function's first call.
+                by default nothing does.
         """
         self._function = function
         self._known, self._kind, self._glance = known, kind, glance
@@ -179,7 +179,7 @@ class Recording:
         self, key: Any, inputs: Sequence[Tensor], earlier: KnownRecording
     ) -> tuple[Sequence[Tensor], Any] | None:
         """Return what an earlier recording gives, if a glance shows that it is right; else None."""
-        if earlier.glance is None or self._glance is None:
+        if earlier.glance is None:
             return None
         if self._glance(*inputs) != earlier.glance:
             earlier.glance = None
@@ -199,7 +199,7 @@ class Recording:
             outputs, constant = self._function(*inputs)
         if draft.finished(outputs) == earlier.outline and constant == earlier.replay.constant:
             self._agrees(key, earlier)
-            if self._glance is not None and not earlier.was_glanced_at:
+            if not earlier.was_glanced_at:
                 seen = self._glance(*inputs)
                 earlier.glance = seen if seen is not None and seen.tells_all(earlier.outline) else None
                 earlier.was_glanced_at = True
