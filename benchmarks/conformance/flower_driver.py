@@ -11,10 +11,10 @@ import torch
 from flwr.client import NumPyClient
 from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
 from flwr.server import Server, SimpleClientManager
-from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import FedAvg, FedProx
 from torch.nn import functional as F
 
+from flower_proxy import InProcess
 from problem import CLIENTS, DIMENSION, LR, MU, ROUNDS
 from torch_objective import Linear, tensors, weights
 from turn import answer
@@ -43,33 +43,10 @@ class Client(NumPyClient):
         return [weights(model)], len(self.samples[1]), {}
 
 
-class InProcess(ClientProxy):
-    """Hands messages to a client of the same process."""
-
-    def __init__(self, cid, client):
-        super().__init__(cid)
-        self.client = client.to_client()
-
-    def fit(self, ins, timeout, group_id):
-        return self.client.fit(ins)
-
-    def get_properties(self, ins, timeout, group_id):
-        return self.client.get_properties(ins)
-
-    def get_parameters(self, ins, timeout, group_id):
-        return self.client.get_parameters(ins)
-
-    def evaluate(self, ins, timeout, group_id):
-        return self.client.evaluate(ins)
-
-    def reconnect(self, ins, timeout, group_id):
-        raise NotImplementedError("The client is in this process.")
-
-
 def run(problem, job):
     clients = SimpleClientManager()
     for number, samples in enumerate(tensors(problem, job)):
-        clients.register(InProcess(str(number), Client(samples, job.epochs)))
+        clients.register(InProcess(str(number), Client(samples, job.epochs).to_client))
     given = {
         "fraction_fit": job.cohort / CLIENTS,
         "fraction_evaluate": 0.0,

@@ -34,11 +34,13 @@ class Framework:
         script: Driver beside this file.
         environment: Folder of its virtual environment in ``.env``; empty for the runner's own interpreter.
         variables: Environment variables of the driver, for a framework with a choice.
+        checkout: Environment variable that names a folder of sources, for what is in no package.
     """
 
     script: str
     environment: str = ""
     variables: tuple[tuple[str, str], ...] = ()
+    checkout: str = ""
 
     @property
     def python(self) -> Path | None:
@@ -48,6 +50,15 @@ class Framework:
         found = [each / self.environment / "bin" / "python" for each in ENVIRONMENTS]
         return next((each for each in found if each.exists()), None)
 
+    @property
+    def missing(self) -> str:
+        """What there must be before it starts; empty if all is there."""
+        if self.python is None:
+            return f"no environment {self.environment} in .env"
+        if self.checkout and not os.environ.get(self.checkout):
+            return f"{self.checkout} names no folder of its sources"
+        return ""
+
 
 FRAMEWORKS = {
     "NumPy loop": Framework("loop.py"),
@@ -55,6 +66,7 @@ FRAMEWORKS = {
     "FedJAX": Framework("fedjax_driver.py", "fedjax"),
     "FedLab": Framework("fedlab_driver.py", "fedlab"),
     "Flower": Framework("flower_driver.py", "flower"),
+    "Flower's baselines": Framework("flower_baselines_driver.py", "flower_baselines", checkout="FLOWER_BASELINES"),
     "fluke": Framework("fluke_driver.py", "fluke"),
     "NVFlare": Framework("nvflare_driver.py", "nvflare"),
     "pfl-research, option II": Framework("pfl_driver.py", "pfl"),
@@ -117,8 +129,8 @@ def main():
     table, versions, reasons = {}, {}, []
     with args.log.open("w") as log:
         for name in args.frameworks:
-            if FRAMEWORKS[name].python is None:
-                print(f"{name} is left out: no environment {FRAMEWORKS[name].environment} in .env.")
+            if missing := FRAMEWORKS[name].missing:
+                print(f"{name} is left out: {missing}.")
                 continue
             versions[name], table[name] = answers(FRAMEWORKS[name], names, log)
             reasons += [f"{name}, {job}: {line['why']}" for job, line in table[name].items() if "why" in line]
