@@ -9,7 +9,7 @@ runs.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import nullcontext
 from functools import lru_cache
 from itertools import pairwise
@@ -26,7 +26,10 @@ SMALLEST_PART = 2
 
 
 def run(compute: Callable[[int], None], count: int, threads: int) -> None:
-    """Call ``compute`` with 0, ..., count - 1, on threads with one processor each; a single call has all of them."""
+    """Call ``compute`` with 0, ..., count - 1, on threads with one processor each; a single call has all of them.
+
+    The calling thread is one of them: a thread of its own takes memory of its own.
+    """
     if threads == 1:
         for i in range(count):
             compute(i)
@@ -35,9 +38,20 @@ def run(compute: Callable[[int], None], count: int, threads: int) -> None:
         with exactly(threads):
             compute(0)
         return
+    numbers = iter(range(count))
+
+    def take_turns() -> None:
+        for i in numbers:  # every number goes to one thread
+            compute(i)
+
     with limited(1):
-        for _ in _pool(threads).map(compute, range(count)):
-            pass
+        others = [_pool(threads - 1).submit(take_turns) for _ in range(min(threads, count) - 1)]
+        try:
+            take_turns()
+        finally:
+            wait(others)
+    for other in others:
+        other.result()
 
 
 @lru_cache(maxsize=4)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
 
@@ -148,3 +150,34 @@ def test_a_single_call_has_all_threads(count, threads, inside, one_thread):
     seen = []
     run(lambda i: seen.append((i, torch.get_num_threads())), count, threads)
     assert sorted(seen) == [(i, inside) for i in range(count)]
+
+
+def test_the_calling_thread_is_one_of_the_threads(one_thread):
+    together, names = threading.Barrier(3, timeout=60), []
+
+    def compute(i):
+        names.append(threading.current_thread().name)
+        together.wait()
+
+    run(compute, 6, 3)
+    assert len(names) == 6
+    assert len(set(names)) == 3
+    assert threading.current_thread().name in names
+
+
+@pytest.mark.parametrize("of_this_thread", [True, False])
+def test_an_error_of_any_thread_is_raised_when_all_have_ended(of_this_thread, one_thread):
+    together, ended = threading.Barrier(2, timeout=60), []
+
+    def compute(i):
+        here = threading.current_thread() is caller
+        together.wait()
+        if here == of_this_thread:
+            raise RuntimeError("no such client")
+        ended.append(i)
+
+    caller = threading.current_thread()
+    with pytest.raises(RuntimeError, match="no such client"):
+        run(compute, 2, 2)
+    assert len(ended) == 1
+    assert torch.get_num_threads() == 1
