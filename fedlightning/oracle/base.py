@@ -101,7 +101,13 @@ is left: tensors of the evaluation are filled then, and errors may come then. Sa
 
 
 class StepsInPlace(ABC):
-    """Computes operators and steps along them, without putting together what is used up at once."""
+    """Computes operators and steps along them, without putting together what is used up at once.
+
+    Attributes:
+        most_waiting: Steps that wait for each other at most.
+    """
+
+    most_waiting: int = 0
 
     @abstractmethod
     def steps_in_place(self, w: Tensor, v: Tensor, blocks: Blocks, lr: float) -> AbstractContextManager[StepInPlace]:

@@ -8,16 +8,15 @@ are recorded, and the gradients of all others are replays, on several threads si
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedlightning.core.errors import UsageError
-from fedlightning.core.tree import flatten, map_tensors, unflatten
+from fedlightning.core.tree import flatten, unflatten
 from fedlightning.oracle.base import Blocks, Evaluation, StepInPlace, StepsInPlace
 from fedlightning.oracle.lone import of_one
 from fedlightning.oracle.objective import Objective, writes_into
@@ -25,13 +24,13 @@ from fedlightning.oracle.randomness import NoiseOfOne, Randomness, generator_sta
 from fedlightning.oracle.recording.course import Course
 from fedlightning.oracle.recording.recording import Recording
 from fedlightning.oracle.recording.side_by_side import run
-
-MOST_WAITING, MOST_WAITING_BYTES = 16, 2**24
-"""Steps that wait to be taken, and the memory of their samples, which are copied: more gain little."""
+from fedlightning.oracle.recording.waiting import MOST_WAITING, Waiting, kept
 
 
 class Each(StepsInPlace):
     """Computes the operators of a chunk's clients from a recording of the first."""
+
+    most_waiting = MOST_WAITING
 
     def __init__(self, objective: Objective, threads: int) -> None:
         """Start without recordings.
@@ -63,37 +62,35 @@ class Each(StepsInPlace):
     def steps_in_place(self, w: Tensor, v: Tensor, blocks: Blocks, lr: float) -> Iterator[StepInPlace]:
         """Begin steps in place; see :class:`~fedlightning.oracle.base.StepsInPlace`.
 
-        Steps wait for each other, so that a thread takes several steps of a client in a row: the client's point stays
-        in the caches, and threads seldom wait. Those with buffers are taken at once, because the next step reads them,
-        and so are those whose samples share memory, which copies would not.
+        A thread takes several steps of a client in a row, if they may wait for each other.
         """
-        waiting: list[_Step] = []
+
+        def take(steps: Sequence[_Step]) -> None:
+            def client(i: int) -> None:
+                with Course(w[i], lr) as course:
+                    for waited in steps:
+                        self._noise.begin(waited.randomness, i)
+                        waited.take(course, i)
+
+            run(client, len(w), self._threads)
+
+        waiting = Waiting(take)
 
         def step(b: Tensor, data: Any, randomness: Randomness | None) -> Evaluation | None:
-            waits = not b.numel() and _lie_apart(flatten(data)[0])
-            own = map_tensors(torch.clone, data) if waits else data  # a transform may use its memory for the next batch
+            leaves, structure = flatten(data)
+            copies = None if b.numel() else kept(leaves)
+            own = data if copies is None else unflatten(copies, structure)
             one, inputs = self._of_each(w, v, b, own, blocks, randomness)
             if not one.can_step(inputs[0]):
                 return None
             results = one.empty(len(w), without_operator=True)
-            waiting.append(_Step(one, inputs, results, randomness))
-            if not waits or _are_many(waiting):
-                take()
+            waiting.add(_Step(one, inputs, results, randomness), leaves)
+            if copies is None:
+                waiting.take()
             return Evaluation.of_parts([w, *results], one.names)
 
-        def client(i: int) -> None:
-            with closing(Course(w[i], lr)) as course:
-                for waited in waiting:
-                    self._noise.begin(waited.randomness, i)
-                    waited.take(course, i)
-
-        def take() -> None:
-            if waiting:
-                run(client, len(w), self._threads)
-                waiting.clear()
-
         yield step
-        take()
+        waiting.take()
 
     def _of_each(
         self, w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks, randomness: Randomness | None
@@ -128,23 +125,9 @@ class _Step:
     results: Sequence[Tensor]
     randomness: Randomness | None
 
-    @cached_property
-    def num_bytes(self) -> int:
-        """Return the memory that the clients' samples take."""
-        return sum(tensor.nbytes for tensor in self.inputs[0][3:]) * len(self.inputs)
-
     def take(self, course: Course, i: int) -> None:
         """Take the step of client i, from where its course has led so far."""
         self.one.step(course, self.inputs[i][1:], [result[i] for result in self.results])
-
-
-def _lie_apart(leaves: Sequence[Tensor]) -> bool:
-    """Return whether no tensor shares memory with another one."""
-    return len({leaf.untyped_storage().data_ptr() for leaf in leaves}) == len(leaves)
-
-
-def _are_many(waiting: Sequence[_Step]) -> bool:
-    return len(waiting) >= MOST_WAITING or sum(step.num_bytes for step in waiting) >= MOST_WAITING_BYTES
 
 
 def _key(one: Sequence[Tensor], structure: Any, blocks: Blocks) -> Any:

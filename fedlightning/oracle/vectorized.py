@@ -227,6 +227,7 @@ class _VectorizedEvaluate(StepsInPlace, PrefersFixedSize):
         pays = on_cpu and (is_kept or is_large)
         self.steps_to_pay_off = STEPS_TO_PAY_OFF_A_RECORDING if isinstance(compute, Recorded) and not pays else 1
         self.leaves_out_done = isinstance(compute, Each) or (on_cpu and is_large)
+        self.most_waiting = compute.most_waiting if isinstance(compute, StepsInPlace) else 0
 
     def __call__(
         self, w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks = "both", randomness: Randomness | None = None

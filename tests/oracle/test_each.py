@@ -12,6 +12,7 @@ from fedlightning.algorithms import SCAFFOLD
 from fedlightning.oracle import Cost, Sequential, Vectorized, each
 from fedlightning.oracle.objective import BatchedError, ObjectiveError
 from fedlightning.oracle.randomness import Randomness
+from fedlightning.oracle.recording import waiting
 from tests.support.cohorts import NETS, assert_equal_evaluations, classify, conv, setting, turns_of
 from tests.support.small import Line, Normed, fitted, regression_data
 
@@ -262,7 +263,7 @@ def test_samples_that_share_memory_are_written_into_for_both_names(turns):
 
 
 def test_few_steps_wait_if_their_samples_are_large(turns, monkeypatch):
-    monkeypatch.setattr(each, "MOST_WAITING_BYTES", 3 * 2 * 8 * 8 * 8 * 4)
+    monkeypatch.setattr(waiting, "MOST_WAITING_BYTES", 3 * 2 * 8 * 8 * 8 * 4)
     steps_along(Vectorized(backward="each", threads=1), conv(), (2, 8, 8), 7)
     assert len(turns) == 7
 

@@ -6,13 +6,20 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import Self
 
 from fedlightning.oracle.recording.program import Steps
 from fedlightning.oracle.recording.recording import Recording, key_of
 
+Returned = tuple[list[Tensor], list[str]]
+"""Results of a step but the operator, and the names of scalars."""
+
 
 class Course:
-    """Takes steps from one point, and goes on with the same replay while minibatches are alike."""
+    """Takes steps from one point, and goes on with the same replay while minibatches are alike.
+
+    It is a context, which brings the point up to date when it is left.
+    """
 
     def __init__(self, point: Tensor, lr: float) -> None:
         """Begin at ``point``, ``[S, d]``, or ``[d]`` for one client, with steps of size ``lr``."""
@@ -21,19 +28,20 @@ class Course:
         self._names: list[str] = []
         self._kind: Any = None
 
-    def step(self, recording: Recording, others: tuple[Tensor, ...]) -> tuple[list[Tensor], list[str]] | None:
+    def step(self, recording: Recording, others: tuple[Tensor, ...], may_wait: bool = False) -> Returned | None:
         """Take a step.
 
         Args:
             recording: Of the operator.
             others: Its arguments but the point.
+            may_wait: Whether the step may be taken later; here it never is.
 
         Returns:
-            Its results but the first, and the names of scalars; None if it cannot be replayed.
+            What the recorded function returns, without the operator; None if it cannot be replayed.
         """
         kind = recording, key_of(others)
         if self._steps is None or self._kind != kind:
-            self.close()
+            self._end()
             begun = recording.steps(self._point, *others, lr=self._lr)
             if begun is None:
                 return None
@@ -41,8 +49,13 @@ class Course:
         with torch.no_grad():
             return self._steps.send(others), self._names
 
-    def close(self) -> None:
-        """Bring the point up to date."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._end()
+
+    def _end(self) -> None:
         if self._steps is not None:
             self._steps.close()
         self._steps = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
@@ -11,11 +11,12 @@ from torch import Tensor
 from fedlightning.core.tree import flatten, unflatten
 from fedlightning.oracle.base import Blocks, Evaluation, StepInPlace, StepsInPlace
 from fedlightning.oracle.randomness import ClientNoise, Randomness
-from fedlightning.oracle.recording.course import Course
+from fedlightning.oracle.recording.course import Course, Returned
 from fedlightning.oracle.recording.glance import Glance, GlanceAt, no_glance
 from fedlightning.oracle.recording.known import KnownRecordings
 from fedlightning.oracle.recording.recording import Recording
-from fedlightning.oracle.recording.side_by_side import replayed_in_parts, stepped_in_parts
+from fedlightning.oracle.recording.side_by_side import CourseInParts, replayed_in_parts
+from fedlightning.oracle.recording.waiting import MOST_WAITING, kept
 
 Compute = Callable[[Tensor, Tensor, Tensor, Any, Blocks], Evaluation]
 """``(w [S, d], v [S, p], b [S, b], data, blocks)``: computes the operators of S clients, in operations on tensors."""
@@ -46,6 +47,8 @@ class Recorded(StepsInPlace):
         self._compute, self._noise, self._threads, self._glance = compute, noise, threads, glance
         self._known, self._kind = None if known is None else known.begin(), kind
         self._recordings: dict[Any, Recording] = {}
+        self._returned: dict[Any, Returned] = {}
+        self.most_waiting = MOST_WAITING if threads > 1 else 0
 
     def __call__(
         self, w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks = "both", randomness: Randomness | None = None
@@ -60,20 +63,21 @@ class Recorded(StepsInPlace):
     @contextmanager
     def steps_in_place(self, w: Tensor, v: Tensor, blocks: Blocks, lr: float) -> Iterator[StepInPlace]:
         """Begin steps in place; see :class:`~fedlightning.oracle.base.StepsInPlace`."""
-        course = Course(w, lr)
+        in_parts = self._threads > 1
+        course: Course | CourseInParts = Course(w, lr)
+        if in_parts:
+            course = CourseInParts(w, self._threads, lr, self._returned)
 
         def step(b: Tensor, data: Any, randomness: Randomness | None) -> Evaluation | None:
             leaves, structure = flatten(data)
-            recording, others = self._recordings.get((structure, blocks)), (v, b, *leaves)
+            recording = self._recordings.get((structure, blocks))
             if recording is None:
                 return None
-            if self._threads > 1:
-                found = stepped_in_parts(recording, (w, *others), self._threads, lr)
-            else:
-                found = course.step(recording, others)
+            copies = kept(leaves, laid_out_alike=True) if in_parts and not b.numel() else None
+            found = course.step(recording, (v, b, *(leaves if copies is None else copies)), copies is not None)
             return None if found is None else Evaluation.of_parts([w, *found[0]], found[1])
 
-        with closing(course):
+        with course:
             yield step
 
     def _record(self, structure: Any, blocks: Blocks) -> Recording:

@@ -19,7 +19,6 @@ tensor that existed before the call, because its next call may run other operati
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from typing import Any
 
 import torch
@@ -121,18 +120,6 @@ class Recording:
             steps = known.steps(inputs[0], lr)
             next(steps)
         return steps, known.constant
-
-    def step(self, *inputs: Tensor, lr: float) -> tuple[list[Tensor], Any]:
-        """Take a single step of :meth:`steps`, which must be possible.
-
-        Returns:
-            What the function returns, without its first result.
-        """
-        begun = self.steps(*inputs, lr=lr)
-        assert begun is not None
-        steps, constant = begun
-        with torch.no_grad(), closing(steps):
-            return steps.send(inputs[1:]), constant
 
     def _has_met(self, key: Any) -> bool:
         """Return whether a call is no first one, or need not be looked at because the like of it was."""

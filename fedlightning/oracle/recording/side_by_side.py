@@ -10,15 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import Self
 
-from fedlightning.oracle.recording.recording import Recording
+from fedlightning.oracle.recording.course import Course, Returned
+from fedlightning.oracle.recording.recording import Recording, key_of
+from fedlightning.oracle.recording.waiting import Waiting
 from fedlightning.oracle.threads import exactly, limited, set_threads
 
 SMALLEST_PART = 2
@@ -90,37 +94,105 @@ def replayed_in_parts(recording: Recording, inputs: Sequence[Tensor], threads: i
     return [whole, *results], found[0][1]
 
 
-def stepped_in_parts(
-    recording: Recording, inputs: tuple[Tensor, ...], threads: int, lr: float
-) -> tuple[Sequence[Tensor], Any] | None:
-    """Return what ``recording.step(*inputs, lr=lr)`` returns, with the clients divided among threads.
+class CourseInParts:
+    """Takes steps from the points of clients who are divided among threads, as a course does from one point."""
 
-    Args:
-        recording: As for :func:`replayed_in_parts`.
-        inputs: Likewise; the first one is changed.
-        threads: Largest number of parts.
-        lr: Step size.
+    def __init__(self, point: Tensor, threads: int, lr: float, known: dict[Any, Returned]) -> None:
+        """Begin.
 
-    Returns:
-        None if the step cannot be replayed, and then nothing has changed.
+        Args:
+            point: The clients' points, ``[S, d]``.
+            threads: Largest number of parts.
+            lr: Step size.
+            known: What steps return, by their kind, which courses of one evaluator share.
+        """
+        self._point, self._threads, self._parts = point, threads, _parts(len(point), threads)
+        self._courses = [Course(point[part], lr) for part in self._parts]
+        self._waiting = Waiting(self._take)
+        self._known = known
+
+    def step(self, recording: Recording, others: tuple[Tensor, ...], may_wait: bool = False) -> Returned | None:
+        """Take a step; see :class:`~fedlightning.oracle.recording.course.Course`.
+
+        Args:
+            recording: As for :func:`replayed_in_parts`.
+            others: Its arguments but the points.
+            may_wait: Whether the step may be taken later, until the course is left; its results are filled then.
+
+        Returns:
+            What the recorded function returns, without the operator; None if it cannot be replayed.
+        """
+        kind = recording, key_of((self._point, *others))
+        if kind not in self._known:
+            self._waiting.take()
+            if not self._can_step(recording, others):
+                return None
+            self._known[kind] = self._first(recording, others)
+            return self._known[kind]
+        like, names = self._known[kind]
+        step = _Step(recording, others, [torch.empty_like(result) for result in like])
+        self._waiting.add(step, others)
+        if not may_wait:
+            self._waiting.take()
+        return step.results, names
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        with ExitStack() as stack:
+            for course in self._courses:
+                stack.enter_context(course)
+            if kind is None:
+                self._waiting.take()
+
+    def _can_step(self, recording: Recording, others: tuple[Tensor, ...]) -> bool:
+        inputs = (self._point, *others)
+        with exactly(self._threads) if len(self._parts) == 1 else nullcontext():
+            return all(recording.can_step(*[tensor[part] for tensor in inputs]) for part in self._parts)
+
+    def _first(self, recording: Recording, others: tuple[Tensor, ...]) -> Returned:
+        """Take the first step of its kind at once, which shows what the results are like."""
+        found: list[Any] = [None] * len(self._parts)
+
+        def compute(k: int) -> None:
+            found[k] = self._courses[k].step(recording, tuple(tensor[self._parts[k]] for tensor in others))
+
+        run(compute, len(self._parts), self._threads)
+        return [torch.cat(several) for several in zip(*(results for results, _ in found), strict=True)], found[0][1]
+
+    def _take(self, steps: Sequence[_Step]) -> None:
+        def compute(k: int) -> None:
+            for step in steps:
+                step.take(self._courses[k], self._parts[k])
+
+        run(compute, len(self._parts), self._threads)
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A step of all clients that is still to be taken.
+
+    Attributes:
+        recording: Of the operator.
+        others: Its arguments but the points.
+        results: Where its results go.
     """
-    each = [tuple(tensor[part] for tensor in inputs) for part in _parts(len(inputs[0]), threads)]
-    if len(each) < 2:
-        with exactly(threads):
-            return recording.step(*inputs, lr=lr) if recording.can_step(*inputs) else None
-    if not all(recording.can_step(*own) for own in each):
-        return None
-    found: list[Any] = [None] * len(each)
 
-    def compute(k: int) -> None:
-        found[k] = recording.step(*each[k], lr=lr)
+    recording: Recording
+    others: Sequence[Tensor]
+    results: list[Tensor]
 
-    run(compute, len(each), threads)
-    return [torch.cat(several) for several in zip(*(results for results, _ in found), strict=True)], found[0][1]
+    def take(self, course: Course, part: slice) -> None:
+        """Take the step of some clients from where their course has led so far."""
+        taken = course.step(self.recording, tuple([tensor[part] for tensor in self.others]))
+        assert taken is not None
+        for result, value in zip(self.results, taken[0], strict=True):
+            result[part].copy_(value)
 
 
 def _parts(num_clients: int, threads: int) -> list[slice]:
-    """Return the clients of each thread; nothing if they are too few to be divided."""
-    count = min(threads, num_clients // SMALLEST_PART)
-    cuts = [num_clients * k // max(count, 1) for k in range(count + 1)]
+    """Return the clients of each thread; all in one if they are too few to be divided."""
+    count = max(min(threads, num_clients // SMALLEST_PART), 1)
+    cuts = [num_clients * k // count for k in range(count + 1)]
     return [slice(*ends) for ends in pairwise(cuts)]

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from fedlightning.oracle import Vectorized
+from fedlightning.oracle.recording.course import Course
 from fedlightning.oracle.recording.known import MOST_KINDS, PATIENCE, KnownRecordings
 from fedlightning.oracle.recording.recording import Recording, key_of
 from tests.support.cohorts import conv, setting
@@ -150,7 +151,8 @@ def test_a_known_number_of_clients_steps_in_place_at_once():
         if first:
             recording(torch.ones(2, 3))
     x = torch.ones(2, 3)
-    recording.step(x, lr=0.1)
+    with Course(x, 0.1) as course:
+        course.step(recording, ())
     torch.testing.assert_close(x, torch.tensor([[0.8, 0.8, 0.7]]).expand(2, 3))
 
 

@@ -10,8 +10,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fedlightning.algorithms import SCAFFOLD, FedAvg, FedAvgGDA
 from fedlightning.oracle import Sequential, Vectorized
 from fedlightning.oracle.gradient import GradientOracle
+from fedlightning.oracle.objective import BatchedError
 from fedlightning.oracle.randomness import Randomness
-from tests.support.cohorts import NETS, Swapping, classify, conv, logs_a_weight, setting, stepped
+from fedlightning.oracle.recording import side_by_side
+from tests.support.cohorts import NETS, Swapping, classify, conv, logs_a_weight, setting, stepped, turns_of
 from tests.support.small import Line, Normed, Personal, fitted, regression_data
 
 
@@ -190,6 +192,103 @@ def test_several_threads_wait_for_each_other_in_smaller_products_of_one_client(c
             step(b, data, None)
     assert counted.found == 3 * products
     torch.testing.assert_close(point, plain, rtol=1e-12, atol=1e-13)
+
+
+def in_parts(net, shape, **options):
+    """A replayed oracle of six clients in two parts, and what steps are taken on."""
+    objective, w, v, b, data = setting(net, shape, torch.float64, **options)
+    objective.draws = False
+    w, v, b, data = wide(w), wide(v), wide(b), tuple(map(wide, data))
+    evaluate = Vectorized(parts=2).evaluator(objective, 100)
+    return evaluate, objective, w, v, b, data
+
+
+@pytest.fixture
+def turns(monkeypatch):
+    """Numbers of parts and threads of all turns in which something is computed."""
+    return turns_of(side_by_side, monkeypatch)
+
+
+@pytest.mark.parametrize(("name", "count"), [("conv", 3), ("batch-norm", 20)])
+def test_parts_take_steps_in_a_row_unless_their_buffers_are_read_between(name, count, turns):
+    """The first of their kind at once, and then sixteen together."""
+    make, shape = NETS[name]
+    evaluate, objective, w, v, b, (x, y) = in_parts(make(), shape)
+    evaluate(w, v, b, (x, y))
+    plain, turns[:] = Sequential().evaluator(objective, 1), []
+    point, shared, buffers, losses, expected = w.clone(), torch.empty_like(x), b, [], []
+    with evaluate.steps_in_place(point, v, "both", 0.1) as step:
+        for k in range(20):
+            torch.mul(x, k, out=shared)  # as a transform that uses its memory again
+            found, same = step(b, (shared, y), None), plain(w, v, buffers, (shared, y))
+            b, buffers, w = found.buffers, same.buffers, w - 0.1 * same.g
+            losses.append(found.loss)
+            expected.append(same.loss)
+    assert turns == [(2, 2)] * count
+    torch.testing.assert_close(point, w)
+    torch.testing.assert_close(torch.stack(losses), torch.stack(expected))
+    torch.testing.assert_close(b, buffers)
+
+
+def test_parts_wait_for_no_step_whose_samples_share_memory_or_do_not_lie_densely(turns):
+    evaluate, objective, w, v, b, (x, y) = in_parts(conv(), (2, 8, 8))
+    plain, scattered = Sequential().evaluator(objective, 1), torch.stack([x, x], -1)[..., 0]
+    evaluate(w, v, b, (scattered, y))
+    point, turns[:] = w.clone(), []
+    with evaluate.steps_in_place(point, v, "both", 0.1) as step:
+        for k in range(3):
+            assert step(b, (scattered, y), None) is not None
+            assert len(turns) == k + 1
+            w = w - 0.1 * plain(w, v, b, (x, y)).g
+    torch.testing.assert_close(point, w)
+
+
+def test_parts_go_on_when_minibatches_change_and_leave_the_rest_to_the_caller():
+    evaluate, objective, w, v, b, (x, y) = in_parts(conv(), (2, 8, 8))
+    plain, fewer, unknown = (
+        Sequential().evaluator(objective, 1),
+        (x[:, :2].clone(), y[:, :2].clone()),
+        (x[:, :3], y[:, :3]),
+    )
+    for each in ((x, y), fewer):
+        evaluate(w, v, b, each)
+    point = w.clone()
+    with evaluate.steps_in_place(point, v, "both", 0.1) as step:
+        for batch in ((x, y), (x, y), fewer, fewer, (x, y), (x, y)):
+            assert step(b, batch, None) is not None
+            w = w - 0.1 * plain(w, v, b, batch).g
+        assert step(b, unknown, None) is None
+    torch.testing.assert_close(point, w)
+
+
+def test_an_error_between_steps_of_parts_stays_as_it_is():
+    evaluate, objective, w, v, b, data = in_parts(conv(), (2, 8, 8))
+    evaluate(w, v, b, data)
+    point = w.clone()
+
+    def take_steps():
+        with evaluate.steps_in_place(point, v, "both", 0.1) as step:
+            for _ in range(3):
+                step(b, data, None)
+            raise LookupError("no more data")
+
+    with pytest.raises(LookupError, match="no more data"):
+        take_steps()
+    w = w - 0.1 * Sequential().evaluator(objective, 1)(w, v, b, data).g
+    torch.testing.assert_close(point, w, msg="nobody asks any more for steps that wait")
+
+
+def test_what_fails_in_a_step_of_parts_that_has_waited_is_said():
+    evaluate, _, w, v, b, (x, y) = in_parts(conv(), (2, 8, 8))
+    evaluate(w, v, b, (x, y))
+
+    def take_steps():
+        with evaluate.steps_in_place(w, v, "both", 0.1) as step:
+            step(b, (x, y), None)
+            step(b, (x, torch.full_like(y, 99)), None)
+
+    with pytest.raises(BatchedError, match="Target 99 is out of bounds"):
+        take_steps()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

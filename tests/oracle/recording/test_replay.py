@@ -6,7 +6,14 @@ from threading import Barrier, Thread
 
 import torch
 
+from fedlightning.oracle.recording.course import Course
 from fedlightning.oracle.recording.recording import Recording
+
+
+def stepped_along(recording, point, *others):
+    """Take a step of 0.5 from the point, and return the results but the first."""
+    with Course(point, 0.5) as course:
+        return course.step(recording, others)[0]
 
 
 def test_threads_that_come_to_a_program_at_once_get_the_same():
@@ -18,7 +25,7 @@ def test_threads_that_come_to_a_program_at_once_get_the_same():
     def replay():
         ready.wait()
         own = x.clone()
-        others, _ = recording.step(own, lr=0.5)
+        others = stepped_along(recording, own)
         found.append((recording(x)[0][0], own, others[0]))
 
     threads = [Thread(target=replay) for _ in range(4)]
@@ -52,7 +59,7 @@ def test_a_point_that_is_joined_with_inputs_takes_steps_like_any_other():
     for _ in range(2):
         (expected, product), _ = function(w, x)
         stepped = w.clone()
-        others, _ = recording.step(stepped, x, lr=0.5)
+        others = stepped_along(recording, stepped, x)
         assert torch.equal(stepped, w - 0.5 * expected)
         assert torch.equal(others[0], product)
         w = stepped

@@ -11,7 +11,7 @@ from fedlightning.oracle import Sequential, Vectorized
 from fedlightning.oracle.recording import side_by_side
 from fedlightning.oracle.recording.program import LARGE_BYTES
 from fedlightning.oracle.recording.recording import Recording
-from fedlightning.oracle.recording.side_by_side import replayed_in_parts, run, stepped_in_parts
+from fedlightning.oracle.recording.side_by_side import CourseInParts, replayed_in_parts, run
 from tests.support.cohorts import NETS, assert_equal_evaluations, conv, setting, turns_of
 
 LARGE = LARGE_BYTES // 4
@@ -133,14 +133,15 @@ def test_clients_that_are_too_few_to_be_divided_have_all_threads(clients, thread
             seen.append(torch.get_num_threads())
             return super().__call__(*inputs, **options)
 
-        def step(self, *inputs, **options):
+        def steps(self, *inputs, **options):
             seen.append(torch.get_num_threads())
-            return super().step(*inputs, **options)
+            return super().steps(*inputs, **options)
 
-    recording, x = Watched(lambda x: ([torch.cat([x[:, 1:] + 1, x[:, :1]], 1)], None)), torch.randn(clients, 3)
+    recording, x = Watched(lambda x: ([torch.cat([x[:, 1:] + 1, x[:, :1] * 2], 1)], None)), torch.randn(clients, 3)
     for _ in range(3):
         replayed_in_parts(recording, [x], threads)
-    stepped_in_parts(recording, (x,), threads, lr=0.1)
+    with CourseInParts(x, threads, 0.1, {}) as course:
+        assert course.step(recording, ()) is not None
     assert set(seen) == {inside}
     assert torch.get_num_threads() == 1
 
