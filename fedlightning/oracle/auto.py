@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor
 
 from fedlightning.core.memory import give_back_what_is_free
 from fedlightning.core.validation import require
-from fedlightning.oracle.base import ClientBatching, Cost, Evaluate, StepsInPlace
+from fedlightning.oracle.base import ClientBatching, Cost, Evaluate
 from fedlightning.oracle.objective import Objective, is_out_of_memory
-from fedlightning.oracle.randomness import Randomness
 from fedlightning.oracle.sequential import Sequential
 from fedlightning.oracle.threads import limited
-from fedlightning.oracle.vectorized import MIN_CALLS_TO_RECORD, Vectorized
+from fedlightning.oracle.timing import Arguments, seconds_of_a_step
+from fedlightning.oracle.vectorized import Vectorized
 
 WORTH_A_TRIAL = 0.9
 """Where chunks take at least this part of the time of clients one by one, these are tried from a recording as well."""
@@ -33,26 +29,8 @@ WORTH_CHUNKS = 0.95
 slower than their trials, which see neither what a chunk's answer costs nor that a round's first step runs as it
 stands."""
 
-STEP = 1e-8
-"""Size of the steps that are timed: with 0, a product that is subtracted while it is computed would not be computed."""
-
-ENOUGH = 0.05
-"""Seconds after which steps of one kind are not repeated. The first calls, which record, do not count: the first replay
-of a program is compiled, so that a way that is timed once seems slower than it is."""
-
-TOO_SHORT, MORE_OFTEN = 0.01, 8
-"""Trials of one kind that take fewer seconds in sum are repeated up to that many times as often: the first few steps of
-a way are slower than the rest of a round, and a machine is seldom quiet for less."""
-
-TICK = 1e-9
-"""Seconds that a step takes at least, on clocks that are too coarse to tell."""
-
-MOST_TOGETHER, SOME_TOGETHER = 32, 4
-"""Steps in place that are begun together, as those of a round are: many if they are short, else up to four in
-:data:`LONG`. The first of them meet clients' points that have left the caches."""
-
-LONG = 0.5
-"""Seconds that steps take in sum where they are few, and up to which a first step is timed once more."""
+WORTH_PARTS = 0.95
+"""Clients divided among threads must save a twentieth: their steps wait for each other, so that threads seldom do."""
 
 GAIN_OF_GRAPHS = 8
 """On a GPU, replaying clients one by one is tried where all at once gain less than a CUDA graph of a single one may: it
@@ -63,24 +41,6 @@ WORTH_MORE_CLIENTS = 0.98
 
 SMALLEST_HALVED = 2
 """Chunks of two clients are not cut further; what is left is to replay them one by one."""
-
-
-class Arguments(NamedTuple):
-    """Holds what gradients are tried on, and what they are used for.
-
-    Attributes:
-        w: Points, ``[S, d]``, which trials change a little.
-        v: Personal blocks, ``[S, p]``.
-        b: Buffers, ``[S, b]``.
-        data: One minibatch of every client.
-        in_place: Share of the algorithm's gradients that are plain steps, which some ways take in place.
-    """
-
-    w: Tensor
-    v: Tensor
-    b: Tensor
-    data: Any
-    in_place: float
 
 
 class Load(Protocol):
@@ -216,6 +176,12 @@ class Auto(ClientBatching):
         chosen, best = self._threaded(way, objective, calls(size), load(size))
         if not objective.autocast.on_cpu:
             return chosen, best
+        divided = self._divided(way, best, objective, calls, load, larger)
+        if divided is not None:
+            chosen, best = divided
+            size = chosen.chunk_size
+            assert size is not None
+            larger = [each for each in larger if each > size]
         if larger:  # a disturbed trial, which all others are compared with, would let chunks grow
             with limited(chosen.threads_inside(objective)):
                 best = min(best, self._for_one(chosen, objective, calls(size), load(size)))
@@ -229,6 +195,25 @@ class Auto(ClientBatching):
             if chosen.chunk_size != size:
                 break
         return chosen, best
+
+    def _divided(
+        self,
+        way: Vectorized,
+        best: float,
+        objective: Objective,
+        calls: Callable[[int], int],
+        load: Load,
+        larger: Sequence[int],
+    ) -> tuple[Vectorized, float] | None:
+        """Return the way with its clients divided among all threads, each part as large as a chunk, if it is faster."""
+        most, size = torch.get_num_threads(), way.chunk_size
+        assert size is not None
+        if most == 1 or not way.can_be_divided(objective):
+            return None
+        together = max([size, *(each for each in larger if each <= most * size)])
+        candidate = replace(way, parts=most, chunk_size=together)
+        taken = self._seconds_if_faster(candidate, best, objective, calls(together), load(together), WORTH_PARTS)
+        return None if taken is None else (candidate, taken)
 
     def _threaded(
         self,
@@ -248,11 +233,6 @@ class Auto(ClientBatching):
             if taken is None:
                 break
             chosen, best = candidate, taken
-        if isinstance(way, Vectorized) and way.can_be_divided(objective):
-            candidate = replace(way, parts=most)
-            taken = self._seconds_if_faster(candidate, best, objective, calls, arguments)
-            if taken is not None:
-                chosen, best = candidate, taken
         return chosen, best
 
     def _seconds_if_faster(
@@ -284,9 +264,8 @@ class Auto(ClientBatching):
     def seconds(self, oracle: ClientBatching, objective: Objective, calls: int, arguments: Arguments) -> float:
         """Measures the time of one gradient of all clients with its step, as the rounds will run it, recorded or not.
 
-        Where a way can step in place, both are timed, operators and such steps, unless the algorithm uses one of them
-        alone. The two shortest times count by their geometric mean, weighted by how often each is used. A subclass may
-        measure something else, such as energy: the way with the smallest number is taken.
+        See :func:`~fedlightning.oracle.timing.seconds_of_a_step`. A subclass may measure something else, such as
+        energy: the way with the smallest number is taken.
 
         Args:
             oracle: The way that is tried.
@@ -297,66 +276,7 @@ class Auto(ClientBatching):
         Returns:
             The time in seconds; of a recorded oracle, with its share of the recording.
         """
-        evaluate = oracle.evaluator(objective, calls)
-        w, v, b, data, in_place = arguments
-        half = (self.trials + 1) // 2
-
-        def operator(randomness: Randomness) -> Tensor:
-            return w.sub_(evaluate(w, v, b, data, "both", randomness).g, alpha=STEP)
-
-        def timed(step: Callable[[Randomness], object], most: int) -> list[float]:
-            times: list[float] = []
-            while not times or (
-                sum(times) < ENOUGH and len(times) < (most if sum(times) >= TOO_SHORT else MORE_OFTEN * most)
-            ):
-                times.append(_seconds(step, w, len(times))[0])
-            return times
-
-        def begin() -> float:
-            """Take a first step as a round does: a recorded oracle's runs Python, a device's warms up."""
-            if in_place == 1 and isinstance(evaluate, StepsInPlace):
-                taken, result = _seconds(partial(_steps, evaluate, w, v, b, data, 1), w)
-                if result is not None:
-                    return taken
-            return _seconds(operator, w)[0]
-
-        first = begin()
-        if first < LONG or not objective.autocast.on_cpu:  # a device is warm now, and a recording kept for later rounds
-            evaluate = oracle.evaluator(objective, calls)
-            first = begin()
-        made = [first]  # steps that take longer than all others of their kind
-        found: list[tuple[float, float]] = []  # the shortest time of a kind, and how much it counts
-        if in_place > 0 and isinstance(evaluate, StepsInPlace):
-            steps = partial(_steps, evaluate, w, v, b, data)
-            one, result = _seconds(partial(steps, 1), w)  # is compiled, or captured
-            if result is not None:
-                made += [] if objective.autocast.on_cpu else [one]
-                count = _together(one)
-                placed = timed(partial(steps, count), self.trials if in_place == 1 else half)
-                found.append((min(placed) / count, in_place))
-        if not found or in_place < 1:
-            made += [] if objective.autocast.on_cpu else [_seconds(operator, w)[0]]
-            found.append((min(timed(operator, half if found else self.trials)), 1 - in_place if found else 1.0))
-        if calls < MIN_CALLS_TO_RECORD:
-            return min(first, *(taken for taken, _ in found))
-        mean = math.exp(sum(counts * math.log(taken) for taken, counts in found))
-        return mean + sum(max(taken - found[-1][0], 0.0) for taken in made) / calls
-
-
-def _steps(
-    evaluate: StepsInPlace, w: Tensor, v: Tensor, b: Tensor, data: Any, count: int, randomness: Randomness
-) -> object:
-    """Take steps in place, and return what the last one returns: None if they cannot be taken."""
-    result: object = None
-    with evaluate.steps_in_place(w, v, "both", STEP) as step:
-        for _ in range(count):
-            result = step(b, data, randomness)
-    return result
-
-
-def _together(one: float) -> int:
-    """Return how many steps are begun together, if one takes ``one`` seconds."""
-    return max(1, min(MOST_TOGETHER, int(2 * ENOUGH / one)), min(SOME_TOGETHER, int(LONG / one)))
+        return seconds_of_a_step(oracle, objective, calls, arguments, self.trials)
 
 
 def _halves(size: int) -> Iterator[int]:
@@ -369,21 +289,6 @@ def _halves(size: int) -> Iterator[int]:
 def _doubling(most: int) -> Sequence[int]:
     """Return 1, 2, 4, ... and ``most``."""
     return [*(2**k for k in range(most.bit_length()) if 2**k < most), most]
-
-
-def _seconds(step: Callable[[Randomness], object], w: Tensor, call: int = 0) -> tuple[float, object]:
-    """Return the seconds of a step of all clients, whose points are ``w``, ``[S, d]``, and what the step returns."""
-    randomness = Randomness(range(len(w)), call)
-    _synchronize(w)
-    start = time.perf_counter()
-    result = step(randomness)
-    _synchronize(w)
-    return max(time.perf_counter() - start, TICK), result
-
-
-def _synchronize(tensor: Tensor) -> None:
-    if tensor.device.type == "cuda":
-        torch.cuda.synchronize(tensor.device)
 
 
 def _milliseconds(seconds: float) -> str:

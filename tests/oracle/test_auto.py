@@ -11,8 +11,8 @@ import torch
 
 from fedlightning.algorithms import FedAvg
 from fedlightning.oracle import Auto, Autocast, Sequential, Vectorized
-from fedlightning.oracle.auto import Arguments
 from fedlightning.oracle.base import StepsInPlace
+from fedlightning.oracle.timing import Arguments
 from tests.support.federations import loop_for, quadratic, rounds_of, run
 from tests.support.objectives_in_python import (
     ALONE,
@@ -119,6 +119,30 @@ def test_on_a_gpu_graphs_of_all_and_of_one_client_are_tried(graphs, plain, each,
     assert "without a recording" in chosen.report
 
 
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize(("divided", "parts", "size"), [(0.6, 2, 10), (0.97, 1, 8)])
+def test_each_part_of_a_divided_chunk_may_be_as_large_as_a_chunk_of_one_thread(divided, parts, size, monkeypatch):
+    tried = []
+
+    def seconds(self, oracle, objective, calls, arguments):
+        if isinstance(oracle, Sequential):
+            return 8.0
+        tried.append((oracle.parts, oracle.chunk_size))
+        return len(arguments.w) * (divided if oracle.parts == 2 else 1.0)
+
+    monkeypatch.setattr(Auto, "seconds", seconds)
+    chosen = Auto().choose(
+        SimpleNamespace(autocast=Autocast("cpu"), point_bytes=0, draws=False),
+        lambda together: 20,
+        lambda size, at_a_time=1: Arguments(*(torch.zeros(size, 0),) * 3, (), 1.0),
+        Vectorized(chunk_size=8, replay=True, backward="autograd"),
+        lambda: None,
+        larger=[10, 20],
+    )
+    assert (chosen.oracle.parts, chosen.oracle.chunk_size) == (parts, size)
+    assert {each for each in tried if each[0] == 2} == ({(2, 10), (2, 20), (2, 5)} if parts == 2 else {(2, 10)})
+
+
 class Timed(StepsInPlace):
     """Takes one millisecond for an operator, and half of that for a step in place."""
 
@@ -149,7 +173,7 @@ class Timed(StepsInPlace):
 )
 def test_operators_and_steps_in_place_count_as_often_as_they_are_used(calls, trials, in_place, expected, monkeypatch):
     clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr("fedlightning.oracle.auto.time.perf_counter", lambda: clock.now)
+    monkeypatch.setattr("fedlightning.oracle.timing.time.perf_counter", lambda: clock.now)
     oracle = SimpleNamespace(evaluator=lambda objective, calls: Timed(clock))
     objective = SimpleNamespace(autocast=SimpleNamespace(on_cpu=True))
     arguments = Arguments(torch.zeros(2, 3), None, None, None, in_place)
@@ -173,7 +197,7 @@ def test_steps_are_begun_together_as_many_as_their_time_allows(seconds, together
 
             yield step
 
-    monkeypatch.setattr("fedlightning.oracle.auto.time.perf_counter", lambda: clock.now)
+    monkeypatch.setattr("fedlightning.oracle.timing.time.perf_counter", lambda: clock.now)
     oracle = SimpleNamespace(evaluator=lambda objective, calls: Stepping(clock))
     objective = SimpleNamespace(autocast=SimpleNamespace(on_cpu=True))
     MEASURED(Auto(), oracle, objective, 100, Arguments(torch.zeros(2, 3), None, None, None, 1.0))
@@ -182,7 +206,7 @@ def test_steps_are_begun_together_as_many_as_their_time_allows(seconds, together
 
 def seconds_of(evaluators, clock, calls, monkeypatch):
     """What Auto measures of a way whose evaluators are given, in the order in which they are made."""
-    monkeypatch.setattr("fedlightning.oracle.auto.time.perf_counter", lambda: clock.now)
+    monkeypatch.setattr("fedlightning.oracle.timing.time.perf_counter", lambda: clock.now)
     made = iter(evaluators)
     oracle = SimpleNamespace(evaluator=lambda objective, calls: next(made))
     objective = SimpleNamespace(autocast=SimpleNamespace(on_cpu=True))
@@ -238,7 +262,7 @@ class Capturing(Timed):
 @pytest.mark.parametrize("in_place", [0.0, 0.5, 1.0])
 def test_on_a_gpu_every_capture_of_a_round_counts_once(can_step, in_place, monkeypatch):
     clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr("fedlightning.oracle.auto.time.perf_counter", lambda: clock.now)
+    monkeypatch.setattr("fedlightning.oracle.timing.time.perf_counter", lambda: clock.now)
     oracle = SimpleNamespace(evaluator=lambda objective, calls: Capturing(clock, can_step))
     objective = SimpleNamespace(autocast=Autocast("cuda"))
     found = MEASURED(Auto(), oracle, objective, 10, Arguments(torch.zeros(2, 3), None, None, None, in_place))

@@ -16,11 +16,12 @@ from fedlightning.federation.clients.rehearsal import share_in_place
 from fedlightning.federation.protocol import Request
 from fedlightning.federation.sampling.cohort import Chunk, Cohort, cuts
 from fedlightning.oracle import Auto, BatchedError, Cost, Sequential, Vectorized
-from fedlightning.oracle.auto import Arguments, Trial
+from fedlightning.oracle.auto import Trial
 from fedlightning.oracle.checks.check import SelfCheck
 from fedlightning.oracle.checks.comparison import STEPS, Sample
 from fedlightning.oracle.effects.side_effects import undone
 from fedlightning.oracle.objective import is_out_of_memory
+from fedlightning.oracle.timing import Arguments
 
 if TYPE_CHECKING:
     from fedlightning.federation.clients.client_group import ClientGroup

@@ -68,7 +68,7 @@ def test_clients_are_not_computed_side_by_side_where_that_is_unchecked_or_wrong(
     assert getattr(trained(Auto(), change, **options)[1].oracle, "backward", None) != "each"
 
 
-@pytest.mark.parametrize("parts", [0.5, 0.95])
+@pytest.mark.parametrize("parts", [0.5, 0.97])
 def test_a_chunk_is_divided_among_threads_where_that_is_faster(parts, monkeypatch, two_threads):
     def seconds(self, oracle, *arguments):
         if isinstance(oracle, Sequential):
