@@ -61,6 +61,11 @@ class OracleSelection:
         return self._cost is not None
 
     @property
+    def threads(self) -> int | None:
+        """Return the number of threads that compute a round on a CPU; None for as many as PyTorch takes."""
+        return self.oracle.threads if self.is_made else None
+
+    @property
     def chunk_size(self) -> int:
         """Return the number of clients that are computed together."""
         assert self._cost is not None

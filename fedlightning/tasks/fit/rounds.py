@@ -19,6 +19,7 @@ from fedlightning.federation.loop import RoundResult
 from fedlightning.federation.protocol import Moment
 from fedlightning.federation.sampling.cohort import RoundBatch
 from fedlightning.federation.server import RoundRejectedError
+from fedlightning.oracle.threads import limited
 from fedlightning.tasks.checkpoints.checkpoint import rescue
 from fedlightning.tasks.checks.channel_checks import warn_of_negative_variances
 from fedlightning.tasks.checks.fit_checks import check_fit, require_round, warn_of_schedules_that_go_on
@@ -107,6 +108,12 @@ class TrainingRounds:
         require_round(batch, len(task.algorithm.phases), None if repeats else trainer.global_step)
         if repeats:
             batch = batch.numbered(trainer.global_step)
+        threads = task.run.simulation.runner.oracle_selection.threads if task.device.type == "cpu" else None
+        with limited(threads):  # more of them would wait for each other between gradients, too
+            return self._carried_out(batch)
+
+    def _carried_out(self, batch: RoundBatch) -> RoundResult:
+        task = self._task
         refuse_gradient_hooks(task)
         refuse_switched_parameters(task, self._trained)
         refuse_changed(task, task.run.changed, task.run.rounds)

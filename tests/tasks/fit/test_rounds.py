@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import ClassVar
 
 import pytest
 import torch
@@ -41,6 +42,25 @@ def test_a_round_runs_while_clients_compute():
     fitted(task, max_steps=1, limit_val_batches=0)
     assert task.seen[-1] is False
     assert set(task.seen[:-1]) == {True}
+
+
+class Threads(FedAvg):
+    """FedAvg that notes on how many threads the server steps."""
+
+    seen: ClassVar[list[int]] = []
+
+    def server_update(self, *arguments, **options):
+        self.seen.append(torch.get_num_threads())
+        return super().server_update(*arguments, **options)
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize(("oracle", "expected"), [(Vectorized(threads=1), 1), (Vectorized(), 2), (Sequential(), 2)])
+def test_the_rest_of_a_round_has_the_threads_of_its_gradients(oracle, expected):
+    Threads.seen.clear()
+    fitted(Line(Threads(0.05), oracle=oracle), max_steps=3, limit_val_batches=0)
+    assert Threads.seen[1:] == [expected] * 2
+    assert torch.get_num_threads() == 2
 
 
 def test_the_optimizer_moves_the_shared_parameters_alone():
