@@ -62,8 +62,12 @@ class OracleSelection:
 
     @property
     def threads(self) -> int | None:
-        """Return the number of threads that compute a round on a CPU; None for as many as PyTorch takes."""
-        return self.oracle.threads if self.is_made else None
+        """Return the number of threads that compute a round on a CPU; None for as many as PyTorch takes.
+
+        A way that was named, or that a checkpoint has, has them in its first round, too: sums of many numbers have
+        other last bits on other numbers of threads.
+        """
+        return self.oracle.threads
 
     @property
     def chunk_size(self) -> int:

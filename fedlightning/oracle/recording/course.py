@@ -28,13 +28,12 @@ class Course:
         self._names: list[str] = []
         self._kind: Any = None
 
-    def step(self, recording: Recording, others: tuple[Tensor, ...], may_wait: bool = False) -> Returned | None:
+    def step(self, recording: Recording, others: tuple[Tensor, ...]) -> Returned | None:
         """Take a step.
 
         Args:
             recording: Of the operator.
             others: Its arguments but the point.
-            may_wait: Whether the step may be taken later; here it never is.
 
         Returns:
             What the recorded function returns, without the operator; None if it cannot be replayed.

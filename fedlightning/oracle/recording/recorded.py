@@ -16,7 +16,7 @@ from fedlightning.oracle.recording.glance import Glance, GlanceAt, no_glance
 from fedlightning.oracle.recording.known import KnownRecordings
 from fedlightning.oracle.recording.recording import Recording
 from fedlightning.oracle.recording.side_by_side import CourseInParts, replayed_in_parts
-from fedlightning.oracle.recording.waiting import MOST_WAITING, kept
+from fedlightning.oracle.recording.waiting import MOST_WAITING
 
 Compute = Callable[[Tensor, Tensor, Tensor, Any, Blocks], Evaluation]
 """``(w [S, d], v [S, p], b [S, b], data, blocks)``: computes the operators of S clients, in operations on tensors."""
@@ -64,17 +64,17 @@ class Recorded(StepsInPlace):
     def steps_in_place(self, w: Tensor, v: Tensor, blocks: Blocks, lr: float) -> Iterator[StepInPlace]:
         """Begin steps in place; see :class:`~fedlightning.oracle.base.StepsInPlace`."""
         in_parts = self._threads > 1
-        course: Course | CourseInParts = Course(w, lr)
-        if in_parts:
-            course = CourseInParts(w, self._threads, lr, self._returned)
+        course = CourseInParts(w, self._threads, lr, self._returned) if in_parts else Course(w, lr)
 
         def step(b: Tensor, data: Any, randomness: Randomness | None) -> Evaluation | None:
             leaves, structure = flatten(data)
             recording = self._recordings.get((structure, blocks))
             if recording is None:
                 return None
-            copies = kept(leaves, laid_out_alike=True) if in_parts and not b.numel() else None
-            found = course.step(recording, (v, b, *(leaves if copies is None else copies)), copies is not None)
+            if isinstance(course, Course):
+                found = course.step(recording, (v, b, *leaves))
+            else:
+                found = course.step(recording, (v, b), leaves, may_wait=not b.numel())  # the next step reads buffers
             return None if found is None else Evaluation.of_parts([w, *found[0]], found[1])
 
         with course:

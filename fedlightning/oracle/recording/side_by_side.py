@@ -22,7 +22,7 @@ from typing_extensions import Self
 
 from fedlightning.oracle.recording.course import Course, Returned
 from fedlightning.oracle.recording.recording import Recording, key_of
-from fedlightning.oracle.recording.waiting import Waiting
+from fedlightning.oracle.recording.waiting import Waiting, kept
 from fedlightning.oracle.threads import exactly, limited, set_threads
 
 SMALLEST_PART = 2
@@ -104,35 +104,41 @@ class CourseInParts:
             point: The clients' points, ``[S, d]``.
             threads: Largest number of parts.
             lr: Step size.
-            known: What steps return, by their kind, which courses of one evaluator share.
+            known: What those steps return that can be taken, by their kind; courses of one evaluator share it.
         """
         self._point, self._threads, self._parts = point, threads, _parts(len(point), threads)
         self._courses = [Course(point[part], lr) for part in self._parts]
         self._waiting = Waiting(self._take)
         self._known = known
 
-    def step(self, recording: Recording, others: tuple[Tensor, ...], may_wait: bool = False) -> Returned | None:
-        """Take a step; see :class:`~fedlightning.oracle.recording.course.Course`.
+    def step(
+        self, recording: Recording, fixed: tuple[Tensor, ...], samples: Sequence[Tensor], may_wait: bool
+    ) -> Returned | None:
+        """Take a step, now or until the course is left, when its results are filled at the latest.
 
         Args:
-            recording: As for :func:`replayed_in_parts`.
-            others: Its arguments but the points.
-            may_wait: Whether the step may be taken later, until the course is left; its results are filled then.
+            recording: Of the operator, as for :func:`replayed_in_parts`.
+            fixed: Its arguments behind the points, which stay as they are.
+            samples: Its other arguments.
+            may_wait: Whether the step may be taken later.
 
         Returns:
             What the recorded function returns, without the operator; None if it cannot be replayed.
         """
+        copies = kept(samples, laid_out_alike=True) if may_wait else None
+        others = (*fixed, *(samples if copies is None else copies))
         kind = recording, key_of((self._point, *others))
         if kind not in self._known:
             self._waiting.take()
             if not self._can_step(recording, others):
                 return None
-            self._known[kind] = self._first(recording, others)
-            return self._known[kind]
+            results, names = self._first(recording, others)
+            self._known[kind] = [torch.empty_like(result, device="meta") for result in results], names
+            return results, names
         like, names = self._known[kind]
-        step = _Step(recording, others, [torch.empty_like(result) for result in like])
-        self._waiting.add(step, others)
-        if not may_wait:
+        step = _Step(recording, others, [torch.empty_like(each, device=self._point.device) for each in like])
+        self._waiting.add(step, copies or ())
+        if copies is None:
             self._waiting.take()
         return step.results, names
 

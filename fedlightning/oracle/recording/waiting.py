@@ -54,7 +54,8 @@ def kept(samples: Sequence[Tensor], laid_out_alike: bool = False) -> list[Tensor
     Returns:
         None if copies would not do: what is written into one of two that share memory is seen in the other.
     """
-    if len({leaf.untyped_storage().data_ptr() for leaf in samples}) < len(samples):
+    places = [leaf.untyped_storage().data_ptr() for leaf in samples if leaf.numel()]
+    if len(set(places)) < len(places):
         return None
     copies = [leaf.clone() for leaf in samples]
     alike = all(copy.stride() == leaf.stride() for copy, leaf in zip(copies, samples, strict=True))

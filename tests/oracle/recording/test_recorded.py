@@ -12,7 +12,7 @@ from fedlightning.oracle import Sequential, Vectorized
 from fedlightning.oracle.gradient import GradientOracle
 from fedlightning.oracle.objective import BatchedError
 from fedlightning.oracle.randomness import Randomness
-from fedlightning.oracle.recording import side_by_side
+from fedlightning.oracle.recording import side_by_side, waiting
 from tests.support.cohorts import NETS, Swapping, classify, conv, logs_a_weight, setting, stepped, turns_of
 from tests.support.small import Line, Normed, Personal, fitted, regression_data
 
@@ -241,6 +241,17 @@ def test_parts_wait_for_no_step_whose_samples_share_memory_or_do_not_lie_densely
             assert len(turns) == k + 1
             w = w - 0.1 * plain(w, v, b, (x, y)).g
     torch.testing.assert_close(point, w)
+
+
+def test_few_steps_of_parts_wait_if_their_samples_are_large(turns, monkeypatch):
+    evaluate, _, w, v, b, (x, y) = in_parts(conv(), (2, 8, 8))
+    evaluate(w, v, b, (x, y))
+    monkeypatch.setattr(waiting, "MOST_WAITING_BYTES", 3 * x.nbytes)
+    turns.clear()
+    with evaluate.steps_in_place(w, v, "both", 0.1) as step:
+        for _ in range(7):
+            step(b, (x, y), None)
+    assert len(turns) == 3, "the first, three and three"
 
 
 def test_parts_go_on_when_minibatches_change_and_leave_the_rest_to_the_caller():
