@@ -35,6 +35,7 @@ from fedlightning.tasks.fit.round_report import RoundReport, client_step_sizes
 from fedlightning.tasks.fit.server_step import ServerStep
 
 if TYPE_CHECKING:
+    from fedlightning.federation.simulation import Simulation
     from fedlightning.tasks.base import FederatedLightningModule
 
 
@@ -58,6 +59,7 @@ class TrainingRounds:
         self._running = False
         self._trained: Mapping[str, bool] = {}
         self._algorithm: Algorithm | None = None
+        self._threads: int | None = None  # those of the last round; None for as many as PyTorch takes
         self.last: RoundResult | None = None
 
     @property
@@ -108,11 +110,16 @@ class TrainingRounds:
         require_round(batch, len(task.algorithm.phases), None if repeats else trainer.global_step)
         if repeats:
             batch = batch.numbered(trainer.global_step)
-        threads = task.run.simulation.runner.oracle_selection.threads if task.device.type == "cpu" else None
-        with limited(threads):  # more of them would wait for each other between gradients, too
-            return self._carried_out(batch)
+        with limited(self._threads):
+            self._refuse_changes()
+        simulation = task.run.simulation
+        task.run.release_loaded()
+        self._threads = simulation.runner.oracle_selection.threads if task.device.type == "cpu" else None
+        with limited(self._threads):  # more of them would wait for each other between gradients, too
+            return self._carried_out(batch, simulation)
 
-    def _carried_out(self, batch: RoundBatch) -> RoundResult:
+    def _refuse_changes(self) -> None:
+        """Refuse what was changed since the last round; the first one has nothing to compare with yet."""
         task = self._task
         refuse_gradient_hooks(task)
         refuse_switched_parameters(task, self._trained)
@@ -121,8 +128,9 @@ class TrainingRounds:
         self._require_same_algorithm()
         if self.last is None:
             warn_of_schedules_that_go_on(task)
-        simulation = task.run.simulation
-        task.run.release_loaded()
+
+    def _carried_out(self, batch: RoundBatch, simulation: Simulation) -> RoundResult:
+        task = self._task
         before = simulation.server.state
         precision = RoundPrecision.of(task)
         with self._computing(batch), torch.autocast(task.device.type, enabled=False):
