@@ -25,8 +25,7 @@ import depthfl.client
 from depthfl.server import ServerFedDyn
 from depthfl.strategy import FedDyn
 from flwr.client.app import to_client
-from flwr.common import parameters_to_ndarrays
-from flwr.server import Server, SimpleClientManager
+from flwr.server import Server
 from flwr.server.strategy import FedAvg
 from niid_bench import client_fedavg, client_fednova, client_fedprox, client_scaffold
 from niid_bench.server_fednova import FedNovaServer
@@ -36,8 +35,8 @@ from omegaconf import OmegaConf
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from flower_proxy import InProcess
-from problem import ALPHA, CLIENTS, LR, MU, ROUNDS
+from flower_proxy import point
+from problem import ALPHA, CLIENTS, LR, MU
 from torch_objective import Linear, tensors
 from turn import answer
 
@@ -85,22 +84,11 @@ def made(module, options, loaders, steps, number):
 
 def run(problem, job):
     random.seed(0)
-    module, options, strategy, server_class = METHODS[job.method]
+    module, options, strategy, server = METHODS[job.method]
     loaders = [DataLoader(TensorDataset(x[:1], y[:1]), batch_size=1) for x, y in tensors(problem, job)]
-    clients = SimpleClientManager()
-    for number, steps in enumerate(job.steps):
-        clients.register(InProcess(str(number), partial(made, module, options, loaders, steps, number)))
+    clients = [partial(made, module, options, loaders, steps, number) for number, steps in enumerate(job.steps)]
     with TemporaryDirectory() as folder, chdir(folder):
-        given = strategy(
-            fraction_fit=job.cohort / CLIENTS,
-            fraction_evaluate=0.0,
-            min_available_clients=CLIENTS,
-            accept_failures=False,
-        )
-        server = server_class(client_manager=clients, strategy=given)
-        server.set_max_workers(1)
-        server.fit(ROUNDS, timeout=None)
-    return parameters_to_ndarrays(server.parameters)[0]
+        return point(server, strategy, clients, job)
 
 
 if __name__ == "__main__":

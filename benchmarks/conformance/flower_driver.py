@@ -6,16 +6,18 @@ the weight that the strategy sends, and squares the norm, as the formula on that
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import torch
 from flwr.client import NumPyClient
-from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
-from flwr.server import Server, SimpleClientManager
+from flwr.common import ndarrays_to_parameters
+from flwr.server import Server
 from flwr.server.strategy import FedAvg, FedProx
 from torch.nn import functional as F
 
-from flower_proxy import InProcess
-from problem import CLIENTS, DIMENSION, LR, MU, ROUNDS
+from flower_proxy import point
+from problem import DIMENSION, LR, MU
 from torch_objective import Linear, tensors, weights
 from turn import answer
 
@@ -44,21 +46,10 @@ class Client(NumPyClient):
 
 
 def run(problem, job):
-    clients = SimpleClientManager()
-    for number, samples in enumerate(tensors(problem, job)):
-        clients.register(InProcess(str(number), Client(samples, job.epochs).to_client))
-    given = {
-        "fraction_fit": job.cohort / CLIENTS,
-        "fraction_evaluate": 0.0,
-        "min_available_clients": CLIENTS,
-        "initial_parameters": ndarrays_to_parameters([np.zeros(DIMENSION)]),
-        "accept_failures": False,
-    }
-    strategy = FedProx(**given, proximal_mu=MU) if job.method == "FedProx" else FedAvg(**given)
-    server = Server(client_manager=clients, strategy=strategy)
-    server.set_max_workers(1)
-    server.fit(ROUNDS, timeout=None)
-    return parameters_to_ndarrays(server.parameters)[0]
+    start = {"initial_parameters": ndarrays_to_parameters([np.zeros(DIMENSION)])}
+    strategy = partial(FedProx, proximal_mu=MU, **start) if job.method == "FedProx" else partial(FedAvg, **start)
+    clients = [Client(samples, job.epochs).to_client for samples in tensors(problem, job)]
+    return point(Server, strategy, clients, job)
 
 
 if __name__ == "__main__":

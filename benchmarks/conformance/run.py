@@ -55,8 +55,9 @@ class Framework:
         """What there must be before it starts; empty if all is there."""
         if self.python is None:
             return f"no environment {self.environment} in .env"
-        if self.checkout and not os.environ.get(self.checkout):
-            return f"{self.checkout} names no folder of its sources"
+        folder = os.environ.get(self.checkout, "") if self.checkout else "."
+        if not folder or not Path(folder).is_dir():
+            return f"{self.checkout} names no folder with its sources"
         return ""
 
 
