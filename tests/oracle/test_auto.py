@@ -181,11 +181,19 @@ def test_operators_and_steps_in_place_count_as_often_as_they_are_used(calls, tri
     assert found == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(("seconds", "together"), [(1e-3, 32), (0.02, 5), (0.04, 4), (0.1, 4), (0.3, 1), (2.0, 1)])
-def test_steps_are_begun_together_as_many_as_their_time_allows(seconds, together, monkeypatch):
+@pytest.mark.parametrize(
+    ("seconds", "waiting", "together"),
+    [
+        (1e-3, 0, 32), (0.02, 0, 5), (0.04, 0, 4), (0.1, 0, 4), (0.3, 0, 1), (2.0, 0, 1),
+        (1e-3, 16, 32), (0.02, 16, 16), (0.04, 16, 12), (0.09, 16, 5), (2.0, 16, 1),
+    ],
+)  # fmt: skip
+def test_steps_are_begun_together_as_many_as_their_time_allows(seconds, waiting, together, monkeypatch):
     clock, begun = SimpleNamespace(now=0.0), []
 
     class Stepping(Timed):
+        most_waiting = waiting
+
         @contextmanager
         def steps_in_place(self, w, v, blocks, lr):
             begun.append(0)

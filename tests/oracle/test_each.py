@@ -13,7 +13,15 @@ from fedlightning.oracle import Cost, Sequential, Vectorized, each
 from fedlightning.oracle.objective import BatchedError, ObjectiveError
 from fedlightning.oracle.randomness import Randomness
 from fedlightning.oracle.recording import waiting
-from tests.support.cohorts import NETS, assert_equal_evaluations, classify, conv, setting, turns_of
+from tests.support.cohorts import (
+    NETS,
+    a_right_and_a_wrong_step,
+    assert_equal_evaluations,
+    classify,
+    conv,
+    setting,
+    turns_of,
+)
 from tests.support.small import Line, Normed, fitted, regression_data
 
 
@@ -271,14 +279,8 @@ def test_few_steps_wait_if_their_samples_are_large(turns, monkeypatch):
 def test_what_fails_in_a_step_that_has_waited_is_said():
     objective, w, v, b, (x, y) = setting(conv(), (2, 8, 8))
     evaluate = Vectorized(backward="each").evaluator(objective, 100)
-
-    def take_steps():
-        with evaluate.steps_in_place(w, v, "both", 0.1) as step:
-            step(b, (x, y), None)
-            step(b, (x, torch.full_like(y, 99)), None)
-
     with pytest.raises(BatchedError, match="Target 99 is out of bounds"):
-        take_steps()
+        a_right_and_a_wrong_step(evaluate, w, v, b, (x, y))
 
 
 def test_an_error_between_steps_stays_as_it_is():

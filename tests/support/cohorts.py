@@ -181,6 +181,14 @@ def stepped(evaluate, w, v, b, data, blocks, randomness, lr):
         return step(b, data, randomness)
 
 
+def a_right_and_a_wrong_step(evaluate, w, v, b, data):
+    """Take two steps in place, of which the second has targets that do not exist."""
+    x, y = data
+    with evaluate.steps_in_place(w, v, "both", 0.1) as step:
+        step(b, (x, y), None)
+        step(b, (x, torch.full_like(y, 99)), None)
+
+
 def turns_of(module, monkeypatch):
     """Numbers of clients, or parts, and of threads of every ``run`` that a module of the oracle calls from now on."""
     seen = []

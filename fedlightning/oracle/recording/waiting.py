@@ -31,7 +31,12 @@ class Waiting(Generic[Step]):
         self._num_bytes = 0
 
     def add(self, step: Step, held: Sequence[Tensor]) -> None:
-        """Let a step wait, or take it and all before it if they are many, or hold much memory with what it holds."""
+        """Let a step wait; take all that wait once they are many, or hold much memory.
+
+        Args:
+            step: The step.
+            held: What it keeps in memory.
+        """
         self._steps.append(step)
         self._num_bytes += sum(tensor.nbytes for tensor in held)
         if len(self._steps) >= MOST_WAITING or self._num_bytes >= MOST_WAITING_BYTES:

@@ -112,7 +112,7 @@ class TrainingRounds:
             batch = batch.numbered(trainer.global_step)
         with limited(self._threads):
             self._refuse_changes()
-        simulation = task.run.simulation
+        simulation = task.run.simulation  # the first round makes it, and must have compared nothing with it before
         task.run.release_loaded()
         self._threads = simulation.runner.oracle_selection.threads if task.device.type == "cpu" else None
         with limited(self._threads):  # more of them would wait for each other between gradients, too

@@ -13,7 +13,17 @@ from fedlightning.oracle.gradient import GradientOracle
 from fedlightning.oracle.objective import BatchedError
 from fedlightning.oracle.randomness import Randomness
 from fedlightning.oracle.recording import side_by_side, waiting
-from tests.support.cohorts import NETS, Swapping, classify, conv, logs_a_weight, setting, stepped, turns_of
+from tests.support.cohorts import (
+    NETS,
+    Swapping,
+    a_right_and_a_wrong_step,
+    classify,
+    conv,
+    logs_a_weight,
+    setting,
+    stepped,
+    turns_of,
+)
 from tests.support.small import Line, Normed, Personal, fitted, regression_data
 
 
@@ -292,14 +302,8 @@ def test_an_error_between_steps_of_parts_stays_as_it_is():
 def test_what_fails_in_a_step_of_parts_that_has_waited_is_said():
     evaluate, _, w, v, b, (x, y) = in_parts(conv(), (2, 8, 8))
     evaluate(w, v, b, (x, y))
-
-    def take_steps():
-        with evaluate.steps_in_place(w, v, "both", 0.1) as step:
-            step(b, (x, y), None)
-            step(b, (x, torch.full_like(y, 99)), None)
-
     with pytest.raises(BatchedError, match="Target 99 is out of bounds"):
-        take_steps()
+        a_right_and_a_wrong_step(evaluate, w, v, b, (x, y))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
