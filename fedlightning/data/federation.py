@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from fedlightning.core.errors import InvalidValueError
+from fedlightning.core.errors import InvalidTypeError, InvalidValueError
 from fedlightning.data.partition import Partition
 from fedlightning.data.tensors import in_memory, shape_of_samples, stored_samples
 from fedlightning.federation.sampling.sources import Source
@@ -29,6 +29,7 @@ class Federation:
         test_partition: Likewise of the test data.
 
     Raises:
+        TypeError: If a partition is something else, such as a list of lists.
         ValueError: If a client has no training samples.
     """
 
@@ -41,6 +42,13 @@ class Federation:
     test_partition: Partition | None = None
 
     def __post_init__(self) -> None:
+        for name in ("partition", "val_partition", "test_partition"):
+            given = getattr(self, name)
+            if not isinstance(given, Partition) and (given is not None or name == "partition"):
+                raise InvalidTypeError(
+                    f"Federation({name}=...) is a {type(given).__name__}. Pass a Partition; "
+                    "Partition.of([[0, 2], [1]]) makes one of every client's samples."
+                )
         empty = (self.partition.sizes == 0).nonzero().flatten().tolist()
         if empty:
             shown = ", ".join(map(str, empty[:10])) + (", ..." if len(empty) > 10 else "")

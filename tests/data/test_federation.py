@@ -21,3 +21,11 @@ def test_ten_clients_without_samples_are_named_at_most():
     train = TensorDataset(torch.zeros(1))
     with pytest.raises(ValueError, match=r"12 of 13 clients have no training samples: 1, 2, .*, 10, \.\.\.\. Leave"):
         Federation(train, Partition.of([[0], *[[]] * 12], allow_empty=True))
+
+
+@pytest.mark.parametrize("name", ["partition", "val_partition", "test_partition"])
+def test_lists_of_samples_are_no_partition(name):
+    train = TensorDataset(torch.zeros(2))
+    partitions = {"partition": Partition.of([[0], [1]]), name: [[0], [1]]}
+    with pytest.raises(TypeError, match=rf"Federation\({name}=\.\.\.\) is a list\. Pass a Partition; Partition\.of"):
+        Federation(train, val=train, test=train, **partitions)
