@@ -114,38 +114,41 @@ class Auto(ClientBatching):
             larger: Larger chunks that may be tried, the smallest first.
         """
         alone, alone_time = self._threaded(Sequential(), objective, calls(1), load(1))
-        found: list[tuple[ClientBatching, float]] = [(alone, alone_time)]
+        found: list[tuple[ClientBatching, float, str]] = [(alone, alone_time, "")]
         times = f"{_milliseconds(alone_time)} alone"
         if batched is not None:
             assert batched.chunk_size is not None
             in_chunks, taken = self._in_chunks(batched, objective, calls, load, larger)
             size = in_chunks.chunk_size
             assert size is not None
-            found.append((in_chunks, taken if size == 1 else taken / WORTH_CHUNKS))
-            times = f"{_milliseconds(taken)} a client's gradient in chunks of {size}, {times}"
+            how = f"in chunks of {size}"
+            found.append((in_chunks, taken if size == 1 else taken / WORTH_CHUNKS, how))
+            times = f"{_milliseconds(taken)} a client's gradient {how}, {times}"
             if objective.autocast.on_gpu and batched.replay:
                 plain, taken = self._threaded(replace(batched, replay=False), objective, calls(size), load(size))
-                found.append((plain, taken / WORTH_CHUNKS))
+                found.append((plain, taken / WORTH_CHUNKS, f"{how} without a recording"))
                 times += f", {_milliseconds(taken)} without a recording"
             if objective.autocast.on_cpu and size != 1 and taken > WORTH_A_TRIAL * alone_time:
-                found.append(self._threaded(replace(batched, chunk_size=1), objective, calls(1), load(1)))
-                times += f", {_milliseconds(found[-1][1])} one by one from a recording"
+                how = "one by one from a recording"
+                found.append((*self._threaded(replace(batched, chunk_size=1), objective, calls(1), load(1)), how))
+                times += f", {_milliseconds(found[-1][1])} {how}"
         else:
             times = times.replace("alone", "a client's gradient")
         most = torch.get_num_threads()
         gain = GAIN_OF_GRAPHS if objective.autocast.on_gpu else 2 * most
-        if min(time for _, time in found) * gain > alone_time:
+        if min(time for _, time, _ in found) * gain > alone_time:
             each = side_by_side()
             if each is not None:
                 one_by_one = self._seconds_if_it_fits(each, objective, calls, load)
                 if one_by_one is not None:
-                    found.append((each, one_by_one))
                     how = "replayed one by one" if each.at_a_time == 1 else "side by side"
+                    found.append((each, one_by_one, how))
                     times += f", {_milliseconds(one_by_one)} {how}"
-        chosen, _ = min(found, key=lambda way: way[1])
+        chosen, _, how = min(found, key=lambda way: way[1])
         used = chosen.parts if isinstance(chosen, Vectorized) and chosen.parts > 1 else chosen.threads
         threads = "" if used is None or most == 1 or not objective.autocast.on_cpu else f" on {used} of {most} threads"
-        return Trial(chosen, f"took {type(chosen).__name__}{threads}: {times}")
+        way = f"{type(chosen).__name__}, {how}" if how else type(chosen).__name__
+        return Trial(chosen, f"took {way}{threads}: {times}")
 
     def _seconds_if_it_fits(
         self, way: Vectorized, objective: Objective, calls: Callable[[int], int], load: Load

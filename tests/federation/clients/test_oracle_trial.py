@@ -53,7 +53,8 @@ def test_clients_side_by_side_are_tried_where_batches_gain_little(batched, each,
     torch.testing.assert_close(found, trained(Sequential())[0], rtol=1e-12, atol=1e-12)
     times = f"{batched} ms a client's gradient in chunks of 6, 3 ms alone"
     tried = f", {each} ms side by side" if batched > 3 / 4 else ""
-    assert said == [f"oracle: took Vectorized on {loop.oracle.threads} of 2 threads: {times}{tried}"]
+    how = "side by side" if taken == "each" else "in chunks of 6"
+    assert said == [f"oracle: took Vectorized, {how} on {loop.oracle.threads} of 2 threads: {times}{tried}"]
 
 
 @pytest.mark.parametrize(
@@ -79,7 +80,9 @@ def test_a_chunk_is_divided_among_threads_where_that_is_faster(parts, monkeypatc
     found, loop, said = trained(Auto())
     assert loop.oracle.parts == (2 if parts < 0.9 else 1)
     threads = "2 of 2" if parts < 0.9 else "1 of 2"
-    assert said[0].startswith(f"oracle: took Vectorized on {threads} threads: {parts if parts < 0.9 else 1} ms")
+    assert said[0].startswith(
+        f"oracle: took Vectorized, in chunks of 6 on {threads} threads: {parts if parts < 0.9 else 1} ms"
+    )
     torch.testing.assert_close(found, trained(Sequential())[0], rtol=1e-12, atol=1e-12)
 
 
@@ -105,7 +108,9 @@ def test_what_cannot_be_batched_may_still_be_replayed_side_by_side(each, monkeyp
     assert getattr(loop.oracle, "backward", None) == ("each" if each < 3 else None)
     assert "must override the setup_context staticmethod" in said[0]
     assert said[1:] == (
-        ["oracle: took Vectorized on 2 of 2 threads: 3 ms a client's gradient, 1.5 ms side by side"] if each < 3 else []
+        ["oracle: took Vectorized, side by side on 2 of 2 threads: 3 ms a client's gradient, 1.5 ms side by side"]
+        if each < 3
+        else []
     )
 
 
@@ -115,7 +120,7 @@ def test_on_one_thread_clients_may_be_replayed_one_by_one(monkeypatch, one_threa
     assert (loop.oracle.backward, loop.oracle.threads) == ("each", 1)
     torch.testing.assert_close(found, trained(Sequential())[0], rtol=1e-12, atol=1e-12)
     times = "2.5 ms a client's gradient in chunks of 6, 3 ms alone, 1.5 ms replayed one by one"
-    assert said == [f"oracle: took Vectorized: {times}"]
+    assert said == [f"oracle: took Vectorized, replayed one by one: {times}"]
 
 
 @pytest.mark.parametrize(
@@ -128,9 +133,8 @@ def test_chunks_are_halved_while_that_is_faster(times, size, monkeypatch, one_th
     monkeypatch.setattr(Auto, "seconds", seconds)
     found, loop, said = trained(Auto())
     assert loop.oracle.chunk_size == size
-    assert said == [
-        f"oracle: took Vectorized: {times[size]:.3g} ms a client's gradient in chunks of {size}, 5 ms alone"
-    ]
+    chunks = f"in chunks of {size}"
+    assert said == [f"oracle: took Vectorized, {chunks}: {times[size]:.3g} ms a client's gradient {chunks}, 5 ms alone"]
     torch.testing.assert_close(found, trained(Sequential())[0], rtol=1e-12, atol=1e-12)
 
 
@@ -161,9 +165,8 @@ def test_larger_chunks_than_fit_the_caches_are_taken_where_they_are_faster(times
     monkeypatch.setattr("fedlightning.oracle.vectorized.CACHE_BYTES", 1)  # 4 clients at once, which is 3 and 3 of 6
     found, loop, said = trained(Auto())
     assert loop.oracle.chunk_size == size
-    assert said == [
-        f"oracle: took Vectorized: {times[size]:.3g} ms a client's gradient in chunks of {size}, 5 ms alone"
-    ]
+    chunks = f"in chunks of {size}"
+    assert said == [f"oracle: took Vectorized, {chunks}: {times[size]:.3g} ms a client's gradient {chunks}, 5 ms alone"]
     torch.testing.assert_close(found, trained(Sequential())[0], rtol=1e-12, atol=1e-12)
 
 
