@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -24,9 +24,10 @@ WORTH_A_CHANGE = 0.9
 """More threads or smaller chunks must save at least a tenth of the time: on a busy machine, threads that wait for each
 other cost far more."""
 
-WORTH_CHUNKS = 0.9
+WORTH_CHUNKS, WORTH_CHUNKS_ON_A_GPU = 0.9, 0.95
 """Chunks of several clients must save a tenth of the time of clients one by one. Rounds in chunks are 5 to 15 % slower
-than their trials, which see neither what a chunk's answer costs nor that a round's first step runs as it stands."""
+than their trials, which see neither what a chunk's answer costs nor that a round's first step runs as it stands. On a
+GPU that was not measured, and a twentieth must do."""
 
 WORTH_PARTS = 0.95
 """Clients divided among threads must save a twentieth: their steps wait for each other, so that threads seldom do."""
@@ -113,42 +114,42 @@ class Auto(ClientBatching):
                 its threads; None if that is wrong for this objective.
             larger: Larger chunks that may be tried, the smallest first.
         """
-        alone, alone_time = self._threaded(Sequential(), objective, calls(1), load(1))
-        found: list[tuple[ClientBatching, float, str]] = [(alone, alone_time, "")]
-        times = f"{_milliseconds(alone_time)} alone"
+        alone = _Timed(*self._threaded(Sequential(), objective, calls(1), load(1)))
+        found = [alone]
+        times = f"{_milliseconds(alone.seconds)} alone"
         if batched is not None:
             assert batched.chunk_size is not None
             in_chunks, taken = self._in_chunks(batched, objective, calls, load, larger)
             size = in_chunks.chunk_size
             assert size is not None
-            how = f"in chunks of {size}"
-            found.append((in_chunks, taken if size == 1 else taken / WORTH_CHUNKS, how))
-            times = f"{_milliseconds(taken)} a client's gradient {how}, {times}"
+            worth = WORTH_CHUNKS if objective.autocast.on_cpu else WORTH_CHUNKS_ON_A_GPU
+            chunks = f"in chunks of {size}"
+            found.append(_Timed(in_chunks, taken, chunks, 1.0 if size == 1 else worth))
+            times = f"{_milliseconds(taken)} a client's gradient {chunks}, {times}"
             if objective.autocast.on_gpu and batched.replay:
                 plain, taken = self._threaded(replace(batched, replay=False), objective, calls(size), load(size))
-                found.append((plain, taken / WORTH_CHUNKS, f"{how} without a recording"))
+                found.append(_Timed(plain, taken, f"{chunks} without a recording", worth))
                 times += f", {_milliseconds(taken)} without a recording"
-            if objective.autocast.on_cpu and size != 1 and taken > WORTH_A_TRIAL * alone_time:
-                how = "one by one from a recording"
-                found.append((*self._threaded(replace(batched, chunk_size=1), objective, calls(1), load(1)), how))
-                times += f", {_milliseconds(found[-1][1])} {how}"
+            if objective.autocast.on_cpu and size != 1 and taken > WORTH_A_TRIAL * alone.seconds:
+                one, taken = self._threaded(replace(batched, chunk_size=1), objective, calls(1), load(1))
+                found.append(_Timed(one, taken, "one by one from a recording"))
+                times += f", {_milliseconds(taken)} {found[-1].how}"
         else:
             times = times.replace("alone", "a client's gradient")
         most = torch.get_num_threads()
         gain = GAIN_OF_GRAPHS if objective.autocast.on_gpu else 2 * most
-        if min(time for _, time, _ in found) * gain > alone_time:
-            each = side_by_side()
-            if each is not None:
-                one_by_one = self._seconds_if_it_fits(each, objective, calls, load)
-                if one_by_one is not None:
-                    how = "replayed one by one" if each.at_a_time == 1 else "side by side"
-                    found.append((each, one_by_one, how))
-                    times += f", {_milliseconds(one_by_one)} {how}"
-        chosen, _, how = min(found, key=lambda way: way[1])
-        used = chosen.parts if isinstance(chosen, Vectorized) and chosen.parts > 1 else chosen.threads
-        threads = "" if used is None or most == 1 or not objective.autocast.on_cpu else f" on {used} of {most} threads"
-        way = f"{type(chosen).__name__}, {how}" if how else type(chosen).__name__
-        return Trial(chosen, f"took {way}{threads}: {times}")
+        if min(each.counted for each in found) * gain > alone.seconds:
+            replayed = side_by_side()
+            taken_apart = None if replayed is None else self._seconds_if_it_fits(replayed, objective, calls, load)
+            if replayed is not None and taken_apart is not None:
+                how = "replayed one by one" if replayed.at_a_time == 1 else "side by side"
+                found.append(_Timed(replayed, taken_apart, how))
+                times += f", {_milliseconds(taken_apart)} {how}"
+        chosen = min(found, key=lambda each: each.counted)
+        threads = _threads_in_words(chosen.way, most) if most > 1 and objective.autocast.on_cpu else ""
+        fastest = min(found, key=lambda each: each.seconds)
+        why = "" if chosen is fastest else f"; chunks must save {1 - fastest.worth:.0%}"
+        return Trial(chosen.way, f"took {chosen.in_words()}{threads}: {times}{why}")
 
     def _seconds_if_it_fits(
         self, way: Vectorized, objective: Objective, calls: Callable[[int], int], load: Load
@@ -279,6 +280,36 @@ class Auto(ClientBatching):
             The time in seconds; of a recorded oracle, with its share of the recording.
         """
         return seconds_of_a_step(oracle, objective, calls, arguments, self.trials)
+
+
+class _Timed(NamedTuple):
+    """A way and the seconds that it takes for one client's gradient.
+
+    Attributes:
+        way: Its chunk size and threads are fixed.
+        seconds: As measured.
+        how: How clients go, in words; empty for one after the other.
+        worth: The part of another way's time that it may take at most, to be preferred.
+    """
+
+    way: ClientBatching
+    seconds: float
+    how: str = ""
+    worth: float = 1.0
+
+    @property
+    def counted(self) -> float:
+        """Return the seconds that count in the comparison."""
+        return self.seconds / self.worth
+
+    def in_words(self) -> str:
+        """Describe the way, for reports."""
+        return f"{type(self.way).__name__}, {self.how}" if self.how else type(self.way).__name__
+
+
+def _threads_in_words(way: ClientBatching, most: int) -> str:
+    used = way.parts if isinstance(way, Vectorized) and way.parts > 1 else way.threads
+    return "" if used is None else f" on {used} of {most} threads"
 
 
 def _halves(size: int) -> Iterator[int]:

@@ -54,7 +54,8 @@ def test_clients_side_by_side_are_tried_where_batches_gain_little(batched, each,
     times = f"{batched} ms a client's gradient in chunks of 6, 3 ms alone"
     tried = f", {each} ms side by side" if batched > 3 / 4 else ""
     how = "side by side" if taken == "each" else "in chunks of 6"
-    assert said == [f"oracle: took Vectorized, {how} on {loop.oracle.threads} of 2 threads: {times}{tried}"]
+    why = "; chunks must save 10%" if taken == "each" and batched < each else ""
+    assert said == [f"oracle: took Vectorized, {how} on {loop.oracle.threads} of 2 threads: {times}{tried}{why}"]
 
 
 @pytest.mark.parametrize(
@@ -168,6 +169,20 @@ def test_larger_chunks_than_fit_the_caches_are_taken_where_they_are_faster(times
     chunks = f"in chunks of {size}"
     assert said == [f"oracle: took Vectorized, {chunks}: {times[size]:.3g} ms a client's gradient {chunks}, 5 ms alone"]
     torch.testing.assert_close(found, trained(Sequential())[0], rtol=1e-12, atol=1e-12)
+
+
+def test_chunks_of_one_need_save_nothing(monkeypatch, one_thread):
+    def seconds(self, oracle, objective, calls, arguments):
+        if isinstance(oracle, Sequential):
+            return 3e-3
+        if oracle.chunk_size > 1 or oracle.backward == "each":
+            raise MemoryError
+        return 2.9e-3
+
+    monkeypatch.setattr(Auto, "seconds", seconds)
+    _, loop, said = trained(Auto())
+    assert loop.oracle.chunk_size == 1
+    assert said[-1] == "oracle: took Vectorized, in chunks of 1: 2.9 ms a client's gradient in chunks of 1, 3 ms alone"
 
 
 def test_long_times_are_written_out(monkeypatch, one_thread):
