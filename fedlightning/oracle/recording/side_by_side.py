@@ -8,6 +8,7 @@ runs.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, nullcontext
@@ -45,8 +46,13 @@ def run(compute: Callable[[int], None], count: int, threads: int) -> None:
     numbers = iter(range(count))
 
     def take_turns() -> None:
-        for i in numbers:  # every number goes to one thread
-            compute(i)
+        try:
+            for i in numbers:  # every number goes to one thread
+                compute(i)
+        except BaseException:
+            for _ in numbers:  # nothing is left for the others, who end with what they compute
+                pass
+            raise
 
     with limited(1):
         others = [_pool(threads - 1).submit(take_turns) for _ in range(min(threads, count) - 1)]
@@ -63,6 +69,10 @@ def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, "fedlightning", initializer=set_threads, initargs=(1,))
 
 
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # a forked process has the pools, but none of their threads
+
+
 def replayed_in_parts(recording: Recording, inputs: Sequence[Tensor], threads: int) -> tuple[Sequence[Tensor], Any]:
     """Return what ``recording(*inputs)`` returns, with the clients divided among threads.
 
@@ -77,8 +87,10 @@ def replayed_in_parts(recording: Recording, inputs: Sequence[Tensor], threads: i
     if count < 2:
         with exactly(threads) if threads > 1 else nullcontext():
             return recording(*inputs)
-    if any(recording.is_replayed(*(tensor[part] for tensor in inputs)) is False for part in parts):
-        return recording(*inputs)
+    states = [recording.is_replayed(*(tensor[part] for tensor in inputs)) for part in parts]
+    if False in states:
+        with exactly(threads):
+            return recording(*inputs)
     room = torch.empty_like(inputs[0])
     found: list[Any] = [None] * count
 
@@ -86,8 +98,7 @@ def replayed_in_parts(recording: Recording, inputs: Sequence[Tensor], threads: i
         own = room[parts[k]]
         found[k] = (*recording(*(tensor[parts[k]] for tensor in inputs), room=own), own)
 
-    known = all(recording.is_replayed(*(tensor[part] for tensor in inputs)) for part in parts)
-    run(compute, count, threads if known else 1)
+    run(compute, count, threads if all(states) else 1)
     results = [torch.cat(several) for several in zip(*(rest for (_, *rest), _, _ in found), strict=True)]
     in_place = all(first is own for (first, *_), _, own in found)
     whole = room if in_place else torch.cat([first for (first, *_), _, _ in found])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
+import time
 
 import pytest
 import torch
@@ -182,3 +185,37 @@ def test_an_error_of_any_thread_is_raised_when_all_have_ended(of_this_thread, on
         run(compute, 2, 2)
     assert len(ended) == 1
     assert torch.get_num_threads() == 1
+
+
+def test_after_an_error_nothing_more_is_begun():
+    done = []
+
+    def compute(i):
+        if i == 0:
+            raise ValueError("the first one")
+        time.sleep(0.01)
+        done.append(i)
+
+    with pytest.raises(ValueError, match="the first one"):
+        run(compute, 100, 2)
+    assert len(done) < 20
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+def test_a_forked_process_computes_side_by_side(two_threads):
+    run(lambda i: None, 4, 2)
+    child = os.fork()
+    if child == 0:
+        done = []
+        run(done.append, 4, 2)
+        os._exit(0 if sorted(done) == [0, 1, 2, 3] else 1)
+    until, ended = time.monotonic() + 30, (0, 0)
+    while ended == (0, 0) and time.monotonic() < until:
+        time.sleep(0.05)
+        ended = os.waitpid(child, os.WNOHANG)
+    if ended == (0, 0):
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        pytest.fail("It waited for threads that it has not.")
+    assert ended[1] == 0
