@@ -75,7 +75,7 @@ class TrainingRounds:
             ValueError: If a name prefix or a shape of the algorithm's or the regularizer's does not fit the task.
         """
         self._report = RoundReport()
-        self.last = None
+        self.last = self._threads = None
         task = self._task
         task.logs_axis = False
         space, options = task.parameter_space(), task.federation_options

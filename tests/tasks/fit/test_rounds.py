@@ -63,6 +63,18 @@ def test_the_rest_of_a_round_has_the_threads_of_its_gradients(oracle, expected):
     assert torch.get_num_threads() == 2
 
 
+@pytest.mark.usefixtures("two_threads")
+def test_so_has_the_comparison_with_the_round_before(monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        "fedlightning.tasks.fit.rounds.refuse_gradient_hooks", lambda task: seen.append(torch.get_num_threads())
+    )
+    task = Line(FedAvg(0.05), oracle=Vectorized(threads=1))
+    for _ in range(2):
+        fitted(task, max_steps=3, limit_val_batches=0)
+    assert seen == [2, 1, 1] * 2, "the first round of a fit has nothing to compare with, and its oracle may be open"
+
+
 def test_the_optimizer_moves_the_shared_parameters_alone():
     task = Personal()
     fit = fitted(task, max_steps=1)
