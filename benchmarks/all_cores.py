@@ -20,6 +20,7 @@ import torch
 
 from networks import JOBS, machine, run
 
+NETWORKS = ["MLP 784-200-10", "LeNet5", "CNN, 1.66 M", "ResNet-8", "LSTM", "transformer"]
 BUSY = "import torch; torch.set_num_threads(1); x = torch.randn(500, 500)\nwhile True: x @ x"
 
 
@@ -54,7 +55,7 @@ def another_job(wanted):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--networks", nargs="+", choices=list(JOBS), default=["LeNet5", "CNN, 1.66 M", "ResNet-8"])
+    parser.add_argument("--networks", nargs="+", choices=list(JOBS), default=NETWORKS)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--clients", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=7)

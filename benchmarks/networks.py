@@ -5,7 +5,8 @@ of ours and a round of the loop run in turn, so whatever else the machine does m
 seconds of a round, the way that was taken, how many times faster that is than the loop, and peak memory of ours in a
 process of its own. With ``--unequal``, clients hold shares of the same samples that are drawn from Dir(0.5), and pass
 over them once. With ``--accelerator gpu``, both sides run there, memory is the GPU's, and its utilisation is printed,
-too. ``python benchmarks/networks.py --help`` lists the choices.
+too. With ``--before FOLDER`` every row is measured with the package of another checkout as well, in turn.
+``python benchmarks/networks.py --help`` lists the choices.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
+from pathlib import Path
 from statistics import median
 
 import torch
@@ -31,13 +34,14 @@ from torch.nn import functional as F
 from fedlightning import FederatedLightningModule
 from fedlightning.algorithms import FedAvg
 from fedlightning.callbacks import RoundProgressBar
-from fedlightning.data import IID, DirichletSizes, FederatedDataModule, Federation, TensorData
+from fedlightning.data import IID, FederatedDataModule, Federation, TensorData
 from fedlightning.models import CNN, MLP, LeNet5, LogisticRegression, ResNet18
 from fedlightning.oracle import Auto, Sequential, Vectorized
 from fedlightning.participation import Uniform
 from fedlightning.tasks import GAN
 from standard_job import Alternate, peak_resident
 
+HERE = Path(__file__).resolve().parent.parent
 CLASSES, LR, VOCABULARY = 10, 0.01, 80
 
 
@@ -177,13 +181,19 @@ DEVICES = {"cpu": "cpu", "gpu": "cuda"}
 HALF = {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
 
 
+def unequal_sizes(clients):
+    from fedlightning.data import DirichletSizes  # which packages that --before names may lack
+
+    return DirichletSizes(clients, alpha=0.5, min_size=1)
+
+
 class Samples(FederatedDataModule):
     """Random samples, as many as a round takes."""
 
     def __init__(self, job, clients, unequal):
         super().__init__(batch_size=job.batch, local_epochs=1, participation=Uniform(clients), rounds_per_epoch=1000)
         self.job, self.clients = job, clients
-        self.split = DirichletSizes(clients, alpha=0.5, min_size=1) if unequal else IID(clients)
+        self.split = unequal_sizes(clients) if unequal else IID(clients)
 
     def build(self):
         draw, n = torch.Generator().manual_seed(0), self.clients * self.job.batch * self.job.steps
@@ -258,7 +268,15 @@ def run(name, clients, args, rounds, warmup, with_loop=True, callbacks=(), devic
         limit_val_batches=0,
         callbacks=[turns, RoundProgressBar(), *callbacks],
     ).fit(task, data)
-    return turns.ours[warmup:], turns.theirs[warmup:], task.run.simulation.runner.oracle_selection.oracle
+    return turns.ours[warmup:], turns.theirs[warmup:], way_taken(task)
+
+
+def way_taken(task):
+    """The oracle of the last round; nothing if a package that --before names keeps it elsewhere."""
+    try:
+        return task.run.simulation.runner.oracle_selection.oracle
+    except AttributeError:
+        return ""
 
 
 def alone(name, clients, args):
@@ -275,11 +293,27 @@ def alone(name, clients, args):
 
 def measured_alone(name, clients, args):
     """What :func:`alone` finds in a process of its own."""
-    command = [sys.executable, __file__, "--alone", name, "--clients", str(clients), "--oracle", args.oracle]
+    return last_line(["--alone", name], clients, args, HERE)
+
+
+def last_line(what, clients, args, package):
+    """What a process prints last that imports fedlightning from a folder and has the options of this one."""
+    command = [sys.executable, __file__, *what, "--clients", str(clients), "--oracle", args.oracle]
     command += ["--accelerator", args.accelerator, "--precision", args.precision, "--threads", str(args.threads)]
-    command += ["--rounds", str(args.rounds), "--warmup", str(args.warmup), *(["--unequal"] if args.unequal else [])]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    command += ["--rounds", str(args.rounds), "--warmup", str(args.warmup)]
+    command += [f"--{each.replace('_', '-')}" for each in ("unequal", "no_memory") if getattr(args, each)]
+    environment = {**os.environ, "PYTHONPATH": str(package)}
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
     return done.stdout.splitlines()[-1]
+
+
+def row(name, clients, args):
+    """A line of the table."""
+    memory = "" if args.no_memory else measured_alone(name, clients, args)
+    ours, theirs, way = run(name, clients, args, args.rounds, args.warmup)
+    torch.cuda.empty_cache()  # for the next network's process
+    mine, plain = median(ours), median(theirs)
+    return f"| {name} | {clients} | {way} | {mine:.4f} | {plain:.4f} | {plain / mine:.2f} | {memory} |"
 
 
 def machine(accelerator):
@@ -301,6 +335,9 @@ def main():
     parser.add_argument("--warmup", type=int, default=2)
     parser.add_argument("--unequal", action="store_true", help="clients hold different numbers of samples")
     parser.add_argument("--no-memory", action="store_true", help="skip the memory measurement")
+    parser.add_argument(
+        "--before", type=Path, help="folder of a checkout, whose package is measured in turn with this one"
+    )
     parser.add_argument("--alone", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.accelerator == "gpu" and not torch.cuda.is_available():
@@ -317,15 +354,12 @@ def main():
     print(machine(args.accelerator))
     print("| network | clients | way taken | ours s | loop s | times faster | peak MiB |")
     print("| --- | ---: | --- | ---: | ---: | ---: | ---: |")
-    for name in args.networks:
-        for clients in args.clients:
-            memory = "" if args.no_memory else measured_alone(name, clients, args)
-            ours, theirs, way = run(name, clients, args, args.rounds, args.warmup)
-            torch.cuda.empty_cache()  # for the next network's process
-            mine, plain = median(ours), median(theirs)
-            print(
-                f"| {name} | {clients} | {way} | {mine:.4f} | {plain:.4f} | {plain / mine:.2f} | {memory} |", flush=True
-            )
+    for name, clients in product(args.networks, args.clients):
+        if args.before is None:
+            print(row(name, clients, args), flush=True)
+            continue
+        for state, package in (("before", args.before.resolve()), ("now", HERE)):
+            print(state, last_line(["--networks", name], clients, args, package), flush=True)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import subprocess
 import sys
 import time
@@ -134,6 +135,7 @@ def main():
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     torch.set_num_threads(1)
     step = (tiny(LONG, args.rounds // 4) - tiny(SHORT, args.rounds // 4)) / (LONG - SHORT)
+    print(f"torch {torch.__version__}, one thread, load {os.getloadavg()[0]:.2f}")
     print("| | ours | by hand |")
     print("| --- | ---: | ---: |")
     print(f"| a round of 5 steps, ms | {tiny(5, args.rounds):.2f} | |")

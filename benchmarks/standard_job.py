@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import resource
 import subprocess
@@ -173,7 +174,9 @@ def main():
             loop()
         print(json.dumps({"peak_mib": peak_resident()}))
         return
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {platform.processor() or platform.machine()}")
+    processor = platform.processor() or platform.machine()
+    load = os.getloadavg()[0]
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {processor}, load {load:.2f}")
     print("| model | clients a round | oracle | ours s | loop s | times faster | peak MiB, ours / loop |")
     print("| --- | ---: | --- | ---: | ---: | ---: | ---: |")
     fixed = args.rounds
