@@ -11,8 +11,11 @@ from functools import cache
 import pytest
 import torch
 
-from fedlightning.oracle import ObjectiveError, Sequential
+from fedlightning.oracle import ObjectiveError, Sequential, vectorized
+from fedlightning.oracle.recording import side_by_side
+from fedlightning.oracle.recording.glance import glance
 from tests.support import fuzz
+from tests.support.cohorts import turns_of
 from tests.support.objectives import UnsuitableError
 from tests.support.written import written_cases
 
@@ -131,6 +134,28 @@ def test_no_way_differs_in_silence(name):
     outcome = fuzz.examine(cases()[name], ways=("batched", "default"))
     assert outcome.status in ("ran", "refused"), outcome.reason
     assert not outcome.wrong, fuzz.short(outcome)
+
+
+def test_the_fuzz_reaches_glances(monkeypatch):
+    seen = []
+
+    def noted(*arguments):
+        seen.append(glance(*arguments))
+        return seen[-1]
+
+    monkeypatch.setattr(vectorized, "glance", noted)
+    outcome = fuzz.examine(cases()["written:fft filter"], ways=("replayed",))
+    assert outcome.ways["replayed"].ran == "replayed"
+    assert len(seen) == 3, "in the second round a glance is noted, in the third and fourth it does for an evaluation"
+    assert seen[0] is not None
+    assert seen[0] == seen[1] == seen[2]
+
+
+def test_the_fuzz_reaches_parts(monkeypatch):
+    turns = turns_of(side_by_side, monkeypatch)
+    outcome = fuzz.examine(cases()["written:fft filter"], ways=("in parts",))
+    assert outcome.ways["in parts"].ran == "replayed"
+    assert (2, 2) in turns, "two parts on two threads"
 
 
 class Altered(Sequential):

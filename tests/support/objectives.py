@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-CLIENTS = 3
+CLIENTS = 6
 SAMPLES = 4
 """Of each client, where a sample is a whole input of a module or operation."""
 

@@ -34,7 +34,7 @@ def _setting(network: Callable[[], nn.Module], loss: Loss, shape: tuple[int, ...
     draw = torch.Generator().manual_seed(7)
     data = [
         (
-            torch.randn(20, *shape, dtype=torch.float64, generator=draw) * (1 + 0.2 * client),
+            torch.randn(20, *shape, dtype=torch.float64, generator=draw) * (1 + 0.08 * client),
             torch.randint(0, 3, (20,), generator=draw),
         )
         for client in range(CLIENTS)
@@ -142,7 +142,7 @@ def unitary(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[], nn.Mod
 
 
 add("complex matmul, squared modulus", unitary(lambda x, u: ((x @ u).conj() * (x @ u)).real), ce)
-add("adjoint times matrix", unitary(lambda x, u: (x @ u @ (u.mH @ u)).real), ce)
+add("adjoint times matrix", unitary(lambda x, u: (0.3 * x @ u @ (u.mH @ u)).real), ce)
 add("complex einsum", unitary(lambda x, u: torch.einsum("bj,bj->bj", x @ u, (x @ u).conj()).real), ce)
 add("complex exponential", unitary(lambda x, u: (0.1j * (x @ u)).exp().real), ce)
 add(
