@@ -114,42 +114,43 @@ class Auto(ClientBatching):
                 its threads; None if that is wrong for this objective.
             larger: Larger chunks that may be tried, the smallest first.
         """
-        alone = _Timed(*self._threaded(Sequential(), objective, calls(1), load(1)))
+        alone = _Timed(*self._threaded(Sequential(), objective, calls(1), load(1)), _ALONE)
         found = [alone]
-        times = f"{_milliseconds(alone.seconds)} alone"
         if batched is not None:
-            assert batched.chunk_size is not None
-            in_chunks, taken = self._in_chunks(batched, objective, calls, load, larger)
-            size = in_chunks.chunk_size
-            assert size is not None
-            worth = WORTH_CHUNKS if objective.autocast.on_cpu else WORTH_CHUNKS_ON_A_GPU
-            chunks = f"in chunks of {size}"
-            found.append(_Timed(in_chunks, taken, chunks, 1.0 if size == 1 else worth))
-            times = f"{_milliseconds(taken)} a client's gradient {chunks}, {times}"
-            if objective.autocast.on_gpu and batched.replay:
-                plain, taken = self._threaded(replace(batched, replay=False), objective, calls(size), load(size))
-                found.append(_Timed(plain, taken, f"{chunks} without a recording", worth))
-                times += f", {_milliseconds(taken)} without a recording"
-            if objective.autocast.on_cpu and size != 1 and taken > WORTH_A_TRIAL * alone.seconds:
-                one, taken = self._threaded(replace(batched, chunk_size=1), objective, calls(1), load(1))
-                found.append(_Timed(one, taken, "one by one from a recording"))
-                times += f", {_milliseconds(taken)} {found[-1].how}"
-        else:
-            times = times.replace("alone", "a client's gradient")
+            found = self._batched_ways(batched, alone, objective, calls, load, larger)
         most = torch.get_num_threads()
         gain = GAIN_OF_GRAPHS if objective.autocast.on_gpu else 2 * most
         if min(each.counted for each in found) * gain > alone.seconds:
             replayed = side_by_side()
-            taken_apart = None if replayed is None else self._seconds_if_it_fits(replayed, objective, calls, load)
-            if replayed is not None and taken_apart is not None:
+            taken = None if replayed is None else self._seconds_if_it_fits(replayed, objective, calls, load)
+            if replayed is not None and taken is not None:
                 how = "replayed one by one" if replayed.at_a_time == 1 else "side by side"
-                found.append(_Timed(replayed, taken_apart, how))
-                times += f", {_milliseconds(taken_apart)} {how}"
+                found.append(_Timed(replayed, taken, how))
         chosen = min(found, key=lambda each: each.counted)
-        threads = _threads_in_words(chosen.way, most) if most > 1 and objective.autocast.on_cpu else ""
-        fastest = min(found, key=lambda each: each.seconds)
-        why = "" if chosen is fastest else f"; chunks must save {1 - fastest.worth:.0%}"
-        return Trial(chosen.way, f"took {chosen.in_words()}{threads}: {times}{why}")
+        return Trial(chosen.way, _in_words(chosen, found, most if objective.autocast.on_cpu else 1))
+
+    def _batched_ways(
+        self,
+        batched: Vectorized,
+        alone: _Timed,
+        objective: Objective,
+        calls: Callable[[int], int],
+        load: Load,
+        larger: Sequence[int],
+    ) -> list[_Timed]:
+        """Time the best chunks, without a recording too on a GPU, and one by one where they gain little on a CPU."""
+        way, taken = self._in_chunks(batched, objective, calls, load, larger)
+        size, on_cpu = way.chunk_size, objective.autocast.on_cpu
+        assert size is not None
+        worth = 1.0 if size == 1 else WORTH_CHUNKS if on_cpu else WORTH_CHUNKS_ON_A_GPU
+        found = [_Timed(way, taken, f"in chunks of {size}", worth), alone]
+        if objective.autocast.on_gpu and batched.replay:
+            plain = self._threaded(replace(batched, replay=False), objective, calls(size), load(size))
+            found.append(_Timed(*plain, "without a recording", worth))
+        if on_cpu and size != 1 and taken > WORTH_A_TRIAL * alone.seconds:
+            one = self._threaded(replace(batched, chunk_size=1), objective, calls(1), load(1))
+            found.append(_Timed(*one, "one by one from a recording"))
+        return found
 
     def _seconds_if_it_fits(
         self, way: Vectorized, objective: Objective, calls: Callable[[int], int], load: Load
@@ -282,19 +283,23 @@ class Auto(ClientBatching):
         return seconds_of_a_step(oracle, objective, calls, arguments, self.trials)
 
 
+_ALONE = "alone"
+"""How :class:`Sequential` has clients go, in words."""
+
+
 class _Timed(NamedTuple):
     """A way and the seconds that it takes for one client's gradient.
 
     Attributes:
         way: Its chunk size and threads are fixed.
         seconds: As measured.
-        how: How clients go, in words; empty for one after the other.
+        how: How clients go, in words.
         worth: The part of another way's time that it may take at most, to be preferred.
     """
 
     way: ClientBatching
     seconds: float
-    how: str = ""
+    how: str
     worth: float = 1.0
 
     @property
@@ -302,14 +307,22 @@ class _Timed(NamedTuple):
         """Return the seconds that count in the comparison."""
         return self.seconds / self.worth
 
-    def in_words(self) -> str:
-        """Describe the way, for reports."""
-        return f"{type(self.way).__name__}, {self.how}" if self.how else type(self.way).__name__
 
-
-def _threads_in_words(way: ClientBatching, most: int) -> str:
+def _in_words(chosen: _Timed, found: Sequence[_Timed], most: int) -> str:
+    """Report in one sentence what was chosen on how many of so many threads, and the times of all that was tried."""
+    way = chosen.way
     used = way.parts if isinstance(way, Vectorized) and way.parts > 1 else way.threads
-    return "" if used is None else f" on {used} of {most} threads"
+    threads = "" if used is None or most == 1 else f" on {used} of {most} threads"
+    first, *others = found
+    times = [f"{_milliseconds(first.seconds)} a client's gradient{_behind(' ', first)}"]
+    times += [f"{_milliseconds(each.seconds)} {each.how}" for each in others]
+    fastest = min(found, key=lambda each: each.seconds)
+    why = "" if chosen is fastest else f"; chunks must save {1 - fastest.worth:.0%}"
+    return f"took {type(way).__name__}{_behind(', ', chosen)}{threads}: {', '.join(times)}{why}"
+
+
+def _behind(sign: str, timed: _Timed) -> str:
+    return "" if timed.how == _ALONE else f"{sign}{timed.how}"
 
 
 def _halves(size: int) -> Iterator[int]:
