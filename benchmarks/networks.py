@@ -26,7 +26,7 @@ from statistics import median
 
 import torch
 
-import fedlightning  # noqa: F401  # before lightning, which imports torchvision
+import fedlightning  # before lightning, which imports torchvision
 from lightning.pytorch import Callback, Trainer
 from torch import nn
 from torch.nn import functional as F
@@ -293,7 +293,7 @@ def alone(name, clients, args):
 
 def measured_alone(name, clients, args):
     """What :func:`alone` finds in a process of its own."""
-    return last_line(["--alone", name], clients, args, HERE)
+    return last_line(["--alone", name], clients, args, Path(fedlightning.__file__).resolve().parent.parent)
 
 
 def last_line(what, clients, args, package):
