@@ -208,8 +208,10 @@ def test_a_forked_process_computes_side_by_side(two_threads):
     child = os.fork()
     if child == 0:
         done = []
-        run(done.append, 4, 2)
-        os._exit(0 if sorted(done) == [0, 1, 2, 3] else 1)
+        try:
+            run(done.append, 4, 2)
+        finally:  # whatever happens, the child must not go on with the tests
+            os._exit(0 if sorted(done) == [0, 1, 2, 3] else 1)
     until, ended = time.monotonic() + 30, (0, 0)
     while ended == (0, 0) and time.monotonic() < until:
         time.sleep(0.05)
