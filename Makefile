@@ -16,7 +16,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
-demo: $(VENV)/ready ## FedMM beside its baselines on embedded digits: table, figure, TensorBoard; about a minute
+demo: $(VENV)/ready ## FedMM beside its baselines on embedded digits: table, figure, TensorBoard; one to two minutes
 	$(BIN)/fedlightning compare --config configs/demo.yaml
 
 test: $(VENV)/ready ## the test suite but for the site, on all cores; about ten minutes on two
