@@ -112,7 +112,7 @@ class _OneByOne(StepsInPlace):
             yield found
 
     def _forward(self, *arguments: Any) -> Any:
-        with LoneLayers(channels_last=self._objective.autocast.on_cpu):
+        with LoneLayers(channels_last=self._objective.autocast.on_cpu, products=False):
             return self._objective(*arguments)
 
 

@@ -85,6 +85,8 @@ WRITTEN = (
     "convolution and pooling, viewed as rows",
     "convolution, normalised in groups by view and view_as",
     "convolution, written into through a view",
+    "convolution of few pixels",
+    "convolution of few pixels, gradient penalty",
 )
 
 LISTED = (

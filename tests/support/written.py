@@ -1188,6 +1188,15 @@ add(
     lambda n, b: F.cross_entropy(n[1](_through_view(n[0](b[0])).flatten(1)), b[1]),
     (1, 5, 5),
 )
+few_pixels = sequence(lambda: nn.Conv2d(120, 128, 3, padding=1), nn.ReLU, nn.Flatten, linear(256, 3))
+add("convolution of few pixels", few_pixels, ce, (120, 1, 2))
+add("convolution of few pixels, gradient penalty", few_pixels, gradient_penalty, (120, 1, 2))
+add(
+    "convolution of few pixels, func.jvp",
+    few_pixels,
+    beside(lambda n, b: torch.func.jvp(n, (b[0],), (torch.ones_like(b[0]),))[1]),
+    (120, 1, 2),
+)
 add(
     "reflected padding, adaptive pooling",
     sequence(

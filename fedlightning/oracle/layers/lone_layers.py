@@ -16,18 +16,24 @@ from fedlightning.oracle.layers.views import NORMS, VIEWS, Views, compact, exact
 class LoneLayers(Views):
     """Computes one client's layers, while active, in layouts that are fast and draw what they draw in a cohort.
 
-    The inputs of conv2d and max_pool2d may be laid out channels last, which suits CPUs. A convolution lays its weight
-    out likewise, which takes longer than it saves for weights larger than the image. Random numbers fill a tensor in
-    the order of its memory, so tensors are laid out in the order of their dimensions before they are filled.
+    On CPUs, images may be laid out channels last, and convolutions with few pixels be computed as products: see
+    :func:`laid_out`, :func:`max_pool2d` and :func:`product_of_few_pixels`. Random numbers fill a tensor in the order of
+    its memory, so tensors are laid out in the order of their dimensions before they are filled.
 
     Raises:
         UsageError: At the end, if the objective wrote into a view that had to be a copy.
     """
 
-    def __init__(self, channels_last: bool = True) -> None:
-        """Choose whether images are laid out channels last."""
+    def __init__(self, channels_last: bool = True, products: bool = True) -> None:
+        """Choose what suits the device.
+
+        Args:
+            channels_last: Whether images may be laid out channels last.
+            products: Whether convolutions may be computed as products, if ``channels_last``.
+        """
         super().__init__()
         self._channels_last = channels_last
+        self._products = products
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -38,6 +44,9 @@ class LoneLayers(Views):
             if self._channels_last and args and _is_plain_image(args[0]):
                 if func is F.max_pool2d:
                     return max_pool2d(*args, **kwargs)
+                product = product_of_few_pixels(*args, **kwargs) if self._products else None
+                if product is not None:
+                    return product
                 args = (laid_out(*args[:2]), *args[1:])
         elif func in VIEWS and args:
             return self.view(func, *args, **kwargs)
@@ -109,6 +118,50 @@ def laid_out(image: Tensor, weight: Tensor | None = None) -> Tensor:
     """
     heavy = isinstance(weight, Tensor) and weight.numel() > image.numel() and weight.shape[2:] != (1, 1)
     return image.contiguous() if heavy else channels_last(image)
+
+
+def product_of_few_pixels(
+    image: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Tensor | None:
+    """Return ``F.conv2d`` as a product of matrices, if its images have few pixels and its weight is large; else None.
+
+    So they are in the last layers of a network. A convolution takes much of its time there to lay its weight out and
+    the weight's gradient back, a product does not; and where the gradient is a product, a step can subtract it while it
+    is computed (see :mod:`fedlightning.oracle.recording.program`).
+    """
+    if weight.numel() < _LARGE_WEIGHT or weight.dim() != 4 or groups != 1 or isinstance(padding, str):
+        return None
+    if image.dtype != weight.dtype or image.shape[1] != weight.shape[1] or torch.is_autocast_enabled("cpu"):
+        return None
+    sizes = zip(image.shape[2:], weight.shape[2:], _pair(stride), _pair(padding), _pair(dilation), strict=True)
+    height, width = ((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sizes)
+    if min(height, width) < 1 or not 0 < len(image) * height * width <= _FEW_PIXELS:
+        return None
+    columns = F.unfold(image, weight.shape[2:], dilation, padding, stride).transpose(0, 1).flatten(1)
+    y = weight.flatten(1) @ columns
+    if bias is not None:
+        y = y + bias[:, None]
+    found: Tensor = y.unflatten(1, (len(image), height, width)).transpose(0, 1).contiguous()
+    return found
+
+
+_LARGE_WEIGHT = 2**17
+"""Numbers of a weight from which on a product takes less time than a convolution, if there are few pixels."""
+
+_FEW_PIXELS = 64
+"""Pixels of all images of a minibatch together, up to which it does; they are the columns of the product."""
+
+
+def _pair(x: Any) -> tuple[int, int]:
+    """Return the numbers for height and width."""
+    first, *rest = x if isinstance(x, list | tuple) else (x,)
+    return (first, *(rest or (first,)))
 
 
 def max_pool2d(image: Tensor, *args: Any, **kwargs: Any) -> Tensor:

@@ -54,7 +54,7 @@ def test_clients_side_by_side_are_tried_where_batches_gain_little(batched, each,
     times = f"{batched} ms a client's gradient in chunks of 6, 3 ms alone"
     tried = f", {each} ms side by side" if batched > 3 / 4 else ""
     how = "side by side" if taken == "each" else "in chunks of 6"
-    why = "; chunks must save 10%" if taken == "each" and batched < each else ""
+    why = "; going in chunks of 6 must save 10%" if taken == "each" and batched < each else ""
     assert said == [f"oracle: took Vectorized, {how} on {loop.oracle.threads} of 2 threads: {times}{tried}{why}"]
 
 

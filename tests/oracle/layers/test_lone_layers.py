@@ -11,7 +11,13 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedlightning.oracle.layers.cohort_layers import CohortLayers
-from fedlightning.oracle.layers.lone_layers import LoneLayers, channels_last, laid_out, max_pool2d
+from fedlightning.oracle.layers.lone_layers import (
+    LoneLayers,
+    channels_last,
+    laid_out,
+    max_pool2d,
+    product_of_few_pixels,
+)
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -53,6 +59,70 @@ def test_random_numbers_do_not_depend_on_the_layout():
         with LoneLayers():
             drawn.append((F.dropout(image, 0.5), torch.empty_like(image).uniform_(), torch.rand_like(image)))
     torch.testing.assert_close(drawn[0], drawn[1], rtol=0, atol=0)
+
+
+FEW_PIXELS = {
+    "same size": ((4, 4, 4), 3, {"padding": 1}),
+    "half the size": ((4, 8, 7), 3, {"stride": 2, "padding": 1}),
+    "one pixel of four": ((4, 8, 8), 1, {"stride": (2, 2)}),
+    "other numbers of rows and columns": ((2, 5, 9), (3, 5), {"stride": (2, 3), "padding": [0, 2]}),
+    "dilated": ((4, 6, 6), 3, {"dilation": (1, 2), "padding": (1, 2), "stride": 2}),
+    "no batch of images": ((1, 3, 3), 3, {}),
+}
+"""Number of images with their height and width, kernel, and what else a convolution takes."""
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("name", FEW_PIXELS)
+def test_a_convolution_of_few_pixels_is_a_product(name, bias):
+    """Its values, gradients and second derivatives are those of the convolution, channels first in memory."""
+    torch.manual_seed(0)
+    (images, *size), kernel, options = FEW_PIXELS[name]
+    layer = nn.Conv2d(160, 960, kernel, bias=bias, **options).double()
+    x = torch.randn(images, 160, *size, dtype=torch.float64, requires_grad=True)
+    leaves, found = [x, *layer.parameters()], []
+    for context in (nullcontext(), LoneLayers()):
+        with context:
+            y = layer(x)
+        first = torch.autograd.grad(y.square().sum(), leaves, create_graph=True)
+        found.append((y, *first, *torch.autograd.grad(first[0].square().sum() + first[1].square().sum(), leaves)))
+    torch.testing.assert_close(found[1], found[0])
+    assert found[1][0].is_contiguous()
+    assert type(found[1][0].grad_fn) is not type(found[0][0].grad_fn)
+
+
+@pytest.mark.parametrize(
+    ("images", "channels", "out", "options"),
+    [
+        (4, 160, 960, {"stride": 1}),  # more pixels
+        (1, 120, 960, {}),  # a smaller weight
+        (1, 320, 960, {"groups": 2}),
+        (1, 160, 960, {"padding": "same", "stride": 1}),
+    ],
+)
+def test_other_convolutions_stay_convolutions(images, channels, out, options):
+    layer = nn.Conv2d(channels, out, 1, **{"stride": 2, **options})
+    arguments = layer.stride, layer.padding, layer.dilation, layer.groups
+    assert product_of_few_pixels(torch.randn(images, channels, 5, 5), layer.weight, layer.bias, *arguments) is None
+
+
+def test_under_autocast_a_convolution_gives_what_it_gives():
+    layer, x, found = nn.Conv2d(160, 960, 1), torch.randn(1, 160, 4, 4), []
+    for context in (nullcontext(), LoneLayers()):
+        with torch.autocast("cpu", torch.bfloat16), context:
+            found.append(layer(x))
+    assert torch.equal(*found)
+
+
+def test_errors_of_convolutions_are_those_of_pytorch():
+    layer = nn.Conv2d(160, 960, 3)
+    with LoneLayers():
+        with pytest.raises(RuntimeError, match=r"expected input.* to have 160 channels, but got 10"):
+            layer(torch.randn(1, 10, 4, 4))
+        with pytest.raises(RuntimeError, match="Kernel size can't be greater than actual input size"):
+            layer(torch.randn(1, 160, 2, 2))
+        with pytest.raises(RuntimeError, match="same"):
+            layer(torch.randn(1, 160, 4, 4).double())
 
 
 class PooledBackwards(TorchDispatchMode):

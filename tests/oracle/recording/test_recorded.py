@@ -151,16 +151,22 @@ class Products(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+def few_pixels():
+    return nn.Sequential(nn.Conv2d(160, 960, 1, stride=2), nn.Flatten(), nn.Linear(3840, 3, bias=False))
+
+
 FUSED = {
-    "large": (lambda: nn.Sequential(nn.Linear(150, 120), nn.Tanh(), nn.Linear(120, 3)), (150,), classify, 1),
-    "no bias": (lambda: nn.Sequential(nn.Linear(150, 120, bias=False), nn.Linear(120, 3)), (150,), classify, 1),
-    "twice": (lambda: nn.Sequential(*[nn.Linear(130, 130)] * 2, nn.Linear(130, 3)), (130,), classify, 0),
-    "small": (lambda: nn.Sequential(nn.Linear(100, 120), nn.Linear(120, 3)), (100,), classify, 0),
-    "view of a constant": (Turned, (150,), classify, 1),
-    "heads": (Heads, (150,), classify, 0),
-    "of other parameters": (Sandwiched, (2,), lambda net, batch: net(batch[0]), 0),
+    "large": (lambda: nn.Sequential(nn.Linear(150, 120), nn.Tanh(), nn.Linear(120, 3)), (150,), classify, (1, 1)),
+    "no bias": (lambda: nn.Sequential(nn.Linear(150, 120, bias=False), nn.Linear(120, 3)), (150,), classify, (1, 1)),
+    "twice": (lambda: nn.Sequential(*[nn.Linear(130, 130)] * 2, nn.Linear(130, 3)), (130,), classify, (0, 0)),
+    "small": (lambda: nn.Sequential(nn.Linear(100, 120), nn.Linear(120, 3)), (100,), classify, (0, 0)),
+    "view of a constant": (Turned, (150,), classify, (1, 1)),
+    "heads": (Heads, (150,), classify, (0, 1)),
+    "of few pixels": (few_pixels, (160, 3, 3), classify, (0, 1)),
+    "of other parameters": (Sandwiched, (2,), lambda net, batch: net(batch[0]), (0, 0)),
 }
-"""Networks, shapes of inputs, losses, and how many products are subtracted while they are computed."""
+"""Networks, shapes of inputs, losses, and how many products are subtracted while they are computed: of all clients
+together, and of each. All heads of one client are one product, and so is its convolution of few pixels."""
 
 
 @pytest.mark.usefixtures("one_thread")
@@ -168,7 +174,7 @@ FUSED = {
 @pytest.mark.parametrize("name", FUSED)
 def test_large_products_are_subtracted_while_they_are_computed(name, way):
     """Not if anything else is made of them, nor if they are products of other parameters."""
-    make, shape, loss, products = FUSED[name]
+    make, shape, loss, (together, each) = FUSED[name]
     objective, w, v, b, data = setting(make(), shape, loss=loss)
     objective.draws = False
     w, v, b, data = wide(w), wide(v), wide(b), tuple(map(wide, data))
@@ -181,9 +187,9 @@ def test_large_products_are_subtracted_while_they_are_computed(name, way):
     torch.testing.assert_close(point, w - 0.3 * expected.g, rtol=1e-13, atol=1e-14)
     assert torch.equal(result.loss, expected.loss)
     if way == "together":  # other threads' operations are not seen
-        assert counted.found == products
-    elif way == "each":  # where all heads of a client are one product
-        assert counted.found == (1 if name == "heads" else products) * len(w)
+        assert counted.found == together
+    elif way == "each":
+        assert counted.found == each * len(w)
 
 
 @pytest.mark.parametrize(("clients", "width", "products"), [(1, 120, 0), (1, 2000, 1), (2, 120, 1), (2, 2000, 1)])
