@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -184,25 +184,52 @@ class Auto(ClientBatching):
         chosen, best = self._threaded(way, objective, calls(size), load(size))
         if not objective.autocast.on_cpu:
             return chosen, best
-        divided = self._divided(way, best, objective, calls, load, larger)
+        grown, best = self._grown(chosen, best, objective, calls, load, larger)
+        divided = self._divided(grown, best, objective, calls, load, larger)
         if divided is not None:
             chosen, best = divided
-            size = chosen.chunk_size
-            assert size is not None
-            larger = [each for each in larger if each > size]
+            grown, best = self._grown(chosen, best, objective, calls, load, larger)
+        if grown != chosen:
+            return grown, best
+        assert chosen.chunk_size is not None
+        return self._resized(chosen, best, _halves(chosen.chunk_size), WORTH_A_CHANGE, objective, calls, load)
+
+    def _grown(
+        self,
+        way: Vectorized,
+        best: float,
+        objective: Objective,
+        calls: Callable[[int], int],
+        load: Load,
+        larger: Sequence[int],
+    ) -> tuple[Vectorized, float]:
+        """Return the way with larger chunks while these are faster, and the seconds for one client."""
+        size = way.chunk_size
+        assert size is not None
+        larger = [each for each in larger if each > size]
         if larger:  # a disturbed trial, which all others are compared with, would let chunks grow
-            with limited(chosen.threads_inside(objective)):
-                best = min(best, self._for_one(chosen, objective, calls(size), load(size)))
-        for sizes, worth in ((larger, WORTH_MORE_CLIENTS), (_halves(size), WORTH_A_CHANGE)):
-            for other in sizes:
-                candidate = replace(chosen, chunk_size=other)
-                taken = self._seconds_if_faster(candidate, best, objective, calls(other), load(other), worth)
-                if taken is None:
-                    break
-                chosen, best = candidate, taken
-            if chosen.chunk_size != size:
+            with limited(way.threads_inside(objective)):
+                best = min(best, self._for_one(way, objective, calls(size), load(size)))
+        return self._resized(way, best, larger, WORTH_MORE_CLIENTS, objective, calls, load)
+
+    def _resized(
+        self,
+        way: Vectorized,
+        best: float,
+        sizes: Iterable[int],
+        worth: float,
+        objective: Objective,
+        calls: Callable[[int], int],
+        load: Load,
+    ) -> tuple[Vectorized, float]:
+        """Return the way with one chunk size after the other, up to the first that is not worth it, and its seconds."""
+        for size in sizes:
+            candidate = replace(way, chunk_size=size)
+            taken = self._seconds_if_faster(candidate, best, objective, calls(size), load(size), worth)
+            if taken is None:
                 break
-        return chosen, best
+            way, best = candidate, taken
+        return way, best
 
     def _divided(
         self,
@@ -219,7 +246,7 @@ class Auto(ClientBatching):
         if most == 1 or not way.can_be_divided(objective):
             return None
         together = max([size, *(each for each in larger if each <= most * size)])
-        candidate = replace(way, parts=most, chunk_size=together)
+        candidate = replace(way, threads=None, parts=most, chunk_size=together)
         taken = self._seconds_if_faster(candidate, best, objective, calls(together), load(together), WORTH_PARTS)
         return None if taken is None else (candidate, taken)
 

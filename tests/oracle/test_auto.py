@@ -143,6 +143,28 @@ def test_each_part_of_a_divided_chunk_may_be_as_large_as_a_chunk_of_one_thread(d
     assert {each for each in tried if each[0] == 2} == ({(2, 10), (2, 20), (2, 5)} if parts == 2 else {(2, 10)})
 
 
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize(("divided", "parts"), [(0.75, 2), (0.82, 1)])
+def test_divided_chunks_are_compared_with_the_best_ones_that_are_not(divided, parts, monkeypatch):
+    """They are larger: chunks as large that are not divided may be faster as well."""
+
+    def seconds(self, oracle, objective, calls, arguments):
+        if isinstance(oracle, Sequential):
+            return 8.0
+        return len(arguments.w) * (divided if oracle.parts == 2 else 1.0 if oracle.chunk_size == 8 else 0.85)
+
+    monkeypatch.setattr(Auto, "seconds", seconds)
+    chosen = Auto().choose(
+        SimpleNamespace(autocast=Autocast("cpu"), point_bytes=0, draws=False),
+        lambda together: 20,
+        lambda size, at_a_time=1: Arguments(*(torch.zeros(size, 0),) * 3, (), 1.0),
+        Vectorized(chunk_size=8, replay=True, backward="autograd"),
+        lambda: None,
+        larger=[10],
+    )
+    assert (chosen.oracle.parts, chosen.oracle.chunk_size) == (parts, 10)
+
+
 class Timed(StepsInPlace):
     """Takes one millisecond for an operator, and half of that for a step in place."""
 
