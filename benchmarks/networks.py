@@ -1,6 +1,6 @@
 """Eleven networks, each trained by FedAvg through the whole Trainer beside a plain PyTorch loop, in one run.
 
-Every client holds random samples and takes 20 local steps of batch 10 (10 of batch 4 for the larger networks). A round
+Every client holds random samples and takes 20 local steps of batch 10 (3 to 10 steps of the larger networks). A round
 of ours and a round of the loop run in turn, so whatever else the machine does meets both. Printed are the median
 seconds of a round, the way that was taken, how many times faster that is than the loop, and peak memory of ours in a
 process of its own. With ``--unequal``, clients hold shares of the same samples that are drawn from Dir(0.5), and pass
@@ -345,6 +345,8 @@ def main():
         return
     if args.accelerator == "cpu" and args.precision == "16-mixed":
         parser.error("--precision 16-mixed: Lightning has it on a GPU only; take bf16-mixed")
+    if args.before is not None and not (args.before / "fedlightning" / "__init__.py").is_file():
+        parser.error(f"--before {args.before}: there is no fedlightning/ in it; name the folder of a checkout")
     if args.threads:
         torch.set_num_threads(args.threads)
     warnings.simplefilter("ignore")
@@ -352,14 +354,15 @@ def main():
         print(alone(args.alone, args.clients[0], args))
         return
     print(machine(args.accelerator))
-    print("| network | clients | way taken | ours s | loop s | times faster | peak MiB |")
-    print("| --- | ---: | --- | ---: | ---: | ---: | ---: |")
+    state = "" if args.before is None else " |"
+    print(f"|{state} network | clients | way taken | ours s | loop s | times faster | peak MiB |")
+    print(f"|{state and ' --- |'} --- | ---: | --- | ---: | ---: | ---: | ---: |")
     for name, clients in product(args.networks, args.clients):
         if args.before is None:
             print(row(name, clients, args), flush=True)
             continue
         for state, package in (("before", args.before.resolve()), ("now", HERE)):
-            print(state, last_line(["--networks", name], clients, args, package), flush=True)
+            print(f"| {state} {last_line(['--networks', name], clients, args, package)}", flush=True)
 
 
 if __name__ == "__main__":

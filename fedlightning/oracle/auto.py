@@ -30,8 +30,8 @@ than their trials, which see neither what a chunk's answer costs nor that a roun
 GPU that was not measured, and a twentieth must do."""
 
 WORTH_RECORDING = 0.95
-"""Clients one by one from a recording must save a twentieth: their rounds, too, are some 5 % slower than their trials,
-those of clients side by side are not."""
+"""Clients one by one from a recording must save a twentieth over clients side by side: rounds of the former are some
+5 % slower than their trials, as those in plain PyTorch are, and rounds of the latter are not."""
 
 WORTH_PARTS = 0.95
 """Clients divided among threads must save a twentieth: their steps wait for each other, so that threads seldom do."""
@@ -129,6 +129,7 @@ class Auto(ClientBatching):
             taken = None if replayed is None else self._seconds_if_it_fits(replayed, objective, calls, load)
             if replayed is not None and taken is not None:
                 how = "replayed one by one" if replayed.at_a_time == 1 else "side by side"
+                found = [each._replace(worth=WORTH_RECORDING) if each.how == _RECORDED else each for each in found]
                 found.append(_Timed(replayed, taken, how))
         chosen = min(found, key=lambda each: each.counted)
         return Trial(chosen.way, _in_words(chosen, found, most if objective.autocast.on_cpu else 1))
@@ -153,7 +154,7 @@ class Auto(ClientBatching):
             found.append(_Timed(*plain, "without a recording", worth))
         if on_cpu and size != 1 and taken > WORTH_A_TRIAL * alone.seconds:
             one = self._threaded(replace(batched, chunk_size=1), objective, calls(1), load(1))
-            found.append(_Timed(*one, "one by one from a recording", WORTH_RECORDING))
+            found.append(_Timed(*one, _RECORDED))
         return found
 
     def _seconds_if_it_fits(
@@ -314,8 +315,8 @@ class Auto(ClientBatching):
         return seconds_of_a_step(oracle, objective, calls, arguments, self.trials)
 
 
-_ALONE = "alone"
-"""How :class:`Sequential` has clients go, in words."""
+_ALONE, _RECORDED = "alone", "in chunks of 1"
+"""How :class:`Sequential` has clients go, and a recording of a single one, in words."""
 
 
 class _Timed(NamedTuple):
@@ -342,8 +343,11 @@ class _Timed(NamedTuple):
 def _in_words(chosen: _Timed, found: Sequence[_Timed], most: int) -> str:
     """Report in one sentence what was chosen on how many of so many threads, and the times of all that was tried."""
     way = chosen.way
-    used = way.parts if isinstance(way, Vectorized) and way.parts > 1 else way.threads
+    parts = way.parts if isinstance(way, Vectorized) else 1
+    used = way.threads if parts == 1 else parts
     threads = "" if used is None or most == 1 else f" on {used} of {most} threads"
+    if parts > 1:
+        threads = f" in {parts} parts{threads}"
     first, *others = found
     times = [f"{_milliseconds(first.seconds)} a client's gradient{_behind(' ', first)}"]
     times += [f"{_milliseconds(each.seconds)} {each.how}" for each in others]

@@ -85,7 +85,7 @@ def test_one_client_at_a_time_is_tried_from_a_recording_where_chunks_gain_little
     loop = loop_for(quadratic(algorithm), Auto(), report=said.append)
     run(loop, rounds_of(algorithm, 1))
     assert (loop.oracle.chunk_size == 1) == tried
-    assert ("700 ms one by one from a recording" in said[0]) == tried
+    assert ("700 ms in chunks of 1" in said[0]) == tried
 
 
 @pytest.mark.parametrize(
@@ -141,6 +141,28 @@ def test_each_part_of_a_divided_chunk_may_be_as_large_as_a_chunk_of_one_thread(d
     )
     assert (chosen.oracle.parts, chosen.oracle.chunk_size) == (parts, size)
     assert {each for each in tried if each[0] == 2} == ({(2, 10), (2, 20), (2, 5)} if parts == 2 else {(2, 10)})
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize(("recorded", "backward"), [(0.96, "each"), (0.94, "autograd")])
+def test_one_by_one_from_a_recording_must_save_a_twentieth_over_side_by_side(recorded, backward, monkeypatch):
+    def seconds(self, oracle, objective, calls, arguments):
+        if isinstance(oracle, Sequential):
+            return 1.2
+        one = recorded if oracle.chunk_size == 1 else 1.3
+        return len(arguments.w) * (1.0 if oracle.backward == "each" else one)
+
+    monkeypatch.setattr(Auto, "seconds", seconds)
+    chosen = Auto().choose(
+        SimpleNamespace(autocast=Autocast("cpu"), point_bytes=0, draws=False),
+        lambda together: 20,
+        lambda size, at_a_time=1: Arguments(*(torch.zeros(size, 0),) * 3, (), 1.0),
+        Vectorized(chunk_size=8, replay=True, backward="autograd"),
+        lambda: Vectorized(chunk_size=8, backward="each", threads=2),
+    )
+    assert chosen.oracle.backward == backward
+    reason = "; going in chunks of 1 must save 5%"
+    assert chosen.report.endswith(reason) == (backward == "each")
 
 
 @pytest.mark.usefixtures("two_threads")
@@ -319,7 +341,7 @@ def test_one_client_alone_may_read_a_constant_as_several_may(read, monkeypatch):
 
     def little_gain(self, oracle, objective, calls, arguments):
         seconds(self, oracle, objective, calls, arguments)
-        return 1.0 if isinstance(oracle, Sequential) else 0.94 * len(arguments[0])
+        return 1.0 if isinstance(oracle, Sequential) else 0.95 * len(arguments[0])
 
     def reads_a_constant(task, original, batch):
         return original(batch) * read(torch.tensor(2.0, dtype=torch.float64))
@@ -327,7 +349,7 @@ def test_one_client_alone_may_read_a_constant_as_several_may(read, monkeypatch):
     monkeypatch.setattr(Auto, "seconds", little_gain)
     _, loop, said = trained(Auto(), reads_a_constant, rounds=1)
     assert isinstance(loop.oracle, Vectorized)
-    assert "one by one" in said[0]
+    assert "in chunks of 1" in said[0]
 
 
 def test_auto_with_one_client_is_sequential():

@@ -163,7 +163,8 @@ def _evaluated(
     def evaluate(*observers: AbstractContextManager[Any]) -> tuple[Tensor, Sequence[Tensor]]:
         saved.clear()
         with ExitStack() as contexts:
-            for context in (torch.enable_grad(), objective.autocast(), LoneLayers(on_cpu), *observers):
+            layers = LoneLayers(on_cpu, products=False)  # which a batch, for which memory is counted, does not compute
+            for context in (torch.enable_grad(), objective.autocast(), layers, *observers):
                 contexts.enter_context(context)
             loss, _, after = objective(shared, personal, buffers, data)
             if observers and (not watch.has_gone_back or _has_own_functions(loss)) and loss.requires_grad:

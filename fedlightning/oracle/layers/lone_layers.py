@@ -11,6 +11,7 @@ from torch._C._functorch import is_functorch_wrapped_tensor, is_legacy_batchedte
 from torch.nn import functional as F
 
 from fedlightning.oracle.layers.views import NORMS, VIEWS, Views, compact, exact_norm
+from fedlightning.oracle.recording.outline import Sight
 
 
 class LoneLayers(Views):
@@ -133,13 +134,15 @@ def product_of_few_pixels(
 
     So they are in the last layers of a network. A convolution takes much of its time there to lay its weight out and
     the weight's gradient back, a product does not; and where the gradient is a product, a step can subtract it while it
-    is computed (see :mod:`fedlightning.oracle.recording.program`).
+    is computed (see :mod:`fedlightning.oracle.recording.program`). Where what autograd saves is packed, as below a
+    checkpoint, it stays a convolution: a second forward pass may run without us, and must save the same.
     """
-    if weight.numel() < _LARGE_WEIGHT or weight.dim() != 4 or groups != 1 or isinstance(padding, str):
+    if groups != 1 or not _are_alike(image, weight, bias) or torch.is_autocast_enabled("cpu") or Sight.now().packs:
         return None
-    if image.dtype != weight.dtype or image.shape[1] != weight.shape[1] or torch.is_autocast_enabled("cpu"):
+    stride, padding, dilation = _pair(stride, 1), _pair(padding, 0), _pair(dilation, 1)
+    if stride is None or padding is None or dilation is None:
         return None
-    sizes = zip(image.shape[2:], weight.shape[2:], _pair(stride), _pair(padding), _pair(dilation), strict=True)
+    sizes = zip(image.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True)
     height, width = ((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sizes)
     if min(height, width) < 1 or not 0 < len(image) * height * width <= _FEW_PIXELS:
         return None
@@ -158,10 +161,22 @@ _FEW_PIXELS = 64
 """Pixels of all images of a minibatch together, up to which it does; they are the columns of the product."""
 
 
-def _pair(x: Any) -> tuple[int, int]:
-    """Return the numbers for height and width."""
-    first, *rest = x if isinstance(x, list | tuple) else (x,)
-    return (first, *(rest or (first,)))
+def _pair(x: Any, least: int) -> tuple[int, int] | None:
+    """Return the numbers for height and width; None if they are no whole numbers of at least ``least``."""
+    numbers = [*x] if isinstance(x, list | tuple) else [x]
+    if len(numbers) not in (1, 2) or not all(type(number) is int and number >= least for number in numbers):
+        return None
+    return numbers[0], numbers[-1]
+
+
+def _are_alike(image: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    """Return whether a product takes what a convolution takes: real or complex numbers that lie in plain memory."""
+    if weight.dim() != 4 or weight.numel() < _LARGE_WEIGHT or image.shape[1] != weight.shape[1]:
+        return False
+    if bias is not None and (bias.shape != weight.shape[:1] or bias.dtype != weight.dtype):
+        return False
+    plain = image.layout == weight.layout == torch.strided
+    return plain and image.dtype == weight.dtype and (weight.is_floating_point() or weight.is_complex())
 
 
 def max_pool2d(image: Tensor, *args: Any, **kwargs: Any) -> Tensor:

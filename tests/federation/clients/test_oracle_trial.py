@@ -80,10 +80,8 @@ def test_a_chunk_is_divided_among_threads_where_that_is_faster(parts, monkeypatc
     monkeypatch.setattr(Auto, "seconds", seconds)
     found, loop, said = trained(Auto())
     assert loop.oracle.parts == (2 if parts < 0.9 else 1)
-    threads = "2 of 2" if parts < 0.9 else "1 of 2"
-    assert said[0].startswith(
-        f"oracle: took Vectorized, in chunks of 6 on {threads} threads: {parts if parts < 0.9 else 1} ms"
-    )
+    threads = "in 2 parts on 2 of 2 threads: 0.5 ms" if parts < 0.9 else "on 1 of 2 threads: 1 ms"
+    assert said[0].startswith(f"oracle: took Vectorized, in chunks of 6 {threads}")
     torch.testing.assert_close(found, trained(Sequential())[0], rtol=1e-12, atol=1e-12)
 
 

@@ -9,7 +9,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
 
+from fedlightning.oracle import Sequential, Vectorized
 from fedlightning.oracle.layers.cohort_layers import CohortLayers
 from fedlightning.oracle.layers.lone_layers import (
     LoneLayers,
@@ -18,6 +20,7 @@ from fedlightning.oracle.layers.lone_layers import (
     max_pool2d,
     product_of_few_pixels,
 )
+from tests.support.cohorts import setting
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -65,8 +68,9 @@ FEW_PIXELS = {
     "same size": ((4, 4, 4), 3, {"padding": 1}),
     "half the size": ((4, 8, 7), 3, {"stride": 2, "padding": 1}),
     "one pixel of four": ((4, 8, 8), 1, {"stride": (2, 2)}),
-    "other numbers of rows and columns": ((2, 5, 9), (3, 5), {"stride": (2, 3), "padding": [0, 2]}),
-    "dilated": ((4, 6, 6), 3, {"dilation": (1, 2), "padding": (1, 2), "stride": 2}),
+    "other numbers of rows and columns": ((2, 5, 12), (3, 5), {"stride": (2, 3), "padding": [1, 2]}),
+    "dilated": ((1, 7, 9), 3, {"dilation": (1, 2), "padding": (1, 2), "stride": (2, 1)}),
+    "one number for both": ((4, 4, 4), 3, {"stride": (1,), "padding": [1], "dilation": (1,)}),
     "no batch of images": ((1, 3, 3), 3, {}),
 }
 """Number of images with their height and width, kernel, and what else a convolution takes."""
@@ -94,16 +98,66 @@ def test_a_convolution_of_few_pixels_is_a_product(name, bias):
 @pytest.mark.parametrize(
     ("images", "channels", "out", "options"),
     [
-        (4, 160, 960, {"stride": 1}),  # more pixels
+        (13, 160, 960, {"stride": 3}),  # 13 x 5 pixels: one too many
+        (0, 160, 960, {}),
         (1, 120, 960, {}),  # a smaller weight
-        (1, 320, 960, {"groups": 2}),
+        (1, 160, 960, {"groups": 2}),
         (1, 160, 960, {"padding": "same", "stride": 1}),
+        (1, 160, 960, {"stride": 0}),
+        (1, 160, 960, {"padding": -1}),
+        (1, 160, 960, {"dilation": (1, 1, 1)}),
+        (1, 160, 960, {"stride": torch.tensor(2)}),
     ],
 )
 def test_other_convolutions_stay_convolutions(images, channels, out, options):
-    layer = nn.Conv2d(channels, out, 1, **{"stride": 2, **options})
-    arguments = layer.stride, layer.padding, layer.dilation, layer.groups
-    assert product_of_few_pixels(torch.randn(images, channels, 5, 5), layer.weight, layer.bias, *arguments) is None
+    options = {"stride": 2, "padding": 0, "dilation": 1, "groups": 1, **options}
+    weight, image = torch.randn(out, channels // options["groups"], 1, 1), torch.randn(images, channels, 2, 14)
+    assert product_of_few_pixels(image, weight, None, **options) is None
+
+
+@pytest.mark.parametrize("change", [torch.Tensor.half, torch.Tensor.long, torch.Tensor.to_mkldnn])
+def test_products_are_of_numbers_that_are_alike(change):
+    """And real or complex: neither whole numbers nor tensors of a layout of their own."""
+    image, weight, bias = torch.ones(1, 160, 2, 2), torch.ones(960, 160, 1, 1), torch.ones(960)
+    assert product_of_few_pixels(image, weight, bias) is not None
+    assert product_of_few_pixels(change(image), weight, bias) is None
+    assert product_of_few_pixels(image, weight, bias.double()) is None
+    assert product_of_few_pixels(image, weight, bias[:1]) is None
+    assert product_of_few_pixels(image.long(), weight.long()) is None
+    assert product_of_few_pixels(image[0], weight) is None
+    assert product_of_few_pixels(image, weight[..., 0]) is None
+
+
+def test_below_a_checkpoint_a_convolution_stays_one():
+    """The second forward pass may run without us, and must save as many tensors."""
+    layer, x = nn.Conv2d(160, 960, 1), torch.randn(1, 160, 2, 2)
+    parameters, found = list(layer.parameters()), []
+    for context in (nullcontext(), LoneLayers()):
+        with context:
+            loss = checkpoint(lambda w, b: F.conv2d(x, w, b).square().sum(), *parameters, use_reentrant=False)
+        found.append(torch.autograd.grad(loss, parameters))
+    torch.testing.assert_close(found[1], found[0])
+
+
+def test_evaluation_one_by_one_keeps_every_convolution():
+    """Products are compared with it."""
+    net = nn.Sequential(nn.Conv2d(160, 960, 1), nn.Flatten(), nn.Linear(960, 3))
+    objective, w, v, b, data = setting(net, (160, 1, 1))
+    with Convolutions() as one_by_one:
+        Sequential().evaluator(objective, 100)(w, v, b, data)
+    with Convolutions() as replayed:
+        Vectorized(backward="each", threads=1).evaluator(objective, 100)(w, v, b, data)
+    assert (one_by_one.seen, replayed.seen) == (len(w), 0)
+
+
+class Convolutions(TorchDispatchMode):
+    """Counts convolutions that are differentiated."""
+
+    seen = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen += func is torch.ops.aten.convolution_backward.default
+        return func(*args, **(kwargs or {}))
 
 
 def test_under_autocast_a_convolution_gives_what_it_gives():
@@ -121,7 +175,7 @@ def test_errors_of_convolutions_are_those_of_pytorch():
             layer(torch.randn(1, 10, 4, 4))
         with pytest.raises(RuntimeError, match="Kernel size can't be greater than actual input size"):
             layer(torch.randn(1, 160, 2, 2))
-        with pytest.raises(RuntimeError, match="same"):
+        with pytest.raises(RuntimeError, match=r"weight type|should be the same"):
             layer(torch.randn(1, 160, 4, 4).double())
 
 
