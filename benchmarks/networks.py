@@ -354,9 +354,9 @@ def main():
         print(alone(args.alone, args.clients[0], args))
         return
     print(machine(args.accelerator))
-    state = "" if args.before is None else " |"
-    print(f"|{state} network | clients | way taken | ours s | loop s | times faster | peak MiB |")
-    print(f"|{state and ' --- |'} --- | ---: | --- | ---: | ---: | ---: | ---: |")
+    states = args.before is not None  # a column more
+    print(f"{'| ' * states}| network | clients | way taken | ours s | loop s | times faster | peak MiB |")
+    print(f"{'| --- ' * states}| --- | ---: | --- | ---: | ---: | ---: | ---: |")
     for name, clients in product(args.networks, args.clients):
         if args.before is None:
             print(row(name, clients, args), flush=True)

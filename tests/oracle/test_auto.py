@@ -119,6 +119,18 @@ def test_on_a_gpu_graphs_of_all_and_of_one_client_are_tried(graphs, plain, each,
     assert "without a recording" in chosen.report
 
 
+def chosen_on_a_cpu(side_by_side=None, larger=()):
+    """What Auto takes by the seconds that a test has it measure, beginning with chunks of eight."""
+    return Auto().choose(
+        SimpleNamespace(autocast=Autocast("cpu"), point_bytes=0, draws=False),
+        lambda together: 20,
+        lambda size, at_a_time=1: Arguments(*(torch.zeros(size, 0),) * 3, (), 1.0),
+        Vectorized(chunk_size=8, replay=True, backward="autograd"),
+        lambda: side_by_side,
+        larger=larger,
+    )
+
+
 @pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize(("divided", "parts", "size"), [(0.6, 2, 10), (0.97, 1, 8)])
 def test_each_part_of_a_divided_chunk_may_be_as_large_as_a_chunk_of_one_thread(divided, parts, size, monkeypatch):
@@ -131,14 +143,7 @@ def test_each_part_of_a_divided_chunk_may_be_as_large_as_a_chunk_of_one_thread(d
         return len(arguments.w) * (divided if oracle.parts == 2 else 1.0)
 
     monkeypatch.setattr(Auto, "seconds", seconds)
-    chosen = Auto().choose(
-        SimpleNamespace(autocast=Autocast("cpu"), point_bytes=0, draws=False),
-        lambda together: 20,
-        lambda size, at_a_time=1: Arguments(*(torch.zeros(size, 0),) * 3, (), 1.0),
-        Vectorized(chunk_size=8, replay=True, backward="autograd"),
-        lambda: None,
-        larger=[10, 20],
-    )
+    chosen = chosen_on_a_cpu(larger=[10, 20])
     assert (chosen.oracle.parts, chosen.oracle.chunk_size) == (parts, size)
     assert {each for each in tried if each[0] == 2} == ({(2, 10), (2, 20), (2, 5)} if parts == 2 else {(2, 10)})
 
@@ -153,13 +158,7 @@ def test_one_by_one_from_a_recording_must_save_a_twentieth_over_side_by_side(rec
         return len(arguments.w) * (1.0 if oracle.backward == "each" else one)
 
     monkeypatch.setattr(Auto, "seconds", seconds)
-    chosen = Auto().choose(
-        SimpleNamespace(autocast=Autocast("cpu"), point_bytes=0, draws=False),
-        lambda together: 20,
-        lambda size, at_a_time=1: Arguments(*(torch.zeros(size, 0),) * 3, (), 1.0),
-        Vectorized(chunk_size=8, replay=True, backward="autograd"),
-        lambda: Vectorized(chunk_size=8, backward="each", threads=2),
-    )
+    chosen = chosen_on_a_cpu(Vectorized(chunk_size=8, backward="each", threads=2))
     assert chosen.oracle.backward == backward
     reason = "; going in chunks of 1 must save 5%"
     assert chosen.report.endswith(reason) == (backward == "each")
@@ -176,14 +175,7 @@ def test_divided_chunks_are_compared_with_the_best_ones_that_are_not(divided, pa
         return len(arguments.w) * (divided if oracle.parts == 2 else 1.0 if oracle.chunk_size == 8 else 0.85)
 
     monkeypatch.setattr(Auto, "seconds", seconds)
-    chosen = Auto().choose(
-        SimpleNamespace(autocast=Autocast("cpu"), point_bytes=0, draws=False),
-        lambda together: 20,
-        lambda size, at_a_time=1: Arguments(*(torch.zeros(size, 0),) * 3, (), 1.0),
-        Vectorized(chunk_size=8, replay=True, backward="autograd"),
-        lambda: None,
-        larger=[10],
-    )
+    chosen = chosen_on_a_cpu(larger=[10])
     assert (chosen.oracle.parts, chosen.oracle.chunk_size) == (parts, 10)
 
 

@@ -98,10 +98,10 @@ def test_a_convolution_of_few_pixels_is_a_product(name, bias):
 @pytest.mark.parametrize(
     ("images", "channels", "out", "options"),
     [
-        (13, 160, 960, {"stride": 3}),  # 13 x 5 pixels: one too many
+        (13, 160, 960, {"stride": (4, 3)}),  # 13 x 5 pixels: one too many
         (0, 160, 960, {}),
         (1, 120, 960, {}),  # a smaller weight
-        (1, 160, 960, {"groups": 2}),
+        (1, 160, 960, {"groups": 2}),  # whose weight should have 80 channels: PyTorch says so
         (1, 160, 960, {"padding": "same", "stride": 1}),
         (1, 160, 960, {"stride": 0}),
         (1, 160, 960, {"padding": -1}),
@@ -111,7 +111,7 @@ def test_a_convolution_of_few_pixels_is_a_product(name, bias):
 )
 def test_other_convolutions_stay_convolutions(images, channels, out, options):
     options = {"stride": 2, "padding": 0, "dilation": 1, "groups": 1, **options}
-    weight, image = torch.randn(out, channels // options["groups"], 1, 1), torch.randn(images, channels, 2, 14)
+    weight, image = torch.randn(out, channels, 1, 1), torch.randn(images, channels, 4, 14)
     assert product_of_few_pixels(image, weight, None, **options) is None
 
 
