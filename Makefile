@@ -19,7 +19,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 demo: $(VENV)/ready ## FedMM beside its baselines on embedded digits: table, figure, TensorBoard; one to two minutes
 	$(BIN)/fedlightning compare --config configs/demo.yaml
 
-test: $(VENV)/ready ## the test suite but for the site, on all cores; about ten minutes on two
+test: $(VENV)/ready ## the test suite but for the site, on all cores; ten to fifteen minutes on two
 	$(BIN)/python -m pytest -n auto --dist worksteal --ignore=tests/website
 
 .venv-flower/ready: pyproject.toml constraints-flower.txt
