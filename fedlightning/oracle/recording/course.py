@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
+from fedlightning.oracle.recording.direct import without_overrides
 from fedlightning.oracle.recording.program import Steps
 from fedlightning.oracle.recording.recording import Recording, key_of
 
@@ -45,7 +46,7 @@ class Course:
             if begun is None:
                 return None
             (self._steps, self._names), self._kind = begun, kind
-        with torch.no_grad():
+        with torch.no_grad(), without_overrides():
             return self._steps.send(others), self._names
 
     def __enter__(self) -> Self:

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedlightning.oracle.recording.direct import direct
 from fedlightning.oracle.recording.lines import (
     Join,
     Line,
@@ -105,7 +106,7 @@ class Program:
         reads: list[Name] = []
         arguments = [self._written(value, name_of, reads) for value in args]
         arguments += [f"{name}={self._written(value, name_of, reads)}" for name, value in kwargs.items()]
-        call = f"{self.hold(_without_wrapper(function))}({', '.join(arguments)})"
+        call = f"{self.hold(direct(function, args, kwargs))}({', '.join(arguments)})"
         of_one = isinstance(output, Tensor)
         results = (output,) if of_one else output or ()
         makes = tuple(self._new() if isinstance(result, Tensor) else None for result in results)
@@ -289,8 +290,3 @@ class Program:
     def _new(self) -> Name:
         self._count += 1
         return f"t{self._count}"
-
-
-def _without_wrapper(function: Any) -> Any:
-    """Return the C++ function of a ``torch._ops.OpOverload``, which saves a third of a microsecond in each call."""
-    return getattr(function, "_op", function)

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from fedlightning.oracle.randomness import ClientNoise, Noise, PerClient
+from fedlightning.oracle.recording.direct import without_overrides
 from fedlightning.oracle.recording.glance import Glance, no_glance
 from fedlightning.oracle.recording.known import KnownInRound, KnownRecording
 from fedlightning.oracle.recording.outline import Draft
@@ -88,7 +89,7 @@ class Recording:
         if known is None:
             with PerClient(self._noise):
                 return self._function(*inputs)
-        with torch.no_grad():
+        with torch.no_grad(), without_overrides():
             return known.run(*inputs, room=room), known.constant
 
     def can_step(self, *inputs: Tensor) -> bool:
@@ -110,13 +111,13 @@ class Recording:
 
         Returns:
             What is sent, for every step, all arguments but the first, each as it is here but for the numbers, and gives
-            all results but the first; and the function's second result. The first argument holds what the steps made of
-            it once they are closed. None if :meth:`can_step` says so.
+            all results but the first, without gradients and overrides; and the function's second result. The first
+            argument holds what the steps made of it once they are closed. None if :meth:`can_step` says so.
         """
         known = self._replay_of(key_of(inputs))
         if known is None or known.steps is None:
             return None
-        with torch.no_grad():
+        with torch.no_grad(), without_overrides():
             steps = known.steps(inputs[0], lr)
             next(steps)
         return steps, known.constant
@@ -172,7 +173,7 @@ class Recording:
             earlier.glance = None
             return None
         self._agrees(key, earlier)
-        with torch.no_grad():
+        with torch.no_grad(), without_overrides():
             return earlier.replay.run(*inputs), earlier.replay.constant
 
     def _follow(self, key: Any, inputs: Sequence[Tensor], earlier: KnownRecording) -> tuple[Sequence[Tensor], Any]:
