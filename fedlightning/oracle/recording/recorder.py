@@ -229,7 +229,7 @@ def _flattened(function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[
 def _recurrent_layer(*args: Any, **kwargs: Any) -> Any:
     """Keep what the backward pass needs, which oneDNN's recurrent layer leaves out where no gradients are recorded."""
     with torch.enable_grad():
-        return aten.mkldnn_rnn_layer.default(*args, **kwargs)
+        return torch.mkldnn_rnn_layer(*args, **kwargs)
 
 
 _AS_RECORDED = {aten.mkldnn_rnn_layer.default: _recurrent_layer}
