@@ -13,7 +13,7 @@ from fedlightning.oracle.base import ClientBatching, Cost, Evaluate
 from fedlightning.oracle.objective import Objective
 from fedlightning.oracle.sequential import Sequential
 from fedlightning.oracle.timing import Arguments, seconds_of_a_step
-from fedlightning.oracle.trials import Load, Trials
+from fedlightning.oracle.tuning import Load, Tuning
 from fedlightning.oracle.vectorized import Vectorized
 
 WORTH_A_TRIAL = 0.9
@@ -97,14 +97,14 @@ class Auto(ClientBatching):
                 its threads; None if that is wrong for this objective.
             larger: Larger chunks that may be tried, the smallest first.
         """
-        trials = Trials(self.seconds, objective, calls, load, larger)
-        alone = _Timed(*trials.threaded(Sequential()), _ALONE)
-        found = [alone] if batched is None else _batched_ways(batched, alone, trials)
+        tuning = Tuning(self.seconds, objective, calls, load, larger)
+        alone = _Timed(*tuning.threaded(Sequential()), _ALONE)
+        found = [alone] if batched is None else _batched_ways(batched, alone, tuning)
         most = torch.get_num_threads()
         gain = GAIN_OF_GRAPHS if objective.autocast.on_gpu else 2 * most
         if min(each.counted for each in found) * gain > alone.seconds:
             replayed = side_by_side()
-            taken = None if replayed is None else trials.if_it_fits(replayed)
+            taken = None if replayed is None else tuning.if_it_fits(replayed)
             if replayed is not None and taken is not None:
                 how = "replayed one by one" if replayed.at_a_time == 1 else "side by side"
                 found = [each._replace(worth=WORTH_RECORDING) if each.how == _RECORDED else each for each in found]
@@ -155,16 +155,16 @@ class _Timed(NamedTuple):
         return self.seconds / self.worth
 
 
-def _batched_ways(batched: Vectorized, alone: _Timed, trials: Trials) -> list[_Timed]:
+def _batched_ways(batched: Vectorized, alone: _Timed, tuning: Tuning) -> list[_Timed]:
     """Time the best chunks, without a recording too on a GPU, and one by one where they gain little on a CPU."""
-    way, taken = trials.in_chunks(batched)
-    size, autocast = way.chunk_size, trials.objective.autocast
+    way, taken = tuning.in_chunks(batched)
+    size, autocast = way.chunk_size, tuning.objective.autocast
     worth = 1.0 if size == 1 else WORTH_CHUNKS if autocast.on_cpu else WORTH_CHUNKS_ON_A_GPU
     found = [_Timed(way, taken, f"in chunks of {size}", worth), alone]
     if autocast.on_gpu and batched.replay:
-        found.append(_Timed(*trials.threaded(replace(batched, replay=False)), "without a recording", worth))
+        found.append(_Timed(*tuning.threaded(replace(batched, replay=False)), "without a recording", worth))
     if autocast.on_cpu and size != 1 and taken > WORTH_A_TRIAL * alone.seconds:
-        found.append(_Timed(*trials.threaded(replace(batched, chunk_size=1)), _RECORDED))
+        found.append(_Timed(*tuning.threaded(replace(batched, chunk_size=1)), _RECORDED))
     return found
 
 

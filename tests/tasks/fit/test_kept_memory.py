@@ -27,7 +27,7 @@ def memory(monkeypatch):
 @pytest.fixture
 def trims(memory, monkeypatch):
     """What was asked of the allocator, with what checks and trials of oracles ask."""
-    for module in ("federation.clients.oracle_selection", "oracle.trials"):
+    for module in ("federation.clients.oracle_selection", "oracle.tuning"):
         monkeypatch.setattr(f"fedlightning.{module}.give_back_what_is_free", lambda: memory.append("trim"))
     return memory
 

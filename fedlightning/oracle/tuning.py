@@ -1,4 +1,4 @@
-"""Trials of one way after the other, with its best number of threads and chunk size."""
+"""Search for the best number of threads and chunk size of one way of computing gradients, by timing it."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Load(Protocol):
 
 
 @dataclass(frozen=True)
-class Trials:
-    """Times ways of computing one round's gradients; all times are the seconds for one client's gradient.
+class Tuning:
+    """Finds the fastest form of a way to compute one round's gradients; times are seconds for one client's gradient.
 
     Attributes:
         seconds: Measures the time of one gradient of all clients; see :meth:`fedlightning.oracle.Auto.seconds`.
@@ -86,7 +86,7 @@ class Trials:
         return self._resized(chosen, best, _halves(_size(chosen)), WORTH_A_CHANGE)
 
     def if_it_fits(self, way: Vectorized) -> float | None:
-        """Return the time of a way; None if a chunk does not fit into memory, as those of others do."""
+        """Return the time of a way; None if its chunks do not fit into memory, although those of other ways do."""
         try:
             with limited(way.threads_inside(self.objective)):
                 return self._taken(way, self._arguments_of(way))
@@ -149,7 +149,7 @@ class Trials:
 
 
 def _size(way: Sequential | Vectorized) -> int:
-    """Return how many clients a way computes together, which is fixed."""
+    """Return how many clients a way computes together, which must be fixed."""
     size = way.chunk_size if isinstance(way, Vectorized) else 1
     assert size is not None
     return size
