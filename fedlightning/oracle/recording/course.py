@@ -57,5 +57,6 @@ class Course:
 
     def _end(self) -> None:
         if self._steps is not None:
-            self._steps.close()
+            with torch.no_grad(), without_overrides():
+                self._steps.close()
         self._steps = None

@@ -1,14 +1,16 @@
-"""The Python functions that PyTorch has for its operations, which cost less to call than the operations by their names.
+"""Choice of the C++ function, such as ``torch.mm``, that runs an operation with less overhead than ``torch.ops`` does.
 
 An operation that is called by its name, as ``torch.ops.aten.mm.default`` is, looks its arguments up in a schema, and
-takes Python's lock anew for every tensor that it lets go: threads that replay side by side wait for each other there.
-``torch.mm`` does neither. Which of its operations such a function runs follows from the types of its arguments, so that
-it is seen once for each kind of them.
+acquires the interpreter's lock (GIL) again for every tensor that it releases: threads that replay side by side wait for
+each other there. ``torch.mm`` does neither. Which operation such a function runs depends on the kinds of its arguments,
+so that it is tried once for each combination of kinds.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import BuiltinFunctionType, MethodDescriptorType
 from typing import Any
 
@@ -20,15 +22,25 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fedlightning.core.errors import FedlightningError
 
 without_overrides = torch._C.DisableTorchFunction
-"""A context in which direct functions do nothing but their operation, whatever the user has put in their place: that
-was recorded already."""
+"""Context that switches off function modes and ``__torch_function__``: what they do is in a recording already."""
 
 _known: dict[Any, Callable[..., Any]] = {}
-"""What calls an operation with arguments of a kind."""
+"""The function to call, by the operation and the kinds of its arguments."""
+
+_KEYS = (
+    "CPU",
+    "CUDA",
+    "CompositeExplicitAutograd",
+    "CompositeImplicitAutograd",
+    "Autograd",
+    "AutogradCPU",
+    "AutogradCUDA",
+)
+"""Where a user may have registered a kernel that is written in Python for one of PyTorch's operations."""
 
 
 def direct(operation: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Callable[..., Any]:
-    """Return what runs an operation with arguments like these, below :data:`without_overrides`, in the least time.
+    """Return a function that runs an operation on arguments of these kinds, inside :data:`without_overrides`.
 
     Args:
         operation: A ``torch._ops.OpOverload``; any other function is returned as it is.
@@ -37,30 +49,49 @@ def direct(operation: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Calla
     """
     if not isinstance(operation, torch._ops.OpOverload):
         return operation  # type: ignore[no-any-return]
-    kind = operation, _kind(args), tuple([(name, _kind(value)) for name, value in kwargs.items()])
-    if kind not in _known:
-        seen = (function for function in _candidates(operation) if _runs(function, operation, args, kwargs))
-        _known[kind] = next(seen, operation._op)  # without its wrapper, which takes a third of a microsecond
-    return _known[kind]
+    kinds = tuple(map(_kind, args)), tuple([(name, _kind(value)) for name, value in kwargs.items()])
+    key = operation, *kinds
+    if key not in _known:
+        _known[key] = _found(operation, args, kwargs)
+    return _known[key]
+
+
+def _found(operation: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Callable[..., Any]:
+    """Return what runs an operation: by its name if that cannot be avoided, without its wrapper in Python."""
+    if _is_written_in_python(operation):
+        return partial(_with_overrides, operation._op)
+    return next((each for each in _candidates(operation) if _runs(each, operation, args, kwargs)), operation._op)
+
+
+def _is_written_in_python(operation: Any) -> bool:
+    """Return whether an operation runs Python functions, as those of other libraries may, which no recording sees."""
+    name = operation._schema.name.partition("::")[2] + f".{operation._overloadname}".removesuffix(".default")
+    registered = (f"aten/{name}/{key}" in torch.library._impls for key in _KEYS)
+    return operation.namespace != "aten" or any(registered)
+
+
+def _with_overrides(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function whose own function modes and subclasses are to act although a replay switches them off."""
+    with torch._C._EnableTorchFunction():
+        return function(*args, **kwargs)
 
 
 def _candidates(operation: Any) -> list[Callable[..., Any]]:
     """Return the functions with an operation's name that are written in C++."""
-    if operation.namespace != "aten":
-        return []
     name = operation._schema.name.removeprefix("aten::")
     found = [getattr(place, name, None) for place in (torch, Tensor, functional)]
     return [each for each in found if isinstance(each, BuiltinFunctionType | MethodDescriptorType)]
 
 
 def _runs(function: Callable[..., Any], operation: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Return whether a function runs an operation first of all, with the arguments that the function is given."""
+    """Return whether the first operation that a function runs is this one, with the same arguments."""
     try:
-        with _First() as first, without_overrides():
+        with _First() as first, without_overrides(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             function(*args, **kwargs)
     except _SeenError:
         return first.operation is operation and _same(first.args, args) and _same(first.kwargs, kwargs)
-    except (TypeError, RuntimeError, ValueError):  # it takes other arguments
+    except Exception:  # whatever it is, the operation can be called by its name
         return False
     return False
 
@@ -92,14 +123,18 @@ def _same(given: Any, expected: Any) -> bool:
         return alike and all(_same(*each) for each in zip(given, expected, strict=True))
     if isinstance(expected, Tensor):
         return given is expected
-    return type(given) is type(expected) and (given == expected or given != given)
+    both_nan = given != given and expected != expected
+    return type(given) is type(expected) and (given == expected or both_nan)
 
 
 def _kind(value: Any) -> Any:
-    """Return what decides which operation a function runs; a tensor without dimensions may pass for a number."""
+    """Return what decides which operation a function runs, as far as it depends on one argument.
+
+    Where these functions ask for a number, they also take a tensor without dimensions.
+    """
     if isinstance(value, Tensor):
         plain = type(value) in (Tensor, nn.Parameter)
         return (Tensor, value.dim() == 0, value.is_floating_point()) if plain else type(value)
-    if isinstance(value, list | tuple):  # a single number passes where several are asked for
+    if isinstance(value, list | tuple):  # of any length, but a single number passes where several are asked for
         return list, min(len(value), 2), frozenset(map(_kind, value))
     return type(value)

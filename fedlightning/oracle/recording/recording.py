@@ -111,8 +111,9 @@ class Recording:
 
         Returns:
             What is sent, for every step, all arguments but the first, each as it is here but for the numbers, and gives
-            all results but the first, without gradients and overrides; and the function's second result. The first
-            argument holds what the steps made of it once they are closed. None if :meth:`can_step` says so.
+            all results but the first; and the function's second result. Send inside ``torch.no_grad`` and
+            ``without_overrides``. The first argument holds what the steps made of it once they are closed. None if
+            :meth:`can_step` says so.
         """
         known = self._replay_of(key_of(inputs))
         if known is None or known.steps is None:

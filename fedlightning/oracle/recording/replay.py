@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedlightning.oracle.recording.direct import without_overrides
 from fedlightning.oracle.recording.graphs import Graphed
 from fedlightning.oracle.recording.lines import Name
 from fedlightning.oracle.recording.own_memory import LARGE_FOR_THREADS
@@ -75,5 +76,5 @@ class Replay:
         return Graphed(self._function())
 
     def _function(self) -> Callable[..., list[Tensor]]:
-        with _MAKING:
+        with _MAKING, torch.no_grad(), without_overrides():  # operations on constants run now
             return self._program.function(self._outputs)

@@ -9,11 +9,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from fedlightning.oracle.recording.course import Course
-from fedlightning.oracle.recording.direct import direct, without_overrides
+from fedlightning.oracle.recording.direct import direct
+from fedlightning.oracle.recording.program import Program
 from fedlightning.oracle.recording.recording import Recording
+from fedlightning.oracle.recording.replay import Replay
 
 aten = torch.ops.aten
 A, B, C = torch.arange(12.0).reshape(3, 4) - 5, torch.linspace(-1, 1, 12).reshape(3, 4), torch.tensor(3.0)
+
+ON_CPU = {"device": torch.device("cpu"), "pin_memory": False}
 
 DIRECT = [
     (aten.mm.default, (A, B.T), {}, torch.mm),
@@ -28,7 +32,7 @@ DIRECT = [
     (aten.select.int, (A, 0, -1), {}, torch.select),
     (aten.split_with_sizes.default, (A, [1, 3], 1), {}, torch.split_with_sizes),
     (aten.cat.default, ([A, B], 1), {}, torch.cat),
-    (aten.zeros.default, ([2, 3],), {"device": torch.device("cpu"), "pin_memory": False}, torch.zeros),
+    (aten.zeros.default, ([2, 3],), ON_CPU, torch.zeros),
     (aten.gelu.default, (A,), {}, torch.nn.functional.gelu),
 ]
 
@@ -49,10 +53,11 @@ class Noted(TorchDispatchMode):
 def test_functions_run_their_operation_alone(operation, args, kwargs, function):
     found = direct(operation, args, kwargs)
     assert found == function
+    again = [each.clone() if isinstance(each, torch.Tensor) else each for each in args]  # it may write into them
     with Noted() as noted:
         result = found(*args, **kwargs)
     assert noted.seen == [operation]
-    expected = operation(*args, **kwargs) if not operation._schema.is_mutable else args[0]
+    expected = operation(*again, **kwargs)
     for value, wanted in zip(tree_leaves(result), tree_leaves(expected), strict=True):  # a tuple stands for a list
         torch.testing.assert_close(value, wanted, rtol=0, atol=0)
 
@@ -66,35 +71,48 @@ def test_functions_run_their_operation_alone(operation, args, kwargs, function):
     ],
 )
 def test_operations_without_such_a_function_are_called_by_name(operation, args):
-    found = direct(operation, args, {})
-    assert found is operation._op
-    torch.testing.assert_close(found(*args), operation(*args), rtol=0, atol=0)
+    assert direct(operation, args, {}) is operation._op
 
 
-def test_kinds_of_arguments_are_told_apart():
-    """``torch.add`` takes a number and a tensor, whose operations are one; of ``torch.div`` they are two."""
-    assert direct(aten.div.Tensor, (A, B), {}) is torch.div
-    assert direct(aten.div.Scalar, (A, 2.0), {}) is aten.div.Scalar._op
-    assert direct(aten.div.Tensor, (A, 2.0), {}) is torch.div
+@pytest.mark.parametrize(
+    ("operation", "first", "then", "kwargs"),
+    [
+        (aten.arange.start_step, (0, 5, 2), (1, 1), ON_CPU),  # of two numbers, torch.arange runs arange.start
+        (aten.hypot.default, (A, B), (B, C), {}),
+        (aten.roll.default, (A, [1], [0]), (A, [1, 1], [0, 1]), {}),
+    ],
+)
+def test_kinds_of_arguments_are_told_apart(operation, first, then, kwargs):
+    """What was found for arguments of one kind serves another only if it runs the same operation on these."""
+    direct(operation, first, kwargs)
+    with Noted() as noted:
+        direct(operation, then, kwargs)(*then, **kwargs)
+    assert noted.seen == [operation]
+
+
+def test_arguments_that_arrive_changed_are_given_by_name():
+    """PyTorch's function leaves out a diagonal of 0, which is what the operation takes by default."""
+    assert direct(aten.tril.default, (A, 0), {}) is aten.tril.default._op
+    assert direct(aten.triu.default, (A, 1), {}) is torch.triu
 
 
 def test_other_functions_stay():
-    """What is no operation, and operations of other libraries."""
-
     def own(x):
         return x
 
     assert direct(own, (A,), {}) is own
-    operation = torch.ops.prims.sin.default
-    assert direct(operation, (A,), {}) is operation._op
 
 
 def test_operations_are_not_computed_to_be_seen():
-    """A direct function is looked for while others compute: an addition in place must not be made twice."""
-    x = torch.zeros(3, dtype=torch.float64)
-    found = direct(aten.sub_.Tensor, (x, torch.ones(3, dtype=torch.float64)), {"alpha": 0.125})
-    assert found == torch.Tensor.sub_
+    """A direct function is looked for while others compute: an operation in place must not run twice."""
+    x = torch.zeros(3)
+    assert direct(aten.hypot_.default, (x, torch.ones(3)), {}) == torch.Tensor.hypot_
     assert x.tolist() == [0.0, 0.0, 0.0]
+
+
+def name_of(names):
+    """A function that names tensors."""
+    return lambda tensor: names[id(tensor)]
 
 
 class Doubled(TorchFunctionMode):
@@ -124,8 +142,88 @@ def test_overrides_of_functions_count_once():
     assert w.tolist() == [[0.0, 1.0, -2.0, 0.5, 0.5, 0.5], [1.0, -4.0, -5.0, 0.5, 0.5, 0.5]]
 
 
-def test_overrides_come_back_behind_a_replay():
+def test_overrides_of_constants_count_once():
+    """Operations that depend on no input run once, before all replays and steps."""
+
+    def function(w, x):
+        left, right = w.split(1, 1)
+        return [torch.cat([left * x + torch.relu(torch.full((1, 1), 2.0)), right * x], 1)], None
+
+    w, x = torch.ones(1, 2), torch.full((1, 1), 3.0)
+    recording = Recording(function)
     with Doubled():
-        with without_overrides():
-            assert torch.relu(C).item() == 3.0
+        first = recording(w, x)[0][0].clone()
+        again = recording(w, x)[0][0]
+        with Course(w, lr=1.0) as course:
+            assert course.step(recording, (x,)) is not None
+    assert first.tolist() == again.tolist() == [[7.0, 3.0]]
+    assert w.tolist() == [[-6.0, -2.0]]
+
+
+def test_constants_of_a_graph_are_computed_without_overrides():
+    """They are computed when its program is made, which is before anything is captured."""
+    w, constant = torch.ones(2), torch.full([2], 2.0)
+    program = Program(1)
+    names = {id(w): program.input(0)}
+    for function, args, output in [
+        (aten.full.default, ([2], 2.0), constant),
+        (aten.relu.default, (constant,), rectified := constant.relu()),
+        (aten.mul.Tensor, (w, rectified), product := w * rectified),
+    ]:
+        (names[id(output)],) = program.add(function, args, {}, name_of(names), output, acts=False)
+    replay = Replay(
+        program, [names[id(product)]], None, is_apart=False, is_of_one=True, is_of_gpu=False, is_lasting=False
+    )
+    with Doubled():
+        run = replay.run
+    assert run(w)[0].tolist() == [2.0, 2.0]
+
+
+@pytest.fixture
+def doubling():
+    """An operation of a library of one's own whose body overrides ``torch.relu``."""
+    library = torch.library.Library("fedlightning_direct", "FRAGMENT")
+
+    def doubled(x):
+        with Doubled():
+            return torch.relu(x)
+
+    library.define("doubled(Tensor x) -> Tensor")
+    library.impl("doubled", doubled, "CPU")
+    yield torch.ops.fedlightning_direct.doubled.default
+    library._destroy()
+
+
+def test_overrides_inside_an_operation_act_in_every_replay(doubling):
+    """A recording sees the operation alone, and not what its body does."""
+    recording = Recording(lambda w, x: ([doubling(w * x)], None))
+    w, x = torch.ones(1, 3), torch.tensor([[1.0, 2.0, -3.0]])
+    assert [recording(w, x)[0][0].tolist() for _ in range(3)] == [[[2.0, 4.0, 0.0]]] * 3
+    assert recording.replays
+
+
+@pytest.mark.filterwarnings("ignore:Warning only once for all operators")
+def test_kernels_of_the_users_own_keep_their_overrides():
+    """PyTorch's operations, too, may run Python where a kernel of one's own is registered."""
+
+    def kernel(x):
+        with Doubled():
+            return torch.relu(x)
+
+    library = torch.library.Library("aten", "IMPL")
+    try:
+        library.impl("special_bessel_j0", kernel, "CPU")
+        recording = Recording(lambda w, x: ([torch.special.bessel_j0(w * x)], None))
+        w, x = torch.ones(1, 2), torch.tensor([[1.0, -3.0]])
+        assert [recording(w, x)[0][0].tolist() for _ in range(3)] == [[[2.0, 0.0]]] * 3
+        assert recording.replays
+    finally:
+        library._destroy()
+
+
+def test_overrides_come_back_behind_a_replay():
+    recording = Recording(lambda w: ([torch.relu(w)], None))
+    with Doubled():
+        for _ in range(2):
+            assert recording(C[None])[0][0].item() == 6.0
         assert torch.relu(C).item() == 6.0
