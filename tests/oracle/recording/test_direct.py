@@ -123,6 +123,17 @@ class Doubled(TorchFunctionMode):
         return result + result if func is torch.relu else result
 
 
+def under(mode, function, w, x, lr):
+    """What a function first returns, what its replay returns, and where a step leads, all under a user's mode."""
+    recording = Recording(function)
+    with mode:
+        first = recording(w, x)[0][0].tolist()
+        again = recording(w, x)[0][0].tolist()
+        with Course(w, lr) as course:
+            assert course.step(recording, (x,)) is not None
+    return first, again, w.tolist()
+
+
 def test_overrides_of_functions_count_once():
     """A user's mode is recorded as the operations that it runs, and must not act on the replay of these again."""
 
@@ -131,15 +142,9 @@ def test_overrides_of_functions_count_once():
         return [torch.cat([torch.relu(left * x), right * 1], 1)], None
 
     w, x = torch.ones(2, 6), torch.tensor([[1.0, -2.0, 3.0], [-4.0, 5.0, 6.0]])
-    recording = Recording(function)
-    with Doubled():
-        first = recording(w, x)[0][0].clone()
-        again = recording(w, x)[0][0]
-        with Course(w, lr=0.5) as course:
-            assert course.step(recording, (x,)) is not None
-    assert recording.replays
-    assert first.tolist() == again.tolist() == [[2.0, 0.0, 6.0, 1.0, 1.0, 1.0], [0.0, 10.0, 12.0, 1.0, 1.0, 1.0]]
-    assert w.tolist() == [[0.0, 1.0, -2.0, 0.5, 0.5, 0.5], [1.0, -4.0, -5.0, 0.5, 0.5, 0.5]]
+    first, again, stepped = under(Doubled(), function, w, x, lr=0.5)
+    assert first == again == [[2.0, 0.0, 6.0, 1.0, 1.0, 1.0], [0.0, 10.0, 12.0, 1.0, 1.0, 1.0]]
+    assert stepped == [[0.0, 1.0, -2.0, 0.5, 0.5, 0.5], [1.0, -4.0, -5.0, 0.5, 0.5, 0.5]]
 
 
 def test_overrides_of_constants_count_once():
@@ -150,14 +155,30 @@ def test_overrides_of_constants_count_once():
         return [torch.cat([left * x + torch.relu(torch.full((1, 1), 2.0)), right * x], 1)], None
 
     w, x = torch.ones(1, 2), torch.full((1, 1), 3.0)
-    recording = Recording(function)
-    with Doubled():
-        first = recording(w, x)[0][0].clone()
-        again = recording(w, x)[0][0]
-        with Course(w, lr=1.0) as course:
-            assert course.step(recording, (x,)) is not None
-    assert first.tolist() == again.tolist() == [[7.0, 3.0]]
-    assert w.tolist() == [[-6.0, -2.0]]
+    first, again, stepped = under(Doubled(), function, w, x, lr=1.0)
+    assert first == again == [[7.0, 3.0]]
+    assert stepped == [[-6.0, -2.0]]
+
+
+class DoubledByName(TorchFunctionMode):
+    """Doubles what an operation returns that is called by its name."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        return result * 2 if isinstance(func, torch._ops.OpOverload) else result
+
+
+def test_overrides_of_operations_that_are_called_by_name_count_once():
+    """Where PyTorch has no function of its own, a replay calls operations as the user did, but without the mode."""
+
+    def function(w, x):
+        left, right = w.split(1, 1)
+        return [torch.cat([aten.threshold_backward.default(left, x, 0), right * x], 1)], None
+
+    w, x = torch.ones(1, 2), torch.full((1, 1), 3.0)
+    first, again, stepped = under(DoubledByName(), function, w, x, lr=1.0)
+    assert first == again == [[2.0, 3.0]]
+    assert stepped == [[-1.0, -2.0]]
 
 
 def test_constants_of_a_graph_are_computed_without_overrides():
