@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from functools import partial
 from types import BuiltinFunctionType, MethodDescriptorType
 from typing import Any
 
@@ -57,20 +56,18 @@ def direct(operation: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Calla
 
 
 def _found(operation: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Callable[..., Any]:
-    """Return what runs an operation: by its name if that cannot be avoided, without its wrapper in Python."""
-    if _is_written_in_python(operation):
-        return partial(_with_overrides, operation._op)
+    """Return what runs an operation: if nothing else, what it is called by its name, without its wrapper in Python."""
     return next((each for each in _candidates(operation) if _runs(each, operation, args, kwargs)), operation._op)
 
 
-def _is_written_in_python(operation: Any) -> bool:
+def runs_python(operation: Any) -> bool:
     """Return whether an operation runs Python functions, as those of other libraries may, which no recording sees."""
     name = operation._schema.name.partition("::")[2] + f".{operation._overloadname}".removesuffix(".default")
     registered = (f"aten/{name}/{key}" in torch.library._impls for key in _KEYS)
     return operation.namespace != "aten" or any(registered)
 
 
-def _with_overrides(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def with_overrides(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call a function whose own function modes and subclasses are to act although a replay switches them off."""
     with torch._C._EnableTorchFunction():
         return function(*args, **kwargs)

@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedlightning.oracle.base import ROUNDED_ALIKE
 from fedlightning.oracle.randomness import Noise, is_random
+from fedlightning.oracle.recording.direct import runs_python, with_overrides
 from fedlightning.oracle.recording.lines import Name
 from fedlightning.oracle.recording.outline import Draft, flat
 from fedlightning.oracle.recording.program import Program
@@ -97,6 +98,8 @@ class Recorder(TorchDispatchMode):
         results: Any = output
         if isinstance(output, tuple) and any(isinstance(each, list) for each in output):
             function, results = partial(_flattened, function), flat(output)
+        if traits.runs_python:
+            function = partial(with_overrides, function)
         acts = random or traits.writes
         makes = self._program.add(
             function, arguments, kwargs, self._name_of, results, acts, traits.makes_views, traits.may_write
@@ -305,6 +308,7 @@ class _Traits(NamedTuple):
             shape.
         indexes: Whether it indexes, which depends on numbers if the index is a mask.
         is_made_in_python: Whether its argument is a tensor made of Python's numbers.
+        runs_python: Whether it runs functions that are written in Python, whose overrides are not recorded.
     """
 
     as_recorded: Callable[..., Any]
@@ -315,6 +319,7 @@ class _Traits(NamedTuple):
     reads_values: bool
     indexes: bool
     is_made_in_python: bool
+    runs_python: bool
 
 
 @cache
@@ -336,6 +341,7 @@ def _traits(func: Any) -> _Traits:
         ),
         indexes=func in _INDEXING,
         is_made_in_python=func in (aten.lift_fresh.default, aten.lift_fresh_copy.default),
+        runs_python=runs_python(func),
     )
 
 

@@ -8,6 +8,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from fedlightning.oracle.randomness import NoiseOfOne, Randomness
 from fedlightning.oracle.recording.course import Course
 from fedlightning.oracle.recording.direct import direct
 from fedlightning.oracle.recording.program import Program
@@ -201,23 +202,38 @@ def test_constants_of_a_graph_are_computed_without_overrides():
 
 
 @pytest.fixture
-def doubling():
-    """An operation of a library of one's own whose body overrides ``torch.relu``."""
-    library = torch.library.Library("fedlightning_direct", "FRAGMENT")
+def library():
+    """Operations of one's own whose bodies override ``torch.relu``."""
 
     def doubled(x):
         with Doubled():
             return torch.relu(x)
 
+    library = torch.library.Library("fedlightning_direct", "FRAGMENT")
     library.define("doubled(Tensor x) -> Tensor")
     library.impl("doubled", doubled, "CPU")
-    yield torch.ops.fedlightning_direct.doubled.default
+    library.define("lists(Tensor x) -> (Tensor[], Tensor)")
+    library.impl("lists", lambda x: ([doubled(x)], x + 1), "CPU")
+    library.define("drawn(Tensor x) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
+    library.impl("drawn", lambda x: doubled(x) + 0 * torch.rand(x.shape), "CPU")
+    yield torch.ops.fedlightning_direct
     library._destroy()
 
 
-def test_overrides_inside_an_operation_act_in_every_replay(doubling):
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda library, x: library.doubled.default(x),
+        lambda library, x: library.lists.default(x)[0][0],
+        lambda library, x: library.drawn.default(x),
+    ],
+    ids=["one tensor", "lists of tensors", "random"],
+)
+def test_overrides_inside_an_operation_act_in_every_replay(library, function):
     """A recording sees the operation alone, and not what its body does."""
-    recording = Recording(lambda w, x: ([doubling(w * x)], None))
+    noise = NoiseOfOne()
+    noise.begin(Randomness([7], 0), 0)
+    recording = Recording(lambda w, x: ([function(library, w * x)], None), noise)
     w, x = torch.ones(1, 3), torch.tensor([[1.0, 2.0, -3.0]])
     assert [recording(w, x)[0][0].tolist() for _ in range(3)] == [[[2.0, 4.0, 0.0]]] * 3
     assert recording.replays
