@@ -38,9 +38,9 @@ class RandomCropFlip(nn.Module):
         rows, columns = self._places(images, -2), self._places(images, -1)
         mirrored = torch.rand(len(images), 1, device=images.device) < self.flip
         columns = torch.where(mirrored, columns.flip(1), columns)
-        of_rows = rows[:, None, :, None].expand_as(images)
-        of_columns = columns[:, None, None, :].expand_as(images)
-        return images.gather(2, of_rows).gather(3, of_columns)
+        places = rows[:, :, None] * images.shape[-1] + columns[:, None, :]
+        pixels = images.flatten(2)
+        return pixels.gather(2, places.flatten(1)[:, None].expand_as(pixels)).view_as(images)
 
     def extra_repr(self) -> str:
         """Show the settings."""
