@@ -11,9 +11,10 @@ their usual way.
 
 Some functions need a correction on every device. The padding row of an embedding has no gradient in any client (below
 vmap it would have one in all clients but the first), and an index beyond the table gives NaN (below vmap, another
-client's row). Counts of indices among all clients (``scale_grad_by_freq``) are refused. A parameter says that it
-requires a gradient just as when clients are computed one by one. A parameter seen as complex numbers is copied first,
-because views into a flat vector may lie at odd places.
+client's row). A class beyond those of ``one_hot`` is an error (below vmap, a row of zeros). Counts of indices among all
+clients (``scale_grad_by_freq``) are refused. A parameter says that it requires a gradient just as when clients are
+computed one by one. A parameter seen as complex numbers is copied first, because views into a flat vector may lie at
+odd places.
 """
 
 from __future__ import annotations
@@ -174,6 +175,18 @@ def _embedding(
     return rows.masked_fill(outside[..., None], torch.nan)
 
 
+def _one_hot(input: Tensor, num_classes: int = -1) -> None:
+    """Raise an error where a class has no place in the code, which below vmap nobody sees; the rest goes its usual way.
+
+    Replays look as well, at whatever numbers there are.
+    """
+    if num_classes > 0:
+        classes = input
+        while is_functorch_wrapped_tensor(classes):
+            classes = get_unwrapped(classes)
+        torch._assert_async(((classes >= 0) & (classes < num_classes)).all(), "a class of one_hot is out of its range")
+
+
 def _requires_grad(x: Tensor) -> bool | None:
     """Return True if gradients are taken above the ``vmap``; None leaves the answer to PyTorch."""
     while is_batchedtensor(x):
@@ -193,6 +206,7 @@ def _set_data(x: Tensor, value: Tensor) -> None:
 
 _NEEDED: dict[Callable[..., Any], Callable[..., Any]] = {
     F.embedding: _embedding,
+    F.one_hot: _one_hot,
     Tensor.requires_grad.__get__: _requires_grad,  # type: ignore[attr-defined]
     torch.view_as_complex: _view_as_complex,
     Tensor.data.__set__: _set_data,  # type: ignore[attr-defined]

@@ -215,6 +215,26 @@ def test_an_index_beyond_its_table_is_no_row_of_another_client(index, padding_id
     assert rows[1, 1].isnan()
 
 
+@pytest.mark.parametrize("oracle", [Vectorized(), Vectorized(replay=True), Vectorized(replay=True, parts=2)])
+@pytest.mark.parametrize("label", [-1, 3])
+def test_a_class_beyond_a_one_hot_code_is_an_error(label, oracle):
+    """Below vmap, torch makes a row of zeros of it."""
+
+    def loss(net, batch):
+        return -(net(batch[0]).log_softmax(1) * F.one_hot(batch[1], 3)).sum()
+
+    objective, w, v, b, (x, y) = setting(nn.Linear(6, 3), (6,), loss=loss)
+    evaluate = oracle.evaluator(objective, 10)
+    for _ in range(3):  # among them replays
+        assert_equal_evaluations(evaluate(w, v, b, (x, y)), Sequential().evaluator(objective, 1)(w, v, b, (x, y)))
+    y = y.clone()
+    y[2, 1] = label
+    with pytest.raises(RuntimeError, match="Class values must be"):
+        Sequential().evaluator(objective, 1)(w, v, b, (x, y))
+    with pytest.raises(RuntimeError, match="a class of one_hot is out of its range"):
+        evaluate(w, v, b, (x, y))
+
+
 def test_cohort_layers_equal_plain_vmap_and_are_used(monkeypatch):
     objective, *arguments = setting(conv(), (2, 8, 8))
     ours = Vectorized().evaluator(objective, 1)(*arguments)

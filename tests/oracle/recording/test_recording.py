@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import weakref
 
 import numpy as np
@@ -308,6 +309,41 @@ def test_what_can_be_replayed_is_not_called_again():
     for _ in range(3):
         recording(torch.ones(2))
     assert len(calls) == 1
+
+
+def is_below_one(x):
+    torch._assert_async((x < 1).all())
+    return [x * 2]
+
+
+def has_a_factor(x):
+    return [torch.linalg.cholesky(x.diag()) * 1]  # PyTorch checks it by an operation that returns nothing
+
+
+@torch.library.custom_op("fedlightning_checks::small", mutates_args=())
+def small(x: torch.Tensor) -> torch.Tensor:
+    if x.max() >= 1:
+        raise ValueError("too large")
+    return torch.zeros(1)
+
+
+def is_small_by_an_operation_of_its_own(x):
+    torch.ops.fedlightning_checks.small(-x)
+    return [x * 2]
+
+
+@pytest.mark.parametrize("function", [is_below_one, has_a_factor, is_small_by_an_operation_of_its_own])
+def test_a_check_whose_result_nobody_reads_is_made_in_every_replay(function):
+    good, bad = (torch.full((2,), number) for number in (0.5, 2.0 if function is is_below_one else -2.0))
+    recording = Recording(function)
+    for _ in range(2):
+        recording(good)
+    assert recording.is_replayed(good)
+    with pytest.raises(Exception) as expected:  # noqa: PT011
+        function(bad)
+    with pytest.raises(type(expected.value), match=re.escape(str(expected.value))):
+        recording(bad)
+    assert torch.equal(recording(good)[0], function(good)[0])
 
 
 def test_a_call_that_cannot_be_recorded_happens_once():
