@@ -22,22 +22,21 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 
 from fedlightning.core.errors import UsageError
 from fedlightning.oracle.effects.fingerprint import state_of
-from fedlightning.oracle.effects.places import fields_of, holds_fields
+from fedlightning.oracle.effects.places import BYTES, GENERATORS, PLAIN, fields_of, holds_fields
 
 _DEPTH = 50
 _MOST = 100_000
 _MEGABYTE = 2**20
 _SMALL = 100_000
 _SAMPLE = 1000
-_NUMBERS = (bool, int, float, complex, str, bytes, type(None))
-_PLAIN_TYPES = frozenset(_NUMBERS)
+_PLAIN_TYPES = frozenset(PLAIN)
 _CONTAINERS = (dict, list, set, deque)
 _OF_LIBRARIES = (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler, queue.Queue)
 _KINDS: dict[str, tuple[type, ...]] = {
-    "number": _NUMBERS,
-    "generator": (torch.Generator, random.Random, np.random.Generator, np.random.RandomState),
+    "number": PLAIN,
+    "generator": GENERATORS,
     "tensor": (Tensor,),
-    "array": (np.ndarray,),
+    "array": BYTES,
     "count": (itertools.count,),
     "fixed": (np.generic,),
     "tuple": (tuple,),
@@ -109,7 +108,7 @@ class Notes:
             copies = self._whole or value.numel() <= _SMALL or value.is_inference()
             return version(value), value.detach().clone() if copies else None, _sample(value)
         if kind == "array":
-            return _checksum(value), value.copy() if self._whole or value.size <= _SMALL else None
+            return _checksum(value), copy(value) if self._whole or np.size(value) <= _SMALL else None
         if kind == "count":
             return _at_same_place(value)
         fields = _fields(value)
@@ -203,6 +202,9 @@ def _overwritten(value: Any, content: Any) -> Any:
     if isinstance(value, np.ndarray):
         np.copyto(value, content)
         return value
+    if isinstance(value, BYTES):
+        value[:] = content
+        return value
     try:
         value.data.copy_(content)
     except RuntimeError:  # of another shape by now, expanded, or of inference mode
@@ -259,13 +261,14 @@ def _as_in(sample: Tensor | None, tensor: Tensor) -> bool:
     return sample is None or (now is not None and torch.equal(now.nan_to_num(), sample.nan_to_num()))
 
 
-def _checksum(array: np.ndarray[Any, Any]) -> Any:
+def _checksum(value: Any) -> Any:
     """Return what tells whether an array has changed: all of it up to a megabyte, above a sample."""
+    array = np.asarray(value)
     if array.dtype.hasobject:
         return tuple(map(id, array.flat))
     if array.nbytes > _MEGABYTE:
         array = array.reshape(-1)[:: max(1, array.size // _SAMPLE)]
-    return zlib.crc32(np.ascontiguousarray(array).view(np.uint8).data) if array.size else 0
+    return np.shape(value), zlib.crc32(np.ascontiguousarray(array).view(np.uint8).data) if array.size else 0
 
 
 def _kind(value: Any) -> str:
@@ -298,7 +301,7 @@ def _same_parts(now: Any, held: Any) -> bool:
 def _same(now: Any, before: Any) -> bool:
     if now is before:
         return True
-    return not differs(now, before, None) if isinstance(before, _NUMBERS) else _equal_numbers(now, before)
+    return not differs(now, before, None) if isinstance(before, PLAIN) else _equal_numbers(now, before)
 
 
 def _equal_numbers(now: Any, before: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter, defaultdict
 from functools import partial
 
@@ -390,6 +391,16 @@ KINDS = {
     "a tensor in a tuple": (lambda: (torch.zeros(1),), lambda d: d[0].add_(1), lambda d: d[0][0]),
     "a long list": (lambda: [0] * 10_001, lambda d: d.__setitem__(3, d[3] + 1), lambda d: d[3]),
     "a large array": (lambda: np.zeros(20_000), lambda d: d.__iadd__(1), lambda d: d[0]),
+    "an array of Python's": (
+        lambda: array("d", [0.0]),
+        lambda d: d.__setitem__(0, d[0] + 1),
+        lambda d: d[0],
+    ),
+    "bytes": (
+        lambda: bytearray(2),
+        lambda d: d.__setitem__(slice(None), (int.from_bytes(d, "big") + 1).to_bytes(2, "big")),
+        lambda d: int.from_bytes(d, "big"),
+    ),
     "one of many": (
         lambda: [[0] for _ in range(200)],
         lambda d: d[150].__setitem__(0, d[150][0] + 1),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from argparse import Namespace
+from array import array
 from collections import Counter, OrderedDict, defaultdict, deque
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -54,6 +55,10 @@ CHANGES = {
     "a new key": (lambda: {"a": {}}, lambda value: value["a"].setdefault("b", 1)),
     "a deque": (lambda: deque([[1]], maxlen=3), lambda value: value.append([2])),
     "an array": (lambda: np.zeros(3), lambda value: value.__iadd__(1)),
+    "an array of Python's": (lambda: array("d", [0.0, 1.0]), lambda value: value.__setitem__(1, 2.0)),
+    "a longer array of Python's": (lambda: array("d", [0.0, 1.0]), lambda value: value.append(0.0)),
+    "bytes": (lambda: bytearray(8), lambda value: value.__setitem__(7, 1)),
+    "fewer bytes": (lambda: bytearray(8), lambda value: value.pop()),
     "a generator": (lambda: random.Random(0), lambda value: value.random()),
     "a set": (lambda: {1}, lambda value: value.add(2)),
     "a defaultdict": (lambda: defaultdict(float), lambda value: value["n"]),
