@@ -2,9 +2,10 @@
 
 from fedlightning.oracle.auto import Auto
 from fedlightning.oracle.base import ClientBatching, Cost, Evaluate, Evaluation
+from fedlightning.oracle.errors import BatchedError, ObjectiveError
 from fedlightning.oracle.gradient import GradientOracle
 from fedlightning.oracle.minibatch import Minibatch
-from fedlightning.oracle.objective import Autocast, BatchedError, Objective, ObjectiveError
+from fedlightning.oracle.objective import Autocast, Objective
 from fedlightning.oracle.sequential import Sequential
 from fedlightning.oracle.vectorized import Vectorized
 

@@ -11,6 +11,8 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
+from fedlightning.oracle.effects.graph import is_checkpointed
+from fedlightning.oracle.errors import reads_late
 from fedlightning.oracle.minibatch import Rows
 from fedlightning.oracle.objective import Objective
 from fedlightning.oracle.randomness import Randomness
@@ -280,6 +282,7 @@ def gradients(
 
     Raises:
         RuntimeError: If the loss depends on no trained parameter, although both blocks are asked for.
+        ObjectiveError: If the backward pass reads the task's parameters or buffers.
     """
     space, autocast = objective.space, objective.autocast
     clients = len(w) if w.dim() == 2 else 1
@@ -298,11 +301,15 @@ def gradients(
     found: Sequence[Tensor | None] = [None] * len(points)
     if total.requires_grad:  # a loss need not depend on every block
         try:
-            found = torch.autograd.grad(total, points, allow_unused=True)
+            with objective.going_back():
+                found = torch.autograd.grad(total, points, allow_unused=True)
         except RuntimeError:
             _refuse_frozen(names, points)
             raise
-    objective.rest.note(names, found)
+    if missing := objective.rest.note(names, found):
+        if is_checkpointed(total):
+            raise reads_late(objective.name, "parameters")
+        objective.rest.accept(missing)
     grads = tuple(_dense(point, gradient) for point, gradient in zip(points, found, strict=True))
     return Gradients(
         moved[0],

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from fedlightning.oracle.base import Blocks, Evaluation, Move, PrefersFixedSize
-from fedlightning.oracle.objective import Objective, writes_into
+from fedlightning.oracle.errors import writes_into
+from fedlightning.oracle.objective import Objective
 from fedlightning.oracle.randomness import Randomness, generator_state
 
 STEPS_TOGETHER = 5

@@ -18,8 +18,9 @@ from torch import Tensor
 from fedlightning.core.errors import UsageError
 from fedlightning.core.tree import flatten, unflatten
 from fedlightning.oracle.base import Blocks, Evaluation, StepInPlace, StepsInPlace
+from fedlightning.oracle.errors import writes_into
 from fedlightning.oracle.lone import of_one
-from fedlightning.oracle.objective import Objective, writes_into
+from fedlightning.oracle.objective import Objective
 from fedlightning.oracle.randomness import NoiseOfOne, Randomness, generator_state
 from fedlightning.oracle.recording.course import Course
 from fedlightning.oracle.recording.recording import Recording

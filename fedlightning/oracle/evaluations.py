@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from fedlightning.oracle.base import Blocks, Evaluate, Evaluation, PrefersFixedSize
+from fedlightning.oracle.errors import ObjectiveError
 from fedlightning.oracle.minibatch import Minibatch, Rows, few_places
-from fedlightning.oracle.objective import ObjectiveError
 from fedlightning.oracle.randomness import Randomness
 
 

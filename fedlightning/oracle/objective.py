@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,125 +13,22 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedlightning.core.errors import FedlightningError
 from fedlightning.core.modules import first_trained
 from fedlightning.core.parameter_space import ParameterSpace
 from fedlightning.core.tree import map_tensors
+from fedlightning.oracle.effects.absent import Absence
 from fedlightning.oracle.effects.places import Place, places_outside
 from fedlightning.oracle.effects.rest import Rest
+from fedlightning.oracle.errors import ObjectiveError, reads_late
 from fedlightning.oracle.layers.recurrent import weights_in_place
 from fedlightning.oracle.recording.known import KnownRecordings
 
 Named = Mapping[str, Tensor]
 
 
-class ObjectiveError(FedlightningError, RuntimeError):
-    """The task's objective cannot be evaluated; the message says what to change.
-
-    Attributes:
-        place: Place of the failing client in its chunk, from 0; None if the error is not about one client.
-    """
-
-    def __init__(self, message: str, place: int | None = None) -> None:
-        """Keep the message and the place of the client."""
-        super().__init__(message)
-        self.place = place
-
-    def named(self, objective: str, client_ids: Sequence[int]) -> ObjectiveError:
-        """Return the error with the id of the client that failed; the error itself if it is not about one client.
-
-        Args:
-            objective: What messages call the objective.
-            client_ids: Clients of the chunk, in order.
-        """
-        if self.place is None:
-            return self
-        return ObjectiveError(f"{objective} failed for client {client_ids[self.place]}: {self}")
-
-
-class BatchedError(ObjectiveError):
-    """The objective cannot be evaluated for many clients at once, but perhaps for one after the other."""
-
-
-class ChunkTooLargeError(BatchedError):
-    """The clients of a chunk do not fit into memory at once, but fewer may."""
-
-
-def is_out_of_memory(error: Exception) -> bool:
-    """Return whether an error says that memory was too short, on any device, for more than one client."""
-    if isinstance(error, ObjectiveError):
-        return isinstance(error, ChunkTooLargeError)
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in str(error)
-
-
 def name_of_objective(task: nn.Module) -> str:
     """Return what messages call a task's objective: its ``objective_name``, else its class and ``objective``."""
     return getattr(task, "objective_name", f"{type(task).__name__}.objective")
-
-
-def begins_to_write(name: str, kind: str, constant: str) -> ObjectiveError:
-    """Build the error for an objective that begins after the first round to write into what all clients share.
-
-    Args:
-        name: What messages call the objective.
-        kind: What is written into, a buffer or a frozen parameter.
-        constant: Its name.
-    """
-    return ObjectiveError(
-        f"{name} has begun to write into the {kind} '{constant}', which it left alone in the first round, so "
-        "that it counts as a constant of all clients. Use a buffer and write into it in every call, from the first on "
-        "(its own value, while nothing changes)."
-    )
-
-
-def writes_into(
-    name: str, parameter: str | None, by_embedding: bool = False, place: int | None = None
-) -> ObjectiveError:
-    """Build the error for an objective that changes a trainable parameter.
-
-    Args:
-        name: What messages call the objective.
-        parameter: Name of the parameter; None if unknown, because writes after the first round are not traced.
-        by_embedding: Whether an embedding with ``max_norm`` renormalised its table.
-        place: Place of the client in its chunk, from 0; None if the error is not about one client.
-    """
-    how = " by nn.Embedding(max_norm=...)" if by_embedding else ""
-    what = (
-        "has begun to write into a trainable parameter"
-        if parameter is None
-        else (f"writes into its trainable parameter '{parameter}'{how}")
-    )
-    instead = (
-        "Leave max_norm out and scale the rows that were looked up in the objective"
-        if by_embedding
-        else "To keep it within bounds, give a regularizer that projects, e.g. fedlightning.proximal.Box(low, high), "
-        "to an algorithm that takes one; or keep running state in a buffer (register_buffer)"
-    )
-    return ObjectiveError(
-        f"{name} {what}: the algorithm alone moves what is trained, and would lose the change or take it for "
-        f"its own step. {instead}.",
-        place,
-    )
-
-
-def writes_into_frozen(name: str, parameter: str, by_embedding: bool) -> ObjectiveError:
-    """Build the error for an objective that changes a frozen parameter, which would go on from client to client.
-
-    Args:
-        name: What messages call the objective.
-        parameter: Name of the parameter.
-        by_embedding: Whether an embedding with ``max_norm`` renormalised its table.
-    """
-    instead = (
-        "Renormalise the rows of the table once, before the fit, and leave max_norm out"
-        if by_embedding
-        else "Keep it as a buffer (register_buffer), of which every client has its own value, and the server the "
-        "mean of all"
-    )
-    return ObjectiveError(
-        f"{name} writes into the frozen parameter '{parameter}', which all clients share: each would go on "
-        f"from what the one before has made of it. {instead}."
-    )
 
 
 class Task(Protocol):
@@ -225,7 +122,7 @@ class Objective:
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the code that is of this process and this task: a copy compiles and records anew."""
-        here = {name: value for name, value in vars(self).items() if name != "places"}
+        here = {name: value for name, value in vars(self).items() if name not in ("places", "going_back")}
         return {**here, "compiled": {}, "recorded": KnownRecordings(), "agreed": set()}
 
     @property
@@ -237,6 +134,11 @@ class Objective:
     def places(self) -> list[Place]:
         """Where outside the task the objective may keep state."""
         return places_outside(self.task)
+
+    @cached_property
+    def going_back(self) -> Absence:
+        """What keeps a backward pass from reading the task, which holds its own tensors again by then."""
+        return Absence(self.task, self.space.buffers.names, lambda name: reads_late(self.name, f"'{name}'"))
 
     def __call__(
         self, shared: Named, personal: Named, buffers: Named, data: Any

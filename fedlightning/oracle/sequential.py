@@ -27,8 +27,9 @@ from fedlightning.oracle.base import (
     apart,
     gradients,
 )
+from fedlightning.oracle.errors import ObjectiveError, writes_into
 from fedlightning.oracle.layers.lone_layers import LoneLayers
-from fedlightning.oracle.objective import Objective, ObjectiveError, writes_into
+from fedlightning.oracle.objective import Objective
 from fedlightning.oracle.python_generators import seed_python
 from fedlightning.oracle.randomness import Randomness
 

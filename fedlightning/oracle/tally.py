@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from fedlightning.oracle.errors import ObjectiveError
 from fedlightning.oracle.minibatch import Rows
-from fedlightning.oracle.objective import ObjectiveError
 
 
 @dataclass

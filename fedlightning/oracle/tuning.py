@@ -10,7 +10,8 @@ import torch
 
 from fedlightning.core.memory import give_back_what_is_free
 from fedlightning.oracle.base import ClientBatching
-from fedlightning.oracle.objective import Objective, is_out_of_memory
+from fedlightning.oracle.errors import is_out_of_memory
+from fedlightning.oracle.objective import Objective
 from fedlightning.oracle.sequential import Sequential
 from fedlightning.oracle.threads import limited
 from fedlightning.oracle.timing import Arguments

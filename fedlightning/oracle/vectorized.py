@@ -32,16 +32,10 @@ from fedlightning.oracle.base import (
 )
 from fedlightning.oracle.compiled import CompiledEvaluate
 from fedlightning.oracle.each import Each
+from fedlightning.oracle.errors import BatchedError, ChunkTooLargeError, is_out_of_memory, writes_into
 from fedlightning.oracle.layers.cohort_layers import CohortLayers
 from fedlightning.oracle.lone import of_one
-from fedlightning.oracle.objective import (
-    BatchedError,
-    ChunkTooLargeError,
-    Named,
-    Objective,
-    is_out_of_memory,
-    writes_into,
-)
+from fedlightning.oracle.objective import Named, Objective
 from fedlightning.oracle.randomness import ClientNoise, LateDrawError, PerClient, Randomness, generator_state
 from fedlightning.oracle.recording.glance import glance, no_glance
 from fedlightning.oracle.recording.recorded import Recorded

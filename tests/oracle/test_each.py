@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from fedlightning.algorithms import SCAFFOLD
 from fedlightning.oracle import Cost, Sequential, Vectorized, each
-from fedlightning.oracle.objective import BatchedError, ObjectiveError
+from fedlightning.oracle.errors import BatchedError, ObjectiveError
 from fedlightning.oracle.randomness import Randomness
 from fedlightning.oracle.recording import waiting
 from tests.support.cohorts import (

@@ -10,8 +10,8 @@ from torch.nn import functional as F
 
 from fedlightning.core.errors import UsageError
 from fedlightning.oracle import Sequential, Vectorized, vectorized
+from fedlightning.oracle.errors import BatchedError
 from fedlightning.oracle.lone import of_one
-from fedlightning.oracle.objective import BatchedError
 from tests.support.cohorts import NETS, assert_equal_evaluations, setting
 from tests.support.federations import close
 from tests.support.small import Line, fitted, regression_data

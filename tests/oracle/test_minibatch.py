@@ -16,6 +16,7 @@ from fedlightning.local import SGD, SVRG, GradientDescent, GradientTolerance, Lo
 from fedlightning.local.descent import descend
 from fedlightning.oracle import Auto, GradientOracle, Sequential, Vectorized
 from fedlightning.oracle.base import PrefersFixedSize, StepsInPlace
+from fedlightning.oracle.errors import ObjectiveError
 from fedlightning.oracle.minibatch import (
     Minibatch,
     Rows,
@@ -24,7 +25,6 @@ from fedlightning.oracle.minibatch import (
     few_places,
     restricted_to,
 )
-from fedlightning.oracle.objective import ObjectiveError
 from tests.support.finite_sums import Samples, evaluate, finite_sum
 from tests.support.small import Line, Normed, Personal, trainer
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from fedlightning.oracle.errors import ObjectiveError
 from fedlightning.oracle.minibatch import Rows
-from fedlightning.oracle.objective import ObjectiveError
 from fedlightning.oracle.tally import Tally
 
 STEPS = torch.zeros(3, dtype=torch.float64)

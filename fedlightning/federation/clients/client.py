@@ -22,7 +22,8 @@ from fedlightning.federation.protocol import Answer, Parameter, Precision, Reque
 from fedlightning.federation.sampling.cohort import Chunk, Cohort
 from fedlightning.oracle import Autocast, Cost
 from fedlightning.oracle.effects.side_effects import released
-from fedlightning.oracle.objective import begins_to_write, name_of_objective
+from fedlightning.oracle.errors import begins_to_write
+from fedlightning.oracle.objective import name_of_objective
 from fedlightning.oracle.python_generators import python_generators_restored
 
 Models = tuple[Tensor, Tensor, Tensor | None]

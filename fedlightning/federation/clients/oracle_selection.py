@@ -15,7 +15,7 @@ from fedlightning.federation.protocol import Request
 from fedlightning.federation.sampling.cohort import Chunk, Cohort
 from fedlightning.oracle import Auto, BatchedError, ClientBatching, Cost, Vectorized
 from fedlightning.oracle.checks.check import SelfCheck, fastest_that_agrees, in_words, ladder
-from fedlightning.oracle.objective import is_out_of_memory
+from fedlightning.oracle.errors import is_out_of_memory
 
 if TYPE_CHECKING:
     from fedlightning.federation.clients.client_group import ClientGroup

@@ -20,7 +20,7 @@ from fedlightning.oracle.auto import Trial
 from fedlightning.oracle.checks.check import SelfCheck
 from fedlightning.oracle.checks.comparison import STEPS, Sample
 from fedlightning.oracle.effects.side_effects import undone
-from fedlightning.oracle.objective import is_out_of_memory
+from fedlightning.oracle.errors import is_out_of_memory
 from fedlightning.oracle.timing import Arguments
 
 if TYPE_CHECKING:

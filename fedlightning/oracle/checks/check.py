@@ -23,7 +23,8 @@ from fedlightning.oracle.base import ClientBatching
 from fedlightning.oracle.checks.comparison import Comparison, Sample, Tolerance
 from fedlightning.oracle.checks.double import DoubleComparison, in_double
 from fedlightning.oracle.checks.full_precision import in_full_precision
-from fedlightning.oracle.objective import BatchedError, Objective
+from fedlightning.oracle.errors import BatchedError
+from fedlightning.oracle.objective import Objective
 from fedlightning.oracle.recording.graphs import NoGraphWarning
 from fedlightning.oracle.sequential import Sequential
 from fedlightning.oracle.vectorized import Vectorized, is_slow

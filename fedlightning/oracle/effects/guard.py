@@ -6,7 +6,8 @@ from collections.abc import Collection
 
 from fedlightning.core.modules import named_parameters
 from fedlightning.oracle.effects.side_effects import Memory, hooked_module
-from fedlightning.oracle.objective import Objective, ObjectiveError, begins_to_write
+from fedlightning.oracle.errors import ObjectiveError, begins_to_write
+from fedlightning.oracle.objective import Objective
 from fedlightning.oracle.python_generators import python_state, restore_python_state
 
 

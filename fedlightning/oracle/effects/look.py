@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 
@@ -17,10 +16,12 @@ from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.seeding import seed_device
 from fedlightning.core.tree import flatten, map_tensors
 from fedlightning.oracle.effects.fingerprint import changed, fingerprint
+from fedlightning.oracle.effects.graph import has_own_functions, is_checkpointed
 from fedlightning.oracle.effects.side_effects import Memory, hooked_module, undone, versions
-from fedlightning.oracle.effects.watch import ParameterWatch, reads_late
+from fedlightning.oracle.effects.watch import ParameterWatch
+from fedlightning.oracle.errors import ObjectiveError, begins_to_write, reads_late
 from fedlightning.oracle.layers.lone_layers import LoneLayers
-from fedlightning.oracle.objective import Named, Objective, ObjectiveError, begins_to_write
+from fedlightning.oracle.objective import Named, Objective
 from fedlightning.oracle.python_generators import python_generators_restored, python_state
 from fedlightning.oracle.randomness import generator_state
 
@@ -167,7 +168,7 @@ def _evaluated(
             for context in (torch.enable_grad(), objective.autocast(), layers, *observers):
                 contexts.enter_context(context)
             loss, _, after = objective(shared, personal, buffers, data)
-            if observers and (not watch.has_gone_back or _has_own_functions(loss)) and loss.requires_grad:
+            if observers and (not watch.has_gone_back or has_own_functions(loss)) and loss.requires_grad:
                 with watch.going_back():
                     found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True, retain_graph=True)
                 objective.rest.note(list(trained), found)
@@ -184,7 +185,7 @@ def _evaluated(
     else:
         size = _GUESS * sum(t.numel() * t.element_size() for t in (*shared.values(), *flatten(data)[0]))
     watch.compare()
-    if any(type(node).__name__ == "CheckpointFunctionBackward" for node in _graph_of(loss)):
+    if is_checkpointed(loss):
         raise reads_late(objective.name, "parameters")
     return _Seen(float(loss.detach()), dict(zip(objective.space.buffers.names, after, strict=True)), size)
 
@@ -254,22 +255,6 @@ def _written(before: Tensor, after: Tensor) -> bool:
 
 def _equal(one: Tensor | None, other: Tensor) -> bool:
     return one is not None and torch.equal(one.to_dense(), other.to_dense())
-
-
-def _has_own_functions(loss: Tensor) -> bool:
-    """Return whether the user has written part of the backward pass, which may remember something."""
-    return any(isinstance(node, BackwardCFunction) for node in _graph_of(loss))
-
-
-def _graph_of(loss: Tensor) -> Iterator[Any]:
-    """Yield the operations that the backward pass would go through, each once."""
-    waiting, seen = [loss.grad_fn], set()
-    while waiting:
-        node = waiting.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            yield node
-            waiting += [following for following, _ in node.next_functions]
 
 
 def _require_same_kind(name: str, before: Tensor, after: Tensor) -> None:

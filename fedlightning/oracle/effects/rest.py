@@ -22,11 +22,22 @@ class Rest:
         """Start before the first evaluation."""
         self.without: set[str] = set()
         self.having: set[str] = set()
+        self._accepted: set[str] = set()
 
-    def note(self, names: Sequence[str], gradients: Sequence[Tensor | None]) -> None:
-        """Note the gradients of an evaluation; None stands for no gradient."""
-        for name, gradient in zip(names, gradients, strict=True):
-            (self.without if gradient is None else self.having).add(name)
+    def note(self, names: Sequence[str], gradients: Sequence[Tensor | None]) -> set[str]:
+        """Note the gradients of an evaluation; None stands for no gradient.
+
+        Returns:
+            Parameters without a gradient that :meth:`accept` was not told of.
+        """
+        missing = {name for name, gradient in zip(names, gradients, strict=True) if gradient is None}
+        self.without |= missing
+        self.having.update(names if not missing else set(names) - missing)
+        return missing - self._accepted
+
+    def accept(self, missing: set[str]) -> None:
+        """Take it for right from now on that these parameters may have no gradient."""
+        self._accepted |= missing
 
     def include(self, other: Rest) -> None:
         """Note what other evaluations have shown, too."""

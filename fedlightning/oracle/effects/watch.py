@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedlightning.core.errors import InvalidValueError
-from fedlightning.oracle.objective import Named, ObjectiveError, writes_into, writes_into_frozen
+from fedlightning.oracle.errors import reads_late, writes_into, writes_into_frozen
+from fedlightning.oracle.objective import Named
 from fedlightning.oracle.randomness import is_random
 
 
@@ -153,16 +154,6 @@ class ParameterWatch(TorchDispatchMode):
             if name in self._frozen and name not in self._before:
                 self._before[name] = self._frozen[name].data.clone()
             self._written.setdefault(name, func is torch.ops.aten.embedding_renorm_.default)
-
-
-def reads_late(name: str, what: str) -> ObjectiveError:
-    """Return the error of an objective that reads the task's tensors when a client's are in their places no more."""
-    return ObjectiveError(
-        f"{name} reads {what} in the backward pass, as activation checkpointing (torch.utils.checkpoint) and "
-        "hooks on tensors do. The task holds its own values again by then, not the client's, and gradients would be "
-        "wrong. Leave checkpointing out: chunk_size of Vectorized, or Sequential, limits memory. Compute what a hook "
-        "needs in the forward pass."
-    )
 
 
 _Places = dict[int, list[tuple[int, int, str]]]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedlightning.core.errors import FedlightningError
-from fedlightning.oracle.objective import is_out_of_memory
+from fedlightning.oracle.errors import is_out_of_memory
 
 Line = Callable[..., list[Tensor]]
 """Runs recorded operations on its inputs, and returns their results."""

@@ -18,3 +18,13 @@ def test_a_parameter_may_have_a_gradient_in_some_evaluations():
     rest.forget()
     assert (other.having, other.without) == ({"a", "b"}, {"b"})
     assert not rest.having | rest.without
+
+
+def test_it_tells_which_gradients_nobody_has_expected_to_be_missing():
+    rest = Rest()
+    assert not rest.note(["a", "b"], [torch.ones(1)] * 2)
+    assert rest.note(["a", "b"], [torch.ones(1), None]) == {"b"}
+    rest.accept({"b"})
+    rest.forget()
+    assert not rest.note(["a", "b"], [torch.ones(1), None])
+    assert rest.note(["a", "b"], [None, None]) == {"a"}

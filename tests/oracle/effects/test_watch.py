@@ -140,25 +140,44 @@ def hooked_on_a_parameter(task, x):
 
 
 def hooked_on_a_buffer(task, x):
-    task.count += 0.5
     hidden = task.body(x)
     if hidden.requires_grad:
         hidden.register_hook(lambda g: g * task.count)
     return hidden
 
 
+class ByHand(torch.autograd.Function):
+    """A linear layer that keeps its module in place of its weight."""
+
+    @staticmethod
+    def forward(ctx, x, weight, module):
+        ctx.module = module
+        ctx.save_for_backward(x)
+        return x @ weight.T
+
+    @staticmethod
+    def backward(ctx, g):
+        return g @ ctx.module.weight, g.T @ ctx.saved_tensors[0], None
+
+
+def multiplied_by_hand(task, x):
+    return ByHand.apply(x.clone().requires_grad_(), task.body.weight, task.body)
+
+
 class Late(FederatedLightningModule):
     """Reads in the backward pass what a function of the task and a batch says."""
 
-    def __init__(self, hidden, oracle):
+    def __init__(self, hidden, oracle, since=0):
         super().__init__(FedAvg(0.05), oracle=oracle)
         self.body, self.head = nn.Linear(6, 4), nn.Linear(4, 1)
         self.register_buffer("count", torch.ones(()))
-        self.hidden = hidden
+        self.hidden, self.since = hidden, since
 
     def objective(self, batch):
         x, y = batch
-        return F.mse_loss(self.head(torch.tanh(self.hidden(self, x))).squeeze(1), y)
+        self.count += 0.5
+        hidden = self.body(x) if self.global_step < self.since else self.hidden(self, x)
+        return F.mse_loss(self.head(torch.tanh(hidden)).squeeze(1), y)
 
 
 @pytest.mark.parametrize("oracle", [Sequential(), Vectorized(), None])
@@ -174,6 +193,19 @@ class Late(FederatedLightningModule):
 def test_what_the_backward_pass_would_read_of_the_task_is_refused(hidden, what, oracle):
     with pytest.raises(ObjectiveError, match=f"reads {what} in the backward pass"):
         fitted(Late(hidden, oracle), max_steps=1)
+
+
+@pytest.mark.parametrize(
+    "oracle", [Sequential(), Vectorized(), Vectorized(replay=False), Vectorized(backward="each"), None]
+)
+@pytest.mark.parametrize(
+    "hidden", [checkpointed, checkpointed_by_itself, hooked_on_a_parameter, hooked_on_a_buffer, multiplied_by_hand]
+)
+def test_so_is_what_it_begins_to_read_in_a_later_round(hidden, oracle):
+    data = regression_data(local_steps=25)
+    data.rounds_per_epoch = 1
+    with pytest.raises(ObjectiveError, match=r"reads ('(body\.weight|body\.bias|count)'|parameters) in the"):
+        fitted(Late(hidden, oracle, since=2), data, max_steps=4)
 
 
 class LatePersonal(Late):

@@ -14,9 +14,9 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from fedlightning.oracle import Autocast, Sequential, Vectorized
+from fedlightning.oracle.errors import BatchedError
 from fedlightning.oracle.layers.cohort_layers import CohortLayers
 from fedlightning.oracle.layers.recurrent import lstm, weights_in_place
-from fedlightning.oracle.objective import BatchedError
 from tests.support.cohorts import assert_equal_evaluations, setting
 
 

@@ -9,8 +9,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedlightning.algorithms import SCAFFOLD, FedAvg, FedAvgGDA
 from fedlightning.oracle import Sequential, Vectorized
+from fedlightning.oracle.errors import BatchedError
 from fedlightning.oracle.gradient import GradientOracle
-from fedlightning.oracle.objective import BatchedError
 from fedlightning.oracle.randomness import Randomness
 from fedlightning.oracle.recording import side_by_side, waiting
 from tests.support.cohorts import (
