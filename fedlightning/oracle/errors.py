@@ -41,6 +41,10 @@ class ChunkTooLargeError(BatchedError):
     """The clients of a chunk do not fit into memory at once, but fewer may."""
 
 
+class NotTheClientsError(ObjectiveError):
+    """The objective reads tensors that are not the client's, which no other way of evaluating it would mend."""
+
+
 def is_out_of_memory(error: Exception) -> bool:
     """Return whether an error says that memory was too short, on any device, for more than one client."""
     if isinstance(error, ObjectiveError):
@@ -113,11 +117,26 @@ def writes_into_frozen(name: str, parameter: str, by_embedding: bool) -> Objecti
     )
 
 
-def reads_late(name: str, what: str) -> ObjectiveError:
+def reads_late(name: str, what: str) -> NotTheClientsError:
     """Return the error of an objective that reads the task's tensors when a client's are in their places no more."""
-    return ObjectiveError(
+    return NotTheClientsError(
         f"{name} reads {what} in the backward pass, as activation checkpointing (torch.utils.checkpoint) and "
         "hooks on tensors do. The task holds its own values again by then, not the client's, and gradients would be "
         "wrong. Leave checkpointing out: chunk_size of Vectorized, or Sequential, limits memory. Compute what a hook "
         "needs in the forward pass."
+    )
+
+
+def reads_what_was_left(name: str, what: str) -> NotTheClientsError:
+    """Return the error of an objective that begins to read what the evaluation before has left in an attribute.
+
+    Args:
+        name: What messages call the objective.
+        what: The attribute.
+    """
+    return NotTheClientsError(
+        f"{name} has begun to read {what} before it writes it, which holds what the evaluation before has left. "
+        "In the first round every evaluation wrote it first, so clients are computed side by side, and the one before "
+        "is another client's. Read it from the first round on, or name fedlightning.oracle.Sequential as oracle, "
+        "which evaluates one client after the other."
     )

@@ -138,7 +138,7 @@ class Objective:
     @cached_property
     def going_back(self) -> Absence:
         """What keeps a backward pass from reading the task, which holds its own tensors again by then."""
-        return Absence(self.task, self.space.buffers.names, lambda name: reads_late(self.name, f"'{name}'"))
+        return Absence.of_trained(self.task, self.space.buffers.names, lambda name: reads_late(self.name, f"'{name}'"))
 
     def __call__(
         self, shared: Named, personal: Named, buffers: Named, data: Any

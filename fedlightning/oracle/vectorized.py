@@ -32,7 +32,14 @@ from fedlightning.oracle.base import (
 )
 from fedlightning.oracle.compiled import CompiledEvaluate
 from fedlightning.oracle.each import Each
-from fedlightning.oracle.errors import BatchedError, ChunkTooLargeError, is_out_of_memory, writes_into
+from fedlightning.oracle.errors import (
+    BatchedError,
+    ChunkTooLargeError,
+    NotTheClientsError,
+    ObjectiveError,
+    is_out_of_memory,
+    writes_into,
+)
 from fedlightning.oracle.layers.cohort_layers import CohortLayers
 from fedlightning.oracle.lone import of_one
 from fedlightning.oracle.objective import Named, Objective
@@ -307,11 +314,13 @@ def _gradient_batched(
     def scaled(shared: Named, personal: Named, buffers: Named, data: Any) -> Any:
         with objective.autocast():
             loss, scalars, new_buffers = objective(shared, personal, buffers, data)
+        going_back.enter_context(objective.going_back())
         return loss * scale, (loss, scalars, new_buffers)
 
     gradient = vmap(grad(scaled, argnums=wanted, has_aux=True), in_dims=0, randomness=_randomness(objective))
     views = (space.shared.views(w), space.personal.views(v), space.buffers.views(b))
-    with BATCHABLE_ATTENTION(), nullcontext() if torch.compiler.is_compiling() else CohortLayers(fast=False):
+    layers = nullcontext() if torch.compiler.is_compiling() else CohortLayers(fast=False)
+    with BATCHABLE_ATTENTION(), layers, ExitStack() as going_back:
         gradients, (loss, scalars, buffers) = gradient(*views, data)
     moved = dict(zip(wanted, gradients, strict=True))
     g, g_personal = (list(moved.get(block, {}).values()) for block in (0, 1))
@@ -365,7 +374,9 @@ def _eager(objective: Objective, backward: Backward | None, noise: ClientNoise) 
     return evaluate
 
 
-def _explain(error: Exception, name: str, backward: Backward | None = None) -> BatchedError:
+def _explain(error: Exception, name: str, backward: Backward | None = None) -> ObjectiveError:
+    if isinstance(error, NotTheClientsError):
+        return error
     if is_out_of_memory(error):
         return ChunkTooLargeError(f"{name} does not fit into memory for a chunk of clients. Lower chunk_size.")
     text = f"{type(error).__name__}: {error}".splitlines()[0]

@@ -68,6 +68,7 @@ class ClientGroup:
         self.alone: str | None = None
         self.has_joined = False
         self._rewritten: frozenset[str] = frozenset()
+        self._left: frozenset[str] = frozenset()
         self._full_calls: dict[int, int] = {}  # gradients on all data that a chunk last took, by phase
         self._drift = drift
         self._channels = channels
@@ -116,7 +117,7 @@ class ClientGroup:
         self.objective.hooks_tensors = look.hooks_tensors
         self.alone = look.alone
         self.objective.keeps_values = bool(look.rewritten)
-        self._rewritten = look.rewritten
+        self._rewritten, self._left = look.rewritten, look.left
         self.has_joined = True
         numbers = table.start_personal
         free = torch.cuda.mem_get_info(numbers.device)[0] if numbers.device.type == "cuda" else None
@@ -234,9 +235,10 @@ class ClientGroup:
                 reply, oracle = self._reply(phase, request, chunk, evaluators, selection.oracle)
             selection.report_given_up(self.objective.autocast.on_cpu)
             return self._answer(request, chunk, reply, oracle)
-        guard = evaluators.guard(self._rewritten, batched := isinstance(selection.oracle, Vectorized))
+        guard = evaluators.guard(self._rewritten, self._left, batched := isinstance(selection.oracle, Vectorized))
         try:
-            reply, oracle = self._reply(phase, request, chunk, evaluators, selection.oracle)
+            with guard.without_what_others_left():
+                reply, oracle = self._reply(phase, request, chunk, evaluators, selection.oracle)
             why = guard.objection(batched)
             if why is None:
                 selection.report_given_up(self.objective.autocast.on_cpu)
@@ -333,15 +335,16 @@ class _Evaluators:
             self._batching, self._made = batching, (evaluate, on_all_data)
         return self._made
 
-    def guard(self, rewritten: Collection[str], batched: bool) -> Guard:
+    def guard(self, rewritten: Collection[str], left: Collection[str], batched: bool) -> Guard:
         """Return what watches the next chunk. An accepted chunk of clients side by side has left all as it was.
 
         Args:
             rewritten: Attributes that every evaluation writes anew.
+            left: Those of them that are another tensor after every evaluation.
             batched: Whether clients are evaluated side by side.
         """
         if self._guard is None or not batched:
-            self._guard = Guard(self._objective, rewritten)
+            self._guard = Guard(self._objective, rewritten, left)
         else:
             self._guard.begin()
         return self._guard

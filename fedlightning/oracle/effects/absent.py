@@ -1,12 +1,13 @@
-"""What stands in the places of a task's tensors while a backward pass runs.
+"""What stands in the places of a task's tensors while these are not to be read.
 
 An evaluation puts a client's tensors in the places of the task's own, and takes them away after the forward pass. What
-reads the task in the backward pass (a hook on a tensor, activation checkpointing) would find the task's own.
+reads the task in the backward pass (a hook on a tensor, activation checkpointing) would find the task's own. And what
+an evaluation leaves in an attribute, such as activations, is another client's for the next one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -15,7 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from fedlightning.core.modules import named_modules
-from fedlightning.core.tree import flatten
+
+Refuse = Callable[[str], Exception]
+"""Makes the error to raise, with the name of what was read."""
+
+_NOTHING = torch.empty(0)
+_MISSING: Any = object()
 
 
 class Absent(Tensor):
@@ -27,8 +33,6 @@ class Absent(Tensor):
 
     refuse: Callable[[], Exception]
 
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
-
     @classmethod
     def of(cls, tensor: Tensor, refuse: Callable[[], Exception]) -> Absent:
         """Return what stands for a tensor."""
@@ -37,40 +41,103 @@ class Absent(Tensor):
         return absent
 
     @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Refuse a function of PyTorch, before it looks at shapes, unless it tells what an absent tensor would be."""
+        if func not in _HARMLESS:
+            raise _error_of(args, kwargs)
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
+
+    @classmethod
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Refuse an operation."""
-        raise next(each for each in flatten((args, kwargs or {}))[0] if isinstance(each, Absent)).refuse()
+        """Refuse an operation that is called by its name, or from C++."""
+        raise _error_of(args, kwargs)
+
+
+def _error_of(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Exception:
+    return next(_absent((*args, *(kwargs or {}).values()))).refuse()
+
+
+def _absent(values: Iterable[Any]) -> Iterator[Absent]:
+    """Yield what stands for a tensor among the arguments of an operation."""
+    for value in values:
+        if isinstance(value, Absent):
+            yield value
+        elif isinstance(value, list | tuple | dict):
+            yield from _absent(value.values() if isinstance(value, dict) else value)
+
+
+_GETTERS = (Tensor.shape, Tensor.dtype, Tensor.device, Tensor.layout, Tensor.ndim, Tensor.requires_grad)
+_HARMLESS = {Tensor.size, Tensor.dim, Tensor.numel, Tensor.__len__, *(each.__get__ for each in _GETTERS)}  # type: ignore
 
 
 class Absence:
-    """Takes the tensors of a task that clients have their own of away for a while."""
+    """Takes tensors away for a while."""
 
-    def __init__(self, task: nn.Module, buffers: Collection[str], refuse: Callable[[str], Exception]) -> None:
-        """Find their places.
+    def __init__(self, places: Iterable[tuple[dict[str, Any], str, Absent]]) -> None:
+        """Name their places.
 
         Args:
-            task: The task; its trained parameters are taken away.
-            buffers: Names of the buffers to take away.
-            refuse: Makes the error to raise, with the name of the tensor.
+            places: Dictionaries, keys, and what stands there.
         """
-        self._places: list[tuple[dict[str, Tensor], str, Absent]] = []
+        self._places = list(places)
+
+    @classmethod
+    def of_trained(cls, task: nn.Module, buffers: Collection[str], refuse: Refuse) -> Absence:
+        """Take away the trained parameters of a task, and the buffers of these names."""
+        places = []
         for place, module in named_modules(task):
             for held in (vars(module)["_parameters"], vars(module)["_buffers"]):
                 for leaf, tensor in held.items():
                     name = f"{place}.{leaf}" if place else leaf
                     if tensor is not None and (tensor.requires_grad or name in buffers):
-                        self._places.append((held, leaf, Absent.of(tensor, partial(refuse, name))))
+                        places.append((held, leaf, Absent.of(tensor, partial(refuse, name))))
+        return cls(places)
+
+    @classmethod
+    def of_attributes(cls, task: nn.Module, names: Collection[str], refuse: Refuse) -> Absence:
+        """Take away the tensors in attributes of a task and its modules, ``self.net.features``, say."""
+        places = _places(task, names)
+        return cls((held, leaf, Absent.of(tensor, partial(refuse, name))) for held, leaf, name, tensor in places)
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        """Put what refuses to be read in the tensors' places until the context ends."""
-        present = [(held, leaf, held[leaf], absent) for held, leaf, absent in self._places if leaf in held]
+        """Put what refuses to be read in the places until the context ends; what is written there meanwhile stays."""
+        before = [(held, leaf, held.get(leaf, _MISSING), absent) for held, leaf, absent in self._places]
         try:
-            for held, leaf, _, absent in present:
+            for held, leaf, _, absent in before:
                 held[leaf] = absent
             yield
         finally:
-            for held, leaf, tensor, _ in present:
-                held[leaf] = tensor
+            for held, leaf, value, absent in before:
+                if held.get(leaf) is not absent:
+                    continue
+                if value is _MISSING:
+                    del held[leaf]
+                else:
+                    held[leaf] = value
+
+
+def attributes(task: nn.Module) -> dict[str, Any]:
+    """Return the attributes of a task and its modules by name, such as ``self.net.features``."""
+    return {
+        f"self.{place}.{leaf}" if place else f"self.{leaf}": value
+        for place, module in named_modules(task)
+        for leaf, value in vars(module).items()
+    }
+
+
+def _places(task: nn.Module, names: Collection[str]) -> Iterator[tuple[dict[str, Any], str, str, Tensor]]:
+    """Yield where attributes lie that hold a tensor, or nothing yet, with their names and values."""
+    modules = dict(named_modules(task)) if names else {}
+    for name in names:
+        place, _, leaf = name.removeprefix("self.").rpartition(".")
+        if place in modules:
+            held = vars(modules[place])
+            value = held.get(leaf)
+            if value is None or isinstance(value, Tensor):
+                yield held, leaf, name, _NOTHING if value is None else value

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import partial
 
 from fedlightning.core.modules import named_parameters
+from fedlightning.oracle.effects.absent import Absence
 from fedlightning.oracle.effects.side_effects import Memory, hooked_module
-from fedlightning.oracle.errors import ObjectiveError, begins_to_write
+from fedlightning.oracle.errors import ObjectiveError, begins_to_write, reads_what_was_left
 from fedlightning.oracle.objective import Objective
 from fedlightning.oracle.python_generators import python_state, restore_python_state
 
@@ -17,19 +19,25 @@ class Guard:
     What it keeps would be one thing for all clients that are evaluated side by side. The first look at an objective
     finds what it does from the start; the guard finds what begins later, before the answers count.
     :class:`~fedlightning.oracle.Sequential` needs no guard.
+
+    Attributes:
+        without_what_others_left: Takes away what every evaluation leaves, in which evaluations are to run.
     """
 
-    def __init__(self, objective: Objective, rewritten: Collection[str]) -> None:
+    def __init__(self, objective: Objective, rewritten: Collection[str], left: Collection[str] = ()) -> None:
         """Note what the task remembers now.
 
         Args:
             objective: What is evaluated.
             rewritten: Attributes that every evaluation writes anew, and none reads before.
+            left: Those of them that are another tensor after every evaluation.
         """
         self._objective = objective
         self._rewritten = rewritten
         self._memory = Memory(objective.task, places=objective.places)
         self._frozen = _frozen_versions(objective)
+        refuse = partial(reads_what_was_left, objective.name)
+        self.without_what_others_left = Absence.of_attributes(objective.task, left, refuse)
         self.begin()
 
     def begin(self) -> None:

@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.seeding import seed_device
 from fedlightning.core.tree import flatten, map_tensors
+from fedlightning.oracle.effects.absent import attributes
 from fedlightning.oracle.effects.fingerprint import changed, fingerprint
 from fedlightning.oracle.effects.graph import has_own_functions, is_checkpointed
 from fedlightning.oracle.effects.side_effects import Memory, hooked_module, undone, versions
@@ -47,6 +48,7 @@ class Look:
             tensors below a ``vmap`` of the forward pass alone do not.
         alone: Why clients must be computed one by one; None if they need not be.
         rewritten: Names of attributes that every evaluation writes anew, and none reads before.
+        left: Those of them that are another tensor after every evaluation.
     """
 
     buffers: tuple[str, ...]
@@ -58,6 +60,7 @@ class Look:
     hooks_tensors: bool
     alone: str | None
     rewritten: frozenset[str] = frozenset()
+    left: frozenset[str] = frozenset()
 
     @classmethod
     def at(cls, objective: Objective, z: Tensor, personal: Tensor, data: Any) -> Look:
@@ -89,10 +92,12 @@ class Look:
             draws = not torch.equal(here, generator_state(z.device))
             made = _buffers(task)
             changes_batch, draws_in_python = versions(once) != batch, python_state() != drawn
-            between = fingerprint(task)
+            between, held = fingerprint(task), attributes(task)
             torch.set_rng_state(state)
             _evaluated(objective, z, personal, buffers, map_tensors(torch.clone, data), watch)
             attribute = changed(between, fingerprint(task))
+            again = attributes(task)
+            left = {name for name, value in held.items() if isinstance(value, Tensor) and again[name] is not value}
             _require_constant(objective, registered, made, dict(task.named_buffers()))
             late = _after_another_point(objective, z, personal, buffers, data, watch)
         with undone(task), watch.restored(), python_generators_restored():
@@ -117,6 +122,7 @@ class Look:
             hooks.registered,
             _why_alone(objective.name, task, attribute, draws_in_python, watch.are_hidden),
             rewritten,
+            rewritten & left,
         )
 
 

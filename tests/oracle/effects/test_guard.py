@@ -186,8 +186,20 @@ class Normed(Line):
         return self.error(batch)
 
 
-def test_what_every_call_writes_anew_stays_batched():
-    task = Normed(oracle=Vectorized(chunk_size=3))
+class Lazy(Line):
+    """Makes a constant in its first call."""
+
+    weights = None
+
+    def objective(self, batch):
+        if self.weights is None:
+            self.weights = torch.linspace(0.5, 1.5, 6, dtype=torch.float64)
+        return self.error((batch[0] * self.weights, batch[1]))
+
+
+@pytest.mark.parametrize("kind", [Normed, Lazy])
+def test_what_every_call_or_the_first_alone_writes_stays_batched(kind):
+    task = kind(oracle=Vectorized(chunk_size=3))
     trainer(max_steps=3, precision="64-true").fit(
         task, FederatedDataModule.from_datasets(clients(), batch_size=4, local_steps=5, seed=1)
     )
@@ -206,6 +218,33 @@ class TwoNames(Line):
     def objective(self, batch):
         self.total += 1
         return self.error(batch) * (1 + 0.1 * self.also.total)
+
+
+class Remembers(Line):
+    """Leaves its predictions in an attribute, and reads them there before it writes them, from a round on."""
+
+    def __init__(self, start, **federation):
+        super().__init__(**federation)
+        if start != "missing":
+            self.before = start
+
+    def objective(self, batch):
+        x, y = batch
+        found = self.line(x).squeeze(1)
+        far = (found - self.before).square().mean() if self.global_step >= LATE and self.before is not None else 0.0
+        self.before = found.detach()
+        return (found - y).square().mean() + far
+
+
+@pytest.mark.parametrize("start", ["missing", None, torch.zeros(())])
+@pytest.mark.parametrize(
+    "oracle",
+    [Vectorized(replay=False), Vectorized(replay=True), Vectorized(backward="vmap"), Vectorized(backward="each"), None],
+)
+def test_what_another_client_has_left_is_not_read(oracle, start):
+    points(partial(Remembers, start), Sequential())
+    with pytest.raises(ObjectiveError, match=r"begun to read self\.before before it writes it.*Sequential as oracle"):
+        points(partial(Remembers, start), oracle)
 
 
 def test_a_buffer_with_two_names_is_one_buffer():
