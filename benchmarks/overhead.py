@@ -2,7 +2,8 @@
 
 A round of FedAvg, 8 clients with a model of 10 numbers, 5 steps of batch 4; a replayed step of it beside the same step
 written by hand for all clients at once; a round of FIAELT on the configuration's Synthetic(1, 1), 30 clients of unequal
-size; and the import of the package beside Lightning's own. CPU time, medians, one thread.
+size; and the import of the package beside Lightning's own. CPU time, medians, one thread. With ``--before FOLDER`` the
+package of another checkout is measured as well, in turn with this one.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import time
 import warnings
+from pathlib import Path
 from statistics import median
 
 import torch
@@ -32,6 +34,8 @@ from fedlightning.tasks import Classification
 
 CLIENTS, FEATURES, BATCH = 8, 9, 4
 SHORT, LONG = 20, 220
+FEWEST = 64
+HERE = Path(__file__).resolve().parents[1]
 
 IMPORT = """
 import json, time
@@ -102,7 +106,7 @@ def tiny(steps, rounds):
 
 def fiaelt(rounds):
     solver = SVRG(lr=0.05, inner_steps=20, epochs=5)
-    task = Classification(FIAELT(beta=1.0, solver=solver), MLP([60, 32, 10]), oracle=Vectorized(threads=1))
+    task = Classification(FIAELT(beta=1.0, solver=solver), MLP([60, 32, 10]), oracle=Vectorized())
     return a_round(task, Synthetic(alpha=1.0, beta=1.0, batch_size=10, local_steps=20), rounds)
 
 
@@ -127,21 +131,54 @@ def import_ratio(times):
     return median(map(json.loads, found))
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=200)
-    args = parser.parse_args()
+def measured(rounds):
+    """What this process finds, by what it is."""
     warnings.simplefilter("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     torch.set_num_threads(1)
-    step = (tiny(LONG, args.rounds // 4) - tiny(SHORT, args.rounds // 4)) / (LONG - SHORT)
+    return {
+        "a round of 5 steps, ms": tiny(5, rounds),
+        "a replayed step, ms": (tiny(LONG, rounds // 4) - tiny(SHORT, rounds // 4)) / (LONG - SHORT),
+        "a round of FIAELT, ms": fiaelt(rounds // 8),
+        "import, ratio to Lightning's": import_ratio(7),
+        "a step by hand, ms": by_hand(),
+    }
+
+
+def of_package(folder, rounds):
+    """What a process finds that imports the package of a checkout."""
+    command = [sys.executable, str(Path(__file__).resolve()), "--rounds", str(rounds), "--json"]
+    environment = {**os.environ, "PYTHONPATH": str(folder.resolve())}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder)
+    if done.returncode:
+        sys.exit(f"with the package of {folder}: {done.stderr.strip().splitlines()[-1]}")
+    return json.loads(done.stdout)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=200, help=f"of the short rounds, {FEWEST} or more")
+    parser.add_argument("--before", type=Path, help="folder of a checkout, whose package is measured in turn")
+    parser.add_argument("--turns", type=int, default=3, help="with --before")
+    parser.add_argument("--json", action="store_true", help="print numbers alone")
+    args = parser.parse_args()
+    if args.rounds < FEWEST:
+        parser.error(f"--rounds {args.rounds}: medians need {FEWEST} or more")
+    if args.json:
+        print(json.dumps(measured(args.rounds)))
+        return
     print(f"torch {torch.__version__}, one thread, load {os.getloadavg()[0]:.2f}")
-    print("| | ours | by hand |")
-    print("| --- | ---: | ---: |")
-    print(f"| a round of 5 steps, ms | {tiny(5, args.rounds):.2f} | |")
-    print(f"| a replayed step, ms | {step:.3f} | {by_hand():.3f} |")
-    print(f"| a round of FIAELT, ms | {fiaelt(args.rounds // 8):.1f} | |")
-    print(f"| import, ratio to Lightning's | {import_ratio(7):.3f} | |")
+    if args.before is None:
+        print("| | now |", "| --- | ---: |", sep="\n")
+        for name, value in measured(args.rounds).items():
+            print(f"| {name} | {value:.3g} |")
+        return
+    turns = [[of_package(folder, args.rounds) for folder in (args.before, HERE)] for _ in range(args.turns)]
+    print("| | before | now | ratio |", "| --- | ---: | ---: | ---: |", sep="\n")
+    for name in turns[0][0]:
+        states = [[turn[state][name] for turn in turns] for state in (0, 1)]
+        cells = [", ".join(f"{value:.3g}" for value in state) for state in states]
+        print(f"| {name} | {cells[0]} | {cells[1]} | {median(states[1]) / median(states[0]):.2f} |")
 
 
 if __name__ == "__main__":
