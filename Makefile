@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 OLDEST ?= $(PYTHON)
 NEWEST ?= $(PYTHON)
 
-.PHONY: help demo test flower processes federation lint docs bench build clean
+.PHONY: help demo test slow flower processes federation lint docs bench build clean
 
 help: ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 8
@@ -19,8 +19,11 @@ $(VENV)/ready: pyproject.toml constraints.txt
 demo: $(VENV)/ready ## FedMM beside its baselines on embedded digits: table, figure, TensorBoard; one to two minutes
 	$(BIN)/fedlightning compare --config configs/demo.yaml
 
-test: $(VENV)/ready ## the test suite but for the site, on all cores; ten to fifteen minutes on two
-	$(BIN)/python -m pytest -n auto --dist worksteal --ignore=tests/website
+test: $(VENV)/ready ## the test suite, on all cores; under ten minutes on two
+	$(BIN)/python -m pytest -n auto --dist worksteal --ignore=tests/website -m 'not slow'
+
+slow: $(VENV)/ready ## tests that train long or start programs: pages, experiments, several processes; five minutes
+	$(BIN)/python -m pytest -n auto --dist worksteal --ignore=tests/website -m 'slow and not flower'
 
 .venv-flower/ready: pyproject.toml constraints-flower.txt
 	$(PYTHON) -m venv .venv-flower

@@ -58,6 +58,8 @@ EXPRESSIONS = {
 """Python that needs an extra."""
 PYTHON = """
 from fedlightning import FedlightningError, data, models, plotting
+
+pytestmark = pytest.mark.slow
 for expression in {expressions!r}:
     try:
         eval(expression)

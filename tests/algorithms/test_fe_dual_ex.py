@@ -64,6 +64,7 @@ def test_deterministic_dual_extrapolation_has_its_rate():
     assert gaps[200] < 0.6 * gaps[100] < 0.36 * gaps[50] * 1.2
 
 
+@pytest.mark.slow
 def test_stochastic_dual_extrapolation_slows_down_to_its_rate():
     """Theorem 3, O(1/T + sigma / sqrt(T)): the gap falls with lr ~ 1/sqrt(T), but far slower than without noise."""
     noisy = {t: bilinear(fl.FeDualEx(lr=2 / math.sqrt(t), output="ergodic"), 2.0, t) for t in (50, 450)}

@@ -31,6 +31,7 @@ def solve(algorithm, rounds, seed=0):
     return distances, torch.stack(duals), state
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", ["local", "shared"])
 def test_fed_apm_reaches_the_schur_solution_under_partial_participation(start):
     (shared, personal), duals, state = solve(fl.FedAPM(**APM, start=start), rounds=280)

@@ -50,6 +50,7 @@ def test_only_the_body_is_trained(optimizer):
         assert torch.equal(parameter, start[name]) == name.startswith("head"), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

@@ -23,6 +23,7 @@ def distances(algorithm, rounds, size, **options):
     return loop, (trajectory - task.solution).norm(dim=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mu", [3.0, [3.0, 4.0]], ids=["one", "by-block"])
 def test_the_mean_over_all_reaches_the_saddle_with_thirty_percent_of_the_clients(mu):
     loop, distance = distances(FedMM(0.12, mu=mu, mean_over="all"), 360, size=3)

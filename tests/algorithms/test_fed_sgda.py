@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from fedlightning import algorithms as fl
@@ -10,6 +11,7 @@ from tests.support.federations import quadratic, rounds_of, run
 from tests.support.regularized import assert_l1_and_box_follow, loop_with, with_and_without_maximum
 
 
+@pytest.mark.slow
 def test_proximal_gradient_method_solves_the_regularised_saddle_point():
     """At the solution -g(z) is a subgradient of psi: the sign of z where z is not zero, within [-1, 1] where it is."""
     algorithm = fl.FedSGDA(lr=0.05)

@@ -91,6 +91,7 @@ def test_estimated_penalties_are_five_times_the_smoothness():
         assert 0.95 * 5 * largest <= float(beta) <= 5 * 2**0.25 * largest
 
 
+@pytest.mark.slow
 def test_estimated_penalties_under_partial_participation():
     loop, _ = solve(fl.FIAELT(solver=GradientDescent()), 310, participation=Uniform(3))
     torch.testing.assert_close(loop.point, lasso(), rtol=0, atol=1e-8)

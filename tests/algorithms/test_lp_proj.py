@@ -14,6 +14,7 @@ from tests.support.personal import assert_models_follow
 from tests.support.references.personal import lp_proj, sketch
 
 
+@pytest.mark.slow
 def test_lp_proj_minimises_the_mean_of_the_infimal_convolutions():
     lam, k = 4.0, 2
     algorithm = fl.LpProj(0.1, dim=k, lam=lam, lr_reference=0.2, inner_steps=30)

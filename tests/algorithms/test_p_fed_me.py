@@ -11,6 +11,7 @@ from tests.support.personal import assert_models_follow
 from tests.support.references.personal import p_fed_me
 
 
+@pytest.mark.slow
 def test_p_fed_me_minimises_the_mean_of_the_envelopes():
     algorithm = fl.pFedMe(0.25, lam=4.0, lr_own=0.1, inner_steps=30)
     task = quadratic(algorithm, dim_y=0)

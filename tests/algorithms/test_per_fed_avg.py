@@ -24,6 +24,7 @@ def test_the_first_order_version_follows_the_numpy_reference():
     close(run(loop_for(task), batches)[-1], torch.from_numpy(expected[-1]), 1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dim_y", [3, 0], ids=["minimax", "minimisation"])
 @pytest.mark.parametrize("hessian", ["free", "ignored"])
 def test_with_single_steps_it_ends_where_the_mean_after_a_personal_step_is_best(dim_y, hessian):

@@ -52,6 +52,7 @@ def test_personal_rows_never_appear_in_a_message(name, monkeypatch):
         assert not torch.isin(torch.cat(personal), numbers).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_with_a_personal_block_ways_to_compute_agree_and_runs_resume(name):
     algorithm = CASES[name].personal_algorithm()

@@ -42,6 +42,7 @@ def test_a_step_size_by_block_weighs_the_regulariser_of_its_block(name):
     assert not torch.allclose(first, alike)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["FedDualAvg", "FeDualEx", "FedMiD", "FedMiP"])
 def test_entropy_geometry_solves_a_matrix_game(name):
     """Rock, paper, scissors: the saddle is the uniform pair; extra steps find it, the others circle or leave."""

@@ -35,6 +35,7 @@ def test_with_all_clients_it_is_the_loop_over_steps_that_is_printed():
     close(trajectory, torch.from_numpy(np.stack(expected)), 1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lr", "dim_y"), [(0.1, 3), (Exponential(0.1, gamma=0.999), 0)], ids=["minimax", "minimisation-falling"]
 )

@@ -159,6 +159,7 @@ def test_a_constant_schedule_is_bitwise_the_number(name, field):
         assert torch.equal(loop.clients.all(key), values)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "field"), VARYING)
 def test_a_schedule_is_the_number_changed_by_hand_between_rounds(name, field):
     batches, trajectory, loop, _ = fallen(name, field)

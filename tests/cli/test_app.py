@@ -23,6 +23,7 @@ NEEDS = {"language": needs_hf}
 PAIRS = [(task, algorithm) for task in TASKS for algorithm in sorted(task.glob("*.yaml")) if algorithm.stem != "base"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "algorithm"),
     [pytest.param(*pair, marks=NEEDS.get(pair[0].stem, ())) for pair in PAIRS],

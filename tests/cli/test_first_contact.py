@@ -102,6 +102,7 @@ class MyTask(Classification):
 """
 
 
+@pytest.mark.slow
 def test_the_console_script_finds_classes_of_the_current_folder(tmp_path):
     (tmp_path / "my_pkg").mkdir()
     (tmp_path / "my_pkg" / "__init__.py").write_text(MY_PACKAGE)
@@ -168,6 +169,7 @@ def test_values_that_do_not_fit_are_answered_with_those_that_do(argument, said, 
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_help_lists_classes_that_nothing_has_imported_yet(tmp_path):
     shown = "".join(command("fit", "--help", folder=tmp_path).stdout.split())
     for name in ("fedlightning.tasks.AUCMaximization", "fedlightning.data.DigitsM", "fedlightning.callbacks.History"):

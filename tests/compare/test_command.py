@@ -77,6 +77,7 @@ def test_metrics_of_an_epochs_end_are_no_sign_that_those_of_steps_are_there():
     assert float(table("out")[0]["global_train_accuracy"]) > 0
 
 
+@pytest.mark.slow
 def test_runs_side_by_side_give_the_same_numbers_and_are_told(capsys):
     compare(**arguments(output="one"))
     capsys.readouterr()

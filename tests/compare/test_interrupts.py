@@ -22,6 +22,8 @@ SLOW = '''
 import os, time
 from lightning.pytorch import Callback
 
+pytestmark = pytest.mark.slow
+
 class Slow(Callback):
     def on_train_batch_start(self, *args):
         time.sleep(float(os.environ.get("SECONDS_A_ROUND", 0)))

@@ -131,6 +131,7 @@ def cases():
     return fuzz.catalogue()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*(f"written:{name}" for name in WRITTEN), *LISTED])
 def test_no_way_differs_in_silence(name):
     outcome = fuzz.examine(cases()[name], ways=("batched", "default"))

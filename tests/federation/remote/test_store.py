@@ -74,6 +74,7 @@ def test_only_what_nobody_comes_back_to_is_removed(store):
     assert store.generations(FEDERATION, 4) == [generation(0)]
 
 
+@pytest.mark.slow
 def test_a_folder_belongs_to_one_process(store):
     code = f"from fedlightning.federation.remote.store import GenerationStore; GenerationStore({str(store.folder)!r})"
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)

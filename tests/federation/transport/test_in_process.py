@@ -63,6 +63,7 @@ def test_every_algorithm_runs_alike_with_personal_blocks(name):
     assert_same(here, there, results, FEW)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("situation", SITUATIONS)
 @pytest.mark.parametrize("oracle", [Sequential(), Vectorized(chunk_size=2)], ids=["one by one", "batched"])
 def test_situations_are_alike_over_the_wire(situation, oracle):

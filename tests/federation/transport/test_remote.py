@@ -35,6 +35,7 @@ def test_every_algorithm_runs_alike_by_nodes_with_personal_blocks(name, tmp_path
     assert_algorithm_runs_alike_with_personal_blocks(name, Vectorized(chunk_size=2), tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("situation", SITUATIONS)
 @pytest.mark.parametrize("oracle", [Sequential(), Vectorized(chunk_size=2)], ids=["one by one", "batched"])
 def test_situations_are_alike_by_nodes(situation, oracle, tmp_path):

@@ -36,6 +36,7 @@ def federation(algorithm, folder, channels=None, **options):
     return carrier, FederationOfNodes(task, CLIENTS, Sequential(), carrier, services, channels=channels, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lie", LIES)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_node_that_lies_is_left_out_and_named(name, lie, tmp_path):

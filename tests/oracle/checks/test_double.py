@@ -155,6 +155,7 @@ def test_the_loop_gives_way_and_says_why():
     assert "at step 1 (in float64)" in line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("autocast", [None, torch.bfloat16], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("name", NETS)
 def test_what_agrees_is_not_accused(name, autocast):

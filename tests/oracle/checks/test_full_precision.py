@@ -5,50 +5,58 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import pytest
 import torch
 
 from fedlightning.oracle.checks.full_precision import in_full_precision
 
 SWITCHES = """
+import os, sys
 import torch
 from fedlightning.oracle.checks.full_precision import in_full_precision
 cudnn, products = torch.backends.cudnn, torch.backends.cuda.matmul
-{given}
 
 def off():
     try:
         return not cudnn.allow_tf32 and torch.get_float32_matmul_precision() == "highest"
     except RuntimeError:  # set by the newer switches
-        return {{each.fp32_precision for each in (cudnn.conv, cudnn.rnn, products)}} == {{"ieee"}}
+        return {each.fp32_precision for each in (cudnn.conv, cudnn.rnn, products)} == {"ieee"}
 
-def state():
-    return {state}
+def older():
+    return cudnn.allow_tf32, products.allow_tf32, torch.get_float32_matmul_precision()
 
-before = state()
-with in_full_precision(torch.device("cuda")):
-    assert off()
-assert state() == before, (before, state())
+def newer():
+    return cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision, products.fp32_precision
+
+def is_right(given, state):
+    exec(given)
+    before = state()
+    with in_full_precision(torch.device("cuda")):
+        assert off()
+    assert state() == before, (before, state())
+
+for given, state in CASES:
+    if state is newer and not hasattr(cudnn, "conv"):
+        continue  # this torch has the older switches only
+    child = os.fork()
+    if not child:
+        is_right(given, state)
+        sys.exit()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, given
 """
-OLDER = "cudnn.allow_tf32, products.allow_tf32, torch.get_float32_matmul_precision()"
-NEWER = "cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision, products.fp32_precision"
+CASES = """
+CASES = [
+    ("", older),
+    ("torch.set_float32_matmul_precision('medium')", older),
+    ("cudnn.allow_tf32 = False", older),
+    ("cudnn.conv.fp32_precision = 'ieee'", newer),
+    ("products.fp32_precision = 'tf32'", newer),
+]
+"""
 
 
-@pytest.mark.parametrize(
-    ("given", "state"),
-    [
-        ("", OLDER),
-        ("torch.set_float32_matmul_precision('medium')", OLDER),
-        ("cudnn.allow_tf32 = False", OLDER),
-        ("cudnn.conv.fp32_precision = 'ieee'", NEWER),
-        ("products.fp32_precision = 'tf32'", NEWER),
-    ],
-)
-def test_switches_are_put_back(given, state):
-    """In a process of its own, because the newer switches forbid to read the older ones."""
-    if state == NEWER and not hasattr(torch.backends.cudnn, "conv"):
-        pytest.skip("this torch has the older switches only")
-    subprocess.run([sys.executable, "-c", SWITCHES.format(given=given, state=state)], check=True)
+def test_switches_are_put_back():
+    """In processes of their own, because the newer switches forbid to read the older ones."""
+    subprocess.run([sys.executable, "-c", SWITCHES.replace("for given", f"{CASES}for given", 1)], check=True)
 
 
 def test_nothing_changes_on_a_cpu():

@@ -67,6 +67,7 @@ for folder in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow
 def test_personal_models_are_read_back_in_another_program(tmp_path):
     tasks, expected = {}, {}
     for algorithm in (StatefulFedAvg, Ditto):
