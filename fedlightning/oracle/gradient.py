@@ -9,8 +9,9 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
-from fedlightning.oracle.base import Blocks, Evaluate, Evaluation, Move, PrefersFixedSize, StepsInPlace, apart
+from fedlightning.oracle.base import Blocks, Evaluate, Evaluation, Move, PrefersFixedSize, StepsInPlace
 from fedlightning.oracle.compiled import STEPS_TOGETHER, CompiledEvaluate
+from fedlightning.oracle.differentiation import apart
 from fedlightning.oracle.evaluations import (
     ClientData,
     drawn_by,

@@ -21,12 +21,10 @@ from fedlightning.oracle.base import (
     Cost,
     Evaluate,
     Evaluation,
-    Gradients,
     StepInPlace,
     StepsInPlace,
-    apart,
-    gradients,
 )
+from fedlightning.oracle.differentiation import Gradients, apart, gradients
 from fedlightning.oracle.errors import ObjectiveError, writes_into
 from fedlightning.oracle.layers.lone_layers import LoneLayers
 from fedlightning.oracle.objective import Objective

@@ -27,10 +27,9 @@ from fedlightning.oracle.base import (
     PrefersFixedSize,
     StepInPlace,
     StepsInPlace,
-    collected,
-    differentiate,
 )
 from fedlightning.oracle.compiled import CompiledEvaluate
+from fedlightning.oracle.differentiation import collected, differentiate
 from fedlightning.oracle.each import Each
 from fedlightning.oracle.errors import (
     BatchedError,

@@ -12,7 +12,7 @@ from torch.nn.utils import parameters_to_vector
 
 from fedlightning.algorithms import FedAvg
 from fedlightning.oracle import Autocast, Sequential, Vectorized
-from fedlightning.oracle.base import PrefersFixedSize
+from fedlightning.oracle.base import Cost, PrefersFixedSize
 from tests.support.cohorts import NETS, assert_equal_evaluations, conv, setting
 from tests.support.federations import loop_for, quadratic, rounds_of, run
 from tests.support.objectives_in_python import trained
@@ -196,3 +196,12 @@ def test_a_hessian_inside_the_objective_is_replayed():
         assert_equal_evaluations(found, plain(w, v, b, data))
         w = w + 0.1 * torch.randn_like(w)
     assert ran == 0
+
+
+def test_chunks_fit_into_the_memory_that_is_free():
+    small, large = (Cost(dim=1000, itemsize=4, activation_bytes=size, free_bytes=10**8) for size in (10**5, 10**7))
+    assert Vectorized().chunk(small) > Vectorized().chunk(large) >= 1
+    assert Vectorized(chunk_size=7).chunk(large) == 7
+    assert (
+        Vectorized(backward="each").chunk(small) == Vectorized(backward="each").chunk(large) > Vectorized().chunk(small)
+    )

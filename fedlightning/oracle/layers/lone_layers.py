@@ -11,7 +11,7 @@ from torch._C._functorch import is_functorch_wrapped_tensor, is_legacy_batchedte
 from torch.nn import functional as F
 
 from fedlightning.oracle.layers.views import NORMS, VIEWS, Views, compact, exact_norm
-from fedlightning.oracle.recording.outline import Sight
+from fedlightning.oracle.sight import Sight
 
 
 class LoneLayers(Views):

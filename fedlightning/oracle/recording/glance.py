@@ -21,12 +21,13 @@ from torch import Tensor
 from torch.autograd.graph import Node
 
 from fedlightning.core.tree import flatten, map_tensors
-from fedlightning.oracle.base import Blocks, leaves_at
-from fedlightning.oracle.lone import HIDDEN_READS, Refused
+from fedlightning.oracle.base import Blocks
+from fedlightning.oracle.differentiation import leaves_at
 from fedlightning.oracle.objective import Autocast, Objective
 from fedlightning.oracle.randomness import ClientNoise
 from fedlightning.oracle.recording.outline import Draft, Outline
 from fedlightning.oracle.recording.recorder import Follower, reads_values
+from fedlightning.oracle.refused import HIDDEN_READS, Refused
 
 MIN_CLIENTS = 4
 """Of fewer clients a chunk computes too little for a client's forward pass to be short beside it."""

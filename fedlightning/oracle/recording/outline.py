@@ -10,36 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from fedlightning.oracle.sight import Sight
 
 _BY_TEXT = (bool, float, complex)
 """Numbers that are equal to others that they must not be taken for, as True and 1 are, or 0.0 and -0.0."""
 
 _BY_VALUE = (int, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 """Arguments that are compared as they are. All others are told by their identity."""
-
-
-class Sight(NamedTuple):
-    """Says how autograd sees an operation.
-
-    Attributes:
-        enabled: Whether it takes note of operations.
-        packs: Whether hooks pack what it saves; None if this version of PyTorch does not say so.
-    """
-
-    enabled: bool
-    packs: bool | None
-
-    @classmethod
-    def now(cls) -> Sight:
-        """Return how autograd sees operations at present."""
-        return cls(torch.is_grad_enabled(), None if _PACKING is None else _PACKING(True) is not None)
-
-
-_PACKING = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from fedlightning.core.parameter_space import ParameterSpace
-from fedlightning.oracle import Autocast, Vectorized
-from fedlightning.oracle.base import Cost, collected, differentiate
+from fedlightning.oracle import Autocast
+from fedlightning.oracle.differentiation import collected, differentiate
 from fedlightning.oracle.objective import Objective
 
 W, V = torch.tensor([1.0, -2.0, 3.0]), torch.tensor([0.5])
@@ -84,12 +84,3 @@ def test_a_parameter_that_is_frozen_while_the_objective_runs_is_named():
     evaluated = objective(cls=Freezing)
     with pytest.raises(RuntimeError, match=r"^it froze parameter 'b' .* freeze before the fit"):
         differentiate(evaluated, evaluated, W, V, torch.zeros(0), X)
-
-
-def test_chunks_fit_into_the_memory_that_is_free():
-    small, large = (Cost(dim=1000, itemsize=4, activation_bytes=size, free_bytes=10**8) for size in (10**5, 10**7))
-    assert Vectorized().chunk(small) > Vectorized().chunk(large) >= 1
-    assert Vectorized(chunk_size=7).chunk(large) == 7
-    assert (
-        Vectorized(backward="each").chunk(small) == Vectorized(backward="each").chunk(large) > Vectorized().chunk(small)
-    )
