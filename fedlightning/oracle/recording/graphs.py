@@ -18,7 +18,7 @@ from torch import Tensor
 from fedlightning.core.errors import FedlightningError
 from fedlightning.oracle.errors import is_out_of_memory
 
-Line = Callable[..., list[Tensor]]
+Operations = Callable[..., list[Tensor]]
 """Runs recorded operations on its inputs, and returns their results."""
 
 Capture = Callable[[Callable[[], list[Tensor]], torch.device], tuple[list[Tensor], Callable[[], None]] | None]
@@ -32,7 +32,7 @@ class Graphed:
     Where operations cannot be captured, as some libraries' cannot, they are started one by one, with a warning.
     """
 
-    def __init__(self, line: Line, capture: Capture | None = None) -> None:
+    def __init__(self, line: Operations, capture: Capture | None = None) -> None:
         """Keep the operations, which are captured at the first call.
 
         Args:
@@ -73,7 +73,7 @@ class Graphed:
             self._free[lr] = taken
 
 
-def _step_along(line: Line, lr: float) -> Line:
+def _step_along(line: Operations, lr: float) -> Operations:
     def step(point: Tensor, *others: Tensor) -> list[Tensor]:
         first, *rest = line(point, *others)
         point.sub_(first.view_as(point), alpha=lr)  # one client's result has a dimension more than its point
@@ -89,7 +89,7 @@ class _Captured:
         inputs: The places, which captured operations may change.
     """
 
-    def __init__(self, line: Line, inputs: Sequence[Tensor], capture: Capture) -> None:
+    def __init__(self, line: Operations, inputs: Sequence[Tensor], capture: Capture) -> None:
         self._once = [tuple(slice(1) if stride == 0 else slice(None) for stride in t.stride()) for t in inputs]
         self.inputs = [_like(tensor, once) for tensor, once in zip(inputs, self._once, strict=True)]
         self._line = line  # keeps what the operations read beside the inputs

@@ -15,7 +15,7 @@ Name = str
 SMALL = 2**12
 """Numbers of a constant that is kept from one run to the next, at most."""
 
-Place = tuple[int, int] | None
+Span = tuple[int, int] | None
 """Address and size of what lies in memory in the usual order; None for other tensors."""
 
 
@@ -31,7 +31,7 @@ class Product(NamedTuple):
 
     factors: tuple[Name, ...]
     shape: tuple[int, ...]
-    place: Place
+    place: Span
     add: Callable[..., Tensor]
 
 
@@ -82,10 +82,10 @@ class Join(NamedTuple):
     cut: str
     shape: tuple[int, ...]
     dim: int
-    places: tuple[Place, ...]
+    places: tuple[Span, ...]
 
 
-def place_of(tensor: Tensor) -> Place:
+def place_of(tensor: Tensor) -> Span:
     """Return where a tensor lies, if its numbers follow each other in the usual order."""
     usual = tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
     return (tensor.data_ptr(), tensor.numel()) if usual else None
